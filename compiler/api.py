@@ -16,7 +16,8 @@ from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
-from hw.config import MlaConfig, load_target
+from compiler.util.tables import counted
+from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 def compile(
     model: Path | str | Graph | ModelSource | Any,
-    target: str | MlaConfig = "n16",
+    target: str | MlaConfig = DEFAULT_TARGET,
     *,
     rounding: str | None = None,
     schedule: Schedule | None = None,
@@ -55,30 +56,31 @@ def compile(
     Parameters
     ----------
     model : path, Graph, ModelSource, torch.nn.Module or torch.export.ExportedProgram
-        A .tflite or .onnx file; its graph; `module:function`, a function of your own that returns a PyTorch module; or
-        a PyTorch module itself.
+        A .tflite or .onnx file, a graph, `module:function` for a Python function that returns a PyTorch module, or a
+        PyTorch module.
     target : str or MlaConfig
         Hardware configuration to compile for: a name such as "n16", a TOML file, or an MlaConfig.
     rounding : str or None
-        Kernels whose rounding to reproduce: "reference" (LiteRT's reference kernels), "xnnpack" (its default kernels)
-        or "onnxruntime". None: onnxruntime for ONNX files and PyTorch, otherwise the reference kernels.
+        Kernels whose rounding to reproduce: "reference" (LiteRT's reference kernels), "xnnpack" (LiteRT's default
+        kernels) or "onnxruntime". None: onnxruntime for ONNX files and PyTorch modules, otherwise the reference
+        kernels.
     schedule : Schedule or None
         Schedule to use; None: the compiler chooses one by estimated cycles.
     strict : bool
-        Refuse a model with an operator that must run on the host. Conversions between float and integers at the
-        model's edges are allowed (docs/compiler.md).
+        True to reject a model with operators that must run on the host, except for conversions between float and
+        integers at the model boundary (docs/compiler.md).
     calibration : Calibration or None
         Input samples for the quantization of a float model: a dict of arrays whose first axis indexes samples, or a
         list of samples. None: random samples, which suffice to measure cycles but give meaningless accuracy.
     example : tensor, array, tuple of them, or dict of them by name
         Example inputs for the export of a PyTorch module; they determine the shapes of the network.
     dynamic_shapes : as in torch.export.export
-        Dimensions that the export leaves open.
+        Dimensions that remain dynamic in the export.
     sizes : dict
-        Sizes of symbolic or open dimensions by name. A first dimension that is not named is 1.
+        Sizes of symbolic or dynamic dimensions by name. A first dimension that is not listed is 1.
     bind : dict
-        Values by input name, which make these inputs constants: one number for all elements, or an array of the input's
-        shape. For a quantized input they are the stored integers.
+        Values, by name, of inputs that become constants: a scalar for all elements, or an array of the input's shape.
+        Values of quantized inputs are the stored integers.
     seed : int
         Seed of the random calibration samples.
     offset : int
@@ -89,19 +91,19 @@ def compile(
         Batch sizes, ascending, instead of `batch`: the network has programs for each, and the hardware selects the
         smallest sufficient size at run time (docs/dispatch.md).
     skip : str or None
-        Name of a tensor, or of the node that computes it: if it is all zeros at run time, the work that depends on it
-        is skipped and its results, which are then constants, are written directly (docs/dispatch.md).
+        Name of a tensor, or of the node that computes it: if the tensor is all zeros at run time, the computation that
+        depends on it is skipped, and its results, which are then constant, are written directly (docs/dispatch.md).
     keep_float : sequence of str
-        Nodes or operators of a float model, by name, that are not quantized and run in float32 on the host.
+        Names of nodes or operators of a float model that are not quantized and run in float32 on the host.
     dram : DramTiming
         Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
     limits : MemoryLimits
         Maximum bytes of scratchpad, accumulator and DRAM that the network may use.
     cache : bool or None
-        True to look the network up in the cache and store it there; None: only if the model is a file. A network from
-        the cache has no `layers`.
+        True to use the cache of compiled networks, False not to; None: True if the model is a file. A network from the
+        cache has no `layers`.
     record : CompilationTrace or None
-        Collects the results of every stage of the compiler; disables the cache.
+        Trace that receives the results of every stage of the compiler; disables the cache.
 
     Returns
     -------
@@ -226,10 +228,9 @@ def _log_quantization(network: CompiledNetwork, seed: int) -> None:
         return
     if report.random and report.tensors:
         _log.warning(
-            "%s is quantized with %d random samples (seed %d): accuracy is meaningless, pass calibration "
-            "data (--calibrate)",
+            "%s is quantized with %s (seed %d): accuracy is meaningless, pass calibration data (--calibrate)",
             network.name,
-            report.samples,
+            counted(report.samples, "random sample"),
             seed,
         )
     _log.info("%s", report)

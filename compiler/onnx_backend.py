@@ -6,7 +6,7 @@
         (scores,) = network.run([image])
 
 A device is "MLA" or "MLA:TARGET" (TARGET as for `hw.config.load_target`) for the golden model, or "MLA:TARGET:rtl" for
-the simulated chip. "CPU" is ONNX's name for the default, "MLA:n16".
+the simulated chip. "CPU" is ONNX's name for the default device, "MLA:n16".
 """
 
 import weakref
@@ -29,10 +29,11 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
 from compiler.runtime.session import Session
 from compiler.util import checks
-from hw.config import MlaConfig, load_target
+from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
-DEFAULT = "MLA:n16"
+#: Device name that "CPU" stands for.
+DEFAULT = f"MLA:{DEFAULT_TARGET}"
 _KINDS = ("golden", "rtl")
 _LATENCY = 100
 #: Keyword arguments of `prepare`, which are those of `compile`.
@@ -42,15 +43,15 @@ Model = ModelProto | bytes | str | Path
 Inputs = Mapping[str, ArrayLike] | Sequence[ArrayLike] | NDArray
 
 
-class _Place(NamedTuple):
-    """Configuration and kind of a device, parsed from its name."""
+class _DeviceSpec(NamedTuple):
+    """Hardware configuration and kind of a device, parsed from its name."""
 
     config: MlaConfig
     kind: str
 
 
-def _place(device: str) -> _Place:
-    """Parse the name of a device; InputError if it is invalid."""
+def _parse_device(device: str) -> _DeviceSpec:
+    """Parse the name of a device; raises InputError if it is invalid."""
     checks.of_type("device", device, str, "MLA, MLA:TARGET, MLA:TARGET:rtl or CPU")
     family, _, rest = (DEFAULT if device == "CPU" else device).partition(":")
     target, _, kind = rest.rpartition(":")
@@ -58,7 +59,7 @@ def _place(device: str) -> _Place:
         target, kind = rest, "golden"
     if family != "MLA":
         raise InputError(f"device must be MLA, MLA:TARGET, MLA:TARGET:rtl or CPU, not {shown(device)}")
-    return _Place(load_target(target or DEFAULT.partition(":")[2]), kind)
+    return _DeviceSpec(load_target(target or DEFAULT_TARGET), kind)
 
 
 class MlaBackendRep(BackendRep):
@@ -86,12 +87,12 @@ class MlaBackendRep(BackendRep):
         weakref.finalize(self, self._stack.close)
 
     def run(self, inputs: Inputs, **kwargs: Any) -> tuple[NDArray, ...]:
-        """Run one sample; returns the outputs in the model's order as a named tuple that can be indexed by name.
+        """Run one sample and return the outputs in the model's order as a named tuple, which can be indexed by name.
 
         Parameters
         ----------
         inputs : list, dict or array
-            Inputs in the model's order, by name, or the array of a model with one input.
+            Inputs in the model's order or by name, or a single array for a model with one input.
 
         Raises
         ------
@@ -134,7 +135,7 @@ class MlaBackendRep(BackendRep):
 
 
 class MlaBackend(Backend):
-    """The accelerator as a backend of ONNX."""
+    """ONNX backend that runs models on the accelerator."""
 
     @classmethod
     def is_compatible(cls, model: Model, device: str = "CPU", **kwargs: Any) -> bool:
@@ -147,7 +148,7 @@ class MlaBackend(Backend):
 
     @classmethod
     def is_opset_supported(cls, model: ModelProto) -> tuple[bool, str]:
-        """Return whether the installed onnx supports the model's operator set version, and the reason if not."""
+        """Return True if the installed onnx supports the model's operator set version; otherwise, also the reason."""
         newest = onnx_opset_version()
         for each in checks.of_type("model", model, ModelProto, "a ModelProto").opset_import:
             if each.domain in ("", "ai.onnx") and each.version > newest:
@@ -156,9 +157,9 @@ class MlaBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Return True if the name of a device is valid."""
+        """Return True if a device name is valid."""
         try:
-            return bool(_place(device))
+            return bool(_parse_device(device))
         except InputError:
             return False
 
@@ -169,7 +170,7 @@ class MlaBackend(Backend):
         Parameters
         ----------
         model : ModelProto, bytes or path
-            A model; one in memory cannot have external data.
+            Model to compile; a model in memory cannot have external data.
         device : str
             Name of the device to run on, such as "MLA:n16:rtl".
         sizes : dict, optional
@@ -181,9 +182,9 @@ class MlaBackend(Backend):
         Raises
         ------
         InputError
-            There is no such device, or the model cannot be read or compiled.
+            The device does not exist, or the model cannot be read or compiled.
         """
-        config, kind = _place(device)
+        config, kind = _parse_device(device)
         checks.known(prepare, _OPTIONS, kwargs)
         sizes = checks.sizes(kwargs.pop("sizes", None))
         checks.of_type("model", model, (ModelProto, bytes, str, Path), "a ModelProto, its bytes, or a path")
@@ -196,9 +197,9 @@ class MlaBackend(Backend):
     def run_model(
         cls, model: Model, inputs: Inputs, device: str = "CPU", **kwargs: Any
     ) -> tuple[NDArray, ...]:
-        """Compile a model and run one sample; errors as in `prepare` and `MlaBackendRep.run`."""
-        with cls.prepare(model, device, **kwargs) as prepared:
-            return prepared.run(inputs)
+        """Compile a model and run one sample; raises the errors of `prepare` and `MlaBackendRep.run`."""
+        with cls.prepare(model, device, **kwargs) as backend_rep:
+            return backend_rep.run(inputs)
 
     @classmethod
     def run_node(
@@ -211,8 +212,8 @@ class MlaBackend(Backend):
     ) -> tuple[NDArray, ...]:
         """Run a single operator.
 
-        Inputs after the first are constants, like the weights, axes and limits of a network. A float operator is
-        quantized with the given inputs as calibration data.
+        All inputs except the first become constants, like the weights, axes and limits of a network. A float operator
+        is quantized with the given inputs as calibration data.
 
         Parameters
         ----------

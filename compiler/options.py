@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 from compiler.ir.identity import identity
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from compiler.quantize.ranges import Calibration
 
-#: Kernels whose rounding can be reproduced: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
+#: Kernels whose rounding can be reproduced: LiteRT's reference kernels, LiteRT's default kernels (XNNPACK),
+#: onnxruntime.
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 
@@ -33,7 +34,7 @@ class MemoryLimits:
     dram_bytes: int | None = None
 
     def within(self, config: MlaConfig) -> MlaConfig:
-        """Hardware configuration reduced to the limits; bank sizes stay if two banks fit.
+        """Return the hardware configuration reduced to the limits; bank sizes are unchanged if two banks fit.
 
         Raises
         ------
@@ -41,8 +42,8 @@ class MemoryLimits:
             A limit is below the minimum of any configuration.
         """
         for item in fields(self)[:2]:
-            limit, whole = getattr(self, item.name), getattr(config, item.name)
-            if limit is not None and limit < whole:
+            limit, size = getattr(self, item.name), getattr(config, item.name)
+            if limit is not None and limit < size:
                 config = _cut(config, item.name, limit)
         return config
 
@@ -72,31 +73,31 @@ def _cut(config: MlaConfig, name: str, limit: int) -> MlaConfig:
     try:
         return replace(config, **{name: size, banks: min(getattr(config, banks), max(size // bank, 2))})
     except InputError:
-        least = (16 if name == "sp_bytes" else 64) * config.n * 2
+        lowest = (16 if name == "sp_bytes" else 64) * config.n * 2
         memory = "scratchpad" if name == "sp_bytes" else "accumulator"
         raise InputError(
-            f"the limit of the {memory} must be at least {least:,} bytes, not {limit:,}"
+            f"the limit of the {memory} must be at least {lowest:,} bytes, not {limit:,}"
         ) from None
 
 
 @identity("Dram", "latency", "bytes_per_cycle")
 @dataclass(frozen=True)
 class DramTiming:
-    """DRAM timing model. It affects the issue order of transfers and the tiling, never the results.
+    """DRAM timing model, which affects the issue order of transfers and the tiling, but not the results.
 
     Parameters
     ----------
     latency : int
         Cycles from an address to its first data beat.
     bytes_per_cycle : float or None
-        Bandwidth of reads and writes together; None: one beat of n bytes per cycle.
+        Total bandwidth of reads and writes; None: one beat of n bytes per cycle.
     """
 
     latency: int = 100
     bytes_per_cycle: float | None = None
 
     def beat(self, n: int) -> float:
-        """Cycles per beat of n bytes, at least one."""
+        """Return the cycles per beat of n bytes, at least one."""
         return max(1.0, n / (self.bytes_per_cycle or n))
 
 
@@ -122,21 +123,26 @@ DEFAULT_DRAM = DramTiming()
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """Options of the compiler, for `compiler.tune`; each is explained at the parameter of the same name of `compile`.
+    """Options of the compiler for `compiler.tune`; most are parameters of `compile`, which describes them.
 
     Parameters
     ----------
     rounding : str
-        Whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
+        Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
     schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, dram, limits
-        As in `compile`.
+        The same as in `compile`.
     single : bool
-        Compile each stage to one program, for dispatch by guards; a schedule decides otherwise.
+        Compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
 
     Examples
     --------
     >>> options = compiler.CompileOptions(rounding="reference", batch=4)
     >>> result = compiler.tune("network.tflite", "n4", trials=20, options=options)
+
+    Raises
+    ------
+    InputError
+        `rounding` is not one of these names.
     """
 
     rounding: str
@@ -152,3 +158,7 @@ class CompileOptions:
     single: bool = False
     dram: DramTiming = DEFAULT_DRAM
     limits: MemoryLimits = UNLIMITED
+
+    def __post_init__(self) -> None:
+        if self.rounding not in ROUNDINGS:
+            raise InputError(f"rounding must be {' or '.join(ROUNDINGS)}, not {shown(self.rounding)}")

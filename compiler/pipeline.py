@@ -1,4 +1,17 @@
-"""Compilation pipeline from a graph to a compiled network."""
+"""Compilation pipeline from a graph to a compiled network.
+
+`ModelCompiler` runs the stages that do not depend on a schedule, in this order:
+
+1. the graph passes (`compiler.passes.PASSES`); 2. quantization of a float model, or replacement of float chains in a
+quantized model by lookup tables; 3. batching; 4. partition into parts on the accelerator and on the host, and choice of
+fusions.
+
+`ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
+
+5. lowering of fused groups of nodes to layers;
+6. without a given schedule, the initial schedule, which is relaxed until it fits the memories;
+7. code generation (`compiler.codegen.generate`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,10 +19,18 @@ from typing import Any, cast
 
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
-from compiler.cost.roofline import Crossing, body_floor, crossing, layer_floors, network_floor
+from compiler.cost.roofline import (
+    CompulsoryTraffic,
+    body_floor,
+    compulsory_traffic,
+    layer_floors,
+    network_floor,
+)
+from compiler.initial_schedule.fit_memory import fit
+from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
-from compiler.lowering.lower import LoweredNetwork, interface, lower
+from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
 from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
 from compiler.options import CompileOptions
 from compiler.passes import simplify
@@ -25,8 +46,6 @@ from compiler.runtime.dispatch.skip import check_single, single, tensor_named
 from compiler.runtime.program_text import with_texts
 from compiler.runtime.stages import LayerInfo, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.fit_memory import fit
-from compiler.scheduler.initial import initial_schedule
 from compiler.trace import CompilationTrace
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -44,10 +63,10 @@ def build(
     """
     record = record or CompilationTrace()
 
-    def one(how: CompileOptions) -> CompiledNetwork:
-        return ModelCompiler(graph, config, how, record).network(how.schedule, record)
+    def compile_variant(variant: CompileOptions) -> CompiledNetwork:
+        return ModelCompiler(graph, config, variant, record).network(variant.schedule, record)
 
-    record.network = dispatched(options, one, record.streams)
+    record.network = dispatched(options, compile_variant, record.streams)
     return record.network
 
 
@@ -60,10 +79,10 @@ class ModelCompiler:
         Model as imported by the front end.
     config : MlaConfig
         Hardware configuration to compile for.
-    options : Options
+    options : CompileOptions
         Options of the compilation; their schedule is ignored.
-    record : Record or None
-        Collects the results of all stages.
+    record : CompilationTrace or None
+        Trace that receives the results of all stages.
 
     Raises
     ------
@@ -74,45 +93,34 @@ class ModelCompiler:
     def __init__(
         self, graph: Graph, config: MlaConfig, options: CompileOptions, record: CompilationTrace | None = None
     ):
-        #: Full hardware configuration, and the one reduced to the memory limits.
+        #: Full hardware configuration, and the configuration reduced to the memory limits.
         self.machine, self.config = config, options.limits.within(config)
         self.options, record = options, record or CompilationTrace()
         record.config, record.rounding = config, options.rounding
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
-        self.report, why = None, obstacle(graph)
-        if why is None:
-            graph, self.report = _quantized(graph, options)
-        elif options.calibration is not None:
-            raise InputError(f"{graph.name} {why}; calibration is for float models")
-        elif options.keep_float:
-            raise InputError(f"{graph.name} {why}; keep_float is for float models")
-        else:
-            graph = chains_as_tables(graph, options.rounding)
+        graph, self.report = _integer_graph(graph, options)
         self.graph = with_batch(name_apart(graph), options.batch)
         record.graphs["quantized"] = self.graph
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
-        self.parts, host = partition(self.graph, options.rounding, self.skip)
-        if self.report is not None:
-            host = {name: self.report.kept.get(name, reason) for name, reason in host.items()}
-        else:
-            host = left_float(self.graph, host)
-        record.parts, record.host = self.parts, host
-        self.host = _host(self.graph, host)
+        self.parts, reasons = partition(self.graph, options.rounding, self.skip)
+        reasons = _host_reasons(self.graph, self.report, reasons)
+        record.parts, record.host = self.parts, reasons
+        self.host = _host_nodes(self.graph, reasons)
         if options.strict:
             check_strict(self.graph.name, self.host)
         self._device = [part.graph for part in parts_in(self.parts) if part.device]
         #: Fusions chosen by the heuristics.
-        self.fusions = tuple(f for each in self._device for f in fuse_epilogues(each))
+        self.fusions = tuple(fusion for each in self._device for fusion in fuse_epilogues(each))
         self._lowered: dict[tuple[tuple[str, ...], ...], list[LoweredNetwork]] = {}
-        self._makers: dict[int, LayerCodegen] = {}
+        self._codegens: dict[int, LayerCodegen] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """State for pickling, without caches keyed by object identity."""
-        return vars(self) | {"_lowered": {}, "_makers": {}}
+        """Return the state for pickling, without caches keyed by object identity."""
+        return vars(self) | {"_lowered": {}, "_codegens": {}}
 
     def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[LoweredNetwork]:
-        """Layers of each part on the accelerator for given fusions; cached.
+        """Return the layers of each part on the accelerator for the given fusions; the result is cached.
 
         Raises
         ------
@@ -129,9 +137,9 @@ class ModelCompiler:
             self._lowered[fusions] = [self._lower(each, fusions) for each in self._device]
         return self._lowered[fusions]
 
-    def maker(self, lowered: LoweredNetwork) -> LayerCodegen:
-        """Code generator of a lowered network, which caches layer steps across schedules."""
-        return self._makers.setdefault(id(lowered), LayerCodegen(self.config))
+    def codegen(self, lowered: LoweredNetwork) -> LayerCodegen:
+        """Return the code generator of a lowered network, which caches layer steps across schedules."""
+        return self._codegens.setdefault(id(lowered), LayerCodegen(self.config))
 
     def network(
         self, schedule: Schedule | None = None, record: CompilationTrace | None = None
@@ -145,7 +153,7 @@ class ModelCompiler:
         """
         record = record or CompilationTrace()
         made = replace(_Compilation(self, schedule, record.streams).network(), batch=self.options.batch)
-        self.options.limits.check(sum(code.memory for code in made.codes))
+        self.options.limits.check(sum(executable.memory for executable in made.codes))
         return with_texts(made, schedule.programs) if schedule else made
 
     def _lower(self, graph: Graph, fusions: tuple[tuple[str, ...], ...]) -> LoweredNetwork:
@@ -155,6 +163,18 @@ class ModelCompiler:
             lines = "; ".join(f"{name}: {why}" for name, why in lowered.refused.items())
             raise InputError(f"schedule: its fusions are not possible: {lines}")
         return lowered
+
+
+def _integer_graph(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport | None]:
+    """Quantize a float model and return a report; in a quantized model, replace float chains by lookup tables."""
+    why = obstacle(graph)
+    if why is None:
+        return _quantized(graph, options)
+    if options.calibration is not None:
+        raise InputError(f"{graph.name} {why}; calibration is for float models")
+    if options.keep_float:
+        raise InputError(f"{graph.name} {why}; keep_float is for float models")
+    return chains_as_tables(graph, options.rounding), None
 
 
 def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport]:
@@ -171,44 +191,51 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
     return simplify(made), report
 
 
-def _host(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:
-    """Nodes on the host in the order of the graph, including those of subgraphs."""
-    edges, nodes = interface(graph, reasons), [node for _, node in graph.walk() if node.name in reasons]
+def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict[str, str]) -> dict[str, str]:
+    """Return the reasons why nodes run on the host; those from quantization replace those from partitioning."""
+    if report is None:
+        return left_float(graph, reasons)
+    return {name: report.kept.get(name, reason) for name, reason in reasons.items()}
+
+
+def _host_nodes(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:
+    """Return the nodes on the host in the order of the graph, including those of subgraphs."""
+    edges, nodes = float_boundary(graph, reasons), [node for _, node in graph.walk() if node.name in reasons]
     return tuple(HostNode(node.name, node.operator, reasons[node.name], node.name in edges) for node in nodes)
 
 
 class _Compilation:
-    """One compilation of a model with one schedule."""
+    """Compilation of a model with one schedule."""
 
-    def __init__(self, prepared: ModelCompiler, schedule: Schedule | None, seen: list[CommandStream]):
-        self.prepared, self.given, self.seen = prepared, schedule, seen
-        self.config, self.options = prepared.config, prepared.options
-        self.fusions = prepared.fusions if schedule is None else schedule.fusions
-        parts = [part for part in parts_in(prepared.parts) if part.device]
-        each = zip(parts, prepared.lowered(self.fusions), strict=True)
+    def __init__(self, compiler: ModelCompiler, schedule: Schedule | None, seen: list[CommandStream]):
+        self.compiler, self.given, self.seen = compiler, schedule, seen
+        self.config, self.options = compiler.config, compiler.options
+        self.fusions = compiler.fusions if schedule is None else schedule.fusions
+        parts = [part for part in parts_in(compiler.parts) if part.device]
+        each = zip(parts, compiler.lowered(self.fusions), strict=True)
         self.lowered = {id(part): lowered for part, lowered in each}
         self.schedules: dict[str, LayerSchedule] = {}
-        self.before = 0  # layers that have their code already
-        self.crossed: list[tuple[LoweredNetwork, Crossing]] = []  # of the stages that are in no subgraph
+        self.before = 0  # number of layers whose code has been generated
+        self.traffic: list[tuple[LoweredNetwork, CompulsoryTraffic]] = []  # of stages outside of subgraphs
 
     def network(self) -> CompiledNetwork:
         """Compile all stages."""
-        prepared, graph = self.prepared, self.prepared.graph
+        compiler, graph = self.compiler, self.compiler.graph
         count = sum(len(each.layers) for each in self.lowered.values())
-        stages = self._stages(prepared.parts, count, inside=False)
+        stages = self._stages(compiler.parts, count, inside=False)
         return CompiledNetwork(
             name=graph.name,
-            config=prepared.machine,
+            config=compiler.machine,
             inputs=tuple(graph.tensors[n] for n in graph.inputs),
             outputs=tuple(graph.tensors[n] for n in graph.outputs),
             stages=stages,
             schedule=self.given or Schedule(self.fusions, self.schedules),
-            host=prepared.host,
+            host=compiler.host,
             rounding=self.options.rounding,
-            floor=network_floor(self.crossed),
+            floor=network_floor(self.traffic),
             graph=graph,
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers),
-            quantization=prepared.report,
+            quantization=compiler.report,
         )
 
     def _stages(self, parts: Sequence[GraphPart], count: int, *, inside: bool) -> tuple[Stage, ...]:
@@ -226,43 +253,54 @@ class _Compilation:
             if its is None:
                 stages.append(Stage(inputs, outputs, graph=graph))
                 continue
-            schedule, code = self._code(its, (self.before, count))
+            schedule, executable = self._generate(its, (self.before, count))
             self.schedules |= schedule.layers
             self.before += len(its.layers)
-            crossed = crossing(self.seen[-1])
+            traffic = compulsory_traffic(self.seen[-1])
             if not inside:
-                self.crossed.append((its, crossed))
-            code = replace(code, config=self.prepared.machine)
-            alone = body_floor(its, crossed)
-            spared = alone if [each.name for each in inputs] == [self.prepared.skip] else None
+                self.traffic.append((its, traffic))
+            executable = replace(executable, config=self.compiler.machine)
+            alone = body_floor(its, traffic)
+            spared = alone if [each.name for each in inputs] == [self.compiler.skip] else None
             stages.append(
                 Stage(
                     inputs,
                     outputs,
-                    code=code,
-                    infos=_infos(its, code, crossed),
+                    code=executable,
+                    infos=_infos(its, executable, traffic),
                     floor=alone if inside else None,
                     spared=spared,
                 )
             )
         return tuple(stages)
 
-    def _code(self, lowered: LoweredNetwork, numbers: tuple[int, int]) -> tuple[Schedule, StageExecutable]:
-        offset, dram, maker = self.options.offset, self.options.dram, self.prepared.maker(lowered)
+    def _generate(
+        self, lowered: LoweredNetwork, layer_counts: tuple[int, int]
+    ) -> tuple[Schedule, StageExecutable]:
+        """Generate the code of a part for the given or the initial schedule; returns the schedule as well."""
+        offset, dram, codegen = self.options.offset, self.options.dram, self.compiler.codegen(lowered)
         if self.given is not None:
-            code = generate(self.config, lowered, self.given, numbers, offset, self.seen, maker, dram)
-            return self.given, code
+            executable = generate(
+                self.config, lowered, self.given, layer_counts, offset, self.seen, codegen, dram
+            )
+            return self.given, executable
         first = initial_schedule(self.config, lowered, self.fusions, dram)
         if not self.options.single:
-            return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
-        first = single(first, lowered, self.prepared.skip)
-        schedule, code = fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
-        check_single(self.prepared.graph.name, code)
-        return schedule, code
+            return fit(self.config, lowered, first, layer_counts, offset, self.seen, dram, codegen)
+        first = single(first, lowered, self.compiler.skip)
+        schedule, executable = fit(
+            self.config, lowered, first, layer_counts, offset, self.seen, dram, codegen
+        )
+        check_single(self.compiler.graph.name, executable)
+        return schedule, executable
 
 
-def _infos(lowered: LoweredNetwork, code: StageExecutable, crossed: Crossing) -> tuple[LayerInfo, ...]:
-    each = zip(lowered.layers, layer_floors(lowered, crossed), code.tags, code.program_names, strict=True)
+def _infos(
+    lowered: LoweredNetwork, executable: StageExecutable, traffic: CompulsoryTraffic
+) -> tuple[LayerInfo, ...]:
+    each = zip(
+        lowered.layers, layer_floors(lowered, traffic), executable.tags, executable.program_names, strict=True
+    )
     return tuple(
         LayerInfo(layer.nodes, layer.ops, floor, tag, program) for layer, floor, tag, program in each
     )

@@ -11,21 +11,21 @@ from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.constraints import Constraints, Objective
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.methods import GENERATORS_METHOD, LLM
+from compiler.tuning.search.registry import GENERATORS_METHOD, LLM
 from compiler.tuning.search.tuner import TuningResult, check_generators
 from compiler.tuning.search.tuner import tune as search_schedules
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.session import DatabaseSession
 from compiler.util import checks
-from hw.config import MlaConfig, load_target
+from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.tuning.generators.library import GeneratorSpec
+    from compiler.tuning.generators.registry import GeneratorSpec
 
 #: Search method if neither a method nor a generator is given.
 DEFAULT_METHOD = "coordinate"
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 def tune(
     model: Path | str | Graph | ModelSource | Any,
-    target: str | MlaConfig = "n16",
+    target: str | MlaConfig = DEFAULT_TARGET,
     *,
     trials: int,
     method: str | type[SearchMethod] | None = None,
@@ -59,14 +59,14 @@ def tune(
     model : path, Graph, ModelSource or PyTorch module
         Model, as for `compile`.
     target : str or MlaConfig
-        The machine to measure on: a name such as "n16", a TOML file, or a configuration.
+        Hardware configuration to measure on: a name such as "n16", a TOML file, or an MlaConfig.
     trials : int
-        Number of schedules to measure besides the compiler's own, at least 1.
+        Number of schedules to measure in addition to the compiler's own, at least 1.
     method : str or subclass of SearchMethod, optional
         Search strategy: a name as on the command line (`mla tune --help` lists them), `module:Class`, or a class.
         Default: "coordinate", or "generators" if generators are given.
     generator : str, Generator, subclass of it, or a sequence of them, optional
-        Generators that the method "generators" queries.
+        Generators of schedules that the method "generators" queries.
     goal : str
         Metric to optimize: "latency", "energy" or "throughput".
     seed : int
@@ -86,15 +86,15 @@ def tune(
     language_model : Generator or None
         Language model of the method "llm"; None: the one included with the compiler.
     on_trial : callable
-        Called after each trial with its number, the trial, and the best one so far.
+        Called after each trial with the trial's number, the trial, and the best trial so far.
     log : callable
         Called with each progress message; default: logging.
 
     Returns
     -------
     TuningResult
-        `best.schedule` is the best schedule, to be passed to `compile`; `best.cost` its cost by the goal; `baseline`
-        the measurement of the compiler's own schedule; `trials` all trials.
+        `best.schedule` is the best schedule, which can be passed to `compile`, and `best.cost` its cost for the goal;
+        `baseline` is the measurement of the compiler's own schedule; `trials` are all trials.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def tune(
 
 
 def _language_model(log: Callable[[str], None]) -> Generator:
-    """The language model that comes with the compiler."""
+    """Return the language model included with the compiler."""
     from compiler.llm.generate.lm_generator import language_model
 
     model = language_model(None, log)

@@ -1,1 +1,3 @@
-"""Co-simulation: one device interface over the RTL and the golden model, and the driver that uses either."""
+"""Co-simulation: a common device interface of the RTL and the golden model, and the host driver that uses this
+interface.
+"""

@@ -7,16 +7,16 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class Region:
-    """A named range of DRAM.
+    """Named range of allocated DRAM.
 
     Parameters
     ----------
     name : str
-        Purpose, for messages and listings.
+        Purpose of the region, used in messages and listings.
     address : int
         Address of the first byte.
     size : int
-        Length in bytes.
+        Length of the range in bytes.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Allocator:
     Parameters
     ----------
     size : int
-        Bytes of DRAM, from address 0.
+        Size of DRAM in bytes; DRAM starts at address 0.
     """
 
     def __init__(self, size: int):
@@ -42,13 +42,13 @@ class Allocator:
         """Address after the last allocated byte."""
         return max((r.address + r.size for r in self.regions), default=0)
 
-    def take(self, size: int, align: int = 64, name: str = "buffer") -> int:
+    def alloc(self, size: int, align: int = 64, name: str = "buffer") -> int:
         """Allocate a region and return its address.
 
         Parameters
         ----------
         size : int
-            Bytes to allocate.
+            Length of the region in bytes.
         align : int
             Alignment of the address in bytes.
         name : str

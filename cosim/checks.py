@@ -1,6 +1,6 @@
-"""Argument checks of devices: each returns the converted value, or raises InputError.
+"""Argument checks of devices; each function returns the checked and converted value, or raises InputError.
 
-Both devices are called through these checks, so they refuse the same arguments with the same messages.
+Both devices use these checks, so they reject the same arguments with the same messages.
 """
 
 import math
@@ -11,22 +11,22 @@ import numpy as np
 
 from hw.errors import InputError, shown
 
-#: Longest wait in cycles: far beyond any run, and small enough to be added to a 64-bit counter.
+#: Maximum wait in cycles: longer than any run, and small enough that its sum with a cycle count fits 64 bits.
 MAX_CYCLES = 1 << 62
-#: Last register that the bus can address.
+#: Highest register address on the bus.
 LAST_ADDRESS = 0xFFFC
 MAX_LATENCY = MAX_RATE = 1_000_000
 
 
 def integer(value: object, what: str) -> int:
-    """Check an integer; bool is refused."""
+    """Return `value` as an int; raises InputError if it is not an integer, or if it is a bool."""
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
         raise InputError(f"{what} must be an integer, not {shown(value)}")
     return int(value)
 
 
 def integer_in(value: object, low: int, high: int, what: str) -> int:
-    """Check an integer in low..high."""
+    """Return `value` as an int, which must be in low..high."""
     number = integer(value, what)
     if not low <= number <= high:
         raise InputError(f"{what} must be in {low}..{high}, not {shown(value)}")
@@ -34,7 +34,7 @@ def integer_in(value: object, low: int, high: int, what: str) -> int:
 
 
 def cycles(value: object, what: str = "cycles") -> int:
-    """Check a number of cycles in 0..MAX_CYCLES."""
+    """Return a number of cycles, which must be in 0..MAX_CYCLES."""
     number = integer(value, what)
     if number < 0:
         raise InputError(f"{what} must be 0 or more, not {shown(value)}")
@@ -44,7 +44,7 @@ def cycles(value: object, what: str = "cycles") -> int:
 
 
 def register_address(value: object) -> int:
-    """Check the byte address of a register; no register needs to exist there."""
+    """Return the byte address of a register; whether a register has this address is not checked."""
     address = integer(value, "a register's address")
     if not 0 <= address <= LAST_ADDRESS or address % 4:
         rule = f"a multiple of 4 in 0..{LAST_ADDRESS:#x}"
@@ -53,7 +53,7 @@ def register_address(value: object) -> int:
 
 
 def word(value: object, what: str) -> int:
-    """Convert a signed or unsigned 32-bit number to an unsigned word."""
+    """Convert a signed or unsigned 32-bit integer to an unsigned word."""
     number = integer(value, what)
     if not -(1 << 31) <= number < 1 << 32:
         raise InputError(f"{what} must fit 32 bits, not {_hexadecimal(number)}")
@@ -61,7 +61,7 @@ def word(value: object, what: str) -> int:
 
 
 def span(what: str, first: object, count: object, size: int) -> tuple[int, int]:
-    """Check that elements first..first + count - 1 exist among `size` elements; returns (first, count)."""
+    """Return (first, count); the elements first..first + count - 1 must be within `size` elements."""
     start, number = integer(first, f"the first of the {what}"), integer(count, f"the number of {what}")
     if not (start >= 0 and number >= 0 and start + number <= size):
         raise InputError(f"{what} must lie in 0..{size}, not {shown(start)}..{shown(start + number)}")
@@ -76,14 +76,14 @@ def raw_bytes(data: object) -> np.ndarray:
 
 
 def accumulator_rows(data: object, n: int) -> np.ndarray:
-    """Check rows of the accumulator, int32 of shape (rows, n)."""
+    """Return rows of the accumulator, int32 of shape (rows, n)."""
     if not isinstance(data, np.ndarray) or data.dtype != np.int32 or data.ndim != 2 or data.shape[1] != n:
         raise InputError(f"accumulator data must be int32 of shape (rows, {n}), not {_kind(data)}")
     return np.ascontiguousarray(data)
 
 
 def latency(value: object) -> int:
-    """Check the DRAM latency: cycles to the first beat of a read."""
+    """Return the DRAM latency, the number of cycles to the first beat of a read."""
     number = integer(value, "latency")
     if not 1 <= number <= MAX_LATENCY:
         raise InputError(f"latency must be 1..{MAX_LATENCY} cycles, not {shown(value)}")

@@ -1,4 +1,4 @@
-"""Reading the performance counters."""
+"""Reader of the performance counters."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,12 +8,12 @@ from hw.isa.counters import CAUSES, COUNTERS, MAXIMA, index_of
 
 
 class CounterReader:
-    """Counters of a device, by name.
+    """Reader of a device's counters by name.
 
     Parameters
     ----------
     registers : CsrAccess
-        Access to the device's registers.
+        Registers of the device, by name.
     """
 
     def __init__(self, registers: CsrAccess):
@@ -21,11 +21,11 @@ class CounterReader:
         self._device = registers.device
 
     def read(self, name: str, tag: int) -> int:
-        """One counter of one tag."""
+        """Return the value of a counter of one tag."""
         return self.read_all([name], tag)[name]
 
     def read_all(self, names: Sequence[str], tag: int) -> dict[str, int]:
-        """Values of the named counters of one tag, read in one round trip."""
+        """Return the values of the named counters of one tag, read in one round trip."""
         select, low, high = (ADDRESS[f"COUNTER_{part}"] for part in ("SELECT", "LO", "HI"))
         accesses: list[tuple[int, int | None]] = []
         for name in names:
@@ -34,29 +34,29 @@ class CounterReader:
         return {name: values[2 * i] | values[2 * i + 1] << 32 for i, name in enumerate(names)}
 
     def of_tag(self, tag: int, *, architectural: bool = False) -> dict[str, int]:
-        """Counters of one tag; only those that do not depend on timing if `architectural`."""
+        """Return all counters of one tag, by name; if `architectural`, only counters that do not depend on timing."""
         return self.read_all([c.name for c in COUNTERS if c.architectural or not architectural], tag)
 
     def by_tag(
         self, tags: Iterable[int] | None = None, *, architectural: bool = False
     ) -> dict[int, dict[str, int]]:
-        """Counters of several tags, all of them by default."""
+        """Return the counters of several tags, by default of all tags, by tag."""
         chosen = range(self.config.tags) if tags is None else tags
         return {tag: self.of_tag(tag, architectural=architectural) for tag in chosen}
 
     def totals(self, *, architectural: bool = False) -> dict[str, int]:
-        """Sums over all tags."""
+        """Return the sums of the counters over all tags."""
         rows = self.by_tag(architectural=architectural)
         return {name: sum(row[name] for row in rows.values()) for name in rows[0]}
 
     def causes(self, tag: int | None = None) -> dict[str, int]:
-        """Array cycles by cause, of one tag or summed over all tags."""
+        """Return the array's cycles by cause, for one tag or, if `tag` is None, summed over all tags."""
         tags = range(self.config.tags) if tag is None else (tag,)
         rows = [self.read_all([f"cause_{cause}" for cause in CAUSES], each) for each in tags]
         return {cause: sum(row[f"cause_{cause}"] for row in rows) for cause in CAUSES}
 
     def maxima(self) -> dict[str, int]:
-        """Maxima that the chip tracks, by name."""
+        """Return the maxima that the chip tracks, by name."""
         values = {}
         for index, (name, _) in enumerate(MAXIMA):
             select, value = (ADDRESS[each] for each in ("MAXIMUM_SELECT", "MAXIMUM"))

@@ -1,27 +1,27 @@
-"""Control and status registers by name."""
+"""Access to control and status registers by name."""
 
 from cosim.device import Device
 from hw.bus.register_map import ADDRESS
 
 
 class CsrAccess:
-    """Reads and writes the registers of a device by name.
+    """Access to the registers of a device by name.
 
     Parameters
     ----------
     device : Device
-        Device that has the registers, RTL or golden model.
+        Device whose registers are accessed, RTL or golden model.
     """
 
     def __init__(self, device: Device):
         self.device = device
 
     def get(self, name: str) -> int:
-        """Value of a register."""
+        """Return the value of a register."""
         return self.device.read_reg(ADDRESS[name])
 
     def set(self, name: str, value: int) -> None:
-        """Write a register; InputError if the value does not fit 32 bits."""
+        """Write a register; raises InputError if the value does not fit 32 bits."""
         self.device.write_reg(ADDRESS[name], value)
 
     def access(self, *accesses: tuple[str, int | None]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Device interface, common to simulated RTL and golden model, and its errors."""
+"""Device interface, common to the simulated RTL and the golden model, and its errors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,8 @@ from hw.config import MlaConfig
 from hw.errors import InputError, WorkError, shown
 from hw.isa.counters import index_of
 
-#: Register accesses that complete only when the counters are clear: they read the cycle counter of tag 0.
+#: Register accesses that complete only after the counters have been cleared, because they read the cycle counter of tag
+#: 0.
 SETTLED: list[tuple[int, int | None]] = [
     (ADDRESS["COUNTER_SELECT"], index_of("cycles")),
     (ADDRESS["COUNTER_LO"], None),
@@ -22,7 +23,7 @@ SETTLED: list[tuple[int, int | None]] = [
 
 
 class SimulatorDiedError(WorkError):
-    """The simulator process ended while it was needed."""
+    """The simulator process ended unexpectedly."""
 
 
 class DeviceTimeoutError(WorkError):
@@ -38,12 +39,13 @@ class BusProtocolError(WorkError):
 
 
 class Device(ABC):
-    """A running machine with its DRAM. Use it as a context manager, or call `close`.
+    """A running machine with its DRAM. The device is a context manager; without a `with` block, the caller must call
+    `close`.
 
-    Simulated time advances only inside calls that say so, and never between calls.
+    Simulated time advances only in methods whose descriptions state this, never between calls.
 
     Public methods check their arguments and raise InputError before they have any effect. Subclasses implement the
-    methods with an underscore, which receive checked arguments.
+    methods whose names begin with an underscore; these receive checked arguments.
 
     Attributes
     ----------
@@ -59,20 +61,20 @@ class Device(ABC):
     @property
     @abstractmethod
     def cycle(self) -> int:
-        """Clock cycles since reset on the RTL; a count of actions on a model without a clock."""
+        """Number of clock cycles since reset on the RTL; number of actions on a model without a clock."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Reset registers and internal state of the chip; DRAM keeps its contents."""
+        """Reset the registers and the internal state of the chip; the contents of DRAM are preserved."""
 
     def restart(self) -> None:
-        """Reset the chip and wait until it has cleared its counters."""
+        """Reset the chip and wait until the chip has cleared its counters. Advances time."""
         self.reset()
         self._access_regs(SETTLED)
 
     @abstractmethod
     def close(self) -> None:
-        """Release all resources of the device; further use is an error. May be called twice."""
+        """Release all resources of the device, which must not be used afterwards; a second call has no effect."""
 
     def read_reg(self, address: int) -> int:
         """Read a 32-bit register. Advances time.
@@ -80,16 +82,16 @@ class Device(ABC):
         Raises
         ------
         RegisterError
-            The address has no register.
+            No register has this address.
         """
         return self.read_regs([address])[0]
 
     def read_regs(self, addresses: Sequence[int]) -> list[int]:
-        """Read registers in order, in one round trip; errors as in `read_reg`. Advances time."""
+        """Read registers in order, in one round trip; raises the errors of `read_reg`. Advances time."""
         return self._read_regs([checks.register_address(address) for address in addresses])
 
     def write_reg(self, address: int, value: int) -> None:
-        """Write a 32-bit register; errors as in `write_regs`. Advances time."""
+        """Write a 32-bit register; raises the errors of `write_regs`. Advances time."""
         self.write_regs([(address, value)])
 
     def write_regs(self, writes: Iterable[tuple[int, int]], delay_cycles: int = 0) -> None:
@@ -98,14 +100,14 @@ class Device(ABC):
         Parameters
         ----------
         writes : Iterable of (int, int)
-            Byte address and value of each write; values are signed or unsigned 32-bit numbers.
+            Byte address and value of each write; values are signed or unsigned 32-bit integers.
         delay_cycles : int
             Cycles to wait before the first write.
 
         Raises
         ------
         RegisterError
-            An address has no register or cannot be written; the writes after it have still been made.
+            No register has one of the addresses, or a register cannot be written; all other writes have been executed.
         """
         checked = [
             (checks.register_address(address), checks.word(value, "a register's value"))
@@ -129,7 +131,8 @@ class Device(ABC):
         Raises
         ------
         RegisterError
-            An address has no register or cannot be written; the accesses after it have still been made.
+            No register has one of the addresses, or a register cannot be written; all other accesses have been
+            executed.
         """
         return self._access_regs(
             [
@@ -153,17 +156,17 @@ class Device(ABC):
         return self._wait_irq(checks.cycles(timeout_cycles, "timeout_cycles"))
 
     def read_sp(self, address: int, length: int) -> np.ndarray:
-        """Copy of `length` scratchpad bytes from byte `address`, uint8. Does not advance time."""
+        """Return a copy of `length` scratchpad bytes from byte `address` on, as uint8. Does not advance time."""
         return self._read_sp(*checks.span("scratchpad bytes", address, length, self.config.sp_bytes))
 
     def write_sp(self, address: int, data: np.ndarray) -> None:
-        """Write the bytes of an array of any type to the scratchpad from byte `address`. Does not advance time."""
+        """Write the bytes of an array of any type to the scratchpad from byte `address` on. Does not advance time."""
         new = checks.raw_bytes(data)
         first, _ = checks.span("scratchpad bytes", address, new.size, self.config.sp_bytes)
         self._write_sp(first, new)
 
     def read_acc(self, row: int, rows: int) -> np.ndarray:
-        """Copy of accumulator rows, int32 of shape (rows, n). Does not advance time."""
+        """Return a copy of accumulator rows, int32 of shape (rows, n). Does not advance time."""
         return self._read_acc(*checks.span("accumulator rows", row, rows, self.config.acc_rows))
 
     def write_acc(self, row: int, data: np.ndarray) -> None:
@@ -173,20 +176,21 @@ class Device(ABC):
         self._write_acc(first, new)
 
     def set_dram_timing(self, latency: int, bytes_per_cycle: float | None = None) -> None:
-        """Set the timing of the DRAM model, also while a program runs; no effect on a device without a clock.
+        """Set the timing of the DRAM model; permitted while a program runs, and without effect on a device without a
+        clock.
 
         Parameters
         ----------
         latency : int
             Cycles from a read request to the first beat.
         bytes_per_cycle : float or None
-            Total bandwidth of reads and writes; None for the bus width.
+            Total bandwidth of reads and writes; None for the bus width per cycle.
         """
         rate = self.config.n if bytes_per_cycle is None else bytes_per_cycle
         self._set_dram_timing(checks.latency(latency), checks.bandwidth(rate))
 
     def set_dram_faults(self, faults: Sequence[DramFault]) -> None:
-        """Make ranges of DRAM answer with errors, replacing the ranges set before."""
+        """Make ranges of DRAM answer with errors, instead of the ranges set before."""
         ranges = list(faults)
         for fault in ranges:
             if not isinstance(fault, DramFault):

@@ -16,14 +16,14 @@ Result = TypeVar("Result")
 
 
 class DevicePool(Generic[AnyDevice]):
-    """Pool of `count` devices, open until the end of its `with` block.
+    """Pool of `count` devices, which remain open until the end of the pool's `with` block.
 
-    Each simulator is a process of its own, so one waiting thread per device is enough to keep a core busy.
+    Each simulator is a separate process, so one waiting thread per device suffices to keep a core busy.
 
     Parameters
     ----------
     open_device : Callable
-        Opens one device; called `count` times.
+        Function that opens one device; called `count` times.
     count : int or None
         Number of devices; by default the number of cores available to this process.
 
@@ -51,7 +51,7 @@ class DevicePool(Generic[AnyDevice]):
     def map(self, work: Callable[[AnyDevice, Item], Result], items: Iterable[Item]) -> list[Result]:
         """Call `work(device, item)` for each item on any free device; returns the results in the order of the items.
 
-        The first exception cancels calls that have not started, and is raised when the running ones have ended.
+        The first exception cancels the calls that have not started; it is raised when the running calls have ended.
         """
         threads = ThreadPoolExecutor(len(self.devices), thread_name_prefix="device")
         try:
@@ -64,7 +64,7 @@ class DevicePool(Generic[AnyDevice]):
             threads.shutdown()
 
     def close(self) -> None:
-        """Close all devices; may be called twice."""
+        """Close all devices; a second call has no effect."""
         self._stack.close()
 
     def _one(self, work: Callable[[AnyDevice, Item], Result], item: Item) -> Result:

@@ -1,4 +1,4 @@
-"""DRAM of a device: valid sizes, and address ranges that answer with errors."""
+"""DRAM of a device: its valid sizes, and address ranges that answer with errors."""
 
 import os
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class DramFault:
     response : str
         AXI response, SLVERR or DECERR.
     on_read, on_write : bool
-        Accesses that get the response.
+        True if reads (writes) are answered with the response.
     """
 
     start: int
@@ -48,7 +48,7 @@ class DramFault:
 
 
 def check_dram_bytes(dram_bytes: object) -> int:
-    """Check the size of a DRAM: the bus must be able to address it, and this computer to hold it.
+    """Return the size of a DRAM, which must fit the address range of the bus and the memory of this computer.
 
     Raises
     ------

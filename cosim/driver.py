@@ -22,12 +22,12 @@ _IDLE, _TRAPPED = 1, 2
 _IRQ_TRAP = 2
 #: Cycles between two polls when no interrupt is expected.
 _POLL_CYCLES = 4096
-#: Default watchdog limit in cycles per macro-instruction: many times the longest layer of any network.
+#: Default watchdog limit in cycles per macro-instruction, many times the duration of the longest layer of any network.
 WATCHDOG_CYCLES = 1 << 26
 
 
 class Driver:
-    """Initializes a device, loads programs and runs macro-instructions.
+    """Driver that initializes a device, loads programs and runs macro-instructions.
 
     A watchdog trap stops a macro-instruction that takes WATCHDOG_CYCLES.
 
@@ -36,15 +36,15 @@ class Driver:
     device : Device
         Device to drive, RTL or golden model.
     ring_slots : int
-        Slots of the command ring, a power of two.
+        Number of slots of the command ring, a power of two.
     ring : int or None
-        Address of the command ring, a multiple of the slot size; `memory` ends there. None for the start of DRAM,
+        Address of the command ring, a multiple of the slot size, at which `memory` ends. None for the start of DRAM,
         below all allocations of `memory`.
 
     Attributes
     ----------
     memory : Allocator
-        DRAM except for the command ring, which is outside the window that programs may access.
+        Allocator of DRAM except for the command ring, which is outside the window that programs may access.
     programs : ProgramStore
         Loads programs and binds opcodes.
     counters : CounterReader
@@ -68,8 +68,8 @@ class Driver:
         self.ring_slots = ring_slots
         self._head = self._tail = self._rung = 0
         if self.get("ID") != ID:
-            raise WorkError(f"the device's ID is {self.get('ID'):#x}, not {ID:#x}: it is no MLA")
-        self._ring = self.memory.take(ring_bytes, SLOT_BYTES, "command ring") if ring is None else ring
+            raise WorkError(f"the device's ID is {self.get('ID'):#x}, not {ID:#x}: it is not an MLA")
+        self._ring = self.memory.alloc(ring_bytes, SLOT_BYTES, "command ring") if ring is None else ring
         self._slots = device.dram[self._ring : self._ring + ring_bytes].view("<u4").reshape(ring_slots, -1)
         self.set("RING_BASE", self._ring)
         self.set("RING_LOG2", ring_slots.bit_length() - 1)
@@ -97,7 +97,7 @@ class Driver:
         Parameters
         ----------
         index : int
-            Number of the window.
+            Index of the window, from 0 on.
         address, size : int
             First byte and length in bytes; size 0 closes the window.
         read, write : bool
@@ -119,18 +119,18 @@ class Driver:
         array : numpy.ndarray
             Data to copy, of any type and shape.
         address : int or None
-            Destination; None allocates it from `memory`.
+            Destination address; None to allocate the destination from `memory`.
         name : str
             Name of the allocated region.
         """
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        address = self.memory.take(max(data.size, 1), 64, name) if address is None else address
+        address = self.memory.alloc(max(data.size, 1), 64, name) if address is None else address
         self._check_range(address, data.size)
         self.device.dram[address : address + data.size] = data
         return address
 
     def fetch(self, address: int, shape: Sequence[int], dtype: np.dtype | type = np.int8) -> np.ndarray:
-        """Copy an array of a shape and type from DRAM at a byte address."""
+        """Return a copy of an array with the given shape and type from DRAM at a byte address."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         self._check_range(address, size)
         return self.device.dram[address : address + size].copy().view(dtype).reshape(shape)
@@ -149,11 +149,11 @@ class Driver:
         program : Program
             Program to load into the first free segment.
         opcode : int or None
-            Opcode to bind to this program alone; None binds nothing.
+            Opcode to bind to only this program; None to bind no opcode.
         dma : bool
-            Let the chip fetch the words from DRAM instead of writing them through registers.
+            True to let the chip fetch the words from DRAM; otherwise the words are written through registers.
         pin : bool
-            Make the segment callable from every program.
+            True to make the segment callable from every program.
         """
         segment = self.programs.load(program, dma=dma, pin=pin)
         if opcode is not None:
@@ -169,25 +169,26 @@ class Driver:
         irq: bool = False,
         doorbell: bool = False,
     ) -> int:
-        """Write a macro-instruction to the ring and return its number. `run` or `doorbell` starts it.
+        """Write a macro-instruction to the ring and return its sequence number. `run` or `doorbell` starts the
+        macro-instruction.
 
         Parameters
         ----------
         opcode : int
-            Opcode, bound to a program beforehand.
+            Opcode, which must be bound to a program.
         operands : Sequence of int
             Signed or unsigned 32-bit operands of the program.
         tag : int
-            Tag that counters are attributed to.
+            Tag to which counter events are attributed.
         irq : bool
-            Raise an interrupt on completion.
+            True to raise an interrupt on completion.
         doorbell : bool
-            Start it at once.
+            True to start the macro-instruction immediately.
 
         Raises
         ------
         InputError
-            Too many operands, a value out of range, or the ring is full.
+            There are too many operands, a value is out of range, or the ring is full.
         """
         if len(operands) > MAX_OPERANDS:
             raise InputError(f"a macro-instruction has at most {MAX_OPERANDS} operands, not {len(operands)}")
@@ -205,7 +206,7 @@ class Driver:
             self._tail += self.get("RING_TAIL") - self._tail & 0xFFFFFFFF
             if self._head - self._tail >= self.ring_slots:
                 raise InputError(
-                    f"the command ring of {self.ring_slots} slots is full: run what is in it first"
+                    f"the command ring of {self.ring_slots} slots is full: run the enqueued macro-instructions first"
                 )
         slot = self._slots[self._head % self.ring_slots]
         slot[:] = 0
@@ -217,32 +218,32 @@ class Driver:
         return self._head - 1
 
     def doorbell(self) -> None:
-        """Advance the ring's head so that the machine starts everything enqueued."""
+        """Advance the head of the ring, so that the machine starts all enqueued macro-instructions."""
         self.set("RING_HEAD", self._head & 0xFFFFFFFF)
         self._rung = self._head
 
     def run(self, timeout_cycles: int = 100_000_000, *, resume: bool = False) -> list[TrapReport]:
-        """Start what has been enqueued and wait until all of it has completed.
+        """Start the enqueued macro-instructions and wait until all have completed.
 
         Parameters
         ----------
         timeout_cycles : int
             Maximum cycles between two completions or traps.
         resume : bool
-            Continue after traps and return all of them; otherwise the first one raises.
+            True to continue after traps and return all of them; otherwise the first trap raises TrapError.
 
         Raises
         ------
         TrapError
-            A program trapped and `resume` is off.
+            A program trapped, and `resume` is False.
         DeviceTimeoutError
-            Nothing completed in time.
+            No macro-instruction completed in time.
         """
         traps: list[TrapReport] = []
         step = timeout_cycles
         if self._rung < self._head:
             self._slots[(self._head - 1) % self.ring_slots, 0] |= HEADER.pack(irq=1)
-        else:  # the machine may have read the last slot: its completion may raise no interrupt
+        else:  # the machine may already have read the last slot, whose completion then raises no interrupt
             step = _POLL_CYCLES
         self.doorbell()
         waited = 0
@@ -269,14 +270,16 @@ class Driver:
                 waited += step
 
     def completion(self, number: int) -> Completion | None:
-        """Completion record of a macro-instruction still in the ring; None while it is not complete."""
+        """Return the completion record of a macro-instruction that is still in the ring; None while it is not
+        complete.
+        """
         if not self._head - self.ring_slots <= number < self._head:
             raise InputError(f"macro-instruction {number} is not in the ring")
         words = self._slots[number % self.ring_slots, RECORD_WORD : RECORD_WORD + RECORD_WORDS]
         return Completion.from_words(words.tolist())
 
     def trap(self) -> TrapReport:
-        """Trap record of the last trap, with its disassembled instruction."""
+        """Return the record of the last trap, with its disassembled instruction."""
         names = ("cause", "pc", "segment", "tag", "macro", "address")
         values = {name: self.get(f"TRAP_{name.upper()}") for name in names}
         program = self.programs.programs.get(values["segment"])

@@ -1,4 +1,4 @@
-"""Programs in the writable instruction store, and the opcodes bound to them."""
+"""Programs in the writable instruction store, and opcodes that are bound to them."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ _IN_USE = 16
 _OPEN, _CHECK, _FREE, _PIN = 1, 2, 3, 4
 #: Cycles between two polls of a short operation.
 _POLL_CYCLES = 64
-#: Minimum cycles per word of the loader, memory access and CRC check included.
+#: Minimum number of cycles of the loader per word, including memory access and CRC check.
 _LOAD_CYCLES = 2
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program an opcode may run, and its guard `selected value <compare> value`.
+    """A program that an opcode may run, with the guard `selected value <compare> value`.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ class Candidate:
     compare : Compare
         Comparison of the guard; ALWAYS ignores the other fields.
     selector : int
-        Selector of the guarded value: an operand or a statistic.
+        Selector of the value that the guard compares: an operand or a statistic.
     value : int
-        32-bit word the selected value is compared with.
+        32-bit word with which the selected value is compared.
     """
 
     segment: int
@@ -46,7 +46,7 @@ class Candidate:
 
 
 class ProgramStore:
-    """Loads programs and binds opcodes.
+    """Manager of the instruction store, which loads programs and binds opcodes.
 
     Parameters
     ----------
@@ -73,30 +73,30 @@ class ProgramStore:
         dma: bool = False,
         pin: bool = False,
     ) -> int:
-        """Load a program into a segment, by default the first free one, and return the segment's number.
+        """Load a program into a segment, by default the first free one, and return the index of the segment.
 
         Parameters
         ----------
         program : Program
-            Program to load.
+            Program to load into the store.
         segment : int or None
-            Number of the segment; a program already loaded there is replaced.
+            Index of the segment, whose present program is replaced; None for the first free segment.
         crc : int or None
-            CRC the chip checks the loaded words against; by default the program's own.
+            Expected CRC of the loaded words; by default the CRC of the program.
         dma : bool
-            Let the chip fetch the words from DRAM instead of writing them through registers.
+            True to let the chip fetch the words from DRAM; otherwise the words are written through registers.
         pin : bool
-            Make the segment callable from every program; it can no longer be changed.
+            True to make the segment callable from every program; the segment can then no longer be changed.
 
         Raises
         ------
         InputError
-            No segment or no words are free, or the chip refuses the program.
+            No segment is free, not enough words are free, or the chip rejects the program.
         """
         if segment is None:
             free = set(range(self.config.segments)) - set(self.programs)
             if not free:
-                raise InputError(f"all {self.config.segments} segments of the instruction store are taken")
+                raise InputError(f"all {self.config.segments} segments of the instruction store are in use")
             segment = min(free)
         self._open(segment, program, program.crc if crc is None else crc)
         if dma:
@@ -126,18 +126,18 @@ class ProgramStore:
         self._bases.pop(segment, None)
 
     def base(self, segment: int) -> int:
-        """Address in the instruction store of a loaded program's first word."""
+        """Return the address in the instruction store of a loaded program's first word."""
         return self._bases[segment]
 
     def in_use(self, segment: int) -> bool:
-        """Return whether the segment is pinned, or holds the running program or one of its callers.
+        """Return whether the segment is pinned or contains the running program or one of its callers.
 
         Such a segment cannot be replaced.
         """
         return bool(self._status(segment) & _IN_USE)
 
     def segment_state(self, segment: int) -> SegmentState:
-        """State of a segment."""
+        """Return the state of a segment."""
         return SegmentState(self._status(segment) & 7)
 
     def _status(self, segment: int) -> int:
@@ -160,14 +160,14 @@ class ProgramStore:
         self._bases[segment] = base
 
     def fit(self, lengths: Sequence[int], without: Collection[int] = ()) -> bool:
-        """Return whether programs could be loaded in order once some segments are unloaded.
+        """Return whether programs could be loaded, in the given order, after some segments have been unloaded.
 
         Parameters
         ----------
         lengths : Sequence of int
-            Words of each program.
+            Length of each program in words.
         without : Collection of int
-            Segments assumed to be unloaded.
+            Segments that are assumed to be unloaded.
         """
         taken = self._taken(set(self.programs) - set(without))
         for length in lengths:
@@ -178,11 +178,11 @@ class ProgramStore:
         return True
 
     def _taken(self, segments: Iterable[int]) -> list[tuple[int, int]]:
-        """First word and length of each of these segments."""
+        """Return the first word and the length of each of these segments."""
         return [(self._bases[segment], len(self.programs[segment].words)) for segment in segments]
 
     def _gap(self, taken: Iterable[tuple[int, int]], length: int) -> int | None:
-        """Address of the first gap of at least `length` words; None if there is none."""
+        """Return the address of the first gap of at least `length` words; None if there is none."""
         start = 0
         for base, size in sorted(taken):
             if base - start >= length:
@@ -191,7 +191,7 @@ class ProgramStore:
         return start if start + length <= self.config.wis_words else None
 
     def _room(self, segment: int, length: int, name: str) -> int:
-        """Address of enough words for a program that no other segment occupies."""
+        """Return the address of a range of free words that is long enough for a program."""
         others = self._taken(each for each in self.programs if each != segment)
         start = self._gap(others, length)
         if start is None:
@@ -205,7 +205,7 @@ class ProgramStore:
     def _load_by_dma(self, program: Program) -> None:
         mark = self.memory.mark()
         size = len(program.image)
-        address = self.memory.take(size, 64, f"the image of program {program.name!r}")
+        address = self.memory.alloc(size, 64, f"the image of program {program.name!r}")
         self.device.dram[address : address + size] = np.frombuffer(program.image, np.uint8)
         self.access(("LOADER_SOURCE", address), ("LOADER_COMMAND", 1))
         self.device.run_cycles(_LOAD_CYCLES * len(program.words))
@@ -226,9 +226,9 @@ class ProgramStore:
         opcode : int
             Opcode of the macro-instruction.
         candidates : Iterable of Candidate
-            Programs in order of preference; the remaining entries become invalid.
+            Candidates in order of preference; the remaining entries of the opcode become invalid.
         commit : bool
-            Make the new table live at once.
+            True to make the new table live immediately.
         """
         entries = list(candidates)
         if not 0 <= opcode < self.config.opcodes:

@@ -1,4 +1,4 @@
-"""Decoded status from the machine: completion records, trap records, loader errors."""
+"""Decoding of the machine's status: completion records, trap records, loader errors."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from hw.isa.macro_instruction import RECORD
 
 #: Segment of a trap record when no program ran.
 NO_SEGMENT = 0xFF
-#: Meaning of LOADER_ERROR.
+#: Descriptions of the values of LOADER_ERROR.
 LOADER_ERRORS = (
     "no error",
     "a running program uses the segment, or it is pinned, or the loader is busy",
@@ -16,27 +16,27 @@ LOADER_ERRORS = (
     "the segment is not open",
     "the CRC of the words read back is not the expected one",
     "the bus answered with an error",
-    "it overlaps another segment",
+    "the range overlaps another segment",
 )
 
 
 def trap_name(cause: int) -> str:
-    """Name of a cause, or its number."""
+    """Return the name of a cause, or its number if it is unknown."""
     return Trap(cause).name if cause in set(Trap) else f"cause {cause}"
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A completion record, as the machine writes it to a ring slot.
+    """Completion record that the machine writes to a ring slot.
 
     Parameters
     ----------
     trap : int
         Cause of the trap that ended the macro-instruction; 0 if it completed.
     program, candidate : int
-        Segment of the program that ran, and its number among the opcode's candidates.
+        Segment of the program that ran, and its index among the opcode's candidates.
     sequence : int
-        Low bits of the macro-instruction's number.
+        Low bits of the macro-instruction's sequence number.
     started, retired : int
         Low 32 bits of the cycle counter at dispatch and at completion.
     micros : int
@@ -62,20 +62,20 @@ class Completion:
 
     @property
     def cycles(self) -> int:
-        """Cycles from start to retirement."""
+        """Number of cycles from start to retirement."""
         return self.retired - self.started & 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
 class TrapReport:
-    """The trap record, and the instruction at its program counter.
+    """Trap record, and the instruction at its program counter.
 
     Parameters
     ----------
     cause : int
         Number of the trap (`hw.isa.enums.Trap`).
     pc : int
-        Word of the instruction within its segment.
+        Word address of the instruction within its segment.
     segment : int
         Segment of the program; `NO_SEGMENT` if no program ran.
     tag, macro : int
@@ -106,7 +106,7 @@ class TrapReport:
 
 
 class TrapError(WorkError):
-    """A program trapped; `report` is the trap record. The machine waits for `Driver.resume`."""
+    """Trap of a program; `report` is the trap record. After a trap, the machine waits for `Driver.resume`."""
 
     def __init__(self, report: TrapReport):
         super().__init__(f"the machine trapped: {report}")

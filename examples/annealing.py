@@ -1,10 +1,10 @@
-"""A search method of your own: simulated annealing over schedules.
+"""Plug-in search method: simulated annealing over schedules.
 
     mla tune network.tflite --trials 50 --method annealing:Annealing     (in this folder)
     python examples/annealing.py network.tflite [TRIALS]
 
-A method says which schedule to measure next; compiling, proving, running and comparing outputs is not its business, so
-a bad proposal costs a trial and nothing else.
+A search method selects the schedule to measure next. The search driver compiles the schedule, proves its programs safe,
+runs them and compares the outputs, so a bad proposal costs only a trial.
 """
 
 import math
@@ -23,11 +23,11 @@ class Annealing(compiler.SearchMethod):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.current = self.best
-        self.temperature = 0.02  # relative to the present cost
+        self.temperature = 0.02  # relative to the current cost
         self.cooling = 0.95
 
     def propose(self) -> compiler.Schedule:
-        """A random change of the schedule that was accepted last."""
+        """Return the schedule that was accepted last with a random change."""
         schedule = self.current.schedule
         for _ in range(ATTEMPTS):
             name = self.rng.choice(list(self.spaces))
@@ -38,7 +38,7 @@ class Annealing(compiler.SearchMethod):
         return self.first  # nothing new was found
 
     def learn(self, trial: Any) -> None:
-        """Move to the trial's schedule if it is better, or by chance."""
+        """Accept the trial's schedule if it is better; otherwise accept it at random."""
         self.temperature *= self.cooling
         if trial.cost is None or self.current.cost is None:
             return  # the schedule was rejected: stay
@@ -48,7 +48,7 @@ class Annealing(compiler.SearchMethod):
 
 
 def main(model: str, trials: str = "50") -> None:
-    """Search, and compile with the best schedule."""
+    """Search for a schedule, and compile the model with the best one."""
     found = compiler.tune(model, "n4", method=Annealing, trials=int(trials))
     print(f"{found.baseline.cycles:,} -> {found.best.cost:,.0f} cycles in {len(found.trials)} trials")
     print(compiler.compile(model, "n4", schedule=found.best.schedule))

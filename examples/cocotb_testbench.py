@@ -1,9 +1,10 @@
-"""Drive the chip from a cocotb testbench of your own, with cocotbext-axi as DRAM and as host.
+"""Drive the chip from your own cocotb testbench, with cocotbext-axi models of DRAM and host.
 
-    python examples/cocotb_testbench.py     (the first run builds a model of the chip: minutes)
+    python examples/cocotb_testbench.py     (the first run builds a model of the chip, which takes minutes)
 
-`copies` is the testbench. `Bus` gives the project's driver the few calls that it needs of a device, so that loading a
-program and enqueueing work takes no register access by hand. Needs the packages of the extra `test`.
+`copies` is the testbench. `Bus` implements the calls of the device interface that the project's driver needs, so that
+the testbench loads programs and enqueues macro-instructions with the driver instead of writing registers itself. The
+script needs the packages of the extra `test`.
 """
 
 import mmap
@@ -40,10 +41,10 @@ COPY = """
 
 
 class Bus:
-    """The part of `cosim.device.Device` that `Driver` uses, over the ports of the chip.
+    """Methods of `cosim.device.Device` that `Driver` uses, implemented on the ports of the chip.
 
-    The driver is ordinary, blocking code: it runs in a thread (`bridge`), and these methods are coroutines that it
-    calls from there (`resume`).
+    The driver is blocking code, so it runs in a thread (`bridge`) and calls the coroutines of this class from
+    that thread (`resume`).
     """
 
     config = CONFIG
@@ -56,7 +57,7 @@ class Bus:
 
     @resume
     async def access_regs(self, accesses: Iterable[tuple[int, int | None]]) -> list[int]:
-        """Write registers, and read those whose value is None."""
+        """Write the given values to registers, and return the values of the registers whose given value is None."""
         values = []
         for address, value in accesses:
             if value is None:
@@ -66,25 +67,25 @@ class Bus:
         return values
 
     def read_reg(self, address: int) -> int:
-        """Read a register."""
+        """Return the value of a register."""
         return self.access_regs([(address, None)])[0]
 
     def write_reg(self, address: int, value: int) -> None:
-        """Write a register."""
+        """Write a value to a register."""
         self.access_regs([(address, value)])
 
     def write_regs(self, writes: Iterable[tuple[int, int]]) -> None:
-        """Write registers."""
+        """Write several registers, given as pairs of address and value."""
         self.access_regs(writes)
 
     @resume
     async def run_cycles(self, cycles: int) -> None:
-        """Let cycles pass."""
+        """Advance the clock by a number of cycles."""
         await ClockCycles(self.dut.clk, cycles)
 
     @resume
     async def wait_irq(self, timeout_cycles: int) -> bool:
-        """Wait for the interrupt, at most so many cycles."""
+        """Wait for the interrupt, at most the given number of cycles, and return whether it is raised."""
         if not self.dut.irq.value:
             await First(RisingEdge(self.dut.irq), ClockCycles(self.dut.clk, timeout_cycles))
         return bool(self.dut.irq.value)
@@ -92,7 +93,7 @@ class Bus:
 
 @cocotb.test()
 async def copies(dut: Any) -> None:
-    """The testbench: reset the chip, run one program, compare DRAM."""
+    """Reset the chip, run one program, and check that it copied the bytes in DRAM."""
     bus = Bus(dut)
     dut.rst.value = 1
     cocotb.start_soon(Clock(dut.clk, 2, unit="ns").start())
@@ -112,7 +113,7 @@ async def copies(dut: Any) -> None:
 
 
 def main() -> None:
-    """Write the chip's Verilog, build a model of it, run the testbench on it."""
+    """Generate the Verilog of the chip, build a model of it, and run the testbench."""
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, str(Path(__file__).parent))  # where the simulator finds this module
         run_bench(

@@ -1,8 +1,8 @@
-"""Compare two targets for one model: memory, programs, roofline, and on request measured cycles.
+"""Compare two targets for one model: memory, programs, roofline and, with `rtl`, measured cycles.
 
     python examples/compare_targets.py network.tflite n4 n8 [rtl]
 
-`mla explore` prints a fuller table; this script shows where its figures come from.
+`mla explore` prints a more detailed table; this script shows how the values in that table are obtained.
 """
 
 import sys
@@ -13,7 +13,7 @@ import compiler
 
 
 def main(model: str, first: str, second: str, kind: str = "golden") -> None:
-    """Print a line for each target; the outputs must be the same."""
+    """Print a line for each target, and whether both targets compute equal outputs."""
     results = []
     for target in (first, second):
         network = compiler.compile(model, target)

@@ -1,8 +1,8 @@
-"""Write a micro-program, prove it harmless, load it, and time it.
+"""Write a micro-program, prove it safe, load it, and measure its cycles.
 
     python examples/micro_program.py [golden|rtl]
 
-The program copies bytes from one place in DRAM to another. The host's side is `cosim.driver.Driver`, which takes every
+The program copies bytes from one DRAM address to another. `cosim.driver.Driver` implements the host side for any
 device.
 """
 
@@ -20,8 +20,8 @@ from hw.isa.assembler import assemble
 LENGTH = 64
 CONFIG = load_target("n4")
 
-# Copies operand 2 bytes from the address in operand 0 to the address in operand 1, by way of the scratchpad.
-# STORE waits until LOAD has signalled: units run at the same time and only semaphores order them.
+# Copies op2 bytes from DRAM address op0 to DRAM address op1, through the scratchpad.
+# STORE waits until LOAD has signalled: units run concurrently and only semaphores order them.
 COPY = """
     set   load.dram, op0
     set   load.len, op2
@@ -34,7 +34,7 @@ COPY = """
 
 
 def main(kind: str = "golden") -> None:
-    """Run the program once and compare memory."""
+    """Run the program once and compare the copied bytes with the source."""
     program = assemble(COPY, "copy")
     print(f"{program.name}: {len(program.words)} words")
 
@@ -45,7 +45,7 @@ def main(kind: str = "golden") -> None:
         target = driver.put(np.zeros_like(data))
         operands = (source, target, LENGTH)
 
-        # The validator proves that the call touches nothing but its windows: (first byte, last byte, 1 read + 2 write).
+        # The validator proves that the call accesses only its windows: (first byte, last byte, 1 read + 2 write).
         windows = [(source, source + LENGTH - 1, 1), (target, target + LENGTH - 1, 2)]
         print(validate(CONFIG, [MacroCall(program, operands)], windows))
 

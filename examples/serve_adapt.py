@@ -1,8 +1,8 @@
-"""Serve a stream of requests while better programs are searched for, and follow what happens.
+"""Serve a stream of requests while a search looks for better programs, and print the decisions.
 
     python examples/serve_adapt.py network.onnx images.npy [REQUESTS]
 
-`mla serve` prints a JSON line for each request and for each decision; any program can read them.
+`mla serve` prints a JSON line for each request and for each decision, which any program can read.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 
 
 def main(model: str, images: str, requests: str = "60") -> None:
-    """Start the server, print decisions as they are made, and the cycles of the first and the last request."""
+    """Start the server and print decisions as they are made, then the cycles of the first and the last request."""
     command = [
         sys.executable,
         "-m",
@@ -27,7 +27,7 @@ def main(model: str, images: str, requests: str = "60") -> None:
         "--adapt",
         "--method",
         "coordinate",
-        "--pace",
+        "--trials-per-request",
         "1",  # one candidate for each request, so that every run makes the same decisions
     ]
     cycles = []

@@ -1,1 +1,1 @@
-"""The chip in Amaranth: its configuration, encodings, units, top level and the writer of its Verilog."""
+"""The chip in Amaranth: its configuration, encodings, units, top level and Verilog writer."""

@@ -1,4 +1,4 @@
-"""The whole machine: sequencer, queues, units and counters between the AXI pins."""
+"""Top level of the machine: sequencer, queues, units and counters between the AXI pins."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
 from amaranth.lib import wiring
@@ -33,7 +33,7 @@ def chip_ports(config: MlaConfig) -> dict[str, wiring.Member]:
 
 
 class Chip(wiring.Component):
-    """Top of the design.
+    """Top level of the design.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ class Chip(wiring.Component):
     Members
     -------
     m_axi_* : Out, In
-        AXI4 master: DRAM. The data bus is n bytes wide.
+        Pins of the AXI4 master for DRAM. The data bus is n bytes wide.
     s_axil_* : In, Out
-        AXI4-Lite slave: hw.bus.register_map.
+        Pins of the AXI4-Lite slave; `hw.bus.register_map` lists its registers.
     irq : Out
-        Interrupt, a level.
+        Interrupt pin, active high, level.
     """
 
     def __init__(self, config: MlaConfig):
@@ -85,7 +85,7 @@ class Chip(wiring.Component):
         control: Control,
         meter: EventRouter,
     ) -> None:
-        """A unit's queue between sequencer and unit."""
+        """Connect a unit's queue to the sequencer and the unit."""
         name = unit.name.lower()
         engine = getattr(datapath, name)
         may_start = meter.may_start[unit]
@@ -109,7 +109,7 @@ class Chip(wiring.Component):
         queues: Queues,
         meter: EventRouter,
     ) -> None:
-        """Programs from the control side to the core."""
+        """Connect the control side, which starts programs, to the core."""
         may_start = Signal()
         fits = meter.ready & (~meter.seq_hold | (control.start.payload.tag == core.tag))
         late = pipeline_domain(m, self._config.pipelined)
@@ -135,7 +135,7 @@ class Chip(wiring.Component):
             semaphores.seq_take.eq(core.seq_take),
         ]
         late = pipeline_domain(m, self._config.pipelined)
-        # Instructions are far enough apart for each to see the tokens and commands of the one before.
+        # Instructions are far enough apart that each observes the tokens and commands of the previous one.
         late += [
             core.seq_tokens.eq(semaphores.seq_tokens),
             core.unit_idle.eq(Cat(queue.idle for queue in queues)),
@@ -147,7 +147,7 @@ class Chip(wiring.Component):
             control.retired.eq(Cat(queue.retired for queue in queues)),
             datapath.abort.eq(control.abort),
         ]
-        # Deadlock conditions must hold for several cycles anyway.
+        # A delay is permitted, because deadlock conditions must hold for several cycles in any case.
         late = pipeline_domain(m, self._config.pipelined)
         late += [
             control.idle.eq(Cat(queue.idle for queue in queues)),
@@ -216,7 +216,7 @@ class Chip(wiring.Component):
             meter.counting.eq(~control.gated | ~control.status[0]),
             datapath.tag_busy.eq(meter.dma_busy),
         ]
-        # With `pipelined` the state of the array is valid a cycle later.
+        # With `pipelined`, the state of the array is valid one cycle later.
         late = pipeline_domain(m, self._config.pipelined)
         late += [
             *(state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE),
@@ -247,7 +247,7 @@ class Chip(wiring.Component):
                 m.d.comb += control.maximum_value.eq(datapath.latency_max)
 
     def _dispatches(self, m: Module, control: Control, core: Core, meter: EventRouter) -> None:
-        """A dispatch counts in the cycle in which the program's tag is the sequencer's."""
+        """Count a dispatch in the cycle in which the program's tag becomes the sequencer's tag."""
         first, other, begun = Signal(), Signal(), Signal()
         m.d.sync += [
             begun.eq(core.start.valid & core.start.ready),

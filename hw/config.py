@@ -1,8 +1,9 @@
-"""The machine's configuration: everything that sizes it, checked on construction."""
+"""Configuration of a machine: all its sizes and options, checked on construction."""
 
 import re
 import tomllib
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ from hw.errors import InputError, shown
 _Variant = TypeVar("_Variant")
 
 TARGETS = Path(__file__).parent / "targets"
+#: Target used if none is given.
+DEFAULT_TARGET = "n16"
 
 #: Fixed limits of the encodings (docs/machine.md).
 SP_ADDR_BITS = 20
@@ -19,43 +22,46 @@ ACC_ADDR_BITS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class MlaConfig:
-    """Size of one machine.
+    """Sizes and options of one machine.
 
     Parameters
     ----------
     n : int
-        Lanes, and rows and columns of the array: 4, 8, 16 or 32. The bus is n bytes wide.
+        Number of lanes, and of rows and columns of the array: 4, 8, 16 or 32. The bus is n bytes wide.
     sp_bytes, acc_bytes : int
         Scratchpad and accumulator size in bytes; powers of two.
     sp_banks, acc_banks : int
-        Banks, selected by the high address bits: 2, 4 or 8 each.
+        Number of banks of each memory, selected by the high address bits: 2, 4 or 8.
     wis_words : int
-        Micro-instructions (64 bits) in the writable instruction store.
+        Size of the writable instruction store in micro-instructions of 64 bits.
     segments : int
-        Entries of the segment table.
+        Number of entries of the segment table.
     opcodes, candidates : int
-        Macro opcodes, and candidate programs of each, in the dispatch table.
+        Number of opcodes in the dispatch table, and of candidate programs of each opcode.
     queue_depth : int
-        Commands each unit's queue holds.
+        Capacity of each unit's queue in commands.
     param_slots, table_slots : int
-        Requantization parameter slots (n lanes each) and 256-entry tables.
+        Number of requantization parameter slots (n lanes each), and of tables of 256 entries.
     line_depth : int
-        Depth of each depthwise line buffer in pixels.
+        Depth of each line buffer for depthwise commands, in pixels.
     fuse_rate : int
-        Cycles the FUSE pipeline takes for one row: 1, or 2, 4 or 8 (at most n) with that many times fewer lanes of it.
+        Number of cycles that the FUSE pipeline takes for one row: 1, 2, 4 or 8 (at most n). The pipeline has n /
+        fuse_rate lanes.
     tags : int
-        Number of tags, each with its own set of counters.
+        Number of tags, each with a separate set of counters.
     loop_depth, call_depth : int
-        Nesting of hardware loops and calls.
+        Maximum nesting depth of hardware loops and of calls.
     max_burst : int
         Longest AXI burst in beats.
     windows : int
-        DRAM protection windows.
+        Number of DRAM protection windows.
     serial_commands : int
-        0: a command moves to its unit's queue at once; 1: as words of 32 bits, one a cycle, with far fewer wires.
+        0: a command is transferred to its unit's queue in one cycle; 1: it is transferred as words of 32 bits, one per
+        cycle, with far fewer wires.
     pipelined : int
-        1: control takes more cycles of less logic each, for FPGAs: four cycles an instruction, and a cycle between
-        one command of a unit and the next. Needs `serial_commands` and a `fuse_rate` of 4 or 8.
+        1: control logic is split over more cycles, for a higher clock frequency on FPGAs: an instruction takes four
+        cycles, and there is a cycle between two commands of a unit. Needs `serial_commands` and a `fuse_rate` of 4 or
+        8.
     """
 
     n: int = 16
@@ -127,14 +133,14 @@ class MlaConfig:
             raise InputError(f"{name} must be a power of two in {low}..{high}, not {shown(value)}")
 
     def variant(self, direct: _Variant, pipelined: _Variant) -> _Variant:
-        """Implementation of a component for this machine, chosen by `pipelined`.
+        """Return the implementation of a component for this machine, chosen by `pipelined`.
 
         Parameters
         ----------
         direct : type
             Component of machines without `pipelined`.
         pipelined : type
-            Component of machines with `pipelined`; it has the same interface.
+            Component of machines with `pipelined`, with the same interface.
         """
         return pipelined if self.pipelined else direct
 
@@ -150,19 +156,21 @@ class MlaConfig:
 
 
 def target_names() -> list[str]:
-    """Names of the targets: the TOML files in `TARGETS`, numbers in names compared as numbers."""
+    """Return the names of the targets (the TOML files in `TARGETS`), sorted so that numbers in the names are in
+    numerical order.
+    """
     names = [path.stem for path in TARGETS.glob("*.toml")]
     return sorted(names, key=lambda name: [part.zfill(8) for part in re.split(r"(\d+)", name)])
 
 
 def targets_by_lanes() -> dict[int, str]:
-    """The targets that are named "n" and their number of lanes, by that number, in ascending order."""
+    """Return the targets named "n" followed by their number of lanes, by number of lanes in ascending order."""
     lanes = {load_target(name).n: name for name in target_names() if re.fullmatch(r"n\d+", name)}
     return dict(sorted(lanes.items()))
 
 
 def load_target(name: str) -> MlaConfig:
-    """Configuration of a target in `TARGETS`, or of a TOML file of the same fields.
+    """Return the configuration of a target in `TARGETS`, or of a TOML file with the same fields.
 
     Parameters
     ----------
@@ -172,7 +180,7 @@ def load_target(name: str) -> MlaConfig:
     Raises
     ------
     InputError
-        Unknown name, unreadable file, unknown field or a value out of range.
+        The name is unknown, the file cannot be read, a field is unknown, or a value is out of range.
     """
     path = _target_file(name)
     values = _read_toml(path)
@@ -196,10 +204,12 @@ def _target_file(name: str) -> Path:
         path = Path(name)
         if path.suffix == ".toml" and path.exists():
             return path
-    except (OSError, ValueError):  # no file can have such a name
+    except (OSError, ValueError):  # a file cannot have this name
         pass
+    near = get_close_matches(str(name), target_names(), n=1)
     raise InputError(
         f"target must be one of {' '.join(target_names())} or an existing .toml file, not {shown(name)}"
+        + (f" (did you mean {near[0]}?)" if near else "")
     )
 
 
@@ -211,6 +221,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"target file {path} cannot be read: {error}") from error
     except ValueError as error:
-        raise InputError(f"target file {path} cannot be read: a number in it has too many digits") from error
+        raise InputError(
+            f"target file {path} cannot be read: it contains a number of too many digits"
+        ) from error
     except RecursionError as error:
-        raise InputError(f"target file {path} cannot be read: it nests its values too deep") from error
+        raise InputError(f"target file {path} cannot be read: its values are nested too deeply") from error

@@ -1,4 +1,4 @@
-"""The four units and the memories they work on."""
+"""The four units and the memories that they access."""
 
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib import data, stream, wiring
@@ -15,9 +15,9 @@ from hw.units.load.unit import LoadUnit
 from hw.units.matrix.unit import MatrixUnit
 from hw.units.store.unit import StoreUnit
 
-#: State of MATRIX that the causes of the array's cycles are found from.
+#: State of MATRIX from which the cause of each array cycle is determined.
 MATRIX_STATE = ("row_entering", "wait_weights", "weight_shift", "in_flight")
-#: Results of the last commands that programs can read.
+#: Statistics of the last commands that programs can read.
 RESULTS_LAYOUT = data.StructLayout(
     {
         "fuse_rows": 32,
@@ -42,11 +42,12 @@ class Datapath(wiring.Component):
     load, matrix, fuse, store : In(stream)
         Commands that may start.
     done : Out(4)
-        A pulse for each command that is complete and visible.
+        One bit for each unit: one-cycle pulse when the results of a command are complete and visible.
     abort : In(1), dma_busy : Out(2)
-        LOAD and STORE drop their work; bit 0 LOAD, bit 1 STORE: not drained yet.
+        `abort` makes LOAD and STORE discard their commands; `dma_busy` is high for a unit with bursts in flight or
+        commands in progress (bit 0 LOAD, bit 1 STORE).
     tag_busy : In(2)
-        Counters of LOAD, STORE cannot take another tag yet.
+        High if the counters of LOAD (bit 0) or STORE (bit 1) cannot change to another tag.
     load_error, store_error : Out(1), load_error_addr, store_error_addr : Out(32)
         Bus errors of LOAD and STORE, and their addresses.
     ar, r, aw, w, b
@@ -54,15 +55,15 @@ class Datapath(wiring.Component):
     {unit}_events, fuse_out_events, sp_events : Out, acc_reads, acc_conflicts : Out(2)
         Increments of the counters.
     {unit}_active, {unit}_tag : Out
-        The unit has a command; its tag.
+        High if the unit has a command; tag of this command.
     matrix_tagged : Out
-        There are events of MATRIX with a tag in this cycle.
+        High if MATRIX reports events with a tag in this cycle.
     matrix_state : Out
         State of the MATRIX unit for the counters (MATRIX_STATE).
     results : Out
-        Statistics of the last commands.
+        Statistics of the last command of each unit.
     in_flight_max, latency_max : Out(16)
-        Maxima of LOAD's requests.
+        Maximum number of LOAD's requests in flight, and their maximum latency in cycles.
     """
 
     def __init__(self, config: MlaConfig):

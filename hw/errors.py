@@ -1,7 +1,7 @@
-"""The errors that a user can cause or meet, shared by all packages.
+"""The errors that a user can cause or encounter, shared by all packages.
 
-Each message is one clear sentence for the user; the command line prints that sentence
-without a traceback and leaves with `exit_status`. Any other exception is a defect of this project.
+Each message is one sentence for the user; the command line prints this sentence without a traceback and exits with
+`exit_status`. Any other exception is a bug in this project.
 """
 
 import reprlib
@@ -12,7 +12,9 @@ _MOST_BITS = 128
 
 
 class _Shortener(reprlib.Repr):
-    """Python's own shortener, which formats a number of any size, and fails from 4,301 digits on."""
+    """Variant of Python's `reprlib.Repr` for integers of any size; the original raises an exception for integers of
+    more than 4,300 digits.
+    """
 
     def repr_int(self, x: int, level: int) -> str:
         return repr(x) if x.bit_length() <= _MOST_BITS else f"an integer of {x.bit_length()} bits"
@@ -23,15 +25,17 @@ _SHORTENER.maxstring = _SHORTENER.maxother = _MOST_CHARACTERS
 
 
 def shown(value: Any) -> str:
-    """A bad value as a message shows it: as Python writes it, shortened where it is long."""
+    """Return the text of an invalid value for messages: its `repr`, shortened if it is long."""
     return _SHORTENER.repr(value)
 
 
 class MlaError(Exception):
-    """Base class of every error meant for the user. The message is one sentence that shows the bad value."""
+    """Base class of every error that is reported to the user. The message is one sentence that contains the invalid
+    value.
+    """
 
     exit_status = 1
-    """Status with which the command line ends when this error reaches it."""
+    """Exit status of the command line after this error."""
 
 
 class InputError(MlaError):
@@ -41,6 +45,6 @@ class InputError(MlaError):
 
 
 class WorkError(MlaError):
-    """The input was fine and the work failed: a tool is missing, the disk is full, a process died."""
+    """The input is valid, but the work failed: a tool is missing, the disk is full, a process died."""
 
     exit_status = 1

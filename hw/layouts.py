@@ -12,26 +12,26 @@ from hw.isa.fields import Field, Packed
 
 
 def shape_of(field: Field) -> Shape:
-    """Amaranth shape of an encoding's field."""
+    """Return the Amaranth shape of a field of an encoding."""
     return signed(field.width) if field.signed else unsigned(field.width)
 
 
 def packed_layout(packed: Packed) -> data.StructLayout:
-    """Layout of a packed word."""
+    """Return the layout of a packed word."""
     return data.StructLayout({f.name: shape_of(f) for f in packed.fields})
 
 
 #: Metadata of every unit command.
 META_LAYOUT = data.StructLayout(
     {
-        "wait": 16,  # semaphores to take, producer << 2 | index
-        "signal": 20,  # semaphores to give, consumer << 2 | index, the sequencer being consumer 4
+        "wait": 16,  # semaphores to wait for, producer << 2 | index
+        "signal": 20,  # semaphores to signal, consumer << 2 | index; the sequencer is consumer 4
         "tag": 6,
-        "macro": 8,  # low bits of the macro-instruction's number
+        "macro": 8,  # low bits of the macro-instruction's sequence number
     }
 )
 
-#: Walk increments the issue stage derives, so that units need no multiplier (all modulo 2**20).
+#: Walk increments, modulo 2**20, that the issue stage derives so that units need no multiplier.
 DERIVED = {
     Unit.LOAD: {},
     Unit.STORE: {},
@@ -41,51 +41,54 @@ DERIVED = {
 
 
 def field_layout(unit: Unit, name: str, width_field: Field) -> data.StructLayout | Shape:
-    """Shape of one field in a command: a struct for packed words."""
+    """Return the shape of one field in a command, a struct for packed words."""
     packed = PACKED_FIELDS.get(f"{unit.name.lower()}.{name}")
     return packed_layout(packed) if packed else shape_of(width_field)
 
 
 def command_layout(unit: Unit) -> data.StructLayout:
-    """Payload of a unit's command stream: all fields (packed words as structs), derived increments, `meta`."""
+    """Return the layout of the payload of a unit's command stream: all fields (packed words as structs), derived
+    increments, `meta`.
+    """
     members: dict = {f.name: field_layout(unit, f.name, f) for f in UNIT_FIELDS[unit]}
     members |= DERIVED[unit]
     members["meta"] = META_LAYOUT
     return data.StructLayout(members)
 
 
-#: Word with one field of a command, for `serial_commands`: `index` counts the fields, then the derived ones.
+#: Word with one field of a command, for `serial_commands`; `index` is the index of the field, where the derived fields
+#: follow the others.
 WORD_LAYOUT = data.StructLayout({"index": FIELD_INDEX_BITS, "data": 32})
-#: Indices of no field: all fields return to their defaults; the command is complete.
+#: Special indices: CLEAR_WORD resets all fields to their defaults; END_WORD ends the command.
 CLEAR_WORD, END_WORD = (1 << FIELD_INDEX_BITS) - 1, (1 << FIELD_INDEX_BITS) - 2
 
 
 def command_stream(unit: Unit) -> stream.Signature:
-    """Stream of a unit's commands."""
+    """Return the signature of the stream of a unit's commands."""
     return stream.Signature(command_layout(unit))
 
 
 def event_layout(group: str) -> data.StructLayout:
-    """Increments of a group's counters in one cycle, by counter name."""
+    """Return the layout of the increments of a group's counters in one cycle, by counter name."""
     return data.StructLayout({c.name: unsigned(c.width) for c in COUNTERS if c.group == group})
 
 
-#: Bits of a word address in the instruction store, and of a length.
+#: Width in bits of a word address in the instruction store, and of a length.
 PC_BITS = 14
 
-#: One program to run.
+#: A program to run.
 START_LAYOUT = data.StructLayout(
     {
         "segment": 8,
         "base": PC_BITS,  # first word in the instruction store
         "length": PC_BITS,
         "tag": 6,
-        "macro": 32,  # number of the macro-instruction since reset
-        "operands": 6,  # operands the macro-instruction has
+        "macro": 32,  # sequence number of the macro-instruction since reset
+        "operands": 6,  # number of operands of the macro-instruction
     }
 )
 
-#: Data of a segment that the core looks up.
+#: Entry of the segment table as the core looks it up.
 SEGMENT_LAYOUT = data.StructLayout({"valid": 1, "pinned": 1, "base": PC_BITS, "length": PC_BITS})
 
 #: Trap record.
@@ -101,7 +104,7 @@ TRAP_LAYOUT = data.StructLayout(
     }
 )
 
-#: Values of the statistics selectors that come from outside the core.
+#: Statistics that are inputs of the core.
 STATISTICS_LAYOUT = data.StructLayout(
     {
         "fuse_rows": 32,
@@ -113,52 +116,57 @@ STATISTICS_LAYOUT = data.StructLayout(
     }
 )
 
-#: DRAM protection window; `perm` bit 0 is read, bit 1 write.
+#: DRAM protection window; bit 0 of `perm` permits reads, bit 1 writes.
 WINDOW_LAYOUT = data.StructLayout({"base": 32, "last": 32, "perm": 2})
 
 
-#: Bits of the number of a window's limit: window << 1, plus 1 for its last byte.
+#: Width of the index of a window's limit, which is window << 1 for the first byte and (window << 1) + 1 for the last
+#: byte.
 LIMIT_BITS = 4
 
 
 def windows_layout(config: MlaConfig) -> data.Layout:
-    """All protection windows of a machine; with `serial_commands` their permissions and the requested limit."""
+    """Return the layout of all protection windows of a machine; with `serial_commands`, the layout of their permissions
+    and the requested limit.
+    """
     if config.serial_commands:
         return data.StructLayout({"perm": data.ArrayLayout(2, config.windows), "limit": 32})
     return data.ArrayLayout(WINDOW_LAYOUT, config.windows)
 
 
 def limit_ports(config: MlaConfig, *, requests: bool) -> dict[str, wiring.Member]:
-    """Port `limit` of machines with `serial_commands`: number of a window's limit, which is returned two cycles later.
+    """Return port `limit` of machines with `serial_commands`: the index of the requested window limit, whose value is
+    valid two cycles later.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the machine.
     requests : bool
-        The component requests limits; else it returns them.
+        True if the component requests limits; False if it returns them.
     """
     return {"limit": (Out if requests else In)(LIMIT_BITS)} if config.serial_commands else {}
 
 
 class SemaphorePort(wiring.Signature):
-    """One unit's access to the semaphores, seen from its command queue.
+    """Port of one unit to the semaphores, from the point of view of its command queue.
 
-    Consumer masks (`available`, `take`) are indexed producer << 2 | index, producer masks (`room`, `owe`,
-    `give`) consumer << 2 | index, the sequencer being consumer 4.
+    Consumer masks (`available`, `take`) are indexed by producer << 2 | index, producer masks (`room`, `owe`, `give`) by
+    consumer << 2 | index; the sequencer is consumer 4.
 
     Members
     -------
     available : In
-        Semaphores this unit can take a token from.
+        Mask of the semaphores that hold a token for this unit.
     room : In
-        Semaphores this unit may reserve another signal of.
+        Mask of the semaphores for which this unit may reserve another signal.
     take, owe : Out
         Tokens taken and signals reserved by the command that starts in this cycle.
     give : Out
         Signals of the command that retires in this cycle.
     step : Out
-        Up at least when any of these three is not 0: known sooner than they are.
+        High if any of `take`, `owe` and `give` is not 0, and possibly at other times; valid earlier in the cycle than
+        these masks.
     """
 
     def __init__(self) -> None:
@@ -175,12 +183,12 @@ class SemaphorePort(wiring.Signature):
 
 
 def config_layout(unit: Unit) -> data.StructLayout:
-    """All fields of a unit, in the order (and so at the offsets) that its command has."""
+    """Return the layout of all fields of a unit, in the order and at the offsets of its command."""
     return data.StructLayout({f.name: field_layout(unit, f.name, f) for f in UNIT_FIELDS[unit]})
 
 
 def default_word(unit: Unit) -> int:
-    """Bits of a unit's fields at the start of a program."""
+    """Return the bits of a unit's fields at the start of a program."""
     word, offset = 0, 0
     for field in UNIT_FIELDS[unit]:
         word |= (field.default & ((1 << field.width) - 1)) << offset

@@ -1,4 +1,4 @@
-"""The chip with a probe of its commands, for simulators that record the activity of each unit."""
+"""The chip with a probe that observes its commands, for simulators that record the activity of each unit."""
 
 from amaranth.hdl import Cat, ClockSignal, Elaboratable, Instance
 
@@ -7,11 +7,12 @@ from hw.isa.enums import Unit
 
 
 class ProbedChip(Chip):
-    """The chip, and in it an instance of `mla_probe`, a module that the simulator brings.
+    """The chip with an instance of `mla_probe`, a module that the simulator provides.
 
-    Its inputs: `started`, `retired` (a bit for each unit: a command starts, retires), `tags` (6 bits for each unit: of
-    the command at the head of its queue), `entered`, `entered_tag`, `halted` (a program starts, with its tag; halts),
-    `read`, `written` (a beat crosses the bus).
+    Inputs of the probe: `started` and `retired` (one bit for each unit, high if a command starts or retires), `tags` (6
+    bits for each unit: tag of the command at the head of its queue), `entered` (high if a program starts),
+    `entered_tag` (its tag), `halted` (high if a program halts), `read` and `written` (high if a beat is transferred on
+    the bus).
     """
 
     def elaborate(self, platform: object) -> Elaboratable:

@@ -1,4 +1,4 @@
-"""`make bench`: runs each suite in its own process and writes docs/benchmarks.md from the results."""
+"""Implementation of `make bench`: runs each suite in its own process and writes docs/benchmarks.md from the results."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "pictures" / "b
 
 
 def run_suites(suites: list[str]) -> int:
-    """Run suites, and write the page if all of its suites were measured; return the worst exit status."""
+    """Run suites and, if all suites have results, write the page; return the maximum exit status."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     status = 0
     for suite in suites:
@@ -42,9 +42,9 @@ def run_suites(suites: list[str]) -> int:
 
 
 def main() -> int:
-    """Run the named suites."""
+    """Run the suites that the command line names."""
     parser = argparse.ArgumentParser(description="Run the benchmarks and write their page.")
-    parser.add_argument("suites", nargs="+", metavar="SUITE")
+    parser.add_argument("suites", nargs="+", metavar="SUITE", help="suites to run")
     return run_suites(parser.parse_args().suites)
 
 

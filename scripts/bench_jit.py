@@ -1,9 +1,9 @@
 """Measures the latency from a candidate's schedule to its programs on a running chip.
 
 `python -m scripts.bench_jit [--json FILE]` serves a convolution and the small trained networks on the simulated N=16
-chip, changes the schedule of one layer, and measures the times of compiling the candidate, of placing and proving it
-as `mla serve --adapt` does, and of loading its programs into the instruction store. Each of five candidates changes
-another layer, and none of it has been compiled before. The target is for two idle cores.
+chip, changes the schedule of one layer, and measures the times of compiling the candidate, of placing and validating
+it as in `mla serve --adapt`, and of loading its programs into the instruction store. Each of five candidates changes a
+different layer to a schedule that has not been compiled before. The target applies to two idle cores.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from compiler.cli.exit_status import run_to_status
 from compiler.options import DEFAULT_DRAM, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.schedule.schedule import Schedule
-from compiler.server.server import VERSIONS, Server, serving_bytes
+from compiler.serving.server import VERSIONS, Server, serving_bytes
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.search.layer_space import spaces_of
+from compiler.tuning.layer_space import spaces_of
 from compiler.util.progress import building
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
@@ -34,14 +34,14 @@ SINGLE, LAYER = "14x14x64", CalibrationNetwork((14, 14, 64), (CalibrationOp("con
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Target in milliseconds from schedule to loaded program.
 BAR = 20.0
-#: Number of candidates per network; times are medians.
+#: Number of candidates per network, of whose times medians are reported.
 CANDIDATES = 5
 _STAGES = ("compile", "prove", "load")
 
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds of one candidate."""
+    """Times of one candidate in milliseconds."""
 
     layer: str
     compile: float
@@ -50,12 +50,12 @@ class Times:
 
     @property
     def total(self) -> float:
-        """Return the time from the schedule to the loaded programs."""
+        """Time from the schedule to the loaded programs."""
         return self.compile + self.prove + self.load
 
 
 def candidates(prepared: ModelCompiler, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
-    """Yield layers in random order, each with a schedule that changes only that layer."""
+    """Yield layers in random order, each with a schedule of the network that changes only that layer."""
     rng = random.Random(seed)
     spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), DEFAULT_DRAM, frozenset())
     seen = set(map(str, first.layers.values()))
@@ -70,7 +70,7 @@ def candidates(prepared: ModelCompiler, first: Schedule, seed: int) -> Iterator[
 
 
 def measure(source: ModelSource, seed: int = 1) -> list[Times]:
-    """Measure candidates of a network while its first version is served."""
+    """Measure candidates of a network while the server runs its first version."""
     config = load_target("n16")
     prepared = ModelCompiler(source.graph, config, CompileOptions(rounding=source.rounding))
     network = prepared.network()
@@ -87,7 +87,7 @@ def measure(source: ModelSource, seed: int = 1) -> list[Times]:
 
 
 def _times(prepared: ModelCompiler, server: Server, layer: str, schedule: Schedule) -> Times | None:
-    """Measure one candidate; None if it does not compile or leads to the current programs."""
+    """Measure one candidate; return None if it does not compile or results in the current programs."""
     began = time.perf_counter()
     try:
         network = prepared.network(schedule)
@@ -107,11 +107,16 @@ def _times(prepared: ModelCompiler, server: Server, layer: str, schedule: Schedu
 
 
 def main() -> int:
-    """Print the table; status 1 if the target is missed."""
+    """Print the table; return status 1 if the target is missed."""
     parser = argparse.ArgumentParser(
-        description="milliseconds from a candidate's schedule to its loaded programs"
+        description="Measure the milliseconds from a candidate's schedule to its loaded programs."
     )
-    parser.add_argument("names", metavar="NAME", nargs="*", help="networks (default: a layer and the four)")
+    parser.add_argument(
+        "names",
+        metavar="NAME",
+        nargs="*",
+        help="networks (default: a convolution and four networks)",
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the times of every candidate")
     args = parser.parse_args()
     print(f"{'milliseconds':<26}" + "".join(f"{head:>10}" for head in (*_STAGES, "total")))
@@ -124,7 +129,7 @@ def main() -> int:
         met = met and row[-1] < BAR
     if args.json:
         args.json.write_text(json.dumps({"bar": BAR, "milliseconds": document}, indent=1) + "\n")
-    print(f"bar: {BAR:.0f} ms in all: {'met' if met else 'not met'}")
+    print(f"target: {BAR:.0f} ms in total: {'met' if met else 'not met'}")
     return 0 if met else 1
 
 

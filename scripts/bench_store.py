@@ -1,8 +1,8 @@
 """Measures the latency of the tuning database, from a key to a runnable program.
 
 `python -m scripts.bench_store [--db URL]` stores one layer and the small trained networks in a database (by default a
-new one), and measures the times of opening it, of a hit, of a hit to a program whose proof is cached, of a hit in
-memory, and of storing a measurement. The targets are for two idle cores.
+new one), and measures the times of opening the database, of a hit, of a hit with a cached proof, of a hit in memory,
+and of storing a measurement. The targets apply to two idle cores.
 """
 
 import argparse
@@ -33,7 +33,7 @@ LAYER = "14x14x64-64-3-1"
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Targets in milliseconds: from the database to a runnable program, and from memory.
 DATABASE_BAR, MEMORY_BAR = 5.0, 0.05
-#: Number of repetitions; times are medians.
+#: Number of repetitions, of whose times medians are reported.
 _TIMES = 101
 
 
@@ -48,9 +48,9 @@ def milliseconds(work: Callable[[], object], times: int = _TIMES) -> float:
 
 
 def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[int, list[float]]:
-    """Return the size of a network's entry in bytes, and the times."""
+    """Return the size of a network's entry in bytes, and the times in milliseconds."""
     with GoldenDevice(network.config, dram_bytes(network)) as device:
-        placement = Placement.of(Session(device, network, proofs=proofs))
+        placement = Placement.of_session(Session(device, network, proofs=proofs))
     assert isinstance(network.graph, Graph)
     options = options_of(rounding=network.rounding, batch=network.batch)
     key = EntryKey(subgraph_of(network.graph), HardwareProfile(network.config).key, options)
@@ -79,11 +79,11 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
 
 
 def main() -> int:
-    """Print the table; status 1 if a target is missed."""
-    parser = argparse.ArgumentParser(description="milliseconds from a key to a runnable program")
-    parser.add_argument("--db", metavar="URL", help="the database (default: a fresh one of SQLite)")
+    """Print the table; return status 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description="Measure the milliseconds from a key to a runnable program.")
+    parser.add_argument("--db", metavar="URL", help="database (default: a new SQLite database)")
     url = parser.parse_args().db
-    version()  # the digest of the sources, once a process
+    version()  # computes the digest of the sources, once per process
     heads = ("bytes", "hit", "proved", "memory", "keep", "open")
     print(f"{'milliseconds':<24}" + "".join(f"{head:>10}" for head in heads))
     met = True
@@ -96,7 +96,7 @@ def main() -> int:
             print(f"{name:<24}{size:>10,}" + "".join(f"{each:>10.3f}" for each in times))
             met = met and times[1] < DATABASE_BAR and times[2] < MEMORY_BAR
     print(
-        f"bars: proved under {DATABASE_BAR} ms, memory under {MEMORY_BAR} ms: {'met' if met else 'not met'}"
+        f"targets: proved under {DATABASE_BAR} ms, memory under {MEMORY_BAR} ms: {'met' if met else 'not met'}"
     )
     return 0 if met else 1
 

@@ -1,7 +1,7 @@
 """Lint check: `hw/isa` may import only itself and the standard library.
 
-Import contracts list forbidden modules; this check lists the allowed ones instead,
-so that a new dependency is always found.
+Import contracts list forbidden modules. This check lists the allowed modules instead,
+so that any new dependency is reported.
 """
 
 import ast
@@ -28,7 +28,7 @@ def is_allowed(module: str) -> bool:
 
 
 def main() -> int:
-    """Print each forbidden import; exit status 1 if there is one."""
+    """Print each forbidden import; return status 1 if any exists."""
     status = 0
     for path in sorted(ISA.rglob("*.py")):
         for line, module in imported_modules(path.read_text()):

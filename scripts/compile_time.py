@@ -1,7 +1,7 @@
-"""Measures compile times, without and with the cache.
+"""Measures compile times without and with the cache.
 
-`python -m scripts.compile_time` compiles the small trained networks and ResNet-50 (seeded weights), each in a process
-of its own with an empty cache, then again. The targets are for two idle cores.
+`python -m scripts.compile_time` compiles the small trained networks and ResNet-50 (random weights from a fixed seed),
+each in its own process with an empty cache, and then again with the filled cache. The targets apply to two idle cores.
 """
 
 import argparse
@@ -16,12 +16,12 @@ from compiler.bench.architectures import NETWORKS, model_file
 from compiler.bench.tiny import model_path
 
 SMALL = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
-#: Targets in seconds: a small network, a published one, a cached model.
+#: Targets in seconds for a small network, a published network, and a cached network.
 SMALL_BAR, LARGE_BAR, AGAIN_BAR = 5.0, 60.0, 0.5
 
 
 def measure(model: Path, folder: Path) -> tuple[float, float]:
-    """Return the seconds to compile a model, and to compile it again."""
+    """Return the time in seconds to compile a model without the cache, and with the cache."""
     first, again = (_compiled(model, folder) for _ in range(2))
     if (first["origin"], again["origin"]) != ("compiled", "cache"):
         raise SystemExit(f"{model}: {first['origin']}, then {again['origin']}: the cache does not work")
@@ -44,8 +44,8 @@ def _compiled(model: Path, folder: Path) -> dict:
 
 
 def table(names: list[str]) -> tuple[str, bool]:
-    """Return the table, and whether all targets are met."""
-    lines, met = [f"{'network':<26}{'seconds':>9}{'bar':>7}{'again':>9}{'bar':>7}"], True
+    """Return the table, and True if all targets are met."""
+    lines, met = [f"{'network':<26}{'seconds':>9}{'target':>7}{'again':>9}{'target':>7}"], True
     for name in names:
         model = model_path(name) if name in SMALL else model_file(name)
         with tempfile.TemporaryDirectory(prefix="mla-compile-") as folder:
@@ -57,9 +57,13 @@ def table(names: list[str]) -> tuple[str, bool]:
 
 
 def main() -> int:
-    """Print the table; status 1 if a target is missed."""
-    parser = argparse.ArgumentParser(description="seconds to compile, and to compile again")
-    parser.add_argument("names", metavar="NAME", nargs="*", help="networks (default: the four and resnet50)")
+    """Print the table; return status 1 if a target is missed."""
+    parser = argparse.ArgumentParser(
+        description="Measure compile times in seconds, without and with the cache."
+    )
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help="networks (default: four small networks and resnet50)"
+    )
     names = parser.parse_args().names or [*SMALL, "resnet50"]
     for name in names:
         if name not in (*SMALL, *NETWORKS):

@@ -1,4 +1,4 @@
-"""Generates reference pages, the table of operators and pictures of the documentation from the sources.
+"""Generates the reference pages, the operator table and the pictures of the documentation from the sources.
 
 Example: .venv/bin/python -m scripts.docs --check
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hw.bus.register_map import REGISTERS
 from hw.isa import reference
-from scripts import docs_operators, docs_pictures, docs_ports
+from scripts import docs_cli, docs_operators, docs_pictures, docs_ports
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -36,15 +36,16 @@ def generated() -> dict[str, str]:
         "isa.md": reference.page(),
         "registers.md": registers_page(),
         "ports.md": docs_ports.page(),
+        "cli.md": docs_cli.page(),
         "operators.md": docs_operators.page((DOCS / "operators.md").read_text()),
         **{f"pictures/{name}": text for name, text in docs_pictures.pictures().items()},
     }
 
 
 def main() -> int:
-    """Write the files; with `--check` only report files that differ, with status 1 if there are any."""
+    """Write the files; with `--check` only report files that differ, and return status 1 if any file differs."""
     parser = argparse.ArgumentParser(description="Generate the reference pages and pictures in docs/.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
+    parser.add_argument("--check", action="store_true", help="only check; fail if a file is out of date")
     check = parser.parse_args().check
     status = 0
     for name, text in generated().items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from compiler.visualize.svg.svg import COLOURS, INK, SMALL, SOFT, Point, Svg, point
 
-#: Pixels: text sizes, distance of lines of text, corner radius of edges.
+#: Text sizes of titles and lines, line spacing, and corner radius of edges, in pixels.
 _TITLE, _LINE, _STEP, _RADIUS = 11.5, 9.5, 12.5, 6.0
 
 
@@ -20,7 +20,7 @@ class Box:
     w, h : float
         Width and height, in pixels.
     colour : str
-        Node type whose colours the box has, a key of `COLOURS`.
+        Node type that determines the colours, a key of `COLOURS`.
     title : str
         First line of text, in bold.
     text : tuple of str
@@ -55,7 +55,7 @@ class Edge:
     points : sequence of Point
         Start, corners and end, in pixels.
     both : bool
-        Draw an arrow at the start too.
+        True to draw an arrow at the start as well.
     """
 
     points: Sequence[Point]
@@ -88,7 +88,7 @@ def _toward(corner: Point, other: Point) -> Point:
 def _draw(
     title: str, boxes: Sequence[Box], edges: Sequence[Edge], labels: Sequence[tuple[float, float, str]]
 ) -> str:
-    """Return a diagram as SVG; a label is x and y of its left end on the baseline, and its text."""
+    """Return a diagram as SVG; labels are x and y of the left end of the baseline, and text."""
     svg = Svg(title)
     for edge in edges:
         edge.draw(svg)
@@ -209,5 +209,5 @@ def compiler_diagram() -> str:
 
 
 def diagrams() -> dict[str, str]:
-    """Return SVG files by their name in docs/pictures."""
+    """Return the SVG files by their names in docs/pictures."""
     return {"hardware.svg": chip_diagram(), "compiler.svg": compiler_diagram()}

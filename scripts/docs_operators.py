@@ -1,4 +1,4 @@
-"""Generates the operator table of docs/operators.md from the tables of the compiler."""
+"""Generates the operator table of docs/operators.md from the compiler's registries."""
 
 from compiler.frontends import tflite
 from compiler.frontends.onnx import read_onnx
@@ -17,7 +17,7 @@ def page(text: str) -> str:
     Raises
     ------
     ValueError
-        The page lacks the two marker lines.
+        The page does not contain the two marker lines.
     """
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
@@ -36,7 +36,7 @@ def _table() -> str:
         "",
         f"TFLite: {_names([*(tflite.CONVERTERS.keys() | tflite.KNOWN)])}.",
     ]
-    assert read_onnx  # importing it registers all conversions
+    assert read_onnx  # importing `read_onnx` registers all conversions
     return "\n".join(
         [
             "| operator | computes | attributes | runs on |",

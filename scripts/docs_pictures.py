@@ -12,7 +12,7 @@ STAGES = ("imported", "layers", "scheduled", "placed", "timeline")
 
 
 def pictures() -> dict[str, str]:
-    """Return SVG files by their name in docs/pictures."""
+    """Return the SVG files by their names in docs/pictures."""
     record = CompilationTrace()
     compile(MODEL, "n16", record=record)
     stages = {f"digits_{stage}.svg": to_svg(view_of(record, stage)) for stage in STAGES}

@@ -8,7 +8,7 @@ from hw.bus.axi_lite import LITE_ADDR_BITS
 from hw.chip import chip_ports
 from hw.config import load_target
 
-#: What signals of a bus mean, by their name without bus and channel.
+#: Meanings of bus signals, by name without bus and channel.
 _SIGNALS = {
     "valid": "the sender offers a transfer",
     "ready": "the receiver takes it",
@@ -34,14 +34,14 @@ _WIDTHS = ("n4", "n8", "n16", "n32")
 
 
 def _meaning(name: str) -> str:
-    """Return channel and signal of a pin of a bus."""
+    """Return the meaning of a bus pin: channel and signal."""
     pin = name.rpartition("_")[2]
     channel = next(each for each in _CHANNELS if pin.startswith(each) and pin.removeprefix(each) in _SIGNALS)
     return f"{_CHANNELS[channel]}: {_SIGNALS[pin.removeprefix(channel)]}"
 
 
 def _rows(prefix: str) -> str:
-    """Yield a table row for each port whose name begins with a prefix."""
+    """Return a table row for each port whose name begins with a prefix."""
     chips = [chip_ports(load_target(target)) for target in _WIDTHS]
     rows = []
     for name, member in chips[0].items():
@@ -51,16 +51,16 @@ def _rows(prefix: str) -> str:
         ns = [load_target(target).n for target in _WIDTHS]
         width = str(widths[0])
         if len(set(widths)) > 1:
-            factor = widths[0] // ns[0]
-            width = "N" if factor == 1 else f"{factor} x N"
-        way = "output" if member.flow == Flow.Out else "input"
-        rows.append(f"| `{name}` | {way} | {width} | {_meaning(name)} |")
+            multiple = widths[0] // ns[0]
+            width = "N" if multiple == 1 else f"{multiple} x N"
+        direction = "output" if member.flow == Flow.Out else "input"
+        rows.append(f"| `{name}` | {direction} | {width} | {_meaning(name)} |")
     return "\n".join(rows)
 
 
 def page() -> str:
     """Return the text of docs/ports.md."""
-    most = max(chunk_beats(load_target(target)) for target in _WIDTHS)
+    max_beats = max(chunk_beats(load_target(target)) for target in _WIDTHS)
     reads, writes = (
         ", ".join(f"{index} {name}" for index, name in enumerate(names))
         for names in (READ_MASTERS, WRITE_MASTERS)
@@ -79,7 +79,7 @@ case.
 | `irq` | output | 1 | interrupt, a level: high while an enabled bit of `IRQ_STATUS` is set |
 
 After a reset the chip clears its counters, some thousand cycles on N = 16. It answers register accesses meanwhile,
-but for those to counters, which wait.
+except accesses to counters, which wait.
 
 ## Host: AXI4-Lite slave
 
@@ -99,7 +99,7 @@ but for those to counters, which wait.
 
 - Every burst is INCR, has beats of the full width, starts at a multiple of N bytes and stays within
   {BOUNDARY:,} bytes.
-- A burst has at most {most} beats.
+- A burst has at most {max_beats} beats.
 - Identifiers have {ID_BITS} bits. Reads: {reads}. Writes: {writes}.
 - Bursts of one identifier are answered in order; the slave may interleave and reorder those of different ones.
 - The chip never waits for `ready` before it raises `valid`, and holds `valid` and the payload until the transfer.

@@ -1,4 +1,4 @@
-"""Evaluates a language model by the measured cost of single answers about held-out layers."""
+"""Evaluation of a language model by the measured cost of single answers about held-out layers."""
 
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -13,8 +13,8 @@ from compiler.llm.model.weights import load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import WorkError
-from scripts.jsonl_log import Lines
-from scripts.process_pool import in_lanes
+from scripts.jsonl_log import JsonlLog
+from scripts.process_pool import run_parallel
 
 _MACHINE, _SEED = "usual", 0
 
@@ -27,7 +27,7 @@ class _Job:
     ----------
     key : str
         Key of the result.
-    place : int
+    index : int
         Index of the layer.
     point : CalibrationNetwork
         Network that consists of the layer.
@@ -36,22 +36,22 @@ class _Job:
     """
 
     key: str
-    place: int
+    index: int
     point: CalibrationNetwork
     samples: int
 
 
-def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> dict[str, Any]:
-    """Measure answers about held-out layers, which are the same in every call.
+def evaluate_model(model: Path, layers: int, samples: int, workers: int, file: Path) -> dict[str, Any]:
+    """Measure answers of a model about held-out layers, which are the same in every call.
 
     Parameters
     ----------
     model : Path
         Model file to evaluate.
-    layers, samples, lanes : int
-        Numbers of layers, of answers per layer, and of parallel processes.
+    layers, samples, workers : int
+        Number of layers, of answers per layer, and of parallel processes.
     file : Path
-        JSONL file of finished layers, from which an interrupted call resumes.
+        JSONL file of finished layers, with which an interrupted evaluation continues.
 
     Returns
     -------
@@ -63,20 +63,24 @@ def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> di
     WorkError
         A worker process died.
     """
-    machine, mine = MACHINES[_MACHINE], digest(model.read_bytes())[:12]
+    machine, model_digest = MACHINES[_MACHINE], digest(model.read_bytes())[:12]
     points = islice(held_out_points(machine.conditions.config.n, _SEED, machine), layers)
-    jobs = [_Job(f"{mine} {place} {samples}", place, point, samples) for place, point in enumerate(points)]
-    done = {row["key"] for row in Lines(file).read()}
-    in_lanes(_judge, [job for job in jobs if job.key not in done], lanes, model, file)
-    rows = {row["key"]: Sampled(**row["sampled"]) for row in Lines(file).read()}
+    jobs = [
+        _Job(f"{model_digest} {index} {samples}", index, point, samples) for index, point in enumerate(points)
+    ]
+    done = {row["key"] for row in JsonlLog(file).read()}
+    run_parallel(_evaluate, [job for job in jobs if job.key not in done], workers, model, file)
+    rows = {row["key"]: Sampled(**row["sampled"]) for row in JsonlLog(file).read()}
     if missing := [job for job in jobs if job.key not in rows]:
-        raise WorkError(f"{file}: {len(missing)} layers were not judged; the same call goes on")
+        raise WorkError(
+            f"{file}: {len(missing)} layers were not evaluated; run the same command again to continue"
+        )
     found = [rows[job.key] for job in jobs]
     return figures(found) | {"layers": [asdict(each) for each in found]}
 
 
-def _judge(job: _Job, model: Path, file: Path) -> None:
+def _evaluate(job: _Job, model: Path, file: Path) -> None:
     machine = MACHINES[_MACHINE]
     with Measurer(job.point.graph(), machine.conditions, machine.options, 1, _SEED) as measurer:
-        found = sampled(measurer, job.point.family, load(model)[0], job.samples, job.place)
-    Lines(file).add({"key": job.key, "sampled": asdict(found)})
+        found = sampled(measurer, job.point.family, load(model)[0], job.samples, job.index)
+    JsonlLog(file).add({"key": job.key, "sampled": asdict(found)})

@@ -1,4 +1,4 @@
-"""`python -m scripts.fetch_models` downloads the trained networks to the cache and checks their SHA-256."""
+"""Downloads the trained networks to the cache and checks their SHA-256: `python -m scripts.fetch_models`."""
 
 import sys
 

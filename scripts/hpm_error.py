@@ -1,7 +1,7 @@
 """Prediction error of the cost model on whole networks that it was not trained on, under the static schedule.
 
-`python -m scripts.hpm_error` prints, for each of the networks of MLPerf Tiny, its predicted and its measured cycles,
-and the mean error of its layers; layers that share a counter are counted as one.
+`python -m scripts.hpm_error` prints the predicted and measured cycles of each MLPerf Tiny network, and the mean
+error of its layers; layers that share a counter are counted as one layer.
 """
 
 import sys
@@ -18,14 +18,14 @@ from hw.config import load_target
 
 
 def main() -> int:
-    """Measure and print the errors."""
+    """Measure all networks and print their errors."""
     conditions = HardwareProfile(load_target("n16"))
     model = find_model(conditions)
     for name in NETWORKS:
         graph = ModelSource(model_path(name)).graph
         with Measurer(graph, conditions, CompileOptions(rounding="reference")) as measurer:
             pairs = _pairs(measurer, model)
-        errors = PredictionErrors.of([a for a, _ in pairs], [b for _, b in pairs])
+        errors = PredictionErrors.from_pairs([a for a, _ in pairs], [b for _, b in pairs])
         predicted, measured = sum(a for a, _ in pairs), sum(b for _, b in pairs)
         print(
             f"{name:<24} {predicted:>9,.0f} predicted, {measured:>9,.0f} measured: "
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _pairs(measurer: Measurer, model: CycleModel) -> list[tuple[float, float]]:
-    """Yield predicted and measured cycles of layers that share a counter."""
+    """Return the predicted and measured cycles of each group of layers that share a counter."""
     found, schedule = measurer.baseline(), measurer.first.schedule
     (stage,) = measurer.prepared.lowered(schedule.fusions)
     rows = rows_of(stage, schedule.layers, measurer.conditions)
@@ -47,7 +47,7 @@ def _pairs(measurer: Measurer, model: CycleModel) -> list[tuple[float, float]]:
     for names in attribution_groups(stage.layers):
         entries = [entry for entry in found.layers if set(names) & set(entry.names)]
         share = (sum(guess[name] for name in names), float(sum(entry.cycles for entry in entries)))
-        if left & set(names):  # part of an entry that was counted before
+        if left & set(names):  # shares an entry with the previous group
             out[-1] = (out[-1][0] + share[0], out[-1][1])
         else:
             out.append(share)

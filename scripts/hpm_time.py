@@ -16,7 +16,7 @@ from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibration_networks import chains, singles
-from compiler.tuning.search.layer_space import spaces_of
+from compiler.tuning.layer_space import spaces_of
 from hw.config import load_target
 from hw.errors import InputError
 
@@ -24,7 +24,7 @@ _SEED, _POINTS, _TILINGS, _TIMES = 5, 15, 30, 5
 
 
 def main() -> int:
-    """Measure and print the times."""
+    """Measure the predictions and print the median times."""
     conditions = HardwareProfile(load_target("n16"))
     model, rng = find_model(conditions), random.Random(_SEED)
     times: list[tuple[float, float, float]] = []
@@ -35,7 +35,7 @@ def main() -> int:
                     next(drawn).graph(), conditions.config, CompileOptions(rounding="reference")
                 )
                 times += _times(prepared, conditions, model)
-            except InputError:  # not all of it runs on this machine
+            except InputError:  # an operator is not supported by this configuration
                 continue
     features, trees, both = ([1e6 * each for each in column] for column in zip(*times, strict=True))
     print(

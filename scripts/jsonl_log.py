@@ -1,4 +1,4 @@
-"""Append-only JSONL files that several processes write concurrently and that survive killed writers."""
+"""Append-only JSONL files for concurrent writers; lines that a killed writer left incomplete are skipped."""
 
 import fcntl
 import json
@@ -9,13 +9,13 @@ from typing import Any
 from hw.errors import InputError
 
 
-class Lines:
-    """JSONL file.
+class JsonlLog:
+    """Append-only JSONL file.
 
     Parameters
     ----------
     path : path
-        Path of the file; it and its folder are created with the first line.
+        Path of the file; the file and its folder are created with the first line.
     """
 
     def __init__(self, path: Path):
@@ -36,7 +36,7 @@ class Lines:
         return [value for line in text.splitlines() if (value := _parsed(line)) is not None]
 
     def add(self, value: Any) -> None:
-        """Append a line; an incomplete line at the end of the file is terminated first."""
+        """Append a value as a line; an incomplete last line is terminated first."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         data = json.dumps(value).encode() + b"\n"
         with self.path.open("a+b") as file:
@@ -49,7 +49,7 @@ class Lines:
 
 
 def _parsed(line: str) -> Any:
-    """Parse a line; None if it is incomplete."""
+    """Parse a line; return None if the line is incomplete."""
     try:
         return json.loads(line)
     except json.JSONDecodeError:

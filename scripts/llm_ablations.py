@@ -1,8 +1,9 @@
-"""Ablations of the language model: the same training without one part of prompts or data at a time.
+"""Ablations of the language model: training with one part of the prompts or one training stage removed.
 
 `python -m scripts.llm_ablations --steps 900 --then 300 --folder build/llm_ablations` trains a model for each of
-VARIANTS, all from the same initial model with the same number of steps, then measures single answers of each about the
-same held-out layers. It resumes after an interruption. Results are in the folder, as ablations.json and ablations.md.
+VARIANTS, all from the same initial model with the same number of steps, then measures single answers of each model
+about the same held-out layers. Run the same command again to continue an interrupted run. The results are written to
+ablations.json and ablations.md in the folder.
 """
 
 import argparse
@@ -19,34 +20,30 @@ from compiler.llm.model.weights import load_extended, save
 from compiler.llm.training.pretrain import Plan, default_plan, train
 from compiler.util.files import atomic_output
 from hw.errors import MlaError
-from scripts.eval_lm import judged
+from scripts.eval_lm import evaluate_model
 from scripts.reports import write_report
 
-#: What is left out, by what the variant is called.
+#: Variants, named by the part that is removed.
 VARIANTS = ("nothing", "profile", "want", "fine-tuning")
 
 
 def main() -> int:
     """Train and evaluate all variants, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=900, help="with all that was measured")
-    parser.add_argument(
-        "--then", type=int, default=300, help="with the best; without fine-tuning as the others"
-    )
-    parser.add_argument(
-        "--from", type=Path, dest="start", help="the model to begin with (default: a new one)"
-    )
-    parser.add_argument("--corpus", type=Path, default=CORPUS)
-    parser.add_argument("--layers", type=int, default=24, help="unseen ones that models are judged by")
-    parser.add_argument("--samples", type=int, default=16, help="answers about each of those")
-    parser.add_argument("--folder", type=Path, default=Path("build/llm_ablations"))
-    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--steps", type=int, default=900, help="training steps with all measurements")
+    parser.add_argument("--then", type=int, default=300, help="fine-tuning steps with the best answers")
+    parser.add_argument("--from", type=Path, dest="start", help="initial model (default: random weights)")
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="measurements to train with")
+    parser.add_argument("--layers", type=int, default=24, help="held-out layers for the evaluation")
+    parser.add_argument("--samples", type=int, default=16, help="answers per held-out layer")
+    parser.add_argument("--folder", type=Path, default=Path("build/llm_ablations"), help="models and results")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     try:
         for variant in VARIANTS:
             _train(args, variant)
-        rows = [{"without": variant} | _judged(args, variant) for variant in VARIANTS]
+        rows = [{"without": variant} | _evaluated(args, variant) for variant in VARIANTS]
     except MlaError as error:
         print(f"llm_ablations: {error}", file=sys.stderr)
         return error.exit_status
@@ -79,7 +76,7 @@ def _train(args: argparse.Namespace, variant: str) -> None:
     folder = args.folder / variant
     folder.mkdir(parents=True, exist_ok=True)
     found = train(
-        list(read(args.corpus)), plan(variant, whole), folder, lambda text: _say(variant, text), start
+        list(read(args.corpus)), plan(variant, whole), folder, lambda text: _log(variant, text), start
     )
     with atomic_output(path) as made:
         save(found.model, made, found.about)
@@ -89,10 +86,10 @@ def _model(args: argparse.Namespace, variant: str) -> Path:
     return args.folder / variant / "model.safetensors"
 
 
-def _judged(args: argparse.Namespace, variant: str) -> dict[str, Any]:
-    _say(variant, "judging")
+def _evaluated(args: argparse.Namespace, variant: str) -> dict[str, Any]:
+    _log(variant, "evaluating")
     file = args.folder / variant / "judged.jsonl"
-    return judged(_model(args, variant), args.layers, args.samples, args.lanes, file)
+    return evaluate_model(_model(args, variant), args.layers, args.samples, args.workers, file)
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
@@ -108,7 +105,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _say(variant: str, text: str) -> None:
+def _log(variant: str, text: str) -> None:
     print(f"without {variant}: {text}", flush=True)
 
 

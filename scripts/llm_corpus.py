@@ -1,8 +1,8 @@
-"""Measures small networks on the RTL under schedules and edits, as training data of the language model.
+"""Measures small networks on the RTL under many schedules and edits, as training data for the language model.
 
-`python -m scripts.llm_corpus --seconds 3000` continues earlier calls: all measurements are in a journal in the cache.
-Networks of the corpus without measured edits come first. At the end all measurements are packed into
-`compiler/llm/data/schedules.xz`, which is part of the project.
+`python -m scripts.llm_corpus --seconds 3000` continues earlier runs, whose measurements are stored in a journal in the
+cache. Networks of the corpus without measured edits are measured first. At the end all measurements are packed into
+`compiler/llm/data/schedules.xz`, which is part of the repository.
 """
 
 import argparse
@@ -20,74 +20,83 @@ from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.trajectories import Trajectory
 from cosim.rtl.cache import cache_folder
 
-_SAY = 30.0
+#: Seconds between progress messages.
+_REPORT_SECONDS = 30.0
 
 
 def main() -> int:
     """Measure in parallel, then pack all measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of the measurements")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=cache_folder() / "llm")
     parser.add_argument("--pack", type=Path, default=CORPUS)
     args = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
-    lanes = [
-        spawn.Process(target=_lane, args=(args.folder, args.pack, args.seed, lane, args.lanes, args.seconds))
-        for lane in range(args.lanes)
+    workers = [
+        spawn.Process(
+            target=_worker, args=(args.folder, args.pack, args.seed, worker, args.workers, args.seconds)
+        )
+        for worker in range(args.workers)
     ]
-    for lane in lanes:
-        lane.start()
-    for lane in lanes:
-        lane.join()
-    walks = _known(args.pack, args.folder)
-    pack(walks.values(), args.pack)
-    steps = sum(len(walk.steps) for walk in walks.values())
-    variants = sum(len(walk.edited.variants) for walk in walks.values() if walk.edited is not None)
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    trajectories = _known(args.pack, args.folder)
+    pack(trajectories.values(), args.pack)
+    steps = sum(len(trajectory.steps) for trajectory in trajectories.values())
+    variants = sum(
+        len(trajectory.edited.variants)
+        for trajectory in trajectories.values()
+        if trajectory.edited is not None
+    )
     size = args.pack.stat().st_size
-    print(f"{len(walks)} networks, {steps} measurements of schedules, {variants} of edits, {size:,} bytes")
-    return max(lane.exitcode or 0 for lane in lanes)
+    print(
+        f"{len(trajectories)} networks, {steps} measurements of schedules, {variants} of edits, {size:,} bytes"
+    )
+    return max(worker.exitcode or 0 for worker in workers)
 
 
 def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Trajectory]:
     """Return all measurements; those of a journal replace packed ones."""
     files = [*([packed] if packed.exists() else []), *sorted(folder.glob("*.jsonl"))]
-    return {(walk.machine, walk.index): walk for file in files for walk in read(file)}
+    return {(trajectory.machine, trajectory.index): trajectory for file in files for trajectory in read(file)}
 
 
-def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds: float) -> None:
-    """Measure every `lanes`-th network until the time is over or the parent process has died."""
+def _worker(folder: Path, packed: Path, seed: int, worker: int, workers: int, seconds: float) -> None:
+    """Measure every `workers`-th network until the time limit is reached or the parent process has died."""
     parent, known = os.getppid(), _known(packed, folder)
-    journal, devices = CorpusJournal(folder / f"{seed}.{lane}.jsonl"), Devices()
-    end, told, found = monotonic() + seconds, monotonic(), 0
+    journal, devices = CorpusJournal(folder / f"{seed}.{worker}.jsonl"), Devices()
+    end, last_report, found = monotonic() + seconds, monotonic(), 0
     try:
-        for walk in _walks(known, journal, devices, seed, lane, lanes):
-            if walk is not None:
-                journal.add(walk)
+        for trajectory in _measurements(known, journal, devices, seed, worker, workers):
+            if trajectory is not None:
+                journal.add(trajectory)
                 found += 1
             if monotonic() > end or os.getppid() != parent:
                 return
-            if monotonic() > told + _SAY:
-                told = monotonic()
-                print(f"lane {lane}: {found} networks, {end - told:.0f} s left", flush=True)
+            if monotonic() > last_report + _REPORT_SECONDS:
+                last_report = monotonic()
+                print(f"worker {worker}: {found} networks, {end - last_report:.0f} s left", flush=True)
     finally:
         devices.close()
 
 
-def _walks(
+def _measurements(
     known: dict[tuple[str, int], Trajectory],
     journal: CorpusJournal,
     devices: Devices,
     seed: int,
-    lane: int,
-    lanes: int,
+    worker: int,
+    workers: int,
 ) -> Iterator[Trajectory | None]:
     """Yield measurements indefinitely: first of networks without edits, then of new networks."""
-    for key, walk in sorted(known.items(), key=lambda each: each[1].index):
-        if walk.index % lanes == lane and walk.edited is None and key not in journal.done:
-            yield with_edits(devices, walk, seed)
-    for name, index in corpus_indices(seed, lane, lanes):
+    for key, trajectory in sorted(known.items(), key=lambda each: each[1].index):
+        if trajectory.index % workers == worker and trajectory.edited is None and key not in journal.done:
+            yield with_edits(devices, trajectory, seed)
+    for name, index in corpus_indices(seed, worker, workers):
         if (name, index) not in known and (name, index) not in journal.done:
             yield measure(devices, name, index, seed)
 

@@ -1,4 +1,4 @@
-"""Writes the layers that are held out from training: those of the evaluation networks.
+"""Writes the list of layers that are held out from training: those of the evaluation networks.
 
 `python -m scripts.llm_held_out` writes `compiler/llm/data/held_out.json`.
 """
@@ -26,7 +26,7 @@ PUBLISHED = ("mobilenet_v1", "mobilenet_v2", "resnet50")
 
 
 def main() -> int:
-    """Write the file."""
+    """Write the list of held-out layers."""
     paths = [*map(model_path, NETWORKS), *map(model_file, PUBLISHED)]
     keys: set[str] = set()
     for source in map(ModelSource, paths):

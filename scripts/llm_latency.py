@@ -1,9 +1,9 @@
-"""Latency from a request to a candidate of the language model, and to one from the database.
+"""Latency of candidates of the language model, and of programs stored in the database.
 
-`python -m scripts.llm_latency --layers 40` measures on held-out layers the time of one answer, of the first candidate
+`python -m scripts.llm_latency --layers 40` measures for held-out layers the time of one answer, of the first candidate
 of a search (from several answers sampled at once), and of the same layer's program from the database and from memory.
-It resumes after an interruption; `--only-render` writes the table (next to the file, as .json and .md) of existing
-results. The computer must be idle otherwise.
+Run the same command again to continue an interrupted run; `--only-render` writes the table of existing results next to
+the file, as .json and .md. The computer must be idle otherwise.
 """
 
 import argparse
@@ -36,10 +36,10 @@ from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
 from scripts.bench_store import measure
-from scripts.jsonl_log import Lines
+from scripts.jsonl_log import JsonlLog
 from scripts.reports import write_report
 
-#: What is timed, and how many seconds its unit has.
+#: Measured quantities, with the unit of each in the table and the length of this unit in seconds.
 TIMED = {"answer": ("s", 1.0), "candidate": ("s", 1.0), "database": ("ms", 1e-3), "memory": ("ms", 1e-3)}
 MACHINE = "usual"
 
@@ -48,9 +48,9 @@ def main() -> int:
     """Measure all layers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
-    parser.add_argument("--times", type=int, default=3, help="questions about each layer, with other seeds")
-    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model's file")
-    parser.add_argument("--seed", type=int, default=0, help="of the layers")
+    parser.add_argument("--times", type=int, default=3, help="prompts per layer, each with another seed")
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="model file")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the layers")
     parser.add_argument("--file", type=Path, default=Path("build/llm_latency.jsonl"))
     parser.add_argument("--only-render", action="store_true")
     args = parser.parse_args()
@@ -58,31 +58,31 @@ def main() -> int:
         model = load(args.llm)[0]
     except InputError as error:
         parser.error(str(error))
-    asked = f"{args.times} {digest(args.llm.read_bytes())[:12]}"
-    keys = [f"{args.seed}.{number} {asked}" for number in range(args.layers)]
+    settings = f"{args.times} {digest(args.llm.read_bytes())[:12]}"
+    keys = [f"{args.seed}.{number} {settings}" for number in range(args.layers)]
     if not args.only_render:
-        _ask(keys, model, args)
-    rows = {row["key"]: row for row in Lines(args.file).read()}
+        _measure(keys, model, args)
+    rows = {row["key"]: row for row in JsonlLog(args.file).read()}
     print(render([rows[key] for key in keys if key in rows], args.file))
     return 0
 
 
-def _ask(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
+def _measure(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
     """Measure the times of all layers without results."""
-    version()  # the digest of the sources, once a process
+    version()  # computes the digest of the sources, once per process
     machine = MACHINES[MACHINE]
-    done = {row["key"] for row in Lines(args.file).read()}
+    done = {row["key"] for row in JsonlLog(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.seed, machine)
     for key, point in zip(keys, islice(points, len(keys)), strict=True):
         if key not in done:
             row = {"key": key, "layer": keys_of(point)[0], "cores": len(os.sched_getaffinity(0))}
             row |= times_of(point, model, args.times)
-            Lines(args.file).add(row)
+            JsonlLog(args.file).add(row)
             print(f"{row['layer']}: {median(row['candidate']):.2f} s", flush=True)
 
 
 def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, list[float]]:
-    """Return the measured times of a layer in seconds, one or several per quantity."""
+    """Return the measured times of a layer in seconds, by quantity."""
     machine = MACHINES[MACHINE]
     with Measurer(point.graph(), machine.conditions, machine.options) as measurer:
         baseline, network = measurer.baseline(), measurer.first
@@ -93,10 +93,10 @@ def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, lis
             )
             for seed in range(times)
         ]
-    next(LmGenerator(model).propose(tasks[0]), None)  # what is done once
+    next(LmGenerator(model).propose(tasks[0]), None)  # excludes initialization that happens only once
     with tempfile.TemporaryDirectory(prefix="mla-latency-") as folder:
         _, (_, database, memory, *_) = measure(
-            f"sqlite:///{folder}/kept.db", network, ContentStore(Path(folder))
+            f"sqlite:///{folder}/programs.db", network, ContentStore(Path(folder))
         )
     return {
         "answer": [_seconds_of_answer(task, model) for task in tasks],
@@ -111,8 +111,8 @@ def _seconds_of_answer(task: GeneratorTask, model: Gpt) -> float:
     began = perf_counter()
     ((name, subject),) = subjects_of(task).items()
     request = Schedules(task, name, subject)
-    question = request.question(profile=model.profile)
-    draw(model, LANGUAGE, question, request.grammar, 1, np.random.default_rng(task.seed))
+    prompt = request.prompt(profile=model.profile)
+    draw(model, LANGUAGE, prompt, request.grammar, 1, np.random.default_rng(task.seed))
     return perf_counter() - began
 
 
@@ -124,7 +124,7 @@ def _seconds_of_candidate(task: GeneratorTask, model: Gpt) -> float:
 
 
 def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
-    """Write FILE.json and FILE.md; return the text of the latter."""
+    """Write the results as FILE.json and FILE.md; return the Markdown text."""
     whole: dict[str, Any] = {"layers": len(rows), "cores": sorted({row["cores"] for row in rows})}
     lines = [f"{len(rows)} layers", "", "| | times | median | p95 |", "| --- | --: | --: | --: |"]
     for name, (unit, size) in TIMED.items() if rows else ():

@@ -1,9 +1,10 @@
-"""Compares the language model with other search methods on held-out layers at equal measurements and equal time.
+"""Comparison of the language model with other search methods on held-out layers, at equal measurements and equal time.
 
 `python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` writes one line per search to the file.
-It resumes after an interruption; `--only-render` writes the tables (next to the file, as .json and .md) of existing
-results. Measurements are cached in a folder next to the file, and each method is charged the original time of every
-measurement that it requests. Times are most accurate with `--lanes 1` on an otherwise idle computer.
+Run the same command again to continue an interrupted run; `--only-render` writes the tables of existing results next to
+the file, as .json and .md. Measurements are cached in a folder next to the file, and the time of a method includes the
+original time of every measurement that it requests. Times are most accurate with `--workers 1`
+on an otherwise idle computer.
 """
 
 import argparse
@@ -29,13 +30,13 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.method import Trial
-from compiler.tuning.search.methods import LLM, METHODS
+from compiler.tuning.search.registry import LLM, METHODS
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
-from scripts.jsonl_log import Lines
+from scripts.jsonl_log import JsonlLog
 from scripts.llm_race_report import render
-from scripts.measurement_cache import FileMemory
-from scripts.process_pool import in_lanes
+from scripts.measurement_cache import FileCache
+from scripts.process_pool import run_parallel
 
 TRIALS = {LLM: 64, "hpm": 256, "random": 128, "evolution": 128}
 MACHINE = "usual"
@@ -80,7 +81,7 @@ class Job:
     searches: tuple[Search, ...]
 
 
-class Clocked(Measurer):
+class TimedMeasurer(Measurer):
     """Measurer that records its own run time.
 
     Attributes
@@ -108,12 +109,12 @@ def main() -> int:
     parser.add_argument(
         "--trials",
         default=",".join(f"{name}:{count}" for name, count in TRIALS.items()),
-        help="of each method (default: %(default)s)",
+        help="trials of each method (default: %(default)s)",
     )
-    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model's file")
-    parser.add_argument("--draw", type=int, default=0, help="seed of the layers")
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="model file")
+    parser.add_argument("--draw", type=int, default=0, help="random seed of the layers")
     parser.add_argument("--file", type=Path, default=Path("build/llm_race.jsonl"))
-    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only-render", action="store_true")
     args = parser.parse_args()
     try:
@@ -128,14 +129,14 @@ def main() -> int:
         print(
             f"{len(jobs)} layers, {left} of {len(jobs) * args.seeds * len(trials)} searches left", flush=True
         )
-        waiting = [job for job in jobs if job.searches]
-        status = in_lanes(run, waiting, args.lanes, args.file, args.llm)
+        unfinished = [job for job in jobs if job.searches]
+        status = run_parallel(run, unfinished, args.workers, args.file, args.llm)
     keys = {
         key(number, args.draw, search, args.llm)
         for number in range(args.layers)
         for search in searches(trials, args.seeds)
     }
-    rows = [row for row in Lines(args.file).read() if row["key"] in keys]
+    rows = [row for row in JsonlLog(args.file).read() if row["key"] in keys]
     print(render(rows, args.file))
     return status
 
@@ -146,18 +147,19 @@ def trials_of(text: str) -> dict[str, int]:
     Raises
     ------
     InputError
-        The text has another form.
+        The text is not such a list.
     """
     found = {}
     for each in text.split(","):
         name, _, count = each.partition(":")
         if name not in (*METHODS, LLM) or not count.isdecimal() or not int(count):
             raise InputError(
-                f"--trials has METHOD:NUMBER by commas, METHOD one of {', '.join([LLM, *METHODS])}, not {each!r}"
+                f"--trials must be a comma-separated list of METHOD:NUMBER, METHOD one of "
+                f"{', '.join([LLM, *METHODS])}, not {each!r}"
             )
         found[name] = int(count)
     if LLM not in found:
-        raise InputError(f"--trials: {LLM} is what the others are compared with")
+        raise InputError(f"--trials must include {LLM}, with which the other methods are compared")
     return found
 
 
@@ -169,7 +171,7 @@ def searches(trials: dict[str, int], seeds: int) -> list[Search]:
 def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[Job]:
     """Return the jobs with searches that have no results yet."""
     machine = MACHINES[MACHINE]
-    done = {row["key"] for row in Lines(args.file).read()}
+    done = {row["key"] for row in JsonlLog(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.draw, machine)
     return [
         Job(
@@ -188,8 +190,8 @@ def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[Job]:
 
 def key(number: int, draw: int, search: Search, model: Path) -> str:
     """Return the key of a search of a layer, which contains the index of the layer and the sampling seed."""
-    asked = f" {_digest(model)}" if search.method == LLM else ""
-    return f"{draw}.{number}: {search.method} {search.trials} {search.seed}{asked}"
+    model_digest = f" {_digest(model)}" if search.method == LLM else ""
+    return f"{draw}.{number}: {search.method} {search.trials} {search.seed}{model_digest}"
 
 
 @cache
@@ -204,15 +206,15 @@ def _model(path: Path) -> Gpt:
 
 def run(job: Job, file: Path, model: Path) -> None:
     """Run searches and append their results to the file."""
-    importlib.import_module("lightgbm")  # takes seconds, which are no method's
+    importlib.import_module("lightgbm")  # takes seconds, which must not be included in the time of a method
     machine, began = MACHINES[MACHINE], monotonic()
-    with Clocked(job.point.graph(), machine.conditions, machine.options) as measurer:
-        measurer.baseline()  # opens the machine
+    with TimedMeasurer(job.point.graph(), machine.conditions, machine.options) as measurer:
+        measurer.baseline()  # starts the simulator
         measured = file.with_suffix("") / f"{job.draw}.{job.number}.jsonl"
-        cache = measurer.cache = FileMemory(measurer.prepared, machine.conditions, measured)
+        cache = measurer.cache = FileCache(measurer.prepared, machine.conditions, measured)
         for search in job.searches:
             row = _searched(measurer, cache, search, _model(model))
-            Lines(file).add({"key": key(job.number, job.draw, search, model), **_about(job), **row})
+            JsonlLog(file).add({"key": key(job.number, job.draw, search, model), **_about(job), **row})
     print(f"{job.number}: {keys_of(job.point)[0]}: {monotonic() - began:.0f} s", flush=True)
 
 
@@ -220,19 +222,19 @@ def _about(job: Job) -> dict[str, Any]:
     return {"number": job.number, "layer": keys_of(job.point)[0], "point": job.point.as_json()}
 
 
-def _searched(measurer: Clocked, cache: FileMemory, search: Search, model: Gpt) -> dict[str, Any]:
-    """Return the curve of a search with times: of the method alone, and in total as if no measurement were cached."""
+def _searched(measurer: TimedMeasurer, cache: FileCache, search: Search, model: Gpt) -> dict[str, Any]:
+    """Return the curve of a search with the times of the method alone, and the total times without any caching."""
     cache.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
     own: list[float] = []
     every: list[float] = []
 
-    def hear(_number: int, _trial: Trial, _best: Trial) -> None:
+    def on_trial(_number: int, _trial: Trial, _best: Trial) -> None:
         own.append(monotonic() - began - measurer.inside)
         every.append(own[-1] + cache.seconds)
 
-    author = LmGenerator(model) if search.method == LLM else None
+    generator = LmGenerator(model) if search.method == LLM else None
     found = tune(
-        measurer, search.method, search.trials, seed=search.seed, language_model=author, on_trial=hear
+        measurer, search.method, search.trials, seed=search.seed, language_model=generator, on_trial=on_trial
     )
     return {
         "method": search.method,

@@ -1,4 +1,4 @@
-"""Formats the results of `scripts.llm_race` as tables."""
+"""Tables of the results of `scripts.llm_race`."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from compiler.tuning.search.methods import LLM
+from compiler.tuning.search.registry import LLM
 from scripts.reports import write_report
 
-#: Trials after which methods are compared; seconds of the curves.
+#: Trials after which methods are compared, and times in seconds at which curves are sampled.
 COUNTS, SECONDS = (1, 4, 16, 64), (0.25, 0.5, 1, 2, 5, 10, 20, 40)
-#: What the model is to have after some trials over what the guided search has after more, at most.
+#: Targets: trials of the model, trials of the guided search, and maximum ratio of their cycles.
 BARS = ((1, 256, 1.05), (16, 64, 1.0))
 
 Row = dict[str, Any]
@@ -30,7 +30,7 @@ class Layer:
     static, floor : int
         Cycles of the static compiler's schedule, and lower bound of the cycles.
     runs : dict
-        Lines of the file by method, one for each seed, in order of seeds.
+        Rows of the file by method, one for each seed, in order of seeds.
     """
 
     name: str
@@ -39,23 +39,23 @@ class Layer:
     runs: dict[str, list[Row]]
 
     def after(self, method: str, trials: int) -> list[int]:
-        """Return the minimum cycles after `trials` trials, or all if there are fewer, by seed."""
+        """Return, for each seed, the minimum cycles after `trials` trials, or after all if a search had fewer."""
         return [run["curve"][min(trials, len(run["curve"]) - 1)] for run in self.runs[method]]
 
     def within(self, method: str, seconds: float) -> list[int]:
-        """Return the minimum cycles after some seconds, by seed."""
+        """Return, for each seed, the minimum cycles after the given time in seconds."""
         return [run["curve"][bisect_right(run["seconds"], seconds)] for run in self.runs[method]]
 
     def time(self, method: str, trials: int) -> float:
-        """Return the median over seeds of the seconds for some number of trials."""
+        """Return the median over seeds of the time in seconds for the given number of trials."""
         return median(run["seconds"][min(trials, len(run["seconds"])) - 1] for run in self.runs[method])
 
 
 def render(rows: Sequence[Row], file: Path) -> str:
-    """Write FILE.json and FILE.md; return the text of the latter."""
+    """Write the results as FILE.json and FILE.md; return the Markdown text."""
     layers = layers_of(rows)
     if not layers:
-        return "no layer has been searched by every method with every seed yet"
+        return "no layer has results of all methods and seeds yet"
     methods = list(layers[0].runs)
     others = [name for name in methods if name != LLM]
     seeds = len(layers[0].runs[LLM])
@@ -77,7 +77,7 @@ def render(rows: Sequence[Row], file: Path) -> str:
         ],
         "cost": [_cost(layers, name) for name in methods],
         "seconds": [
-            {"seconds": t} | {name: _mean(layers, _part(name, t)) for name in methods} for t in SECONDS
+            {"seconds": t} | {name: _mean(layers, _ratio_after(name, t)) for name in methods} for t in SECONDS
         ],
         "by_layer": [_by_layer(layer) for layer in layers],
     }
@@ -105,31 +105,31 @@ def _trials(layers: Sequence[Layer], method: str) -> int:
 
 
 def _mean(layers: Sequence[Layer], value: Callable[[Layer], float]) -> float:
-    """Return the geometric mean."""
+    """Return the geometric mean of a value over all layers."""
     return exp(fmean(log(value(layer)) for layer in layers))
 
 
-def _part(method: str, seconds: float) -> Callable[[Layer], float]:
-    """Return the ratio of a method's cycles after some time to the static compiler's."""
+def _ratio_after(method: str, seconds: float) -> Callable[[Layer], float]:
+    """Return a function for the ratio of a method's cycles after a time to the static compiler's."""
     return lambda layer: median(layer.within(method, seconds)) / layer.static
 
 
 def _bars(layers: Sequence[Layer]) -> list[Row]:
     """Return the ratios of the model's cycles after few trials to those of the guided search after more."""
     bars = []
-    for mine, its, most in BARS:
-        if "hpm" in layers[0].runs and mine <= _trials(layers, LLM) and its <= _trials(layers, "hpm"):
-            pairs = [(layer.after(LLM, mine), layer.after("hpm", its)) for layer in layers]
-            about = {"trials": mine, "hpm_trials": its, "at_most": most}
+    for own, guided, maximum in BARS:
+        if "hpm" in layers[0].runs and own <= _trials(layers, LLM) and guided <= _trials(layers, "hpm"):
+            pairs = [(layer.after(LLM, own), layer.after("hpm", guided)) for layer in layers]
+            about = {"trials": own, "hpm_trials": guided, "at_most": maximum}
             bars.append(about | _compared(layers, pairs))
     return bars
 
 
 def _compared(layers: Sequence[Layer], pairs: Sequence[tuple[list[int], list[int]]]) -> Row:
     """Compare the model's cycles with another method's by layer and seed: means, spread over seeds, losses."""
-    ratios = [median(mine) / median(its) for mine, its in pairs]
+    ratios = [median(own) / median(other) for own, other in pairs]
     seeds = [
-        exp(fmean(log(mine[seed] / its[seed]) for mine, its in pairs)) for seed in range(len(pairs[0][0]))
+        exp(fmean(log(own[seed] / other[seed]) for own, other in pairs)) for seed in range(len(pairs[0][0]))
     ]
     worst = max(range(len(layers)), key=lambda at: ratios[at])
     return {
@@ -150,7 +150,7 @@ def _equal(layers: Sequence[Layer], method: str, count: int) -> Row:
 
 
 def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
-    """Compare with another method in the time that the model needs for some trials of the same layer."""
+    """Compare the model with another method after the time in which the model completes `count` trials of a layer."""
     times = [layer.time(LLM, count) for layer in layers]
     pairs = [
         (layer.after(LLM, count), layer.within(method, time))
@@ -167,7 +167,7 @@ def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
 
 
 def _cost(layers: Sequence[Layer], method: str) -> Row:
-    """Return the milliseconds per trial: of the method alone, and in total."""
+    """Return the milliseconds per trial of the method alone, and in total."""
     runs = [run for layer in layers for run in layer.runs[method]]
     own = [1000 * run["own_seconds"] / run["trials"] for run in runs]
     every = [1000 * run["seconds"][-1] / run["trials"] for run in runs]
@@ -185,13 +185,13 @@ def _by_layer(layer: Layer) -> Row:
 
 def _text(whole: Row) -> str:
     lines = [
-        f"{whole['layers']} layers, {whole['seeds']} seeds; cycles of {LLM} over those of other methods.",
+        f"{whole['layers']} layers, {whole['seeds']} seeds; cycles of {LLM} relative to those of other methods.",
         "",
     ]
     for each in whole["bars"]:
         met = "met" if each["ratio"] <= each["at_most"] else "not met"
         lines.append(
-            f"- {LLM} after {each['trials']} over hpm after {each['hpm_trials']}: {each['ratio']:.4f} "
+            f"- {LLM} after {each['trials']} relative to hpm after {each['hpm_trials']}: {each['ratio']:.4f} "
             f"(at most {each['at_most']:.2f}: {met})"
         )
     heads = "mean | median | seeds | won / tied / lost | worst loss |"
@@ -205,9 +205,9 @@ def _text(whole: Row) -> str:
     ]
     lines += [
         "",
-        f"Equal time (that of so many trials of {LLM}; `ended`: searches that had no trials left):",
+        f"Equal time (that of the given number of trials of {LLM}; `ended`: searches that used all of their trials):",
         "",
-        f"| trials | seconds | method | its trials | ended | {heads}",
+        f"| trials | seconds | method | trials of the method | ended | {heads}",
         "| --: | --: | --- | --: | --: | --: | --: | --: | --: | --- |",
     ]
     lines += [
@@ -215,14 +215,14 @@ def _text(whole: Row) -> str:
         f"{each['ended']} of {each['searches']} | {_cells(each)}"
         for each in whole["equal_time"]
     ]
-    lines += ["", "| method | ms a trial | of it the method's own |", "| --- | --: | --: |"]
+    lines += ["", "| method | ms per trial | of which the method itself |", "| --- | --: | --: |"]
     lines += [
         f"| {each['method']} | {each['trial_ms']:.0f} | {each['own_ms']:.0f} |" for each in whole["cost"]
     ]
     methods = [each["method"] for each in whole["cost"]]
     lines += [
         "",
-        "Cycles over the static compiler's, geometric means, against seconds:",
+        "Cycles relative to the static compiler's after given times, geometric means:",
         "",
         f"| seconds | {' | '.join(methods)} |",
         f"| --: |{' --: |' * len(methods)}",
@@ -246,8 +246,8 @@ def _text(whole: Row) -> str:
 
 
 def _spread(found: dict[int, list[float]]) -> str:
-    ((count, (least, middle, most)),) = found.items()
-    return f"{middle:,.0f} ({least:,}..{most:,}) after {count}"
+    ((count, (minimum, middle, maximum)),) = found.items()
+    return f"{middle:,.0f} ({minimum:,}..{maximum:,}) after {count}"
 
 
 def _cells(each: Row) -> str:

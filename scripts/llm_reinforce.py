@@ -1,10 +1,11 @@
 """Trains the language model with group-relative policy optimization (GRPO) on its measured answers, in rounds.
 
-`python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: in each round
-the model is prompted about other networks of the corpus, each answer is measured on the RTL, the likelihood of answers
-that cost less than others to the same prompt is raised (group-relative policy gradient), and single answers about
-held-out layers are measured. All results are in the folder, and the same call resumes after an interruption or adds
-rounds. Each round writes a model (`1/model.safetensors`), all values (`curve.json`) and their chart (`curve.svg`).
+`python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: each round
+prompts the model about further networks of the corpus, measures each answer on the RTL, raises the likelihood of
+answers that cost less than others to the same prompt (group-relative policy gradient), and measures single answers
+about held-out layers. The folder holds all results: run the same command again to continue an interrupted run, or with
+more `--rounds` to add rounds. Each round writes a model (`1/model.safetensors`), all values (`curve.json`) and their
+chart (`curve.svg`).
 """
 
 import argparse
@@ -17,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from compiler.llm.data.examples import CORPUS
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.journal import read
 from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.self_training import RolloutGroup, networks_of_round, roll_out
@@ -31,11 +32,11 @@ from compiler.llm.training.grpo import GrpoPolicy, reinforce
 from compiler.llm.training.pretrain import group_examples
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.jsonl_log import Lines
-from scripts.process_pool import in_lanes
-from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.jsonl_log import JsonlLog
+from scripts.process_pool import run_parallel
+from scripts.training_rounds import begin, corpus_of, evaluate, log, model_of, write_curve
 
-_LEAST = {
+_MINIMUMS = {
     "rounds": 0,
     "networks": 1,
     "answers": 2,
@@ -43,7 +44,7 @@ _LEAST = {
     "beside": 0,
     "layers": 1,
     "samples": GROUP_SIZE,
-    "lanes": 1,
+    "workers": 1,
 }
 
 
@@ -51,48 +52,55 @@ def main() -> int:
     """Sample, measure, train and evaluate in rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--networks", type=int, default=200, help="asked about in a round")
-    parser.add_argument("--answers", type=int, default=16, help="about each")
-    parser.add_argument("--rate", type=float, default=GrpoPolicy.rate, help="of learning")
-    parser.add_argument("--passes", type=int, default=GrpoPolicy.passes, help="times that answers are shown")
+    parser.add_argument("--networks", type=int, default=200, help="networks per round")
+    parser.add_argument("--answers", type=int, default=16, help="answers per prompt")
+    parser.add_argument("--rate", type=float, default=GrpoPolicy.rate, help="learning rate")
     parser.add_argument(
-        "--beside", type=int, default=300, help="networks whose best answers are shown beside"
+        "--passes", type=int, default=GrpoPolicy.passes, help="passes over the answers of a round"
     )
-    parser.add_argument("--layers", type=int, default=40, help="unseen ones that it is judged by")
-    parser.add_argument("--samples", type=int, default=64, help="answers about each of those")
-    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model to begin with")
+    parser.add_argument(
+        "--corpus-networks",
+        "--beside",
+        dest="beside",  # name in asked.json
+        type=int,
+        default=300,
+        help="networks whose best answers are mixed into the training",
+    )
+    parser.add_argument("--layers", type=int, default=40, help="held-out layers for the evaluation")
+    parser.add_argument("--samples", type=int, default=64, help="answers per held-out layer")
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="initial model")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     parser.add_argument("--folder", type=Path, default=Path("build/llm_reinforced"))
-    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     try:
-        _go_through(args)
+        _run_rounds(args)
     except MlaError as error:
         print(f"llm_reinforce: {error}", file=sys.stderr)
         return error.exit_status
     return 0
 
 
-def _go_through(args: argparse.Namespace) -> None:
-    for option, least in _LEAST.items():
-        if getattr(args, option) < least:
-            raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")
+def _run_rounds(args: argparse.Namespace) -> None:
+    for option, minimum in _MINIMUMS.items():
+        if getattr(args, option) < minimum:
+            raise InputError(f"--{option} must be at least {minimum}, not {getattr(args, option)}")
     if not 0 < args.rate < 1:
         raise InputError(f"--rate must be between 0 and 1, not {args.rate}")
     options = ("networks", "answers", "passes", "beside", "seed")
     begin(args.folder, {option: getattr(args, option) for option in options}, args.llm, args.corpus)
-    walks = read(corpus_of(args.folder))
-    points = [judge(args.folder, 0, args.layers, args.samples, args.lanes)]
-    say(write_curve(args.folder, points))
+    trajectories = read(corpus_of(args.folder))
+    points = [evaluate(args.folder, 0, args.layers, args.samples, args.workers)]
+    log(write_curve(args.folder, points))
     for number in range(1, args.rounds + 1):
-        groups = _asked(args, number, walks)
+        groups = _roll_out(args, number, trajectories)
         if not groups:
-            raise WorkError(f"round {number}: nothing could be asked about any of its networks")
-        _learnt(args, number, walks, groups)
+            raise WorkError(f"round {number}: no prompt is possible about any of its networks")
+        _train(args, number, trajectories, groups)
         costs = [fmean(group.costs) for group in groups]
         points.append(
-            judge(args.folder, number, args.layers, args.samples, args.lanes)
+            evaluate(args.folder, number, args.layers, args.samples, args.workers)
             | {
                 "questions": len(groups),
                 "answers": sum(len(group.costs) for group in groups),
@@ -100,53 +108,62 @@ def _go_through(args: argparse.Namespace) -> None:
                 "differ": sum(max(each.costs) > min(each.costs) for each in groups),
             }
         )
-        say(write_curve(args.folder, points))
+        log(write_curve(args.folder, points))
 
 
-def _asked(args: argparse.Namespace, number: int, walks: list[Trajectory]) -> list[RolloutGroup]:
+def _roll_out(args: argparse.Namespace, number: int, trajectories: list[Trajectory]) -> list[RolloutGroup]:
     """Return the answers of a round in the order of its networks; existing ones are not measured again."""
-    mine, file = (
-        networks_of_round(walks, number, args.networks, args.seed),
+    selected, file = (
+        networks_of_round(trajectories, number, args.networks, args.seed),
         args.folder / str(number) / "groups.jsonl",
     )
     done = _groups(file).keys()
-    left = [walk for walk in mine if (walk.machine, walk.index) not in done]
+    left = [trajectory for trajectory in selected if (trajectory.machine, trajectory.index) not in done]
     if left:
-        say(f"round {number}: {len(left)} networks to be asked about")
-        lanes = [left[lane :: args.lanes] for lane in range(args.lanes)]
-        in_lanes(_lane, lanes, args.lanes, args, number)
+        log(f"round {number}: {len(left)} networks left to prompt about")
+        shares = [left[worker :: args.workers] for worker in range(args.workers)]
+        run_parallel(_worker, shares, args.workers, args, number)
     rows = _groups(file)
-    if missing := [walk for walk in mine if (walk.machine, walk.index) not in rows]:
-        raise WorkError(f"round {number}: {len(missing)} networks were not measured; the same call goes on")
-    found = [rows[walk.machine, walk.index] for walk in mine]
+    if missing := [
+        trajectory for trajectory in selected if (trajectory.machine, trajectory.index) not in rows
+    ]:
+        raise WorkError(
+            f"round {number}: {len(missing)} networks were not measured; run the same command again to continue"
+        )
+    found = [rows[trajectory.machine, trajectory.index] for trajectory in selected]
     return [RolloutGroup.from_json(each) for each in found if each is not None]
 
 
 def _groups(file: Path) -> dict[tuple[str, int], Any]:
     """Read the groups of a file by network; InputError if it is damaged."""
     try:
-        return {(row["key"][0], row["key"][1]): row["group"] for row in Lines(file).read()}
+        return {(row["key"][0], row["key"][1]): row["group"] for row in JsonlLog(file).read()}
     except (TypeError, LookupError) as error:
-        raise InputError(f"{file}: no answers with their costs: {error}") from None
+        raise InputError(f"{file}: not a file of answers with costs: {error}") from None
 
 
-def _lane(walks: list[Trajectory], args: argparse.Namespace, number: int) -> None:
+def _worker(trajectories: list[Trajectory], args: argparse.Namespace, number: int) -> None:
     """Sample answers about networks until all are done or the parent process has died."""
-    file, devices = Lines(args.folder / str(number) / "groups.jsonl"), Devices()
+    file, devices = JsonlLog(args.folder / str(number) / "groups.jsonl"), Devices()
     model, parent = load(model_of(args.folder, number - 1))[0], os.getppid()
     try:
-        for walk in walks:
-            rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")
-            group = roll_out(devices, walk, model, args.answers, rng)
-            file.add({"key": [walk.machine, walk.index], "group": None if group is None else group.as_json()})
+        for trajectory in trajectories:
+            rng = random.Random(f"{args.seed} {number} {trajectory.machine} {trajectory.index}")
+            group = roll_out(devices, trajectory, model, args.answers, rng)
+            file.add(
+                {
+                    "key": [trajectory.machine, trajectory.index],
+                    "group": None if group is None else group.as_json(),
+                }
+            )
             if os.getppid() != parent:
                 return
     finally:
         devices.close()
 
 
-def _learnt(
-    args: argparse.Namespace, number: int, walks: list[Trajectory], groups: list[RolloutGroup]
+def _train(
+    args: argparse.Namespace, number: int, trajectories: list[Trajectory], groups: list[RolloutGroup]
 ) -> None:
     """Train the model of a round if it does not exist yet."""
     path = model_of(args.folder, number)
@@ -154,23 +171,23 @@ def _learnt(
         return
     before, about = load(model_of(args.folder, number - 1))
     policy = GrpoPolicy(rate=args.rate, passes=args.passes, seed=args.seed + number)
-    beside = _beside(_some(walks, args), before) if args.beside else []
-    model = reinforce(before, groups, beside, policy, lambda text: say(f"round {number}: {text}"))
+    corpus = _corpus_examples(_corpus_sample(trajectories, args), before) if args.beside else []
+    model = reinforce(before, groups, corpus, policy, lambda text: log(f"round {number}: {text}"))
     about = about | {"reinforced": {"rounds": number, "questions": len(groups), "policy": asdict(policy)}}
     with atomic_output(path) as made:
         save(model, made, about)
 
 
-def _some(walks: list[Trajectory], args: argparse.Namespace) -> list[Trajectory]:
+def _corpus_sample(trajectories: list[Trajectory], args: argparse.Namespace) -> list[Trajectory]:
     """Return the networks whose corpus examples are mixed in."""
-    usable = [walk for walk in walks if not is_judged(walk)]
+    usable = [trajectory for trajectory in trajectories if not is_validation(trajectory)]
     return random.Random(args.seed).sample(usable, min(args.beside, len(usable)))
 
 
-def _beside(walks: list[Trajectory], model: Gpt) -> list[list[TokenizedExample]]:
+def _corpus_examples(trajectories: list[Trajectory], model: Gpt) -> list[list[TokenizedExample]]:
     """Return the examples of the best answers, grouped by network and type."""
     style = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
-    return group_examples(tokenize_examples(walks, style, say), best=True)
+    return group_examples(tokenize_examples(trajectories, style, log), best=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Measures the validity of language model answers: how many end, compile, are proved, run, are exact, are faster.
+"""Measurement of the validity of language model answers: the number of checks that each answer passes.
 
 `python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` samples answers about held-out
-layers in the modes of WAYS: fully constrained, with the grammar alone, unconstrained. Layers whose programs are too
-long for an answer are excluded from whole programs. It resumes after an interruption; `--only-render` writes the table
-(next to the file, as .json and .md) of existing results.
+layers in three modes: fully constrained, with the grammar alone, and unconstrained. Layers whose programs are too long
+for an answer are excluded from whole programs. Run the same command again to continue an interrupted run;
+`--only-render` writes the table of existing results next to the file, as .json and .md.
 """
 
 import argparse
@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 
 from compiler.cache.digest import name as digest
-from compiler.llm.assembly.lexicon import STOP
-from compiler.llm.assembly.program_request import ProgramRequest
 from compiler.llm.data.held_out import HELD_OUT, MACHINES, keys_of
 from compiler.llm.decode.sampler import SampledAnswer, TokenGrammar, draw
 from compiler.llm.evaluate.race import held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED
+from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules, fields_of
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
+from compiler.llm.tokens.assembly_tokens import STOP
 from compiler.llm.tokens.layer_prompt import Programs, subjects_of
 from compiler.llm.tokens.prompt_tokens import Ask
-from compiler.llm.tokens.schedule_delta import END, ChangesGrammar
+from compiler.llm.tokens.schedule_delta import END, ScheduleDeltaGrammar
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
@@ -39,20 +39,20 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
-from scripts.jsonl_log import Lines
-from scripts.process_pool import in_lanes
+from scripts.jsonl_log import JsonlLog
+from scripts.process_pool import run_parallel
 from scripts.reports import write_report
 
-#: How answers are kept right: to what compiles and was not tried, as in a search; to what means something; not at all.
-WAYS = ("fitting", "grammar", "free")
-#: What an answer may get to, one after the other; then whether it is faster than the static compiler's.
+#: Decoding modes: only new answers that compile, as in a search; all answers of the grammar; any tokens.
+MODES = ("fitting", "grammar", "free")
+#: Consecutive checks of an answer; the last one passes if it is faster than the static compiler's schedule.
 STAGES = ("complete", "compiled", "proved", "ran", "exact", "faster")
-#: Stages that an answer has got to which was rejected.
+#: Number of passed checks of an answer that was rejected in a measurement stage.
 _REJECTED = {"compile": 1, "validate": 2, "trap": 3, "time": 3, "same": 4}
 
 
-class Free:
-    """Grammar that allows every token until the last one.
+class Unconstrained:
+    """Grammar that allows every token until the end token.
 
     Parameters
     ----------
@@ -63,20 +63,20 @@ class Free:
     def __init__(self, last: str):
         self.last = last
 
-    def after(self, words: Sequence[str]) -> Sequence[str]:
-        """Return all tokens, or none after the last one."""
-        return () if words and words[-1] == self.last else LANGUAGE.words
+    def after(self, tokens: Sequence[str]) -> Sequence[str]:
+        """Return all tokens; none after the end token."""
+        return () if tokens and tokens[-1] == self.last else LANGUAGE.tokens
 
-    def ends(self, words: Sequence[str]) -> bool:
-        """Always."""
+    def ends(self, tokens: Sequence[str]) -> bool:
+        """Return True: every answer is accepted."""
         return True
 
 
-class Meaning(ChangesGrammar):
+class AnyScheduleDelta(ScheduleDeltaGrammar):
     """Grammar of schedule deltas that accepts every complete answer."""
 
-    def ends(self, words: Sequence[str]) -> bool:
-        """Always."""
+    def ends(self, tokens: Sequence[str]) -> bool:
+        """Return True: every answer is accepted."""
         return True
 
 
@@ -89,16 +89,16 @@ def schedules(task: GeneratorTask) -> LmRequest:
 def edits(task: GeneratorTask) -> LmRequest:
     """Return the request for edits of the slowest program."""
     programs = Programs(task)
-    return Edits(programs, programs.pieces[0])
+    return Edits(programs, programs.programs[0])
 
 
 def programs(task: GeneratorTask) -> LmRequest:
     """Return the request for a replacement of the slowest program."""
     programs = Programs(task)
-    return ProgramRequest(programs, programs.pieces[0])
+    return ProgramRequest(programs, programs.programs[0])
 
 
-#: What is asked for.
+#: Requests by type of answer.
 KINDS: dict[str, Callable[[GeneratorTask], LmRequest]] = {
     "schedules": schedules,
     "edits": edits,
@@ -106,28 +106,28 @@ KINDS: dict[str, Callable[[GeneratorTask], LmRequest]] = {
 }
 
 
-def answers_of(request: LmRequest, model: Gpt, way: str, count: int, seed: int) -> list[Schedule | None]:
-    """Sample answers as schedules of the network, None for invalid ones; empty if there is no prompt."""
+def answers_of(request: LmRequest, model: Gpt, mode: str, count: int, seed: int) -> list[Schedule | None]:
+    """Sample answers and return their schedules, None for invalid ones; no answers if the request allows none."""
     if request.grammar is None:
         return []
-    grammar = _grammar(request, way)
+    grammar = _grammar(request, mode)
     rng, out = np.random.default_rng(seed), list[SampledAnswer]()
     while len(out) < count:
-        together = min(request.answers_per_draw, count - len(out))
-        out += draw(model, LANGUAGE, request.question(profile=model.profile), grammar, together, rng)
+        count_now = min(request.answers_per_draw, count - len(out))
+        out += draw(model, LANGUAGE, request.prompt(profile=model.profile), grammar, count_now, rng)
     return [_schedule(request, each) for each in out]
 
 
-def _grammar(request: LmRequest, way: str) -> TokenGrammar | None:
-    if way == "grammar" and isinstance(request, Schedules):
-        return Meaning(fields_of(request.subject.layer))
-    return Free(STOP if request.ask is Ask.PROGRAM else END) if way == "free" else request.grammar
+def _grammar(request: LmRequest, mode: str) -> TokenGrammar | None:
+    if mode == "grammar" and isinstance(request, Schedules):
+        return AnyScheduleDelta(fields_of(request.subject.layer))
+    return Unconstrained(STOP if request.ask is Ask.PROGRAM else END) if mode == "free" else request.grammar
 
 
 def _schedule(request: LmRequest, answer: SampledAnswer) -> Schedule | None:
     """Return the schedule of an answer; None if the answer is incomplete or invalid."""
     try:
-        return request.candidate(answer.words).schedule if answer.complete else None
+        return request.candidate(answer.tokens).schedule if answer.complete else None
     except (InputError, ValueError):
         return None
 
@@ -161,26 +161,30 @@ class Job:
 def main() -> int:
     """Evaluate all layers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=40)
-    parser.add_argument("--answers", type=int, default=8)
-    parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--layers", type=int, default=40, help="held-out layers")
+    parser.add_argument("--answers", type=int, default=8, help="answers per layer and mode")
+    parser.add_argument(
+        "--kinds", nargs="*", choices=list(KINDS), default=list(KINDS), help="types of answers"
+    )
     parser.add_argument("--machine", choices=list(MACHINES), default="usual")
-    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model's file")
-    parser.add_argument("--seed", type=int, default=0, help="of the layers and of the answers")
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="model file")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of layers and answers")
     parser.add_argument("--file", type=Path, default=Path("build/llm_validity.jsonl"))
-    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--only-render", action="store_true", help="of what there is, for the same arguments")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only-render", action="store_true", help="only write the table of existing results")
     args = parser.parse_args()
     try:
         jobs = jobs_of(args)
     except InputError as error:
         parser.error(str(error))
-    done = {row["key"] for row in Lines(args.file).read()}
-    waiting = [job for job in jobs if job.key not in done]
-    print(f"{len(jobs)} questions, {len(jobs) - len(waiting)} of them done", flush=True)
-    status = 0 if args.only_render else in_lanes(ask, waiting, args.lanes, args.seed, args.file)
+    done = {row["key"] for row in JsonlLog(args.file).read()}
+    unfinished = [job for job in jobs if job.key not in done]
+    print(f"{len(jobs)} jobs, {len(jobs) - len(unfinished)} of them done", flush=True)
+    status = (
+        0 if args.only_render else run_parallel(evaluate_job, unfinished, args.workers, args.seed, args.file)
+    )
     keys = {job.key for job in jobs}
-    print(render([row for row in Lines(args.file).read() if row["key"] in keys], args.file))
+    print(render([row for row in JsonlLog(args.file).read() if row["key"] in keys], args.file))
     return status
 
 
@@ -210,7 +214,7 @@ def _model(path: Path) -> Gpt:
     return load(path)[0]
 
 
-def ask(job: Job, seed: int, file: Path) -> None:
+def evaluate_job(job: Job, seed: int, file: Path) -> None:
     """Sample answers about a layer in each mode, evaluate them and append the results to the file."""
     machine, began = MACHINES[job.machine], monotonic()
     row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0], "answers": 0}
@@ -220,20 +224,20 @@ def ask(job: Job, seed: int, file: Path) -> None:
             measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed
         )
         known: dict[str, Result] = {}
-        for way in WAYS:
+        for mode in MODES:
             request = KINDS[job.kind](task)
-            answers = answers_of(request, _model(job.model), way, job.answers, seed)
+            answers = answers_of(request, _model(job.model), mode, job.answers, seed)
             stages = [stage_of(each, measurer, known, baseline.cycles) for each in answers]
-            row[way] = [sum(stage > at for stage in stages) for at in range(len(STAGES))]
+            row[mode] = [sum(stage > at for stage in stages) for at in range(len(STAGES))]
             row["answers"] = len(answers)
     row |= {"reasons": sorted(set(filter(None, map(_reason, known.values()))))}
-    Lines(file).add(row)
-    counts = "; ".join(f"{way} {row[way][4]} of {row['answers']} exact" for way in WAYS)
+    JsonlLog(file).add(row)
+    counts = "; ".join(f"{mode} {row[mode][4]} of {row['answers']} exact" for mode in MODES)
     print(f"{row['layer']}: {counts}, {monotonic() - began:.0f} s", flush=True)
 
 
 def stage_of(answer: Schedule | None, measurer: Measurer, known: dict[str, Result], static: int) -> int:
-    """Return the number of STAGES that an answer passes."""
+    """Return the number of checks of STAGES that an answer passes."""
     if answer is None:
         return 0
     text = answer.to_json()
@@ -242,35 +246,35 @@ def stage_of(answer: Schedule | None, measurer: Measurer, known: dict[str, Resul
     result = known[text]
     if isinstance(result, Rejected):
         return _REJECTED[result.stage]
-    if not result.believable:
+    if not result.valid:
         return STAGES.index("exact")
     return len(STAGES) - (result.cycles >= static)
 
 
 def _reason(result: Result) -> str | None:
     if isinstance(result, Measurement):
-        return None if result.believable else "wrong outputs"
+        return None if result.valid else "wrong outputs"
     return f"{result.stage}: {result.reason}"
 
 
 def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
-    """Write FILE.json and FILE.md; return the text of the latter."""
+    """Write the results as FILE.json and FILE.md; return the Markdown text."""
     whole = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
-        mine = [row for row in rows if row["kind"] == kind and row["answers"]]
-        for way in WAYS:
-            counts = [sum(row[way][at] for row in mine) for at in range(len(STAGES))]
+        answered = [row for row in rows if row["kind"] == kind and row["answers"]]
+        for mode in MODES:
+            counts = [sum(row[mode][at] for row in answered) for at in range(len(STAGES))]
             whole.append(
                 {
                     "kind": kind,
-                    "way": way,
-                    "layers": len(mine),
-                    "answers": sum(row["answers"] for row in mine),
+                    "way": mode,
+                    "layers": len(answered),
+                    "answers": sum(row["answers"] for row in answered),
                 }
                 | dict(zip(STAGES, counts, strict=True))
             )
     lines = [
-        f"| kind | way | layers | answers | {' | '.join(STAGES)} |",
+        f"| kind | mode | layers | answers | {' | '.join(STAGES)} |",
         f"| --- | --- |{' --: |' * (2 + len(STAGES))}",
     ]
     for each in whole:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Resolves the dependencies of pyproject.toml and pins them, with hashes, in requirements.lock.
-# The lock names no index: pip takes that from its own settings.
+# The lock does not name an index: pip reads it from its own settings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,4 +1,4 @@
-"""Measurement cache in a JSONL file, with which comparisons of methods can be interrupted and resumed."""
+"""Measurement cache in a JSONL file, so that interrupted comparisons of methods can be continued."""
 
 from pathlib import Path
 from time import monotonic
@@ -10,13 +10,13 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.json_codec import read_result, result_values
 from hw.errors import InputError
-from scripts.jsonl_log import Lines
+from scripts.jsonl_log import JsonlLog
 
 
-class FileMemory:
+class FileCache:
     """Measurement cache of a measurer.
 
-    Keys are program words and initial memory, so that later compiler versions can use the file.
+    Keys are digests of program words and initial memory, so that later compiler versions can use the file.
 
     Parameters
     ----------
@@ -30,22 +30,22 @@ class FileMemory:
     Attributes
     ----------
     seconds : float
-        Total time of compiling, proving and running all requested schedules on one device, cached or not;
-        0 for lines without a time.
+        Total time in seconds of compiling, validating and running all requested schedules on one device, cached or not;
+        cached results without a recorded time count as 0.
     """
 
     def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, file: Path | None):
         self.prepared, self.conditions = prepared, conditions
         self.seconds = 0.0
         self._keys: dict[str, str | None] = {}
-        self._lines = None if file is None else Lines(file)
+        self._lines = None if file is None else JsonlLog(file)
         self._known: dict[str, tuple[Result, float]] = {}
         for data in self._lines.read() if self._lines else ():
             self._known[data["key"]] = read_result(data["result"]), data.get("seconds", 0.0)
         self._since = monotonic()
 
     def lookup(self, schedule: Schedule) -> Result | None:
-        """Return the cached result of a schedule, or None."""
+        """Return the cached result of a schedule; None if it is not cached."""
         key = self.key(schedule)
         result, seconds = (None, 0.0) if key is None else self._known.get(key, (None, 0.0))
         self.seconds += seconds
@@ -53,7 +53,7 @@ class FileMemory:
         return result
 
     def put(self, schedule: Schedule, result: Result) -> None:
-        """Cache a result with its time, measured since the previous request or result."""
+        """Cache a result with its time, measured since the previous lookup or result."""
         seconds = monotonic() - self._since
         self.seconds += seconds
         key = self.key(schedule)

@@ -1,4 +1,4 @@
-"""Process pool: runs work items in parallel, each in its own process."""
+"""Parallel execution of work items in several processes."""
 
 import multiprocessing
 import os
@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 
-def in_lanes(work: Callable[..., None], items: Sequence[Item], lanes: int, *more: Any) -> int:
-    """Process all items in parallel.
+def run_parallel(work: Callable[..., None], items: Sequence[Item], workers: int, *more: Any) -> int:
+    """Call a function for all items, in parallel processes.
 
     Parameters
     ----------
     work : callable
-        Called with an item and `more`: a function of a module, since other processes import it.
+        Called with an item and `more`; must be a module-level function, which the processes can import.
     items : sequence
         Work items, started in this order.
-    lanes : int
-        Number of parallel processes; 1 uses this process itself. If this process dies, the others stop after their
-        current item.
+    workers : int
+        Number of parallel processes; with 1, this process executes all items itself. If this process dies, the others
+        stop after their current item.
     *more : object
         Further arguments of `work` for every item.
 
@@ -29,14 +29,15 @@ def in_lanes(work: Callable[..., None], items: Sequence[Item], lanes: int, *more
     int
         0, or the exit status of a process that failed.
     """
-    if lanes == 1:
+    if workers == 1:
         for item in items:
             work(item, *more)
         return 0
     spawn = multiprocessing.get_context("spawn")
-    place = spawn.Value("i", 0)
+    next_item = spawn.Value("i", 0)
     processes = [
-        spawn.Process(target=_lane, args=(work, items, place, os.getpid(), more)) for _ in range(lanes)
+        spawn.Process(target=_worker, args=(work, items, next_item, os.getpid(), more))
+        for _ in range(workers)
     ]
     for process in processes:
         process.start()
@@ -45,13 +46,13 @@ def in_lanes(work: Callable[..., None], items: Sequence[Item], lanes: int, *more
     return max((process.exitcode or 0 for process in processes), key=abs)
 
 
-def _lane(
-    work: Callable[..., None], items: Sequence, place: "Synchronized[int]", parent: int, more: tuple
+def _worker(
+    work: Callable[..., None], items: Sequence, next_item: "Synchronized[int]", parent: int, more: tuple
 ) -> None:
     """Process items until none is left."""
     while os.getppid() == parent:
-        with place.get_lock():
-            at, place.value = place.value, place.value + 1
+        with next_item.get_lock():
+            at, next_item.value = next_item.value, next_item.value + 1
         if at >= len(items):
             return
         work(items[at], *more)

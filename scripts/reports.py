@@ -1,4 +1,4 @@
-"""Writing of script reports: values as JSON, and tables as Markdown."""
+"""Output of script reports: values as JSON and tables as Markdown."""
 
 import json
 from pathlib import Path

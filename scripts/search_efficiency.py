@@ -1,8 +1,8 @@
-"""Measures the efficiency of search methods on layers with few tilings: trials until they are near the optimum.
+"""Measurement of search efficiency on layers with few tilings: trials until a method is near the optimum.
 
-`python -m scripts.search_efficiency --seeds 5 --file FILE` prints a table; measurements are cached across methods,
-seeds and calls, and each method is charged for all that it requests. `--random 256` also reports after how many trials,
-at most a quarter as many, the guided search reaches the best of that many random trials.
+`python -m scripts.search_efficiency --seeds 5 --file FILE` prints a table. Measurements are cached across methods,
+seeds and runs; every measurement that a method requests counts as a trial. `--random 256` also reports the number of
+trials, up to a quarter of 256, after which the guided search reaches the best of 256 random trials.
 """
 
 import argparse
@@ -14,15 +14,15 @@ from statistics import median
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.layer_space import spaces_of
 from compiler.tuning.search.method import with_layer
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
-from scripts.measurement_cache import FileMemory
+from scripts.measurement_cache import FileCache
 
-#: Layers of at most 200 tilings on n16.
+#: Layers with at most 200 tilings on n16.
 LAYERS = {
     "conv 3x3": CalibrationNetwork((5, 5, 20), (CalibrationOp("conv", 24, 3),)),
     "conv 1x1": CalibrationNetwork((14, 14, 16), (CalibrationOp("conv", 48, 1),)),
@@ -33,6 +33,7 @@ LAYERS = {
     "softmax": CalibrationNetwork((9, 9, 40), (CalibrationOp("softmax"),)),
     "pool": CalibrationNetwork((15, 15, 50), (CalibrationOp("max_pool", 0, 3, 2),)),
 }
+#: Maximum cycles near the optimum, relative to it.
 _NEAR = 1.02
 
 
@@ -44,15 +45,15 @@ def main() -> int:
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--layers", nargs="*", default=list(LAYERS))
     parser.add_argument(
-        "--random", type=int, default=0, help="random trials that the guided search is to catch up"
+        "--random", type=int, default=0, help="number of random trials to compare the guided search with"
     )
-    parser.add_argument("--file", type=Path, help="where measurements are kept")
+    parser.add_argument("--file", type=Path, help="file of measurements, which are not repeated")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     conditions, rows = HardwareProfile(load_target("n16")), []
     for name in args.layers:
         with Measurer(LAYERS[name].graph(), conditions, CompileOptions(rounding="reference")) as measurer:
-            measurer.cache = FileMemory(measurer.prepared, conditions, args.file)
+            measurer.cache = FileCache(measurer.prepared, conditions, args.file)
             rows.append(_row(name, measurer, args))
             print(_shown(rows[-1]), flush=True)
             if args.random:
@@ -73,9 +74,7 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
         with_layer(first, layer, space.with_context(each.schedule, first.layers[layer]))
         for each in space.tilings
     ]
-    every = [
-        r.cycles for r in measurer.measure([first, *tilings]) if isinstance(r, Measurement) and r.believable
-    ]
+    every = [r.cycles for r in measurer.measure([first, *tilings]) if isinstance(r, Measurement) and r.valid]
     row = {"layer": name, "tilings": len(tilings), "first": every[0], "best": min(every), "methods": {}}
     for method in args.methods:
         found = [tune(measurer, method, args.trials, seed=seed) for seed in range(args.seeds)]
@@ -91,7 +90,10 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
 
 
 def _race(measurer: Measurer, trials: int, seed: int) -> dict:
-    """Return the trials until random search reaches its best, and until a guided search of a quarter as many does."""
+    """Return the trials until random search reaches its best cycles, and until the guided search reaches them.
+
+    The guided search has a quarter of the trials.
+    """
     drawn = tune(measurer, "random", trials, seed=seed)
     guided = tune(measurer, "hpm", trials // 4, seed=seed)
     when, best = drawn.curve[-1]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fills a virtual environment with the locked packages and this project. Usage: setup.sh FOLDER [PYTHON]
-# An interrupted run is finished by the next one; pip's own settings (PIP_FIND_LINKS, PIP_NO_INDEX ...) are honoured.
+# Installs the locked packages and this project into a virtual environment. Usage: setup.sh FOLDER [PYTHON]
+# The next run finishes an interrupted one; pip's own settings (PIP_FIND_LINKS, PIP_NO_INDEX ...) are honoured.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,19 +31,19 @@ find_python() {
         "Or name one: make PYTHON=/path/to/python3"
 }
 
-# A folder whose interpreter does not start was moved or lost its Python: make it anew.
+# If the interpreter of the folder does not start, the folder was moved or its Python was removed: create it again.
 if ! recent "$venv/bin/python"; then
     python=$(find_python)
     echo "setup: creating $venv with $("$python" --version)" >&2
     "$python" -m venv --clear "$venv" ||
-        fail "'$python -m venv' failed; on Debian and Ubuntu the module is a package of its own: apt install python3-venv"
+        fail "'$python -m venv' failed; on Debian and Ubuntu the module is in a separate package: apt install python3-venv"
 fi
 
 echo "setup: installing the locked packages into $venv" >&2
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install)
-# One line for each package shows that it goes on.
+# One line for each package shows progress.
 "${pip[@]}" --progress-bar off --require-hashes --no-compile -r requirements.lock |
     sed -un 's/^Collecting \([^ ]*\).*/setup:   \1/p; s/^Installing collected packages.*/setup: unpacking them/p' >&2 ||
-    fail "the packages of requirements.lock could not be installed (see above). Without a network, name a folder that holds" \
-        "their wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make ..."
+    fail "the packages of requirements.lock could not be installed (see above). Without a network, name a folder with" \
+        "the wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make ..."
 "${pip[@]}" --quiet --no-deps --no-build-isolation --no-index -e .

@@ -1,8 +1,8 @@
-"""Serves handwritten digits on the simulated chip while better programs are searched for and loaded.
+"""Serves images of handwritten digits on the simulated chip while a search finds better programs.
 
-The network is read from its ONNX file. It is served first as a naive compiler would build it, with one program per
-operator from DRAM to DRAM; `compiler.serve` then swaps in the programs of the static compiler, and those that the
-search finds on another simulator. Exit status 1 if an output is wrong.
+The network is read from its ONNX file. Serving starts with naive programs, one per operator from DRAM to DRAM;
+`compiler.online_tuning` then loads the programs of the static compiler, and those that the search finds on another
+simulator. The exit status is 1 if an output is wrong.
 
 Example: .venv/bin/python -m scripts.sim --images 40
 """
@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 
 from compiler.cli.exit_status import run_to_status
-from compiler.cli.options import claim
+from compiler.cli.options import check_files
 from compiler.frontends.model import read_model
+from compiler.initial_schedule.initial import naive_schedule
+from compiler.online_tuning.observers import ServingHistory, ServingProgress
+from compiler.online_tuning.search_worker import SearchJob
+from compiler.online_tuning.serve import Serving, open_machine, serve
 from compiler.options import DEFAULT_DRAM, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.scheduler.initial import naive_schedule
-from compiler.serve.observers import ServingHistory, ServingProgress
-from compiler.serve.search_worker import SearchJob
-from compiler.serve.serve import Serving, open_machine, serve
-from compiler.server.request import RequestSource
+from compiler.serving.request import RequestSource
 from compiler.util.files import write_output, write_report
 from compiler.util.progress import progress
 from compiler.visualize.svg.charts import draw_serving
@@ -34,15 +34,15 @@ from hw.config import load_target
 from hw.errors import InputError
 from scripts import sim_report
 from scripts.networks.digits import HELD_OUT, MODEL, Digits, load_digits_split
-from scripts.sim_accuracy import Marks
+from scripts.sim_accuracy import AccuracyCheck
 
 BUILD = Path(__file__).parent.parent / "build"
 TARGET, METHOD = "n16", "coordinate"
 OPTIONS = CompileOptions(rounding="onnxruntime")
 Say = Callable[[str], None]
-#: Waves grow by megabytes an image.
+#: Default number of images if waveforms are recorded, which take megabytes per image.
 WAVES_IMAGES = 2
-#: Images before the first reload, if there are three times as many.
+#: Maximum number of images before the first reload; at most a third of the images.
 _BEFORE = 40
 
 
@@ -50,7 +50,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="sim", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--device", choices=("rtl", "golden"), default="rtl", help="default: %(default)s")
     parser.add_argument(
-        "--images", type=int, help=f"how many, 2..{HELD_OUT} (default: all; {WAVES_IMAGES} with waves)"
+        "--images",
+        type=int,
+        help=f"number of images, 2..{HELD_OUT} (default: all; {WAVES_IMAGES} with --waves)",
     )
     parser.add_argument("--waves", metavar="FILE", type=Path, help="record every signal to an FST file")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")
@@ -73,7 +75,7 @@ def _open(serving: Serving, args: argparse.Namespace, say: Say) -> Device:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Reject invalid arguments before anything is built; return the number of images."""
+    """Check the arguments before anything is built; return the number of images."""
     images = (WAVES_IMAGES if args.waves else HELD_OUT) if args.images is None else args.images
     if not 2 <= images <= HELD_OUT:
         raise InputError(f"--images must be in 2..{HELD_OUT}, not {images}")
@@ -88,12 +90,12 @@ def _check(args: argparse.Namespace) -> int:
             args.waves.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{args.waves} cannot be written: {error.strerror}") from error
-    claim(args, "waves", "picture")
+    check_files(args, "waves", "picture")
     return images
 
 
 def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
-    """Return the serving setup, and the static compiler's network, which gives the expected outputs.
+    """Return the serving setup, and the static compiler's network, whose outputs are the expected ones.
 
     Parameters
     ----------
@@ -109,7 +111,9 @@ def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
         return Serving(compiled, DEFAULT_DRAM), compiled
     plain = prepared.network(naive_schedule(prepared.lowered(())))
     job = SearchJob(graph, config, OPTIONS, METHOD)
-    return Serving(plain, DEFAULT_DRAM, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
+    return Serving(
+        plain, DEFAULT_DRAM, job, trials_per_request=1, adapt_from=min(_BEFORE, images // 3)
+    ), compiled
 
 
 def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:
@@ -119,7 +123,7 @@ def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:
 
 
 def _run(args: argparse.Namespace) -> int:
-    # Standard output carries the results for people, or the JSON document alone.
+    # Standard output receives the text results, or only the JSON document.
     out = sys.stderr if args.json == "-" else sys.stdout
     say = partial(print, file=out, flush=True)
     images = _check(args)
@@ -129,19 +133,19 @@ def _run(args: argparse.Namespace) -> int:
     with progress("compiling digits"):
         serving, compiled = plan(images, adapt=clocked and not args.waves)
     say(sim_report.environment(serving, compiled, args.device))
-    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=clocked)
+    check, history = AccuracyCheck(compiled, digits.labels), ServingHistory(clocked=clocked)
     with _open(serving, args, say) as device, progress("serving digits", images, "images") as task:
-        watcher = ServingProgress(task, clocked=clocked, note=lambda: f"{marks.accuracy:.1%} right")
-        status = serve(serving, device, requests_of(compiled, digits), [marks, history, watcher])
+        watcher = ServingProgress(task, clocked=clocked, note=lambda: f"{check.accuracy:.1%} correct")
+        status = serve(serving, device, requests_of(compiled, digits), [check, history, watcher])
     if status:
         return status
-    say(sim_report.report(marks, history, compiled.floor.macs))
+    say(sim_report.report(check, history, compiled.floor.macs))
     if args.picture:
         write_output(args.picture, draw_serving("digits", history.cycles, history.events).encode())
         say(f"picture  {args.picture}")
     if args.json:
-        write_report(sim_report.document(args.device, marks, history), args.json)
-    return 0 if marks.exact == marks.images else 1
+        write_report(sim_report.document(args.device, check, history), args.json)
+    return 0 if check.exact == check.images else 1
 
 
 def main() -> int:

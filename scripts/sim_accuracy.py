@@ -1,17 +1,17 @@
-"""Checks the outputs of `make sim` against the labels, the golden model and onnxruntime."""
+"""Comparison of the outputs of `make sim` with the labels, the golden model and onnxruntime."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from compiler.online_tuning.observers import ServingObserver
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serve.observers import ServingObserver
-from compiler.server.request import RequestResult
+from compiler.serving.request import RequestResult
 from scripts.networks.digits import MODEL
 
 
-class Marks(ServingObserver):
-    """Checker of every served image.
+class AccuracyCheck(ServingObserver):
+    """Observer that checks the output of every served image.
 
     Parameters
     ----------
@@ -23,13 +23,13 @@ class Marks(ServingObserver):
     Attributes
     ----------
     images, right, exact : int
-        Numbers of images served, classified correctly, and with bit-exact outputs.
+        Number of images served, classified correctly, and with bit-exact outputs.
     """
 
     def __init__(self, compiled: CompiledNetwork, labels: Sequence[int] | np.ndarray):
         self.compiled, self.labels = compiled, labels
         self.images = self.right = self.exact = 0
-        self._came: list[tuple[np.ndarray, np.ndarray]] = []
+        self._outputs: list[tuple[np.ndarray, np.ndarray]] = []
 
     def result(self, result: RequestResult) -> None:
         """Check the output of an image."""
@@ -38,17 +38,18 @@ class Marks(ServingObserver):
         self.images += 1
         self.right += int(scores.argmax() == self.labels[result.index])
         self.exact += np.array_equal(scores, expected)
-        self._came.append((image, scores))
+        self._outputs.append((image, scores))
 
     @property
     def accuracy(self) -> float:
-        """Share of the images so far that were classified correctly."""
+        """Fraction of the images so far that were classified correctly."""
         return self.right / max(self.images, 1)
 
-    def beside_onnxruntime(self) -> tuple[int, int] | None:
-        """Return the number of images that onnxruntime puts into the same class, and the maximum difference of a score.
+    def compare_with_onnxruntime(self) -> tuple[int, int] | None:
+        """Return the number of images with the same class in onnxruntime, and the maximum difference of a score.
 
-        None if it is not installed. It computes layers in floating point, the chip in integers.
+        Returns None if onnxruntime is not installed. onnxruntime computes layers in floating point, the chip in integer
+        arithmetic.
         """
         try:
             import onnxruntime
@@ -59,10 +60,10 @@ class Marks(ServingObserver):
         options.log_severity_level = 3
         session = onnxruntime.InferenceSession(str(MODEL), options, ["CPUExecutionProvider"])
         (tensor,) = session.get_inputs()
-        same = greatest = 0
-        for image, scores in self._came:
-            (wanted,) = session.run(None, {tensor.name: image})
-            wanted = np.asarray(wanted)
-            same += int(wanted.argmax() == scores.argmax())
-            greatest = max(greatest, int(np.abs(wanted.astype(int) - scores.astype(int)).max()))
-        return same, greatest
+        same = maximum = 0
+        for image, scores in self._outputs:
+            (reference,) = session.run(None, {tensor.name: image})
+            reference = np.asarray(reference)
+            same += int(reference.argmax() == scores.argmax())
+            maximum = max(maximum, int(np.abs(reference.astype(int) - scores.astype(int)).max()))
+        return same, maximum

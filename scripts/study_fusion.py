@@ -1,9 +1,9 @@
-"""Evaluates the choices of the fusion engine for chains of layers.
+"""Evaluation of the choices of the fusion engine for chains of layers.
 
-`python -m scripts.study_fusion --file FILE` draws chains that the model has not been calibrated with, runs each
-unfused (every operator from DRAM to DRAM), as the static compiler does, and in every variant that the fusion engine
-proposes, and measures all of them. It prints how often the chosen variant is the measured best, and how
-far it is from the best and from the unfused one.
+`python -m scripts.study_fusion --file FILE` draws chains that were not used for calibration of the cost model, and
+measures each chain unfused (every operator from DRAM to DRAM), as compiled by the static compiler, and in every variant
+that the fusion engine proposes. It prints how often the chosen variant is the measured best, and its distance from the
+best and from the unfused variant.
 """
 
 import argparse
@@ -22,24 +22,24 @@ from compiler.tuning.fusion.engine import FusionEngine
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.errors import InputError
-from scripts.measurement_cache import FileMemory, programs_of
+from scripts.measurement_cache import FileCache, programs_of
 
-#: A seed that `mla calibrate` does not take by default.
+#: Random seed of the chains, which differs from the default seed of `mla calibrate`.
 _SEED = 20261
-#: Ways of a chain at most, those first that promise most.
-_WAYS = 24
+#: Maximum number of variants of a chain, by decreasing predicted gain.
+_MAX_VARIANTS = 24
 _CLOSE, _NEAR = 1.005, 1.01
-#: As many as a search would measure first.
-_PROMISED = 3
+#: Number of variants with the best predictions that a search would measure first.
+_TOP_PREDICTIONS = 3
 
 
 def main() -> int:
     """Measure all chains and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=_SEED)
-    parser.add_argument("--file", type=Path, help="where measurements are kept")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--cases", type=int, default=30, help="number of chains")
+    parser.add_argument("--seed", type=int, default=_SEED, help="random seed of the chains")
+    parser.add_argument("--file", type=Path, help="file of measurements, which are not repeated")
+    parser.add_argument("--json", type=Path, help="also write all results to this file")
     args = parser.parse_args()
     print(f"seed {args.seed}")
     drawn = chains(16, random.Random(args.seed))
@@ -48,7 +48,7 @@ def main() -> int:
         point = next(drawn)
         try:
             row = _case(point, args.file)
-        except InputError:  # not all of it runs on this machine
+        except InputError:  # an operator is not supported by this configuration
             continue
         rows.append(row)
         print(_shown(row), flush=True)
@@ -62,21 +62,21 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
     """Return the predicted and measured cycles of all variants of a chain."""
     conditions = HardwareProfile(load_target("n16"))
     with Measurer(point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
-        measurer.cache = FileMemory(measurer.prepared, conditions, file)
+        measurer.cache = FileCache(measurer.prepared, conditions, file)
         engine = FusionEngine(measurer.prepared, conditions, find_model(conditions))
         first = measurer.first.schedule
         options = engine.options(first, engine.opportunities(first))
-        ways = [
+        variants = [
             ("unfused", engine.unfused()),
             ("static", first),
             *((each.description, each.schedule) for each in options),
         ]
         chosen = programs_of(measurer.prepared.network(engine.choose(first, options)), conditions)
         found: dict[str, dict[str, Any]] = {}
-        for what, schedule in ways[:_WAYS]:
+        for what, schedule in variants[:_MAX_VARIANTS]:
             try:
                 key = programs_of(measurer.prepared.network(schedule), conditions)
-            except InputError:  # it does not fit
+            except InputError:  # the schedule does not fit
                 continue
             if key not in found:
                 found[key] = {"what": what, "chosen": key == chosen, **_cycles(measurer, engine, schedule)}
@@ -90,29 +90,29 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
 def _cycles(measurer: Measurer, engine: FusionEngine, schedule: Schedule) -> dict[str, Any]:
     (result,) = measurer.measure([schedule])
     prediction = engine.cost_model.predict(schedule)
-    cycles = None if isinstance(result, Rejected) or not result.believable else result.cycles
+    cycles = None if isinstance(result, Rejected) or not result.valid else result.cycles
     return {"predicted": prediction.cycles, "error": prediction.error, "measured": cycles}
 
 
 def _chosen(row: dict[str, Any]) -> tuple[int, int, int]:
     """Return the measured cycles of the chosen, of the best, and of the unfused variant."""
-    ways = row["ways"]
-    chosen = next(each for each in ways if each["chosen"])
-    best = min(each["measured"] for each in ways)
-    return chosen["measured"], best, next(each["measured"] for each in ways if each["what"] == "unfused")
+    variants = row["ways"]
+    chosen = next(each for each in variants if each["chosen"])
+    best = min(each["measured"] for each in variants)
+    return chosen["measured"], best, next(each["measured"] for each in variants if each["what"] == "unfused")
 
 
 def _among(row: dict[str, Any], count: int) -> bool:
     """Return whether the measured best is among the variants with the best predictions."""
-    promised = sorted(row["ways"], key=lambda each: each["predicted"])[:count]
-    return min(each["measured"] for each in promised) == min(each["measured"] for each in row["ways"])
+    predicted = sorted(row["ways"], key=lambda each: each["predicted"])[:count]
+    return min(each["measured"] for each in predicted) == min(each["measured"] for each in row["ways"])
 
 
 def _shown(row: dict[str, Any]) -> str:
     chosen, best, unfused = _chosen(row)
     what = next(each["what"] for each in row["ways"] if each["chosen"])
     return (
-        f"{row['chain']:<32} {len(row['ways']):>3} ways, unfused {unfused:>6}, best {best:>6}, "
+        f"{row['chain']:<32} {len(row['ways']):>3} variants, unfused {unfused:>6}, best {best:>6}, "
         f"chosen {chosen:>6} ({what})"
     )
 
@@ -123,11 +123,11 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     close, near = (sum(chosen <= limit * best for chosen, best, _ in each) for limit in (_CLOSE, _NEAR))
     worse = sum(chosen > _NEAR * unfused for chosen, _, unfused in each)
     worst = max(chosen / best - 1 for chosen, best, _ in each)
-    among = sum(_among(row, _PROMISED) for row in rows)
+    among = sum(_among(row, _TOP_PREDICTIONS) for row in rows)
     return (
         f"{len(rows)} chains: chosen is the measured best in {exact}, within 0.5% of it in {close}, within 1% in "
-        f"{near}; at worst {worst:.1%} behind it; more than 1% slower than unfused in {worse}; "
-        f"the best is one of the {_PROMISED} that promise most in {among}"
+        f"{near}; at worst {worst:.1%} slower than it; more than 1% slower than unfused in {worse}; "
+        f"the best is among the {_TOP_PREDICTIONS} best predictions in {among}"
     )
 
 

@@ -1,9 +1,10 @@
-"""Measures the gain of program edits over schedules: the best of many schedules of a layer, and edits of its programs.
+"""Measurement of the gain of program edits over the best of many schedules, for held-out layers.
 
 `python -m scripts.study_program_edits --shapes 3 --folder build/study_program_edits` searches, for each layer,
 `--trials` schedules with distinct programs, by several methods, then `--programs` micro-programs derived from the best.
-It resumes after an interruption; `--only-render` writes the tables (report.json, report.md) of the results. `--among`
-selects layers whose names contain one of some texts, such as those for which a run with few trials found a gain.
+Run the same command again to continue an interrupted run; `--only-render` writes the tables of existing results
+(report.json, report.md). `--among` selects layers by parts of their names, for example layers for which a run with few
+trials found a gain.
 """
 
 import argparse
@@ -26,22 +27,22 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, singles
+from compiler.tuning.constraints import Objective
 from compiler.tuning.edits.edit import EditError
 from compiler.tuning.edits.editable_programs import EditablePrograms
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.methods import LLM
 from compiler.tuning.search.program_edit_search import Edits, ProgramEditSearch
+from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
 from hw.errors import InputError
-from scripts.jsonl_log import Lines
-from scripts.measurement_cache import FileMemory
-from scripts.process_pool import in_lanes
+from scripts.jsonl_log import JsonlLog
+from scripts.measurement_cache import FileCache
+from scripts.process_pool import run_parallel
 from scripts.study_program_edits_report import render
 
 KINDS = (
@@ -60,11 +61,12 @@ KINDS = (
     "transpose",
     "channels_first",
 )
-#: Methods that look for schedules, turn by turn, each with so many parts of all trials in a turn; turns at most.
+#: Methods that search for schedules in turns; number of turns of a method into which all trials are divided; maximum
+#: number of turns.
 SCHEDULES, _PARTS, _TURNS = ("hpm", "coordinate", "evolution", "random"), 8, 12
-#: Bytes of a layer's input and weights: neither in one tile nor slow.
+#: Minimum and maximum bytes of a layer's input and weights: more than one tile, but fast to simulate.
 _BYTES = (4096, 65_536)
-#: Part of the trials of programs that all starts share; the others are for what is best then.
+#: Fraction of the program trials that is divided among all starts; the best start receives the other trials.
 _SHARED = 0.5
 
 
@@ -77,7 +79,7 @@ class Job:
     point : CalibrationNetwork
         Network that consists of the layer.
     trials, programs, starts : int
-        Numbers of schedules to measure, of further programs per method, and of schedules that those start from.
+        Number of schedules to measure, of programs per method, and of schedules from which the programs are derived.
     methods : tuple of str
         Names of the methods, keys of PROGRAMS.
     seed : int
@@ -121,31 +123,33 @@ def main() -> int:
         type=int,
         nargs=2,
         default=_BYTES,
-        metavar=("LEAST", "MOST"),
-        help="of a layer's input and weights (default: %(default)s)",
+        metavar=("MIN", "MAX"),
+        help="minimum and maximum size of a layer's input and weights (default: %(default)s)",
     )
     parser.add_argument(
-        "--among", nargs="*", metavar="TEXT", help="of these layers, those with one of such texts"
+        "--among", nargs="*", metavar="TEXT", help="only layers whose name contains one of these strings"
     )
-    parser.add_argument("--trials", type=int, default=1024, help="schedules of each layer")
-    parser.add_argument("--programs", type=int, default=256, help="programs beyond them, by each method")
-    parser.add_argument("--starts", type=int, default=4, help="schedules that they begin with")
-    parser.add_argument("--methods", default="edits", help=f"by commas, of {', '.join(PROGRAMS)}")
+    parser.add_argument("--trials", type=int, default=1024, help="schedules measured per layer")
+    parser.add_argument("--programs", type=int, default=256, help="programs measured per layer and method")
+    parser.add_argument("--starts", type=int, default=4, help="schedules from which programs are derived")
+    parser.add_argument("--methods", default="edits", help=f"comma-separated list of {', '.join(PROGRAMS)}")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=Path("build/study_program_edits"))
-    parser.add_argument("--only-render", action="store_true", help="of what there is, for the same arguments")
+    parser.add_argument(
+        "--only-render", action="store_true", help="only write the tables of existing results"
+    )
     args = parser.parse_args()
     try:
         jobs = jobs_of(args)
     except InputError as error:
         parser.error(str(error))
-    done = {row["key"] for row in Lines(rows_file(args.folder)).read()}
-    waiting = [job for job in jobs if job.key not in done]
-    print(f"{len(jobs)} layers, {len(jobs) - len(waiting)} of them done", flush=True)
-    status = 0 if args.only_render else in_lanes(look, waiting, args.lanes)
+    done = {row["key"] for row in JsonlLog(rows_file(args.folder)).read()}
+    unfinished = [job for job in jobs if job.key not in done]
+    print(f"{len(jobs)} layers, {len(jobs) - len(unfinished)} of them done", flush=True)
+    status = 0 if args.only_render else run_parallel(run_job, unfinished, args.workers)
     wanted = {job.key: number for number, job in enumerate(jobs)}
-    rows = {row["key"]: row for row in Lines(rows_file(args.folder)).read() if row["key"] in wanted}
+    rows = {row["key"]: row for row in JsonlLog(rows_file(args.folder)).read() if row["key"] in wanted}
     print(render(sorted(rows.values(), key=lambda row: wanted[row["key"]]), args.folder))
     return status
 
@@ -153,8 +157,8 @@ def main() -> int:
 def jobs_of(args: argparse.Namespace) -> list[Job]:
     """Return the jobs of the requested layers, with layer kinds interleaved."""
     if not 0 < args.bytes[0] < args.bytes[1]:
-        raise InputError(f"--bytes: {args.bytes[0]} to {args.bytes[1]} is no range of sizes")
-    for option in ("shapes", "trials", "programs", "starts", "lanes"):
+        raise InputError(f"--bytes: {args.bytes[0]} to {args.bytes[1]} is not a range of sizes")
+    for option in ("shapes", "trials", "programs", "starts", "workers"):
         if getattr(args, option) < 1:
             raise InputError(f"--{option} must be at least 1, not {getattr(args, option)}")
     methods = tuple(args.methods.split(","))
@@ -164,9 +168,9 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
         PROGRAMS[name]()
     found: dict[str, list[CalibrationNetwork]] = {kind: [] for kind in args.kinds}
     for point in held_out_layers(args.seed, *args.bytes):
-        mine = found.get(point.family, [])
-        if point.family in found and len(mine) < args.shapes:
-            mine.append(point)
+        selected = found.get(point.family, [])
+        if point.family in found and len(selected) < args.shapes:
+            selected.append(point)
         if all(len(points) == args.shapes for points in found.values()):
             break
     points = [points[number] for number in range(args.shapes) for points in found.values()]
@@ -174,9 +178,9 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     jobs = [Job(point, *more) for point in points]
     if args.among is None:
         return jobs
-    if vain := [text for text in args.among if not any(text in job.name for job in jobs)]:
+    if unmatched := [text for text in args.among if not any(text in job.name for job in jobs)]:
         names = "; ".join(job.name for job in jobs)
-        raise InputError(f"--among: no layer has {vain[0]!r} in its name; there are {names}")
+        raise InputError(f"--among: no layer name contains {unmatched[0]!r}; layers are {names}")
     return [job for job in jobs if any(text in job.name for text in args.among)]
 
 
@@ -185,11 +189,13 @@ def rows_file(folder: Path) -> Path:
     return folder / "layers.jsonl"
 
 
-def held_out_layers(seed: int, least: int = _BYTES[0], most: int = _BYTES[1]) -> Iterator[CalibrationNetwork]:
+def held_out_layers(
+    seed: int, minimum: int = _BYTES[0], maximum: int = _BYTES[1]
+) -> Iterator[CalibrationNetwork]:
     """Yield distinct held-out layers in a range of sizes indefinitely."""
     rng, seen = random.Random(f"new territory {seed}"), set()
     for point in singles(load_target("n16").n, rng):
-        if point not in seen and is_held_out(point) and least <= _bytes(point) <= most:
+        if point not in seen and is_held_out(point) and minimum <= _bytes(point) <= maximum:
             seen.add(point)
             if _compiles(point):
                 yield point
@@ -211,19 +217,23 @@ def _compiles(point: CalibrationNetwork) -> bool:
         return False
 
 
-def look(job: Job) -> None:
+def run_job(job: Job) -> None:
     """Study one layer and append the results to the file."""
     conditions, began = HardwareProfile(load_target("n16")), monotonic()
     with Measurer(job.point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
         file = job.folder / "measured" / f"{job.name.replace(' ', '_').replace('/', 'by')}.jsonl"
-        cache = measurer.cache = FileMemory(measurer.prepared, conditions, file)
+        cache = measurer.cache = FileCache(measurer.prepared, conditions, file)
         baseline = measurer.baseline()
-        schedules, asked = schedules_of(measurer, cache, job.trials, job.seed)
-        told = monotonic()
-        found = _summary(schedules[0]) | {"asked": asked, "measured": len(schedules), "seconds": told - began}
+        schedules, requested = schedules_of(measurer, cache, job.trials, job.seed)
+        last_report = monotonic()
+        found = _summary(schedules[0]) | {
+            "asked": requested,
+            "measured": len(schedules),
+            "seconds": last_report - began,
+        }
         print(
-            f"{job.name}: {found['cycles']:,} of {baseline.cycles:,} after {len(schedules)} schedules of {asked}, "
-            f"{told - began:.0f} s",
+            f"{job.name}: {found['cycles']:,} of {baseline.cycles:,} after {len(schedules)} schedules of {requested}, "
+            f"{last_report - began:.0f} s",
             flush=True,
         )
         row: dict[str, Any] = {
@@ -239,13 +249,13 @@ def look(job: Job) -> None:
         }
         for name in job.methods:
             found = programs_of(measurer, name, schedules[: job.starts], job.programs, job.seed)
-            row["programs"][name] = found | {"seconds": monotonic() - told}
-            told = monotonic()
+            row["programs"][name] = found | {"seconds": monotonic() - last_report}
+            last_report = monotonic()
             print(
                 f"{job.name}: {name} {found['cycles']:,}, {row['programs'][name]['seconds']:.0f} s",
                 flush=True,
             )
-    Lines(rows_file(job.folder)).add(row)
+    JsonlLog(rows_file(job.folder)).add(row)
 
 
 def cycles(trial: Trial) -> int:
@@ -264,13 +274,14 @@ def _summary(trial: Trial) -> dict[str, Any]:
     return {"cycles": trial.result.cycles, "where": where, "schedule": stored(trial.schedule)}
 
 
-def schedules_of(measurer: Measurer, cache: FileMemory, trials: int, seed: int) -> tuple[list[Trial], int]:
+def schedules_of(measurer: Measurer, cache: FileCache, trials: int, seed: int) -> tuple[list[Trial], int]:
     """Return trials of schedules with distinct programs, best first, and the number of requested measurements.
 
-    There are fewer only if a round of all methods finds no more; then at least as many were requested.
+    Fewer than `trials` trials are returned only if a turn of all methods finds no new programs; in this case, at least
+    `trials` measurements were requested.
     """
     found: dict[str | None, Trial] = {}
-    asked = 0
+    requested = 0
     for turn in range(_TURNS):
         before = len(found)
         for method in SCHEDULES:
@@ -278,56 +289,56 @@ def schedules_of(measurer: Measurer, cache: FileMemory, trials: int, seed: int) 
                 measurer, method, min(-(-trials // _PARTS), trials - len(found)), seed=seed * _TURNS + turn
             )
             first = Trial(measurer.first.schedule, tuned.baseline, tuned.curve[0][1])
-            asked += len(tuned.trials)
+            requested += len(tuned.trials)
             for trial in [first, *tuned.trials]:
                 if trial.cost is not None and len(found) < trials:
                     found.setdefault(cache.key(trial.schedule), trial)
-        if len(found) in (before, trials) and (len(found) == trials or asked >= trials):
+        if len(found) in (before, trials) and (len(found) == trials or requested >= trials):
             break
-    return sorted(found.values(), key=lambda trial: trial.cost or 0.0), asked
+    return sorted(found.values(), key=lambda trial: trial.cost or 0.0), requested
 
 
-class Quoted(LmGenerator):
+class RecordingGenerator(LmGenerator):
     """Language model generator that records its answers.
 
     Attributes
     ----------
-    said : dict
-        For each proposed schedule as JSON, the schedule that it was first proposed for, and the answer; None for an
+    recorded : dict
+        For each proposed schedule as JSON, the schedule for which it was first proposed, and the answer; None for an
         initial schedule of the search.
     """
 
     def __init__(self) -> None:
         super().__init__(kinds=[CandidateKind.EDITS])
-        self.said: dict[str, tuple[str, str] | None] = {}
+        self.recorded: dict[str, tuple[str, str] | None] = {}
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """Yield candidates and record the answers."""
         now = task.schedule.to_json()
-        self.said.setdefault(now, None)
+        self.recorded.setdefault(now, None)
         for candidate in super().propose(task):
-            self.said.setdefault(candidate.schedule.to_json(), (now, candidate.description))
+            self.recorded.setdefault(candidate.schedule.to_json(), (now, candidate.description))
             yield candidate
 
     def answers(self, schedule: Schedule) -> list[str]:
         """Return the answers that led to a schedule, first answer first."""
         text, found = schedule.to_json(), []
-        while (step := self.said.get(text)) is not None:
+        while (step := self.recorded.get(text)) is not None:
             text, why = step
             found.append(why)
         return found[::-1]
 
 
-#: Who makes programs of a schedule's: a generator of micro-programs to ask, or None: the search among edits.
+#: Sources of programs by name: constructor of a generator of micro-programs, or of None for the search over edits.
 PROGRAMS: dict[str, Callable[[], Generator | None]] = {
     "edits": lambda: None,
-    "polish": GENERATORS["polish"],
-    LLM: Quoted,
+    "peephole": GENERATORS["peephole"],
+    LLM: RecordingGenerator,
 }
 
 
 def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement, seed: int) -> SearchMethod:
-    """Return a search among programs that starts from those of a schedule."""
+    """Return a search for programs that starts from those of a schedule."""
     generator = PROGRAMS[name]()
     searcher = (
         ProgramEditSearch(measurer, Objective.LATENCY, baseline, seed, patience=0)
@@ -335,23 +346,23 @@ def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement
         else GeneratorSearch(measurer, Objective.LATENCY, baseline, seed, generators=[generator])
     )
     searcher.best = start
-    searcher.register(start.schedule)  # it is known
+    searcher.register(start.schedule)  # already measured
     return searcher
 
 
 def programs_of(
     measurer: Measurer, name: str, starts: Sequence[Trial], trials: int, seed: int
 ) -> dict[str, Any]:
-    """Return the best program found by one method: cycles, texts, and the edits that lead to it.
+    """Return the best program found by one method: cycles, texts, and the edits that result in the program.
 
-    Half of the trials are divided among all starts, the others go to the one with the best program.
+    Half of the trials are divided among all starts; the start with the best program receives the other half.
     """
     baseline, results = measurer.baseline(), Counter({"measured": 0, "rejected": 0, "inexact": 0})
     searchers = [_searcher(measurer, name, start, baseline, seed + at) for at, start in enumerate(starts)]
     for searcher in searchers:
-        _go_on(measurer, searcher, round(trials * _SHARED) // len(searchers), results)
+        _continue(measurer, searcher, round(trials * _SHARED) // len(searchers), results)
     for searcher in sorted(searchers, key=lambda each: cycles(each.best)):
-        _go_on(measurer, searcher, trials - results["measured"], results)
+        _continue(measurer, searcher, trials - results["measured"], results)
     searcher = min(searchers, key=lambda each: cycles(each.best))
     best, edits, said = searcher.best, [], []
     if isinstance(searcher, ProgramEditSearch) and best.schedule.programs:
@@ -360,15 +371,15 @@ def programs_of(
         said = [
             text
             for each in searcher.generators
-            if isinstance(each, Quoted)
+            if isinstance(each, RecordingGenerator)
             for text in each.answers(best.schedule)
         ]
-    begun = {"start": searchers.index(searcher), "starts": [cycles(start) for start in starts]}
-    return dict(results) | begun | {"edits": edits, "said": said} | _summary(best)
+    origin = {"start": searchers.index(searcher), "starts": [cycles(start) for start in starts]}
+    return dict(results) | origin | {"edits": edits, "said": said} | _summary(best)
 
 
-def _go_on(measurer: Measurer, searcher: SearchMethod, count: int, results: Counter[str]) -> None:
-    """Try further programs while there are any."""
+def _continue(measurer: Measurer, searcher: SearchMethod, count: int, results: Counter[str]) -> None:
+    """Measure further programs until the search proposes none."""
     for _ in range(count):
         schedule = searcher.propose()
         if not schedule.programs:
@@ -381,41 +392,41 @@ def _go_on(measurer: Measurer, searcher: SearchMethod, count: int, results: Coun
 
 
 def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Trial, list[dict[str, Any]]]:
-    """Remove the edits without effect from a program; return it and the remaining edits with their gains.
+    """Remove the edits without effect from a program; return the program and the remaining edits with their gains.
 
     Returns
     -------
     Trial
         Trial of the pruned program.
     list of dict
-        Program, edit as text, and cycles lost without it (None: other edits depend on it).
+        Program, edit as text, and additional cycles without the edit (None: other edits depend on the edit).
     """
-    workshop = EditablePrograms(measurer.prepared.network(replace(best.schedule, programs={})))
+    editable = EditablePrograms(measurer.prepared.network(replace(best.schedule, programs={})))
     worth: list[dict[str, Any]] = []
     for name in edits:
         at = len(edits[name]) - 1
         while at >= 0:
             fewer = edits | {name: edits[name][:at] + edits[name][at + 1 :]}
-            trial = _without(measurer, workshop, fewer)
+            trial = _without(measurer, editable, fewer)
             if trial is not None and cycles(trial) <= cycles(best):
                 edits, best = fewer, trial
             at -= 1
-    for name, mine in edits.items():
-        for at, edit in enumerate(mine):
-            trial = _without(measurer, workshop, edits | {name: mine[:at] + mine[at + 1 :]})
+    for name, own in edits.items():
+        for at, edit in enumerate(own):
+            trial = _without(measurer, editable, edits | {name: own[:at] + own[at + 1 :]})
             more = None if trial is None else cycles(trial) - cycles(best)
             worth.append({"program": name, "edit": str(edit), "worth": more})
     return best, worth
 
 
-def _without(measurer: Measurer, workshop: EditablePrograms, edits: dict[str, Edits]) -> Trial | None:
-    """Measure a program with fewer edits; None if it cannot be built or is rejected."""
+def _without(measurer: Measurer, editable: EditablePrograms, edits: dict[str, Edits]) -> Trial | None:
+    """Measure a program with fewer edits; return None if it cannot be built or is rejected."""
     try:
-        schedule = workshop.with_edits(edits)
+        schedule = editable.with_edits(edits)
     except (EditError, InputError):
         return None
     (result,) = measurer.measure([schedule])
-    if not isinstance(result, Measurement) or not result.believable:
+    if not isinstance(result, Measurement) or not result.valid:
         return None
     return Trial(schedule, result, float(result.cycles))
 

@@ -1,4 +1,4 @@
-"""Formats the results of `scripts.study_program_edits` as tables."""
+"""Tables of the results of `scripts.study_program_edits`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,21 +6,21 @@ from typing import Any
 
 from scripts.reports import write_report
 
-#: A gain, in per cent of the cycles of the best schedule, from which on a layer counts.
+#: Minimum gain at which a layer is regarded as improved, in percent of the cycles of the best schedule.
 BAR = 3.0
-#: Causes that are named, and what changed by a smaller part of all cycles is not.
+#: Maximum number of causes that are listed, and minimum change of a listed cause as a fraction of all cycles.
 _CAUSES, _SMALL = 4, 0.002
 
 Row = dict[str, Any]
 
 
 def render(rows: Sequence[Row], folder: Path) -> str:
-    """Write report.json and report.md into a folder; return the text of the latter."""
+    """Write the results as report.json and report.md into a folder; return the Markdown text."""
     found = [_found(row) for row in rows]
     kinds = _kinds(found)
     passed = [kind for kind in kinds if kind["best_gain"] >= BAR]
     lines = [
-        "| layer | static | floor | schedules (asked) | best | programs | best | gain |",
+        "| layer | static | floor | schedules (requested) | best | programs | best | gain |",
         "| --- | --: | --: | --: | --: | --: | --: | --: |",
     ]
     lines += [
@@ -30,12 +30,12 @@ def render(rows: Sequence[Row], folder: Path) -> str:
         f"{each['gain']:.1f}% |"
         for each in found
     ]
-    lines += ["", "| kind | layers | least gain | greatest |", "| --- | --: | --: | --: |"]
+    lines += ["", "| kind | layers | minimum gain | maximum gain |", "| --- | --: | --: | --: |"]
     lines += [
         f"| {each['kind']} | {each['layers']} | {each['least_gain']:.1f}% | {each['best_gain']:.1f}% |"
         for each in kinds
     ]
-    lines += ["", f"{len(passed)} kinds of layers have one that is {BAR:g}% or more faster.", ""]
+    lines += ["", f"{len(passed)} layer kinds have a layer with a gain of {BAR:g}% or more.", ""]
     for each in found:
         lines += _explained(each) if each["gain"] >= BAR else []
     whole = {"layers": found, "kinds": kinds, "kinds_passed": len(passed)}
@@ -80,13 +80,13 @@ def _found(row: Row) -> Row:
 
 
 def _kinds(found: Sequence[Row]) -> list[Row]:
-    """Yield the minimum and maximum gain of each layer kind, largest first."""
+    """Return the minimum and maximum gain of each layer kind, largest maximum first."""
     gains: dict[str, list[float]] = {}
     for each in found:
         gains.setdefault(each["kind"], []).append(each["gain"])
     rows = [
-        {"kind": kind, "layers": len(mine), "least_gain": min(mine), "best_gain": max(mine)}
-        for kind, mine in gains.items()
+        {"kind": kind, "layers": len(own), "least_gain": min(own), "best_gain": max(own)}
+        for kind, own in gains.items()
     ]
     return sorted(rows, key=lambda row: -row["best_gain"])
 
@@ -106,7 +106,7 @@ def _explained(row: Row) -> list[str]:
         "",
     ]
     for each in row["edits"]:
-        worth = "the others need it" if each["worth"] is None else f"{each['worth']:+,} cycles without"
+        worth = "other edits depend on it" if each["worth"] is None else f"{each['worth']:+,} cycles without"
         lines.append(f"- `{each['program']}`: `{each['edit']}` ({worth})")
     lines += [f"- `{answer}`" for answer in row["said"]]
     if not row["edits"] and not row["said"]:

@@ -1,8 +1,9 @@
-"""Measures the gain of tuning over the original static compiler, under default and changed conditions.
+"""Measurement of the gain of tuning over the original static compiler, under default and changed conditions.
 
-`python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, cycles of the
-compiler of commit 3783297 (`scripts/study_tuning_gain.json`), of the current static compiler, and of the best schedule
-found, and the closed part of the gap to the lower bound. Under changed conditions the best default schedule also runs.
+`python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, the cycles
+with the compiler of commit 3783297 (`scripts/study_tuning_gain.json`), with the current static compiler, and with the
+best schedule found, and the share of the gap to the lower bound that tuning closes. Under changed conditions the best
+schedule for default conditions is measured as well.
 """
 
 import argparse
@@ -20,21 +21,21 @@ from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
-from scripts.measurement_cache import FileMemory
+from scripts.measurement_cache import FileCache
 
 FROZEN = Path(__file__).with_suffix(".json")
 PUBLISHED = ("mobilenet_v1", "mobilenet_v2")
-USUAL_NAME = "usual"
+DEFAULT_CONDITIONS = "usual"
 
 
 def conditions() -> dict[str, HardwareProfile]:
     """Return the hardware profiles by name."""
     n16 = load_target("n16")
     return {
-        USUAL_NAME: HardwareProfile(n16),
+        DEFAULT_CONDITIONS: HardwareProfile(n16),
         "bandwidth / 4": HardwareProfile(n16, DramTiming(DEFAULT_DRAM.latency, n16.n / 4)),
         "latency 400": HardwareProfile(n16, DramTiming(400)),
         "SP 64 KiB": HardwareProfile(replace(n16, sp_bytes=1 << 16)),
@@ -49,11 +50,12 @@ class Row:
     Parameters
     ----------
     frozen, static : int
-        Cycles of the static compiler at the commit, and now.
+        Cycles with the static compiler of commit 3783297, and with the current static compiler.
     carried_over : int or None
-        Cycles of the best schedule for the default conditions; None if it does not fit, or for these conditions.
+        Cycles of the best schedule for default conditions; None under default conditions, or if the schedule does not
+        fit.
     found : list of int
-        Best cycles of each seed.
+        Cycles of the best schedule found, by seed.
     floor : int
         Lower bound of the cycles.
     """
@@ -68,7 +70,7 @@ class Row:
 
     @property
     def left(self) -> float:
-        """Return the remaining share of the gap to the lower bound at the commit, median over seeds."""
+        """Remaining share of the gap to the lower bound, relative to commit 3783297; median over seeds."""
         return (median(self.found) - self.floor) / (self.frozen - self.floor)
 
     def __str__(self) -> str:
@@ -101,26 +103,30 @@ def main() -> int:
         best: Schedule | None = None
         for condition in args.conditions:
             row, schedule = _row(network, condition, best, args)
-            best = schedule if condition == USUAL_NAME else best
+            best = schedule if condition == DEFAULT_CONDITIONS else best
             rows.append(row)
             print(row, flush=True)
             if args.json:
                 args.json.write_text(json.dumps([vars(each) for each in rows], indent=1), "utf-8")
     for condition in args.conditions:
         left = geometric_mean(row.left for row in rows if row.condition == condition)
-        print(f"{condition}: {100 * (1 - left):.1f}% of the gap to the floor closed (geometric mean)")
+        print(f"{condition}: {100 * (1 - left):.1f}% of the gap to the lower bound closed (geometric mean)")
     return 0
 
 
 def _row(
-    network: str, condition: str, usual: Schedule | None, args: argparse.Namespace
+    network: str, condition: str, default: Schedule | None, args: argparse.Namespace
 ) -> tuple[Row, Schedule]:
     source = ModelSource(model_file(network) if network in PUBLISHED else model_path(network))
-    place = conditions()[condition]
-    with Measurer(source.graph, place, CompileOptions(rounding=source.rounding)) as measurer:
-        measurer.cache = FileMemory(measurer.prepared, place, args.file)
+    profile = conditions()[condition]
+    with Measurer(source.graph, profile, CompileOptions(rounding=source.rounding)) as measurer:
+        measurer.cache = FileCache(measurer.prepared, profile, args.file)
         runs = [tune(measurer, args.method, args.trials, seed=seed) for seed in range(args.seeds)]
-        over = measurer.measure([usual])[0] if usual is not None and condition != USUAL_NAME else None
+        over = (
+            measurer.measure([default])[0]
+            if default is not None and condition != DEFAULT_CONDITIONS
+            else None
+        )
     best = min(runs, key=lambda run: run.best.cost or 0)
     frozen: dict[str, Any] = json.loads(FROZEN.read_text("utf-8"))
     row = Row(

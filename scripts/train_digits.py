@@ -1,9 +1,9 @@
 """Trains the network of `make sim`, quantizes it to int8 and writes `scripts/networks/digits_int8.onnx`.
 
-8 x 8 images of handwritten digits -> two 3x3 convolutions -> maximum pooling -> a residual block -> maximum
-pooling -> ten scores. Prints the accuracy on 360 held-out images before and after quantization. Runs in
-seconds on one core and is reproducible on the same computer; other processors round floats differently, so
-the committed file is authoritative.
+The network maps 8 x 8 images of handwritten digits to ten scores by two 3x3 convolutions, maximum pooling, a
+residual block, and maximum pooling. The script prints the accuracy on 360 held-out images before and after
+quantization. It takes seconds on one core and is reproducible on the same computer; other processors round floats
+differently, so that the committed file is authoritative.
 
 Example: .venv/bin/python -m scripts.train_digits
 """
@@ -26,7 +26,7 @@ BATCH = 64
 RATE = 2e-3
 SEED = 1
 LOWEST_ACCURACY = 0.97
-#: A pixel 0..16 is its own int8; the network sees pixel / 16.
+#: Quantization of pixels: values 0..16 are stored as int8 and represent pixel / 16.
 PIXEL = Affine(1 / 16, 0)
 
 
@@ -59,7 +59,7 @@ class DigitsNet:
         return outputs
 
     def backward(self, grad: np.ndarray) -> None:
-        """Compute all gradients."""
+        """Compute the gradients of all layers from the gradient of the scores."""
         for layer in reversed(self.layers):
             grad = layer.backward(grad)
 
@@ -100,7 +100,7 @@ def train(data: Digits) -> DigitsNet:
 
 
 def export(net: DigitsNet, images: np.ndarray) -> onnx.ModelProto:
-    """Return the int8 network; `images` calibrate the ranges of its tensors."""
+    """Return the int8 network, with the tensor ranges that `images` produce."""
     x = to_float(images)
     _, relu1, _, relu2, pool, _, total, _, scores = net.forward(x)
     branch = net.conv3.forward(pool)
@@ -108,7 +108,7 @@ def export(net: DigitsNet, images: np.ndarray) -> onnx.ModelProto:
     def weight(conv: Conv3x3) -> np.ndarray:
         return conv.weight.value.transpose(3, 2, 0, 1)
 
-    # The trained rows are in the order H, W, C of the float network; ONNX flattens C, H, W.
+    # The float network flattens in the order H, W, C; ONNX flattens in the order C, H, W.
     dense = net.dense.weight.value.reshape(2, 2, 32, 10).transpose(3, 2, 0, 1).reshape(10, -1)
 
     b = QdqBuilder("digits", "image", ["batch", 1, 8, 8], PIXEL)
@@ -133,11 +133,11 @@ def accuracy_int8(model: onnx.ModelProto, data: Digits) -> float:
 
 
 def run(output: Path) -> None:
-    """Train, export, verify, write."""
+    """Train, export and verify the network, and write it to a file."""
     from threadpoolctl import threadpool_limits
 
     training, held_out = load_digits_split()
-    # One thread: sums of floats depend on how they are split.
+    # A single thread, since the rounding of float sums depends on how they are split among threads.
     with threadpool_limits(1):
         net = train(training)
         scores = net.forward(to_float(held_out.images))[-1]
@@ -153,7 +153,7 @@ def run(output: Path) -> None:
 
 
 def main() -> int:
-    """Parse arguments and train; return the exit status."""
+    """Parse the command line and train; return the exit status."""
     parser = argparse.ArgumentParser(description="Train, quantize and store the digits network.")
     parser.add_argument("-o", "--output", type=Path, default=MODEL, help="ONNX file (default: %(default)s)")
     try:

@@ -10,58 +10,63 @@ from compiler.llm.evaluate.sample_quality import GROUP_SIZE
 from compiler.util.files import read_input, write_output
 from compiler.visualize.svg.charts import draw_rounds
 from hw.errors import InputError
-from scripts.eval_lm import judged
+from scripts.eval_lm import evaluate_model
 
 
 def model_of(folder: Path, number: int) -> Path:
-    """Return the model of a round; number 0 is the initial model."""
+    """Return the path of the model of a round; round 0 is the initial model."""
     return folder / str(number) / "model.safetensors"
 
 
 def corpus_of(folder: Path) -> Path:
-    """Return the initial corpus; the original file may be rewritten later."""
+    """Return the path of the folder's copy of the corpus; the original file may be rewritten later."""
     return folder / f"corpus{CORPUS.suffix}"
 
 
-def begin(folder: Path, asked: Mapping[str, Any], llm: Path, corpus: Path) -> None:
-    """Store the initial inputs; rounds with other models, networks or options must not be mixed.
+def begin(folder: Path, options: Mapping[str, Any], llm: Path, corpus: Path) -> None:
+    """Store the initial inputs of a folder; all of its rounds must have the same model, corpus and options.
 
     Raises
     ------
     InputError
         The folder was created with other inputs, or a file cannot be read.
     """
-    path, asked = folder / "asked.json", {**asked, "llm": str(llm.resolve()), "corpus": str(corpus.resolve())}
+    path, options = (
+        folder / "asked.json",
+        {**options, "llm": str(llm.resolve()), "corpus": str(corpus.resolve())},
+    )
     if path.exists():
         try:
             before = dict(json.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{path}: cannot be read: {error}; choose another --folder") from None
-        other = [f"--{option}" for option in asked if before.get(option) != asked[option]]
+        other = [f"--{option}" for option in options if before.get(option) != options[option]]
         if other:
-            raise InputError(f"{folder}: was begun with another {', '.join(other)}: choose another --folder")
+            raise InputError(
+                f"{folder}: was created with another {', '.join(other)}: choose another --folder"
+            )
         return
     model, data = read_input(llm), read_input(corpus)
     model_of(folder, 0).parent.mkdir(parents=True, exist_ok=True)
     write_output(model_of(folder, 0), model)
     write_output(corpus_of(folder), data)
-    write_output(path, (json.dumps(asked) + "\n").encode())
+    write_output(path, (json.dumps(options) + "\n").encode())
 
 
-def judge(folder: Path, number: int, layers: int, samples: int, lanes: int) -> dict[str, Any]:
+def evaluate(folder: Path, number: int, layers: int, samples: int, workers: int) -> dict[str, Any]:
     """Return a point of the curve: quality of single answers about layers that are the same in every round."""
-    say(f"round {number}: judging")
+    log(f"round {number}: evaluating")
     file = folder / f"judged.{number}.jsonl"
-    return {"round": number} | judged(model_of(folder, number), layers, samples, lanes, file)
+    return {"round": number} | evaluate_model(model_of(folder, number), layers, samples, workers, file)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print progress immediately."""
     print(text, flush=True)
 
 
 def write_curve(folder: Path, points: Sequence[Mapping[str, Any]]) -> str:
-    """Write all values (curve.json) and their chart (curve.svg); return the last ones as a line."""
+    """Write all values (curve.json) and their chart (curve.svg); return the last values as a line of text."""
     lines = {
         "one answer": [each["one"] for each in points],
         f"best of {GROUP_SIZE}": [each["some"] for each in points],
@@ -69,12 +74,15 @@ def write_curve(folder: Path, points: Sequence[Mapping[str, Any]]) -> str:
         f"best of {GROUP_SIZE}, median": [each["some_median"] for each in points],
     }
     picture = draw_rounds(
-        "What the model's answers cost",
-        "cycles of unseen layers over the static compiler's, n16",
+        "Cost of the model's answers",
+        "cycles of held-out layers relative to the static compiler's, n16",
         lines,
-        "as many as the static compiler",
+        "equal to the static compiler",
     )
     write_output(folder / "curve.json", (json.dumps(points, indent=1) + "\n").encode())
     write_output(folder / "curve.svg", picture.encode())
     last = points[-1]
-    return f"round {last['round']}: one answer {last['one']:.4f}, best of {GROUP_SIZE} {last['some']:.4f} times static"
+    return (
+        f"round {last['round']}: one answer {last['one']:.4f}, best of {GROUP_SIZE} {last['some']:.4f} times the "
+        "static compiler's cycles"
+    )

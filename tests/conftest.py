@@ -1,4 +1,4 @@
-"""Options and fixtures of the whole suite."""
+"""Options and fixtures of the whole test suite."""
 
 import os
 import signal
@@ -17,15 +17,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     coverage_option.configure(config)
     waveform_option.configure(config)
-    # A shell starts what runs in the background deaf to Ctrl-C, and children inherit that: the tests that interrupt
-    # some need it heard.
+    # A shell starts background jobs with SIGINT ignored, and child processes inherit that. Tests that interrupt
+    # processes need SIGINT enabled.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """Random numbers; the seed is printed, and `MLA_SEED` gives one."""
+    """Return a random generator; its seed is printed, and `MLA_SEED` sets it."""
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return np.random.default_rng(seed)

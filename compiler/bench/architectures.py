@@ -144,7 +144,7 @@ def model_file(name: str) -> Path:
 
 
 def main() -> None:
-    """Generate the named files, or all."""
+    """Generate the files of the given networks, or of all networks."""
     parser = argparse.ArgumentParser(
         description="float ONNX files of published architectures, seeded weights"
     )
@@ -217,7 +217,7 @@ class FloatBuilder:
         return self.input(name, (1, 3, size, size))
 
     def conv(self, x: str, name: str, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> str:
-        """Add a convolution without bias, He-initialised."""
+        """Add a convolution without bias, He-initialized."""
         image = self.values[x]
         inputs = image.shape[3] // groups
         w = self.normal(outputs, inputs, kernel, kernel, scale=np.sqrt(2 / (inputs * kernel * kernel)))

@@ -13,7 +13,7 @@ from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.report import Run, document, run_samples
+from compiler.runtime.run_report import Run, document, run_samples
 from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice

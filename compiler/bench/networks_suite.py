@@ -21,12 +21,13 @@ from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
 from cosim.device import Device
-from hw.config import load_target, targets_by_lanes
+from hw.config import DEFAULT_TARGET, load_target, targets_by_lanes
 from hw.errors import InputError, WorkError, shown
 
 CASES = tuple(NETWORKS)
 _ROUNDING = "onnxruntime"
-#: Allowed difference from onnxruntime in units in the last place; float-defined operators round twice.
+#: Allowed difference from onnxruntime in units in the last place; operators that ONNX defines in floating point round
+#: twice.
 _LAST_PLACE, _FLOAT = 1, 2
 _FLOAT_OPS = ("softmax", "layer_norm", "gelu", "sigmoid", "tanh", "exp")
 
@@ -86,8 +87,7 @@ def _apart(graph: Graph, values: Mapping[str, NDArray]) -> int:
     return most
 
 
-_TARGET = "n16"
-_LANES = load_target(_TARGET).n
+_LANES = load_target(DEFAULT_TARGET).n
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Condition:
     """
 
     name: str
-    target: str = _TARGET
+    target: str = DEFAULT_TARGET
     latency: int = 100
     share: float = 1.0
     batch: int = 1

@@ -28,7 +28,7 @@ class WindowShape:
         return self.kernel // 2
 
     def taps(self, x: Int64) -> Iterator[tuple[int, int, Int64]]:
-        """Yield each tap (row, column) of the kernel with the pixels it multiplies, for an image without zero point."""
+        """Yield each tap (row, column) of the kernel with its pixels of the image, which has no zero point."""
         padded = np.pad(x, ((self.pad, self.pad), (self.pad, self.pad), (0, 0)))
         down, across = (
             range(0, size + 2 * self.pad - self.kernel + 1, self.stride) for size in (self.h, self.w)

@@ -50,17 +50,17 @@ class OneLayer:
         self.scales = (wanted * _Y_SCALE / _X_SCALE).astype(np.float32)
 
     def ratios(self) -> NDArray[np.float64]:
-        """Requantization ratio of each output channel."""
+        """Return the requantization ratio of each output channel."""
         return float(np.float32(_X_SCALE)) * self.scales.astype(np.float64) / float(np.float32(_Y_SCALE))
 
     def graph(self, op: str, x: tuple[int, ...], y: tuple[int, ...], **attributes: Any) -> Graph:
         """Return the graph with input "x" and output "y"."""
         graph = Graph(op)
-        graph.add_input(Tensor("x", x, "int8", Quantization.of(_X_SCALE, X_ZERO)))
+        graph.add_input(Tensor("x", x, "int8", Quantization.per_tensor(_X_SCALE, X_ZERO)))
         meaning = Quantization(tuple(self.scales.tolist()), (0,) * len(self.scales), self.axis)
         graph.add_tensor(Tensor("weights", self.weights.shape, "int8", meaning, self.weights))
         graph.add_tensor(Tensor("bias", self.bias.shape, "int32", None, self.bias))
-        graph.add_tensor(Tensor("y", y, "int8", Quantization.of(_Y_SCALE, Y_ZERO)))
+        graph.add_tensor(Tensor("y", y, "int8", Quantization.per_tensor(_Y_SCALE, Y_ZERO)))
         graph.add_node(Node(op, op, ("x", "weights", "bias"), ("y",), attributes))
         return graph.finish(["y"])
 
@@ -92,7 +92,7 @@ class _Draft:
         return f"c{self.count}"
 
     def _scaled(self, op: str, name: str, tensor: Tensor) -> str:
-        """Add a conversion of a tensor between integers and real numbers."""
+        """Add a conversion of a tensor between integers and floating-point values."""
         meaning = tensor.quantization
         if meaning is None:
             raise InputError(f"tensor {tensor.name!r} has no quantization")

@@ -1,4 +1,4 @@
-"""The trained MLPerf Tiny networks, from MLCommons' public repository, and their suite against LiteRT."""
+"""The trained MLPerf Tiny networks, from MLCommons' public repository, and their suite, compared with LiteRT."""
 
 import hashlib
 import os
@@ -64,7 +64,7 @@ def model_path(name: str, source: str = SOURCE) -> Path:
     if path.is_file():
         return path
     if os.environ.get("MLA_MODELS"):
-        raise InputError(f"{path} is not there: MLA_MODELS must name a folder with {', '.join(NETWORKS)}")
+        raise InputError(f"{path} does not exist: MLA_MODELS must name a folder with {', '.join(NETWORKS)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_output(path, _fetch(name, source))
     return path

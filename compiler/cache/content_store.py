@@ -1,9 +1,9 @@
-"""Authenticated on-disk store: only unmodified entries written by the same user are returned.
+"""Authenticated on-disk store, which returns only unmodified entries written by the same user.
 
 Each entry is a file that begins with an HMAC-SHA-256 of its kind, key and contents. The HMAC key is a secret file in
-the same folder that only its owner can read. An entry that does not match (damaged, truncated, moved or written by
-another user) counts as missing. An entry is written to a temporary file and renamed, so that readers never see an
-incomplete one. A folder that cannot be read or written causes a warning, never an error.
+the same folder that only its owner can read. An entry whose HMAC does not match (damaged, truncated, moved or written
+by another user) is treated as missing. An entry is written to a temporary file and renamed, so that readers never see
+an incomplete one. If the folder cannot be read or written, a warning is logged, and no error is raised.
 """
 
 import errno
@@ -25,7 +25,7 @@ from hw.errors import MlaError
 
 _log = logging.getLogger(__name__)
 
-#: Maximum total size in bytes; the least recently used entries beyond it are removed.
+#: Maximum total size in bytes; the least recently used entries are removed to stay within it.
 MAX_BYTES = 1 << 30
 #: Maximum number of entries of all kinds.
 MAX_ENTRIES = 4096
@@ -33,7 +33,7 @@ _SECRET = "secret"
 _SECRET_BYTES = 32
 _CODE_BYTES = 32
 _MAGIC = b"MLAE1\n"
-#: Seconds after which temporary files of killed processes are removed.
+#: Age in seconds beyond which temporary files are assumed to be left by killed processes and are removed.
 _STALE = 3600
 
 
@@ -60,7 +60,10 @@ class ContentStore:
         try:
             folder = cache_folder() / "compiled" if self._folder is None else self._folder
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except (OSError, MlaError) as error:
+        except OSError as error:
+            self._warn(f"{error.filename or self._folder}: {error.strerror}")
+            return None
+        except MlaError as error:
             self._warn(str(error))
             return None
         return folder
@@ -86,7 +89,7 @@ class ContentStore:
             with suppress(OSError):
                 path.unlink()
             return None
-        with suppress(OSError):  # the order of use is not recorded in a read-only folder
+        with suppress(OSError):  # the time of use cannot be recorded in a read-only folder
             os.utime(path)
         return contents
 
@@ -161,7 +164,7 @@ def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
 
 
 def _own_secret(path: Path) -> bytes | None:
-    """Read the secret; None unless the file is owned by this user and private."""
+    """Read the secret; None unless the file is owned by, and only accessible to, this user."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
@@ -186,7 +189,7 @@ def _common_secret(path: Path) -> bytes | None:
 
 
 def _new_secret(path: Path) -> bytes | None:
-    """Replace a missing or unusable secret by a new one."""
+    """Replace a missing or unusable secret by a new secret."""
     with suppress(FileNotFoundError):
         path.unlink()
     handle, name = tempfile.mkstemp(prefix=".part-", dir=path.parent)

@@ -27,7 +27,7 @@ _LIBRARIES = ("numpy", "onnx", "scipy", "tflite")
 def digest(value: Any) -> bytes:
     """Return the digest of plain data, arrays, enumerations, dataclasses, graphs, and containers of them.
 
-    Types and fields enter by their stable names (`compiler.ir.identity`), not by their names in Python.
+    Types and fields are identified by their stable names (`compiler.ir.identity`) instead of their Python names.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Lazily read model whose graph digest is cached by file contents."""
+"""Models that are read on demand, with graph digests that are cached by file contents."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 
 _KIND = "graph"
-#: Suffixes of files that hold the whole model unless they contain the key below.
+#: Suffixes of files that contain the whole model, unless `_ELSEWHERE` occurs in the contents.
 _SELF_CONTAINED = (".tflite", ".onnx")
 #: Key of an ONNX constant that is stored in an external file.
 _ELSEWHERE = b"location"
@@ -24,7 +24,7 @@ _ELSEWHERE = b"location"
 
 @dataclass(frozen=True)
 class _Facts:
-    """Cached facts about a graph: digest, whether compiling quantizes it, inputs."""
+    """Cached properties of a graph: its digest, whether it is a float model, and its inputs."""
 
     digest: str
     floating: bool
@@ -32,16 +32,16 @@ class _Facts:
 
 
 class ModelSource:
-    """Model, or its file, that is read when its graph is needed.
+    """Model that is read from its file, or converted, when its graph is first needed.
 
     Parameters
     ----------
     model : path, Graph, or anything else that `compiler.frontends.model.read_model` accepts
         Model to compile, or its file.
     store : ContentStore or None
-        Cache for the facts about the graphs of files.
+        Cache of the properties of graphs that are read from files.
     sizes, example, dynamic_shapes, bind : as for `read_model`
-        Arguments of `read_model`, used when the graph is read.
+        Arguments of `read_model`, which are used when the graph is read.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ModelSource:
 
     @property
     def floating(self) -> bool:
-        """True if it is a float model, which compiling quantizes."""
+        """True if the model is a float model, which the compiler quantizes."""
         return self._facts.floating
 
     @property

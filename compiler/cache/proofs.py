@@ -1,4 +1,4 @@
-"""Persistent cache of proofs: a stream that the same validator has proved is not proved again.
+"""Persistent cache of safety proofs: a stream that the same validator has proved safe is not validated again.
 
 An entry only records that a stream passed. Its key is a digest of everything that the proof depends on: the words of
 the programs, operands, windows, the hardware configuration, and the sources of the validator.
@@ -24,7 +24,7 @@ def prove(
     windows: Sequence[DramWindow],
     store: ContentStore | None = None,
 ) -> None:
-    """Prove a stream of macro-instructions unless the store records it as proved.
+    """Prove a stream of macro-instructions safe, unless the store records an earlier proof.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def prove(
     ]
     try:
         images = [program.image for program in programs.values()]
-    except struct.error:  # a word out of range: the validator reports where
+    except struct.error:  # a word is out of range; the validator reports its position
         validate(config, calls, windows)
         raise
     key = name(version(), asdict(config), images, stream, windows)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.options import claim
+from compiler.cli.options import check_files
 from compiler.util.files import read_input, write_output
 from hw.errors import InputError, shown
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Assemble and write the file; errors in the text name the line."""
-    claim(args, "output")
+    check_files(args, "output")
     write_output(args.output, _in_network(args) if args.network else _program(args))
     return 0
 
@@ -51,7 +51,7 @@ def programs_in(path: Path) -> "list[Program]":
     from compiler.runtime.program_text import programs_of
     from hw.isa.assembler import AssemblyError
 
-    # A file name may hold bytes that are not text; the program's name may not.
+    # A file name may contain bytes that are not text; the program's name may not.
     name = os.fsencode(path.stem).decode(errors="replace")
     try:
         return programs_of(read_input(path).decode(), name)
@@ -62,7 +62,7 @@ def programs_in(path: Path) -> "list[Program]":
 
 
 def one_program_in(path: Path) -> "Program":
-    """Assemble a text file with exactly one program; InputError as in `programs_in` or if there are several."""
+    """Assemble a text file with exactly one program; raise InputError like `programs_in`, and for several programs."""
     program, *more = programs_in(path)
     if more:
         line = f":{more[0].lines[0]}" if more[0].lines else ""

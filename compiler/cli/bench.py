@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files
 from compiler.util.files import report
 
 SUMMARY = "measure a benchmark suite and print its table"
@@ -18,7 +18,7 @@ EXAMPLE = "mla bench gemm --case 64x64x64 --target n8"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command-line options of the verb."""
     parser.description = f"{parser.description} {STATUS}"
-    # The names are not read from compiler.bench: importing it takes too long.
+    # The names are not read from compiler.bench, because importing it takes too long.
     parser.add_argument(
         "suite", metavar="SUITE", help="suite to measure: gemm, conv, nets, tiny, conditions or sim"
     )
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.bench import format_document, run_suite
     from hw.config import load_target
 
-    claim(args)
+    check_files(args)
     config = load_target(args.target)
     document = run_suite(
         args.suite,

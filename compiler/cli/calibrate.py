@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim, integer
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files, integer
 from compiler.util.files import report
 
 if TYPE_CHECKING:
@@ -45,25 +45,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, train, write the model and report."""
+    """Measure networks, train the model, write it and print the report."""
     from compiler.cost.learned.model import journal_path, model_path
     from compiler.options import DramTiming
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.calibration.calibrate import calibrate
     from compiler.tuning.calibration.collect import CalibrationJournal
-    from compiler.tuning.search.layer_space import spaces_of
-    from compiler.util.progress import progress, say
+    from compiler.tuning.layer_space import spaces_of
+    from compiler.util.progress import log, progress
     from hw.config import load_target
 
-    claim(args, "out")
+    check_files(args, "out")
     conditions = HardwareProfile(
         load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
     )
     journal = CalibrationJournal(journal_path(conditions, args.seed), conditions.key, args.seed)
     if journal.samples:
-        say(f"continuing with {len(journal.samples)} measurements from {journal.path}")
+        log(f"continuing with {len(journal.samples)} measurements from {journal.path}")
     with progress("training"):  # measuring has its own progress line
-        found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, say)
+        found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, log)
     path = args.out or model_path(conditions)
     whole = {
         "target": Path(args.target).stem,

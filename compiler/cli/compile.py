@@ -1,13 +1,17 @@
 """`mla compile`: compiles a model to a file that can be run without the compiler."""
 
 import argparse
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.exit_status import warn, warnings
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, claim, integer, size
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, check_files, integer, size
 from compiler.util.files import report, write_output
+from compiler.util.tables import counted
 
 if TYPE_CHECKING:
     from compiler.cache.model_source import ModelSource
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from compiler.trace import CompilationTrace
 
 SUMMARY = "compile a model to a .mla file"
-#: Largest batch: all samples of a batch are in memory at once.
+#: Maximum batch size, since all samples of a batch are in memory at once.
 MAX_BATCH = 4096
 EXAMPLE = "mla compile network.tflite -o network.mla --target n8"
 
@@ -49,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    """Add the options shared by all verbs that compile."""
+    """Add the options shared by all verbs that compile models."""
     parser.add_argument("--strict", action="store_true", help="fail if an operator would run on the host")
     parser.add_argument(
         "--rounding",
@@ -124,7 +128,7 @@ def add_dispatch(parser: argparse.ArgumentParser) -> None:
 
 
 def batches(text: str) -> tuple[int, ...]:
-    """Argument type: batch sizes, `B,B,...`."""
+    """Parse an argument: batch sizes, `B,B,...`."""
     return tuple(integer(1, MAX_BATCH)(part) for part in text.split(","))
 
 
@@ -133,17 +137,18 @@ def compile_model(
     schedule: "Schedule | None" = None,
     graph: "Graph | None" = None,
     record: "CompilationTrace | None" = None,
+    target: str | None = None,
 ) -> "CompiledNetwork":
-    """Compile a model file, or its graph, with the options of `add_compile` and `--seed`."""
+    """Compile a model file, or its graph, with the options of `add_compile`; `target` replaces `--target`."""
     from compiler.api import compile
     from compiler.util.progress import progress
 
     use_cache = record is None and not args.no_cache
     source, options = source_of(args, graph, use_cache)
-    with progress(f"compiling {args.model.name}"):
+    with progress(f"compiling {args.model.name}"), _named_options():
         return compile(
             source,
-            args.target,
+            target or args.target,
             rounding=options.rounding,
             schedule=schedule,
             strict=options.strict,
@@ -160,6 +165,36 @@ def compile_model(
         )
 
 
+@contextmanager
+def _named_options() -> Iterator[None]:
+    """Replace an argument name of `compiler.compile` at the start of a message by the name of the option."""
+    from hw.errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        if re.match(r"(skip|batch|batches)\b", str(error)):
+            raise InputError(f"--{error}") from None
+        raise
+
+
+def _check_limits(args: argparse.Namespace) -> None:
+    """Raise InputError if a limit of on-chip memory is too small for the target."""
+    from compiler.options import MemoryLimits
+    from hw.config import load_target
+    from hw.errors import InputError
+
+    config = load_target(args.target)
+    for option, limits in (
+        ("--sp-limit", MemoryLimits(sp_bytes=args.sp_limit)),
+        ("--acc-limit", MemoryLimits(acc_bytes=args.acc_limit)),
+    ):
+        try:
+            limits.within(config)
+        except InputError as error:
+            raise InputError(f"{option}: {error}") from None
+
+
 def source_of(
     args: argparse.Namespace, graph: "Graph | None" = None, use_cache: bool = False
 ) -> "tuple[ModelSource, CompileOptions]":
@@ -170,6 +205,8 @@ def source_of(
     from compiler.frontends.torch_module import is_reference
     from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 
+    if "target" in vars(args):
+        _check_limits(args)
     example = None
     if graph is None and is_reference(args.model):
         example = first_sample(args.calibrate or vars(args).get("input"))
@@ -228,8 +265,9 @@ def read_schedule(path: Path) -> "Schedule":
     from compiler.util.files import read_input
     from hw.errors import InputError
 
+    data = read_input(path)
     try:
-        return Schedule.from_json(read_input(path).decode())
+        return Schedule.from_json(data.decode())
     except UnicodeDecodeError as error:
         raise InputError(f"{path} must be UTF-8 text: {error.reason}") from None
     except InputError as error:
@@ -240,11 +278,17 @@ def run(args: argparse.Namespace) -> int:
     """Compile and write the output files."""
     from compiler.cli.run_report import memory_lines
     from compiler.quantize.report import summary
-    from compiler.runtime.package.writer import to_bytes
+    from compiler.runtime.package.writer import SUFFIX, to_bytes
     from compiler.runtime.program_text import listing
-    from compiler.runtime.report import memory_use
+    from compiler.runtime.run_report import memory_use
+    from hw.errors import InputError
 
-    claim(args, "output", "save_schedule", "listing")
+    check_files(args, "output", "save_schedule", "listing")
+    device = args.output.exists() and not args.output.is_file()  # such as /dev/null
+    if args.output.suffix.lower() != SUFFIX and not device:
+        raise InputError(
+            f"--output: {args.output} must end in {SUFFIX}, by which the other commands recognize a compiled network"
+        )
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)
     write_output(args.output, to_bytes(network))
     report_provenance(args, network)
@@ -260,7 +304,7 @@ def run(args: argparse.Namespace) -> int:
         "dram": {
             "latency": args.dram_latency,
             "bytes_per_cycle": args.dram_bytes_per_cycle or network.config.n,
-            "used": True,  # for scheduling; the file runs with any DRAM timing
+            "used": True,  # used for scheduling; the file runs with any DRAM timing
         },
         "layers": len(network.infos),
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],
@@ -274,8 +318,8 @@ def run(args: argparse.Namespace) -> int:
         "warnings": warnings(),
     }
     text = (
-        f"{len(network.infos)} layers in {len(programs)} programs of "
-        f"{sum(len(program.words) for program in programs):,} words; "
+        f"{counted(len(network.infos), 'layer')} in {counted(len(programs), 'program')} of "
+        f"{counted(sum(len(program.words) for program in programs), 'word')}; "
         f"{sum(code.memory for code in network.codes):,} bytes of DRAM"
     )
     lines = [f"runs on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]

@@ -1,14 +1,14 @@
-"""`mla completion`: a script that lets a shell complete verbs and options."""
+"""`mla completion`: a script that lets a shell complete commands and options."""
 
 import argparse
 
-SUMMARY = "print a script that completes verbs and options in a shell"
+SUMMARY = "print a script that completes commands and options in a shell"
 EXAMPLE = 'eval "$(mla completion bash)"'
 SHELLS = ("bash", "zsh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"{' or '.join(SHELLS)}")
 
 

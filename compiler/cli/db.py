@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_db, add_json, claim
+from compiler.cli.options import add_db, add_json, check_files
 from compiler.util.files import atomic_output, report
+from compiler.util.tables import counted
 
 if TYPE_CHECKING:
     from compiler.profile.measurement import HardwareProfile
@@ -47,11 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, export or import."""
+    """Show, export or import entries of the database."""
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
-    claim(args, *(["file"] if args.action == "export" else []))
+    check_files(args, *(["file"] if args.action == "export" else []))
     if args.action != "import" and isinstance(args.db, Path) and not args.db.exists():
         raise InputError(f"--db: there is no database {args.db}")
     with TuningDatabase(args.db, read_only=args.action != "import") as database:
@@ -60,10 +61,14 @@ def run(args: argparse.Namespace) -> int:
             report(document, _table(document), args.json)
         elif args.action == "export":
             with atomic_output(args.file) as path:
-                print(f"{database.export(path):,} entries written")
+                print(_entries(database.export(path)) + " written")
         else:
-            print(f"{database.import_(args.file):,} entries added")
+            print(_entries(database.import_(args.file)) + " added")
     return 0
+
+
+def _entries(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
 
 
 def _document(found: "DatabaseSummary") -> dict[str, Any]:
@@ -98,8 +103,9 @@ def _machine(conditions: "HardwareProfile") -> dict[str, Any]:
 
 def _table(document: dict[str, Any]) -> str:
     lines = [
-        f"{document['profiles']:,} profiles, {document['trials']:,} trials, {document['programs']:,} programs, "
-        f"{document['executions']:,} executions"
+        ", ".join(
+            counted(document[f"{noun}s"], noun) for noun in ("profile", "trial", "program", "execution")
+        )
     ]
     for each in document["searched"]:
         machine = each["machine"]
@@ -111,6 +117,6 @@ def _table(document: dict[str, Any]) -> str:
             )
         best = "none measured" if each["cycles"] is None else f"best {each['cycles']:,} cycles"
         lines.append(
-            f"model {each['subgraph'][:DIGEST_DIGITS]} on {where}: {each['trials']:,} trials, {best}"
+            f"model {each['subgraph'][:DIGEST_DIGITS]} on {where}: {counted(each['trials'], 'trial')}, {best}"
         )
     return "\n".join(lines)

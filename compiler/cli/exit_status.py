@@ -10,11 +10,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from compiler.cli.options import release
+from compiler.cli.options import unwatch_files
 from hw.errors import MlaError
 
 INTERRUPTED = 128 + signal.SIGINT
 FAILED = 1
+#: Packages of this project; a missing module in one of them is a defect.
+_OWN_PACKAGES = ("hw", "cosim", "compiler")
 
 
 def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
@@ -33,9 +35,9 @@ def _unwinding_signals() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Connect standard streams that were closed at start, as those of daemons are, to the null device.
+    """Connect standard streams that were closed at start, like those of daemons, to the null device.
 
-    Otherwise the next opened file would get the descriptor of a standard stream, and messages would go into it.
+    Otherwise the next opened file would get the descriptor of a standard stream, and messages would be written to it.
     """
     for descriptor in range(3):
         try:
@@ -45,7 +47,7 @@ def open_standard_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  stays open, as the stream would
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  remains open, like the stream
 
 
 def run_to_status(name: str, work: Callable[[], int]) -> int:
@@ -68,24 +70,30 @@ def run_to_status(name: str, work: Callable[[], int]) -> int:
         try:
             return _flushed(work)
         except MlaError as error:
-            _say(f"{name}: {error}")
+            _log(f"{name}: {error}")
             return error.exit_status
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", *_OWN_PACKAGES):
+                raise
+            _log(f"{name}: the package {package} is missing; see mla doctor")
+            return FAILED
         except KeyboardInterrupt:
-            _say(f"{name}: interrupted")
+            _log(f"{name}: interrupted")
             return INTERRUPTED
         except BrokenPipeError:  # the reader of the pipe has exited (`| head`)
             return FAILED
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            _say(f"{name}: {error.strerror or error}{where}")
+            _log(f"{name}: {error.strerror or error}{where}")
             return FAILED
         finally:
             _drop_unwritten_output()
-            release()
+            unwatch_files()
 
 
 def _flushed(work: Callable[[], int]) -> int:
-    """Call `work` and flush its output; OSError if that fails."""
+    """Call `work` and flush its output; raise OSError if flushing fails."""
     try:
         status = work()
     except SystemExit as leaving:
@@ -103,7 +111,7 @@ def _flush_output() -> None:
         raise OSError(error.errno, error.strerror, "standard output") from error
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     """Write a line to standard error; a failure to write is ignored."""
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)
@@ -137,7 +145,7 @@ _recorder = _Recorder()
 
 @contextmanager
 def recorded_warnings() -> Iterator[None]:
-    """Record the warnings of one command for `warnings`; discards those of the previous command."""
+    """Record the warnings of one command for `warnings`; discard those of the previous command."""
     _recorder.messages.clear()
     root = logging.getLogger()
     root.addHandler(_recorder)

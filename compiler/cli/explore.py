@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, claim
+from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, check_files
 from compiler.util.files import report
+from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T,T,...",
         type=_targets,
         required=True,
-        help="targets to compare; values as for --target of the other verbs",
+        help="targets to compare; values as for --target of the other commands",
     )
     parser.add_argument(
         "--device",
@@ -66,13 +67,15 @@ def _targets(text: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile and run on each target; status 1 if the model fits none or outputs differ."""
+    """Compile and run the model on each target; return status 1 if it fits no target or outputs differ."""
     from compiler.cli.inputs import read_samples
+    from compiler.cli.run import warn_about_clock
     from compiler.runtime.package.writer import SUFFIX
-    from compiler.util.progress import say
+    from compiler.util.progress import log
     from hw.config import load_target
 
-    claim(args)
+    check_files(args)
+    warn_about_clock(args)
     configs = {name: load_target(name) for name in args.targets}
     if args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is compiled for one target: explore needs the model itself")
@@ -80,11 +83,11 @@ def run(args: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     samples: Sequence[Sample] | None = None
     for number, (name, config) in enumerate(configs.items(), 1):
-        say(f"{name} ({number} of {len(configs)}): compiling")
+        log(f"{name} ({number} of {len(configs)}): compiling")
         try:
-            network = compile_model(argparse.Namespace(**vars(args) | {"target": name}), graph=graph)
+            network = compile_model(args, graph=graph, target=name)
         except InputError as error:
-            say(f"{name}: {error}")
+            log(f"{name}: {error}")
             rows.append(_row(name, config) | dict.fromkeys(_MEASURED) | {"reason": str(error)})
             continue
         if samples is None:
@@ -108,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(name: str, config: "MlaConfig") -> dict[str, Any]:
-    """Return the fields of a target that need no run."""
+    """Return the fields of a target for which no run is needed."""
     memories = {
         "sp_bytes": config.sp_bytes,
         "acc_bytes": config.acc_bytes,
@@ -129,17 +132,17 @@ def _measured(
     """Run all samples on one target and return the measured fields."""
     from compiler.cache.content_store import ContentStore
     from compiler.runtime.device import open_device
-    from compiler.runtime.report import back_to_back, document, run_samples
-    from compiler.util.progress import say
+    from compiler.runtime.run_report import back_to_back, document, run_samples
+    from compiler.util.progress import log
 
-    def log(text: str) -> None:
-        say(f"{name}: {text}")
+    def log_named(text: str) -> None:
+        log(f"{name}: {text}")
 
     rate = args.dram_bytes_per_cycle or network.config.n
     in_flight = back_to_back(network, len(samples))
-    with open_device(network, args.device, in_flight, args.dram_latency, rate, log) as device:
+    with open_device(network, args.device, in_flight, args.dram_latency, rate, log_named) as device:
         proofs = None if args.no_cache else ContentStore()
-        result = run_samples(device, network, samples, log, steadily=False, proofs=proofs)
+        result = run_samples(device, network, samples, log_named, steadily=False, proofs=proofs)
     found = document(network, result, rate)
     cycles, energy = found["cycles_per_sample"], found["energy_uj"]
     clock: float | None = args.clock
@@ -160,14 +163,14 @@ def _table(document: dict[str, Any]) -> str:
     fitting = [row for row in document["targets"] if row["reason"] is None]
     cells = [_HEADINGS, *(_cells(row) for row in fitting)] if fitting else []
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [f"{document['model']}, {document['samples']} samples, figures per sample"]
+    lines = [f"{document['model']}, {counted(document['samples'], 'sample')}, figures per sample"]
     for first, *others in cells:
         columns = (f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True))
         lines.append("  ".join([f"{first:<{widths[0]}}", *columns]))
     lines += [f"{row['target']}: cannot run: {row['reason']}" for row in document["targets"] if row["reason"]]
     if document["outputs_equal"]:
         hashes = ", ".join(f"{name} sha256 {text[:16]}" for name, text in fitting[0]["outputs"].items())
-        lines.append(f"outputs are equal on {len(fitting)} targets: {hashes}")
+        lines.append(f"outputs are equal on {counted(len(fitting), 'target')}: {hashes}")
     elif fitting:
         lines += [
             f"outputs differ: {row['target']}: {name} sha256 {text[:16]}"

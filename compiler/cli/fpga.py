@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from compiler.cli.options import add_json, claim, integer
+from compiler.cli.options import add_json, check_files, integer
 from compiler.util.files import report
 
 SUMMARY = "synthesize, place and route the chip for a board and write its bitstream"
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build; status 1 if the worst placement misses the clock of the board."""
+    """Build the bitstream; return status 1 if the worst placement misses the clock of the board."""
     from hw.boards.board import find_board
     from hw.boards.flow import build
     from hw.boards.report import format_report
@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
     folder = args.output or Path("build") / board.name
     if args.json and args.json != "-" and Path(args.json).resolve().parent == folder.resolve():
         raise InputError(f"{args.json} must be outside {folder}, which the build manages")
-    claim(args)
+    check_files(args)
     config = load_target(args.target or board.name)
-    result = build(board, config, seeds=args.seeds, folder=folder, progress=_say)
+    result = build(board, config, seeds=args.seeds, folder=folder, progress=_log)
     report(result.to_document(), format_report(result), args.json)
     return 0 if result.meets_clock else 1
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     """Print a line of progress."""
     print(f"fpga: {text}", file=sys.stderr, flush=True)

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Find fusion opportunities, predict and measure their gains, report."""
+    """Find fusion opportunities, predict and measure their gains, and print the report."""
     from dataclasses import replace
 
     from compiler.cli.compile import source_of
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.fusion.engine import FusionEngine
     from compiler.tuning.measure.measurer import Measurer
-    from compiler.util.progress import progress, say
+    from compiler.util.progress import log, progress
     from hw.config import load_target
 
     source, options = source_of(args)
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.trials and found:
         with (
             progress("measuring"),
-            Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer,
+            Measurer(source.graph, conditions, options, 1, args.seed, log) as measurer,
         ):
             measured = _measured(measurer, now, found[: args.trials])
     whole = head(args, "rtl", conditions.rate) | _document(engine, now, sites, found, measured)
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measured(measurer: "Measurer", now: "Schedule", options: "list[FusionOption]") -> dict[str, int | str]:
-    """Return cycles, or the reason of rejection, by schedule."""
+    """Return the cycles, or the reason for rejection, by schedule."""
     from compiler.profile.measurement import Rejected
 
     first = measurer.baseline()
@@ -91,7 +91,7 @@ def _measured(measurer: "Measurer", now: "Schedule", options: "list[FusionOption
     out: dict[str, int | str] = {now.to_json(): first.cycles}
     for option, result in zip(options, results, strict=True):
         wrong = result.reason if isinstance(result, Rejected) else "wrong outputs"
-        usable = not isinstance(result, Rejected) and result.believable
+        usable = not isinstance(result, Rejected) and result.valid
         out[option.schedule.to_json()] = result.cycles if usable else wrong  # type: ignore[union-attr]
     return out
 
@@ -137,7 +137,7 @@ def _option(option: "FusionOption", measured: dict[str, int | str]) -> dict[str,
 
 
 def _table(document: dict[str, Any], *, show_all: bool) -> str:
-    """Format one line per opportunity: by decreasing predicted gain, then the impossible ones."""
+    """Format one line per opportunity: possible ones by decreasing predicted gain, then impossible ones."""
     first = document["measured_cycles"]
     lines = [
         f"{document['model']} on {document['target']}: {document['predicted_cycles']:,} cycles predicted"
@@ -162,11 +162,11 @@ def _table(document: dict[str, Any], *, show_all: bool) -> str:
                 f"{best['what']}{more}{why}",
             ]
         )
-    refused = [site for site in document["sites"] if not site["possible"]]
-    rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in refused if show_all]
+    impossible = [site for site in document["sites"] if not site["possible"]]
+    rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in impossible if show_all]
     lines.append(format_table(_COLUMNS, rows))
-    if refused and not show_all:
-        lines.append(f"{len(refused)} more are impossible (--all lists the reasons)")
+    if impossible and not show_all:
+        lines.append(f"{len(impossible)} more are impossible (--all lists the reasons)")
     return "\n".join(lines)
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_memory, add_seed, add_target, claim
-from compiler.util.files import write_output
+from compiler.cli.options import add_memory, add_seed, add_target, check_files
+from compiler.cli.parser import did_you_mean
+from compiler.util.files import print_text, write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ SUMMARY = "print or draw a model at any stage of the compiler"
 EXAMPLE = "mla graph network.onnx --stage scheduled --format svg -o network.svg"
 
 _FORMATS = ("text", "dot", "svg", "json")
+#: Format by suffix of the output file.
+_SUFFIXES = {"": "text", ".txt": "text", ".text": "text", ".dot": "dot", ".svg": "svg", ".json": "json"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,28 +47,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the stage, or write it to a file."""
+    from compiler.passes import FORMER_NAMES
     from compiler.visualize.formats import FORMATS
     from compiler.visualize.graphs.stages import STAGES, view_of
 
-    if args.stage is not None and args.stage not in STAGES:
-        raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}")
-    claim(args, "output")
+    named = FORMER_NAMES.get(args.stage, args.stage)
+    if named is not None and named not in STAGES:
+        near = did_you_mean(args.stage, STAGES)
+        raise InputError(f"--stage must be one of {', '.join(STAGES)}, not {shown(named)}{near}")
+    check_files(args, "output")
     form = _format(args)
-    if args.stage is None and form == "text":
+    if named is None and form == "text":
         text = str(_read(args))
     else:
-        stage = args.stage or "imported"
+        stage = named or "imported"
         text = FORMATS[form](view_of(_record(args, stage), stage))
     if args.output:
         write_output(args.output, text.rstrip("\n").encode() + b"\n")
     else:
-        print(text.rstrip("\n"))
+        print_text(text.rstrip("\n"))
     return 0
 
 
 def _format(args: argparse.Namespace) -> str:
-    suffix = args.output.suffix.lstrip(".").lower() if args.output else ""
-    return args.format or (suffix if suffix in _FORMATS else "text")
+    if args.format or not args.output:
+        return args.format or "text"
+    suffix = args.output.suffix.lower()
+    if suffix not in _SUFFIXES:
+        suffixes = ", ".join(filter(None, _SUFFIXES))
+        raise InputError(f"{args.output}: the suffix must be {suffixes} or absent unless --format is given")
+    return _SUFFIXES[suffix]
 
 
 def _read(args: argparse.Namespace) -> "Graph":
@@ -80,13 +91,14 @@ def _read(args: argparse.Namespace) -> "Graph":
 def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":
     """Record the stages up to `stage`; early ones do not compile the model, so that failing models can be shown."""
     from compiler.cli.compile import compile_model
+    from compiler.options import DramTiming
     from compiler.passes import simplify
-    from compiler.trace import CompilationTrace, Dram
+    from compiler.trace import CompilationTrace
     from compiler.visualize.graphs.stages import EARLY
     from hw.config import load_target
 
     graph = _read(args)
-    dram = Dram(args.dram_latency, args.dram_bytes_per_cycle)
+    dram = DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
     record = CompilationTrace(load_target(args.target), args.rounding or "reference", dram)
     if stage in EARLY:
         record.graphs["imported"] = graph

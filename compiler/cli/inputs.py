@@ -1,4 +1,4 @@
-"""Reading of input samples for a model: .npy and .npz files, images, sound, or random."""
+"""Reading of input samples for a model from .npy and .npz files, images and audio, or random samples."""
 
 import io
 import math
@@ -82,7 +82,7 @@ class StoredArray:
         return math.prod(shape) * self.dtype.itemsize
 
     def read(self, count: int) -> NDArray:
-        """Return the first `count` samples, or all if there are fewer; ValueError if the file is truncated."""
+        """Return the first `count` samples, or all if there are fewer; raises ValueError if the file is truncated."""
         size = self.byte_count(count)
         data = self.data.read(size)
         if len(data) < size:
@@ -108,7 +108,10 @@ class ArrayFile:
 
     def __init__(self, path: "Path | io.BytesIO", file: IO[bytes], stack: ExitStack) -> None:
         self._path = path
-        self.named = file.read(len(_MAGIC_ZIP)) == _MAGIC_ZIP
+        magic = file.read(len(_MAGIC_ZIP))
+        if not magic:
+            raise InputError(f"{path}: is empty")
+        self.named = magic == _MAGIC_ZIP
         file.seek(0)
         if not self.named:
             self.arrays = {"": _header(file)}
@@ -151,12 +154,12 @@ def open_arrays(path: "Path | io.BytesIO") -> Iterator[ArrayFile]:
     Parameters
     ----------
     path : Path or BytesIO
-        Path of the file, or its contents in memory (`str` of it names the file in messages).
+        Path of the file, or its contents in memory (its `str` names the file in messages).
 
     Raises
     ------
     InputError
-        On opening or inside the `with` block: the file cannot be read, is damaged, or holds Python objects.
+        On opening or inside the `with` block, if the file cannot be read, is damaged, or contains Python objects.
     """
     try:
         with ExitStack() as stack:
@@ -205,7 +208,7 @@ _FULL_SCALE = 32768
 
 
 def read_image(path: Path, tensor: Tensor, scale: tuple[float, float] | None) -> NDArray:
-    """Read one sample from a .png with 8 bits per channel and the size of the input.
+    """Read one sample from a .png file with 8 bits per channel and the size of the input.
 
     Parameters
     ----------
@@ -301,9 +304,7 @@ def _scaled(
         if q is not None and q.whole:
             low, high = ((end - offset - q.zero_point[0]) * q.scale[0] for end in (0, 255))
             meaning = f", to the model {low:.4g}..{high:.4g}"
-        taken = (
-            f"{tensor.dtype} {-offset}..{255 - offset}{meaning} (--input-scale MEAN,STD for other numbers)"
-        )
+        taken = f"{tensor.dtype} {-offset}..{255 - offset}{meaning} (--input-scale MEAN,STD for other values)"
         print(f"{path}: pixels 0..255 are {taken}", file=sys.stderr)
         return stored
     mean, std = scale or _UNIT
@@ -318,12 +319,12 @@ def _scaled(
 
 
 def read_sound(path: Path, tensor: Tensor) -> NDArray[np.float32]:
-    """Read one sample from a 16-bit mono .wav of the length of the input, as float32 in -1..1.
+    """Read one sample from a 16-bit mono .wav with the length of the input, as float32 in -1..1.
 
     Parameters
     ----------
     path : Path
-        Path of the sound file.
+        Path of the audio file.
     tensor : Tensor
         Input tensor: a waveform, with one dimension larger than 1.
 
@@ -383,12 +384,12 @@ def read_samples(
     path : Path or None
         .npy for a model with one input, .npz with one array per input; the first axis indexes samples, the others
         are the shape of the input (a leading 1 may be omitted). Floating-point values for a quantized input are
-        quantized. A .png or .wav file holds one sample (`compiler.cli.inputs`). None: one seeded random sample, with a
-        warning.
+        quantized. A .png or .wav file contains one sample (`compiler.cli.inputs`). None: one seeded random sample, with
+        a warning.
     limit : int or None
         Maximum number of samples to read; None reads all.
     network : CompiledNetwork or None
-        Network that random samples are valid for, and whose rounding mode quantizes floating-point values.
+        Network for which random samples are valid, and whose rounding mode quantizes floating-point values.
     scale : (float, float) or None
         MEAN and STD of `--input-scale`, for the pixels of a .png.
 
@@ -443,12 +444,12 @@ def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
 
 
 def first_sample(path: Path | None) -> Sample | NDArray | None:
-    """Return the first sample of a file as a batch of one: an array, or arrays by name; None without a file.
+    """Return the first sample of a file as a batch of one: an array, or arrays by name; None if `path` is None.
 
     Raises
     ------
     InputError
-        The file cannot be read, or holds no samples.
+        The file cannot be read, or contains no samples.
     """
     if path is None:
         return None
@@ -489,7 +490,7 @@ def _check_single(path: "Path | io.BytesIO", tensors: Sequence[Tensor]) -> None:
 
 
 def _check(path: "Path | io.BytesIO", tensor: Tensor, array: StoredArray | NDArray) -> None:
-    """Raise InputError unless an array holds samples of a tensor, or floating-point values to quantize for it."""
+    """Raise InputError unless an array contains samples of a tensor, or floating-point values to quantize for it."""
     inner = tensor.shape[1:] if tensor.shape and tensor.shape[0] == 1 else tensor.shape
     fits = len(array.shape) >= 1 and array.shape[1:] in (tensor.shape, inner)
     if not fits or (array.dtype != tensor.dtype and not _convertible(tensor, array)):
@@ -500,12 +501,12 @@ def _check(path: "Path | io.BytesIO", tensor: Tensor, array: StoredArray | NDArr
 
 
 def _convertible(tensor: Tensor, array: StoredArray | NDArray) -> bool:
-    """Return whether an array holds floating-point values for a quantized tensor."""
+    """Return whether an array contains floating-point values for a quantized tensor."""
     return array.dtype.kind == "f" and tensor.meaning != ""
 
 
 def _media(path: Path, tensors: Sequence[Tensor], scale: tuple[float, float] | None) -> Sample:
-    """Return the sample of an image or sound file."""
+    """Return the sample of an image or audio file."""
     _check_single(path, tensors)
     (tensor,) = tensors
     return {

@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 
 from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.llm_eval import DEFAULT_MACHINE
 from compiler.cli.llm_sample import ANSWER_TYPES
-from compiler.cli.options import add_json, add_memory, add_renamed, add_seed, add_target, claim, integer
+from compiler.cli.options import add_json, add_memory, add_renamed, add_seed, add_target, check_files, integer
 
 SUMMARY = "train, sample or evaluate the language model that writes schedules and micro-programs"
 EXAMPLE = "mla llm sample network.tflite --answers 8"
@@ -19,21 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_train(
         actions.add_parser(
             "train",
-            help="train a model on measurements (needs the extra torch)",
+            help="train a language model on measurements (needs the extra torch)",
             epilog="example: mla llm train --out model.safetensors",
         )
     )
     _add_sample(
         actions.add_parser(
             "sample",
-            help="print samples of the model for a network",
+            help="sample answers of the language model about a network",
             epilog="example: mla llm sample network.tflite --answers 8",
         )
     )
     _add_eval(
         actions.add_parser(
             "eval",
-            help="compare the model with other search methods on held-out layers",
+            help="compare the language model with other search methods on held-out layers",
             epilog="example: mla llm eval --layers 4",
         )
     )
@@ -137,7 +138,7 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=integer(1, 4096),
         default=16,
-        help="trials of the model (default: %(default)s)",
+        help="trials of the language model (default: %(default)s)",
     )
     add_renamed(
         parser,
@@ -157,8 +158,8 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine",
         metavar="NAME",
-        default="usual",
-        help="hardware configuration of the corpus, or a held-out one (default: %(default)s)",
+        default=DEFAULT_MACHINE,
+        help="hardware configuration of the training corpus, or a held-out one (default: %(default)s, alias usual)",
     )
     parser.add_argument(
         "--seeds",
@@ -199,5 +200,5 @@ def run(args: argparse.Namespace) -> int:
     """Train, sample or evaluate."""
     from compiler.cli import llm_eval, llm_sample, llm_train
 
-    claim(args, *(["out"] if args.action == "train" else []))
+    check_files(args, *(["out"] if args.action == "train" else []))
     return {"train": llm_train.run, "sample": llm_sample.run, "eval": llm_eval.run}[args.action](args)

@@ -13,44 +13,49 @@ if TYPE_CHECKING:
     from compiler.llm.evaluate.race import Raced
     from compiler.llm.evaluate.sample_quality import Sampled
 
+#: Default of `--machine`, and the name of this configuration in the corpus and in reports.
+DEFAULT_MACHINE, _CORPUS_NAME = "default", "usual"
+
 
 def run(args: argparse.Namespace) -> int:
-    """Run all searches, compare and report."""
+    """Run all searches, compare them and print the report."""
     from compiler.cli.llm_sample import model_of
     from compiler.cli.search import method_name
     from compiler.llm.data.held_out import HELD_OUT, MACHINES
     from compiler.llm.evaluate.race import held_out_points, race
     from compiler.llm.evaluate.sample_quality import GROUP_SIZE, figures, sampled
     from compiler.tuning.measure.measurer import Measurer
-    from compiler.tuning.search.methods import LLM, METHODS
-    from compiler.util.progress import say
+    from compiler.tuning.search.registry import LLM, METHODS
+    from compiler.util.progress import log
 
     baselines = [method_name(name) for name in args.methods.split(",") if name]
     for name in baselines:
         if name not in METHODS:
             raise InputError(f"--methods must be among {', '.join(METHODS)}, not {name!r}")
-    if args.machine not in MACHINES:
-        raise InputError(f"--machine must be one of {', '.join(map(repr, MACHINES))}, not {args.machine!r}")
+    machine_name = _CORPUS_NAME if args.machine == DEFAULT_MACHINE else args.machine
+    if machine_name not in MACHINES:
+        names = ", ".join(repr(DEFAULT_MACHINE if each == _CORPUS_NAME else each) for each in MACHINES)
+        raise InputError(f"--machine must be one of {names}, not {args.machine!r}")
     if 0 < args.samples < GROUP_SIZE:
         raise InputError(f"--samples must be 0 or at least {GROUP_SIZE}, not {args.samples}")
-    model, machine = model_of(args), MACHINES[args.machine]
+    model, machine = model_of(args), MACHINES[machine_name]
     trials: dict[str, int] = {LLM: args.trials}
     for name in baselines:
         trials[name] = args.baseline_trials
     points = held_out_points(
-        machine.conditions.config.n, args.seed, machine, shapes=args.machine not in HELD_OUT
+        machine.conditions.config.n, args.seed, machine, shapes=machine_name not in HELD_OUT
     )
     raced: list[Raced] = []
     answers: list[Sampled] = []
     for point in islice(points, args.layers):
         with Measurer(point.graph(), machine.conditions, machine.options, 1, args.seed) as measurer:
-            raced.append(race(measurer, point, model, trials, args.seeds, args.temperature, say))
+            raced.append(race(measurer, point, model, trials, args.seeds, args.temperature, log))
             if args.samples:
                 answers.append(
                     sampled(measurer, point.family, model, args.samples, args.seed, args.temperature)
                 )
     whole = {
-        "machine": args.machine,
+        "machine": machine_name,
         "seeds": args.seeds,
         "trials": trials,
         "layers": [_row(each) for each in raced],
@@ -85,9 +90,9 @@ def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
 
 
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
-    """Return geometric mean ratios of the model's cycles after one and all trials to the final cycles of baselines."""
+    """Return geometric means of the model's cycles after one and all trials, relative to the baselines' final ones."""
     from compiler.llm.evaluate.race import mean_ratio
-    from compiler.tuning.search.methods import LLM
+    from compiler.tuning.search.registry import LLM
 
     return [
         {

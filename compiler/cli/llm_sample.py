@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.generators.generator import GeneratorTask
     from compiler.tuning.measure.measurer import Measurer
-    from compiler.util.progress import say
+    from compiler.util.progress import log
     from hw.config import load_target
 
     model = model_of(args)
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     conditions = HardwareProfile(
         load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
     )
-    with Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer:
+    with Measurer(source.graph, conditions, options, 1, args.seed, log) as measurer:
         prepared, schedule = measurer.prepared, measurer.first.schedule
         if args.layer is not None and args.layer not in schedule.layers:
             names = ", ".join(map(repr, schedule.layers))
@@ -59,14 +59,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest]]":
-    """Yield the requests with the cycles of the layer or program that each is about.
+    """Yield each request with the cycles of the layer or program to which it refers.
 
     Raises
     ------
     InputError
         No program of the network is editable.
     """
-    from compiler.llm.assembly.program_request import ProgramRequest
+    from compiler.llm.generate.program_request import ProgramRequest
     from compiler.llm.generate.requests import Edits, Schedules
     from compiler.llm.tokens.layer_prompt import Programs, subjects_of
 
@@ -75,9 +75,9 @@ def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest
             yield sum(subject.where.values()), Schedules(task, name, subject)
         return
     programs = Programs(task)
-    if not programs.pieces:
+    if not programs.programs:
         raise InputError("--ask: no program of the network is a straight-line sequence of commands")
-    for piece in programs.pieces:
+    for piece in programs.programs:
         yield piece.cycles(task.measured), (Edits if ask == _EDITS else ProgramRequest)(programs, piece)
 
 
@@ -119,18 +119,18 @@ def _answered(
     grammar = None if args.unconstrained else request.grammar
     answers: list[SampledAnswer] = []
     try:
-        question = request.question(profile=profile)
+        prompt = request.prompt(profile=profile)
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
             count = min(request.answers_per_draw, args.answers - len(answers))
-            answers += draw(model, LANGUAGE, question, grammar, count, rng, args.temperature)
-    except ValueError as error:  # a size without a token, or more tokens than the context holds
+            answers += draw(model, LANGUAGE, prompt, grammar, count, rng, args.temperature)
+    except ValueError as error:  # a size has no token, or the prompt exceeds the context
         raise InputError(f"{what} {request.about!r} cannot be expressed as a prompt: {error}") from None
     return {
         what: request.about,
         "cycles": cycles,
-        "question": question,
+        "question": prompt,
         "answers": [
-            {"words": list(each.words), "log_likelihood": each.likelihood, "complete": each.complete}
+            {"words": list(each.tokens), "log_likelihood": each.likelihood, "complete": each.complete}
             for each in answers
         ],
     }
@@ -149,7 +149,7 @@ CONTEXT_TOKENS, CALIBRATION_TEXTS = 128, 8
 
 @dataclass(frozen=True)
 class OnMachine:
-    """A model on the accelerator, compared with the same model on the host.
+    """Model on the accelerator, compared with the same model on the host.
 
     Parameters
     ----------
@@ -168,12 +168,12 @@ class OnMachine:
     def statistics(self) -> tuple[dict[str, Any], list[str]]:
         """Return the statistics as JSON fields and as lines of text."""
         chip, tally = self.chip, self.meter.tally
-        rate = 1e6 * chip.words / max(chip.cycles, 1)
-        found = {"words": chip.words, "cycles": chip.cycles, "words_per_million_cycles": rate}
-        found |= {"compared": tally.words, "same": tally.same}
+        rate = 1e6 * chip.tokens / max(chip.cycles, 1)
+        found = {"words": chip.tokens, "cycles": chip.cycles, "words_per_million_cycles": rate}
+        found |= {"compared": tally.tokens, "same": tally.same}
         text = (
-            f"{chip.words:,} tokens processed on {self.target} in {chip.cycles:,} cycles, {rate:.2f} per million "
-            f"cycles; the host predicts the same token for {tally.same} of {tally.words}"
+            f"{chip.tokens:,} tokens processed on {self.target} in {chip.cycles:,} cycles, {rate:.2f} per million "
+            f"cycles; the host predicts the same token for {tally.same} of {tally.tokens}"
         )
         return {"machine": found}, [text]
 
@@ -188,7 +188,7 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
     from compiler.llm.model.accelerated import ChipGpt
     from compiler.llm.tokens.vocabulary import LANGUAGE
     from compiler.options import DramTiming
-    from compiler.util.progress import building, say
+    from compiler.util.progress import building, log
     from cosim.rtl.rtl_device import RtlDevice
     from hw.config import MlaConfig, load_target
 
@@ -198,9 +198,9 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
         rate = dram.bytes_per_cycle or config.n
         return RtlDevice(config, size, latency=dram.latency, bytes_per_cycle=rate, monitor=building)
 
-    say("quantizing and compiling the language model")
+    log("quantizing and compiling the language model")
     known = [LANGUAGE.encode(text) for text in texts(CALIBRATION_TEXTS)]
-    chip = ChipGpt(model, load_target(args.target), opened, CONTEXT_TOKENS, known, args.answers, dram, say)
+    chip = ChipGpt(model, load_target(args.target), opened, CONTEXT_TOKENS, known, args.answers, dram, log)
     try:
         yield OnMachine(chip, AgreementMeter(chip, model), Path(args.target).stem)
     finally:

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, write the model and report."""
+    """Train the model, write it and print the report."""
     from compiler.llm.data.examples import CORPUS
     from compiler.llm.data.journal import read
     from compiler.llm.model.weights import load_extended, save
-    from compiler.util.progress import say
+    from compiler.util.progress import log
 
     try:
         from compiler.llm.training.pretrain import default_plan, train
@@ -24,14 +24,14 @@ def run(args: argparse.Namespace) -> int:
         if (error.name or "").split(".")[0] != "torch":
             raise
         raise InputError("training needs PyTorch: make setup EXTRAS=torch") from None
-    walks = [walk for file in args.corpus or [CORPUS] for walk in read(file)]
+    trajectories = [trajectory for file in args.corpus or [CORPUS] for trajectory in read(file)]
     start = None if args.start is None else load_extended(args.start, args.seed)
     plan = replace(
         default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape),
         profile=not args.without_profile,
         want=not args.no_target_token,
     )
-    found = train(walks, plan, args.checkpoints, say, start)
+    found = train(trajectories, plan, args.checkpoints, log, start)
     with atomic_output(args.out) as path:
         save(found.model, path, found.about)
     whole = {"model": str(args.out), "bytes": args.out.stat().st_size} | found.about

@@ -1,6 +1,7 @@
 """Entry point of `mla`: runs a verb and returns the exit status.
 
-0 done, 1 the work failed, 2 bad usage or bad input, 130 interrupted, 143 terminated.
+The exit status is 0 on success, 1 if the work failed, 2 for bad usage or bad input, 130 if interrupted, and 143 if
+terminated.
 """
 
 import sys
@@ -11,7 +12,7 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `mla` with the given arguments (default: the process's) and return the exit status."""
+    """Run `mla` with the given arguments (default: those of the process) and return the exit status."""
     try:
         # Imported here so that Ctrl-C during the import is caught.
         import logging
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return BAD_USAGE
             args = parser.parse_args(given)
             root = logging.getLogger()
-            # Not basicConfig: the handler that records warnings for reports is there already.
+            # Not basicConfig, since the handler that records warnings for reports is already installed.
             if not any(isinstance(handler, logging.StreamHandler) for handler in root.handlers):
                 root.addHandler(logging.StreamHandler(sys.stderr))
                 root.setLevel(logging.INFO if args.verbose else logging.WARNING)

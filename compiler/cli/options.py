@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.util.files import check_output
-from hw.config import target_names
+from hw.config import DEFAULT_TARGET, target_names
 from hw.errors import InputError, shown
 
 #: Limits of the DRAM model in cycles and in bytes per cycle.
@@ -56,7 +56,7 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
 
 
 def frequency(text: str) -> float:
-    """Argument type: a clock frequency in MHz."""
+    """Parse an argument: a clock frequency in MHz."""
     try:
         value = float(text)
     except ValueError:
@@ -69,7 +69,7 @@ def frequency(text: str) -> float:
 
 
 def add_clock(parser: argparse.ArgumentParser) -> None:
-    """Add `--clock`; pass its value to `compiler.runtime.report.document`."""
+    """Add `--clock`; pass its value to `compiler.runtime.run_report.document`."""
     parser.add_argument(
         "--clock",
         metavar="MHZ",
@@ -78,11 +78,9 @@ def add_clock(parser: argparse.ArgumentParser) -> None:
     )
 
 
-#: Default target.
-TARGET = "n16"
-
-
-def add_target(parser: argparse.ArgumentParser, default: str | None = TARGET, default_text: str = "") -> None:
+def add_target(
+    parser: argparse.ArgumentParser, default: str | None = DEFAULT_TARGET, default_text: str = ""
+) -> None:
     """Add `--target`, for `hw.config.load_target`; `default_text` describes the default in the help."""
     parser.add_argument(
         "--target",
@@ -131,7 +129,7 @@ def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
 
 
 def _scale(text: str) -> tuple[float, float]:
-    """Argument type: `MEAN,STD`."""
+    """Parse an argument: `MEAN,STD`."""
     try:
         mean, std = (float(part) for part in text.split(","))
     except ValueError:
@@ -142,7 +140,7 @@ def _scale(text: str) -> tuple[float, float]:
 
 
 def size(text: str) -> tuple[str, int]:
-    """Argument type: `NAME=N`, the size of a named dimension."""
+    """Parse an argument: `NAME=N`, the size of a named dimension."""
     name, _, number = text.rpartition("=")
     if not name or not (number.isascii() and number.isdigit() and len(number) < 19 and int(number)):
         raise argparse.ArgumentTypeError(f"must be NAME=N, N at least 1, not {shown(text)}")
@@ -150,7 +148,7 @@ def size(text: str) -> tuple[str, int]:
 
 
 def bound(text: str) -> tuple[str, int | float | bool | Path]:
-    """Argument type: `NAME=VALUE`, the value of an input: a number, true, false, or a .npy file."""
+    """Parse an argument: `NAME=VALUE`, the value of an input: a number, true, false, or a .npy file."""
     name, _, value = text.partition("=")
     if not name or not value:
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {shown(text)}")
@@ -180,7 +178,7 @@ def add_db(parser: argparse.ArgumentParser, default_text: str) -> None:
 
 
 def _database(text: str) -> str | Path:
-    """Argument type: a URL, or the path of a file."""
+    """Parse an argument: a URL, or the path of a file."""
     if not text:
         raise argparse.ArgumentTypeError("must be a file, or a URL such as postgresql://USER@HOST/NAME")
     return text if "://" in text else Path(text)
@@ -198,12 +196,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON (- for standard output)")
 
 
-#: Output files of the running verb.
-_claimed: list[Path] = []
+#: Output files of the running verb; opening one for reading is an error.
+_watched: list[Path] = []
 
 
-def claim(args: argparse.Namespace, *options: str) -> None:
-    """Reject unwritable or conflicting output files, and watch for later reads of them.
+def check_files(args: argparse.Namespace, *options: str) -> None:
+    """Reject output files that are unwritable or conflict with other files, and watch for attempts to read them.
 
     Parameters
     ----------
@@ -215,19 +213,19 @@ def claim(args: argparse.Namespace, *options: str) -> None:
     Raises
     ------
     InputError
-        As `check_outputs`; until `release` is called, also from any attempt to open an output file for reading.
+        As in `check_outputs`; until `unwatch_files` is called, also on an attempt to open an output file for reading.
     """
     values = vars(args)
     written = [values[name] for name in options]
     others = (value for name, value in values.items() if name not in options)
     check_outputs(written, _paths(others), values.get("json"))
     _watch_files()
-    _claimed[:] = _all(written, values.get("json"))
+    _watched[:] = _all(written, values.get("json"))
 
 
-def release() -> None:
+def unwatch_files() -> None:
     """Stop watching the output files; called when the verb has ended."""
-    _claimed.clear()
+    _watched.clear()
 
 
 def check_outputs(
@@ -277,15 +275,15 @@ def _overwriting(path: Path) -> InputError:
     return InputError(f"{path} is an input: the output must be another file")
 
 
-def _refuse_to_read(event: str, args: tuple[Any, ...]) -> None:
-    """Audit hook that raises InputError if an output file is opened for reading."""
-    if event != "open" or not _claimed or args[2] & os.O_ACCMODE == os.O_WRONLY:
+def _reject_read(event: str, args: tuple[Any, ...]) -> None:
+    """Raise InputError if an output file is opened for reading; called as an audit hook."""
+    if event != "open" or not _watched or args[2] & os.O_ACCMODE == os.O_WRONLY:
         return
     try:
         opened = os.stat(_source(args[0]))  # noqa: PTH116 - it may be a file descriptor
     except (OSError, ValueError, TypeError):
-        return  # opening it will raise the error
-    for path in _claimed:
+        return  # opening the file will raise the error
+    for path in _watched:
         if path.is_file() and os.path.samestat(opened, path.stat()):
             raise _overwriting(path)
 
@@ -299,4 +297,4 @@ def _source(opened: Any) -> Any:
 @cache
 def _watch_files() -> None:
     """Install the audit hook once; hooks cannot be removed."""
-    sys.addaudithook(_refuse_to_read)
+    sys.addaudithook(_reject_read)

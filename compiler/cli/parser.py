@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Report unknown arguments in the parser of the verb, which can suggest its own options."""
+        """Parse arguments; report unknown ones through the parser of the verb, which can suggest its options."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [
@@ -93,7 +93,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="show versions and the cache folder, and exit"
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     for name in VERBS:
         module = importlib.import_module(f"compiler.cli.{name}")
         verb = verbs.add_parser(

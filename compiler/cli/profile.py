@@ -7,9 +7,17 @@ from typing import Any
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.exit_status import warnings
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
+from compiler.cli.options import (
+    add_clock,
+    add_json,
+    add_memory,
+    add_samples,
+    add_seed,
+    add_target,
+    check_files,
+)
 from compiler.util.files import report, write_output
-from compiler.util.tables import Column, figures, format_table
+from compiler.util.tables import Column, counted, figures, format_table
 
 SUMMARY = "run a model on the simulated chip and show where its cycles are spent"
 EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
@@ -34,17 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, run with the probe, report."""
+    """Compile the model, run it with the probe, and print the report."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
     from compiler.cli.run import head, named, network_of
-    from compiler.profile.trace import spans, trace_json
+    from compiler.profile.perfetto_trace import spans, trace_json
     from compiler.runtime.device import open_rtl
-    from compiler.runtime.report import back_to_back, document, run_samples
-    from compiler.util.progress import say
+    from compiler.runtime.run_report import back_to_back, document, run_samples
+    from compiler.util.progress import log
     from compiler.visualize.profile_page import page
 
-    claim(args, "trace", "report")
+    check_files(args, "trace", "report")
     network = network_of(args)
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     rate = args.dram_bytes_per_cycle or network.config.n
@@ -52,13 +60,13 @@ def run(args: argparse.Namespace) -> int:
     in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_rtl(network, in_flight, args.dram_latency, rate, say, probe=probe) as device,
+        open_rtl(network, in_flight, args.dram_latency, rate, log, probe=probe) as device,
     ):
         result = run_samples(
             device,
             network,
             samples,
-            say,
+            log,
             recorder=device if probe else None,
             proofs=None if args.no_cache else ContentStore(),
             rate=rate,
@@ -97,7 +105,7 @@ def table(document: Mapping[str, Any]) -> str:
     columns = [Column("layer", shrinks=True), *figures("cycles", "floor", *causes), Column("bound by")]
     return "\n".join(
         [
-            f"{document['model']} on {document['target']}, {document['samples']} samples",
+            f"{document['model']} on {document['target']}, {counted(document['samples'], 'sample')}",
             format_table(columns, rows, total=True),
             f"utilization {document['utilization']:.1%}; layerwise lower bound {document['floor_layerwise_cycles']:,} "
             f"cycles; {document['dram_bytes_read']:,} bytes read, {document['dram_bytes_written']:,} written; "
@@ -112,7 +120,7 @@ def _share(cycles: int, total: int) -> str:
 
 
 def memory_in_use(memory: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes in use by memory name, from the JSON field `memory`; memories whose peak is unknown are omitted."""
+    """Return bytes in use by memory name, from the JSON field `memory`; memories with an unknown peak are omitted."""
     peaks = {name: memory[name]["peak_bytes"] for name in ("scratchpad", "accumulator")}
     return {"DRAM": memory["dram"]["total"]} | {
         name: peak for name, peak in peaks.items() if peak is not None

@@ -1,4 +1,4 @@
-"""Helpers of verbs that take a program: its file, operands and windows, and the location of a rejected instruction."""
+"""Helpers of verbs that take a program: file, operands and windows, and the location of a rejected instruction."""
 
 import argparse
 from pathlib import Path
@@ -37,7 +37,7 @@ def add_call(parser: argparse.ArgumentParser) -> None:
 
 
 def number(text: str) -> int:
-    """Argument type: an integer in Python notation, such as 64 or 0x40."""
+    """Parse an argument: an integer in Python notation, such as 64 or 0x40."""
     try:
         return int(text, 0)
     except ValueError:
@@ -45,7 +45,7 @@ def number(text: str) -> int:
 
 
 def span(text: str) -> tuple[int, int]:
-    """Argument type: `START:LENGTH`, a range of the 4 GiB address space."""
+    """Parse an argument: `START:LENGTH`, a range of the 4 GiB address space."""
     first, _, length = text.partition(":")
     start, size = number(first), number(length)
     if start < 0 or size < 1 or start + size > _ADDRESSES:
@@ -88,7 +88,7 @@ def read_program(path: Path) -> "Program":
 
 
 def in_program(error: "ValidationError", programs: "list[Program]", paths: list[Path]) -> str:
-    """Return file, line and text of the instruction that an error is about, among single programs."""
+    """Return file, line and text of the instruction at which an error occurred, among single programs."""
     from hw.isa.disassembler import instruction
 
     index = next((index for index, each in enumerate(programs) if each.name == error.program), 0)

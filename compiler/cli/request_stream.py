@@ -17,7 +17,8 @@ from compiler.cli.exit_status import warn
 from compiler.cli.inputs import Sample, read_samples
 from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.server.request import RequestSource
+from compiler.serving.request import RequestSource
+from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
 STDIN = Path("-")
@@ -29,7 +30,7 @@ def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSo
     """Return the source of requests, at most `--requests` of them.
 
     A file has samples along the first axis, as for `mla run`, and is repeated if more requests are wanted. Standard
-    input has such a file, or one JSON line per request: an array, or arrays by input name. Without `--input` the
+    input contains such a file, or one JSON line per request: an array, or arrays by input name. Without `--input` the
     samples are random.
 
     Raises
@@ -42,7 +43,7 @@ def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSo
         return RequestSource(itertools.islice(_from_stdin(network, lines), args.requests), lines.ready)
     if args.input is None:
         count = args.requests or 1
-        warn(f"no --input: using {count} random samples (seed {args.seed})")
+        warn(f"no --input: using {counted(count, 'random sample')} (seed {args.seed})")
         return RequestSource(_random_requests(network, args.seed, count))
     samples = read_samples(network.sample, args.input, args.requests, args.seed, network)
     return RequestSource(itertools.islice(itertools.cycle(samples), args.requests or len(samples)))

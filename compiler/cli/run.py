@@ -15,10 +15,18 @@ from compiler.cli.compile import (
     report_provenance,
     warn_about_quality,
 )
-from compiler.cli.exit_status import warnings
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target, claim
+from compiler.cli.exit_status import warn, warnings
+from compiler.cli.options import (
+    add_clock,
+    add_json,
+    add_memory,
+    add_samples,
+    add_seed,
+    add_target,
+    check_files,
+)
 from compiler.util.files import report, write_output
-from compiler.util.progress import say
+from compiler.util.progress import log
 
 if TYPE_CHECKING:
     from compiler.runtime.compiled import CompiledNetwork
@@ -49,29 +57,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, run, report."""
+    """Compile the model, run it and print the report."""
     import numpy as np
 
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
     from compiler.cli.run_report import show_outputs, table, top_classes
     from compiler.runtime.device import open_device
-    from compiler.runtime.report import back_to_back, document, run_samples
+    from compiler.runtime.run_report import back_to_back, document, run_samples
 
-    claim(args, "out")
+    check_files(args, "out")
+    warn_about_clock(args)
     network = network_of(args)
     for each in network.host:
-        say(f"runs on the host: {each.node} ({each.op}): {each.reason}")
+        log(f"runs on the host: {each.node} ({each.op}): {each.reason}")
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     report_provenance(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
     in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_device(network, args.device, in_flight, args.dram_latency, rate, say) as device,
+        open_device(network, args.device, in_flight, args.dram_latency, rate, log) as device,
     ):
         proofs = None if args.no_cache else ContentStore()
-        result = run_samples(device, network, samples, say, proofs=proofs, rate=rate)
+        result = run_samples(device, network, samples, log, proofs=proofs, rate=rate)
     whole = head(args, args.device, rate) | document(network, result, rate, args.clock)
     whole["warnings"] = warnings()
     if args.out:
@@ -87,6 +96,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def warn_about_clock(args: argparse.Namespace) -> None:
+    """Warn that `--clock` has no effect on a device without a clock."""
+    if args.device == "golden" and args.clock is not None:
+        warn("the golden model has no clock: --clock is ignored")
+
+
 def network_of(args: argparse.Namespace) -> "CompiledNetwork":
     """Read a compiled network, or compile a model; warn about quantization quality."""
     network = _network_of(args)
@@ -95,11 +110,15 @@ def network_of(args: argparse.Namespace) -> "CompiledNetwork":
 
 
 def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
+    from compiler.frontends.model import check_suffix
+    from compiler.frontends.torch_module import is_reference
     from compiler.lowering.partition import check_strict
     from compiler.runtime.package.writer import SUFFIX, read_package
     from hw.errors import InputError
 
     if args.model.suffix.lower() != SUFFIX:
+        if not is_reference(args.model):
+            check_suffix(args.model, compiled=True)
         return compile_model(args)
     if args.calibrate:
         raise InputError(f"{args.model} is already compiled: --calibrate applies to float models")
@@ -135,7 +154,7 @@ def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
 
 
 def check_machine(path: Path, network: "CompiledNetwork", target: str) -> None:
-    """Raise InputError if a compiled network is for another configuration than the target."""
+    """Raise InputError if a compiled network was compiled for another configuration than that of the target."""
     from hw.config import load_target
     from hw.errors import InputError
 

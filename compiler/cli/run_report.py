@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from compiler.ir.tensor import Tensor
 from compiler.quantize.report import summary
-from compiler.util.tables import Column, figures, format_table
+from compiler.util.tables import Column, counted, figures, format_table
 
 
 def clock_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return one line with time and power; none without `--clock` or if cycles were not measured."""
+    """Return one line with time and power; return no line without `--clock` or if cycles were not measured."""
     if document["milliseconds"] is None:
         return []
     host = ", excluding host operators" if document["host_ops"] else ""
@@ -45,14 +45,16 @@ def _peak(use: Mapping[str, Any]) -> str:
 def table(document: Mapping[str, Any]) -> str:
     """Format the cycles per layer, then totals, outputs and memory use."""
     lines = [
-        f"{document['model']} on {document['target']} ({document['device']}), {document['samples']} samples",
+        f"{document['model']} on {document['target']} ({document['device']}), "
+        f"{counted(document['samples'], 'sample')}",
     ]
     if document["cycles"] is None:
         lines += [f"  {short_name(layer)}" for layer in document["layers"]]
     else:
         lines += _cycles(document) + clock_lines(document)
     lines += [
-        f"{each['program']} ran {each['runs']} times, {'otherwise' if each['guard'] is None else 'if ' + each['guard']}"
+        f"{each['program']} ran {counted(each['runs'], 'time')}, "
+        f"{'otherwise' if each['guard'] is None else 'if ' + each['guard']}"
         for each in document.get("variants", ())
     ]
     lines += [
@@ -124,7 +126,7 @@ def show_outputs(tensors: Sequence[Tensor], outputs: Mapping[str, NDArray]) -> l
     Parameters
     ----------
     tensors : sequence of Tensor
-        Outputs of the model; their quantization gives the real values of integers.
+        Outputs of the model; their quantization determines the values that integers represent.
     outputs : dict of array
         Values by output name; the first axis indexes samples.
     """

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.options import integer
 from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Prices, SpendingLimits, fields_of
-from compiler.tuning.generators.library import GENERATORS
-from compiler.tuning.search.methods import GENERATORS_METHOD, LLM, METHODS
+from compiler.tuning.generators.registry import GENERATORS
+from compiler.tuning.search.registry import GENERATORS_METHOD, LLM, METHODS
 from compiler.util.plugin_registry import Registry, is_reference
+from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.llm.generate.author import LanguageModelGenerator
+    from compiler.llm.language_model_generator import LanguageModelGenerator
 
-#: Further names of search methods. Reports and the database use the original names.
+#: Aliases of search methods; reports and the database use the original names.
 _METHOD_ALIASES = {"model": "hpm"}
 _CLASS = "module:Class"
 
@@ -35,7 +36,7 @@ class _Names(Iterable[str]):
 
 
 def method_name(text: str) -> str:
-    """Argument type: the name of a search method, with aliases resolved."""
+    """Parse an argument: the name of a search method, with aliases resolved."""
     return _METHOD_ALIASES.get(text, text)
 
 
@@ -85,7 +86,7 @@ MIN_CONTEXT_TOKENS, MIN_ANSWER_TOKENS = 1024, 64
 
 def add_endpoint(parser: argparse.ArgumentParser) -> None:
     """Add the options of `--method llm`; options that are not given are None."""
-    group = parser.add_argument_group(f"language model of --method {LLM}")
+    group = parser.add_argument_group(f"options for the language model of --method {LLM}")
     group.add_argument(
         "--endpoint",
         metavar="URL",
@@ -141,8 +142,8 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "LanguageModelGenerator | None":
-    """Return the language model of the options or the built-in one; None if the method is not `llm`.
+def generator_of(args: argparse.Namespace, say: Callable[[str], None]) -> "LanguageModelGenerator | None":
+    """Return the language model that the options specify, or the built-in one; None if the method is not `llm`.
 
     Raises
     ------
@@ -157,9 +158,9 @@ def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Language
         return None
     from compiler.llm.generate.lm_generator import language_model
 
-    author = language_model(endpoint, say)
-    author.check()
-    return author
+    generator = language_model(endpoint, say)
+    generator.check()
+    return generator
 
 
 def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
@@ -171,9 +172,10 @@ def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
     option = next(option for option, name in every.items() if name in given).replace("_", "-")
     if args.method != LLM:
         raise InputError(f"--{option} requires --method {LLM}")
-    for name in ("url", "model"):
-        if name not in given:
-            raise InputError(f"--{option} needs --endpoint URL and --endpoint-model NAME")
+    missing = {"url": "--endpoint URL", "model": "--endpoint-model NAME"}
+    needed = [text for name, text in missing.items() if name not in given]
+    if needed:
+        raise InputError(f"--{option} needs {' and '.join(needed)}")
     limits = SpendingLimits(**{name: given.pop(name) for name in _LIMITS if name in given})
     return Endpoint(limits=limits, **given)
 
@@ -182,14 +184,15 @@ def spending_table(document: dict[str, Any]) -> str:
     """Return one line about usage and cost from the document of a language model."""
     cost = "" if document["cost"] is None else f", cost {document['cost']:g}"
     return (
-        f"{document['model']}: {document['requests']} requests, {document['input_tokens']:,} input tokens and "
-        f"{document['output_tokens']:,} output tokens in {document['seconds']:.1f} s{cost}; "
-        f"{document['candidates']} candidates, {document['better']} better"
+        f"{document['model']}: {counted(document['requests'], 'request')}, "
+        f"{document['input_tokens']:,} input tokens and {document['output_tokens']:,} output tokens in "
+        f"{document['seconds']:.1f} s{cost}; "
+        f"{counted(document['candidates'], 'candidate')}, {document['better']} better"
     )
 
 
 def _number(text: str) -> float:
-    """Argument type: a number above 0."""
+    """Parse an argument: a number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -200,7 +203,7 @@ def _number(text: str) -> float:
 
 
 def _prices(text: str) -> Prices:
-    """Argument type: `IN,OUT`."""
+    """Parse an argument: `IN,OUT`."""
     try:
         before, after = text.split(",")
         return Prices(float(before), float(after))
@@ -209,7 +212,7 @@ def _prices(text: str) -> Prices:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """Argument type: a JSON object."""
+    """Parse an argument: a JSON object."""
     try:
         return fields_of(text)
     except InputError as error:

@@ -15,19 +15,19 @@ from compiler.cli.options import (
     add_renamed,
     add_seed,
     add_target,
-    claim,
+    check_files,
     integer,
 )
-from compiler.cli.search import add_endpoint, add_method, author_of, check_method
+from compiler.cli.search import add_endpoint, add_method, check_method, generator_of
 from compiler.util.files import write_output, write_report
 from hw.errors import shown
 
 if TYPE_CHECKING:
+    from compiler.online_tuning.observers import ServingHistory
+    from compiler.online_tuning.search_worker import SearchJob
+    from compiler.online_tuning.serve import Change
     from compiler.options import DramTiming
     from compiler.runtime.compiled import CompiledNetwork
-    from compiler.serve.observers import ServingHistory
-    from compiler.serve.search_worker import SearchJob
-    from compiler.serve.serve import Change
 
 SUMMARY = "run a model on a stream of inputs, with optional online tuning"
 EXAMPLE = "mla serve network.tflite --input images.npy --adapt"
@@ -122,11 +122,11 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cache.content_store import ContentStore
     from compiler.cli.request_stream import requests_of
     from compiler.cli.run import named
-    from compiler.serve.observers import JsonLines, ServingHistory, ServingObserver, ServingProgress
-    from compiler.serve.serve import Serving, open_machine, serve
-    from compiler.util.progress import progress, say
+    from compiler.online_tuning.observers import JsonLines, ServingHistory, ServingObserver, ServingProgress
+    from compiler.online_tuning.serve import Serving, open_machine, serve
+    from compiler.util.progress import log, progress
 
-    claim(args, "out", "profile", "picture")
+    check_files(args, "out", "profile", "picture")
     _check(args)
     check_method(args)
     network, job = _network(args)
@@ -145,11 +145,11 @@ def run(args: argparse.Namespace) -> int:
     clocked = args.device == "rtl"
     listeners: list[ServingObserver] = [history := ServingHistory(clocked=clocked)]
     if clocked:
-        say("opening the simulated chip")
+        log("opening the simulated chip")
     with named(args.model), _lines(args) as stream, open_machine(serving, args.device) as device:
         listeners.append(JsonLines(stream, clocked=clocked))
         try:
-            if not args.out:  # the lines on standard output are progress enough
+            if not args.out:  # lines on standard output already show the progress
                 return serve(serving, device, requests, listeners)
             with progress(f"serving {args.model.name}", args.requests, "requests") as task:
                 return serve(serving, device, requests, [*listeners, ServingProgress(task, clocked=clocked)])
@@ -162,7 +162,8 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
     from compiler.cli.run import head
     from compiler.visualize.svg.charts import draw_serving
 
-    print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
+    if history.cycles:  # without results, an error follows
+        print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
     if args.picture:
         picture = draw_serving(network.name, history.cycles, history.events)
         write_output(args.picture, picture.encode())
@@ -199,7 +200,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is already compiled: --adapt needs the model itself")
-    for name in ("trials_per_request", "adapt_from", "schedule", "db", "endpoint", "generator"):
+    endpoint = [name for name in vars(args) if name.startswith("endpoint")]
+    for name in ("trials_per_request", "adapt_from", "schedule", "db", "method", "generator", *endpoint):
         if vars(args)[name] is not None and not args.adapt:
             raise InputError(f"--{name.replace('_', '-')} requires --adapt")
     if args.picture and args.device == "golden":
@@ -218,14 +220,14 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
     """Return the initial network, and the search job with `--adapt`."""
     from compiler.cli.compile import read_schedule, source_of
     from compiler.cli.run import network_of
+    from compiler.online_tuning.search_worker import SearchJob
     from compiler.pipeline import ModelCompiler
-    from compiler.serve.search_worker import SearchJob
-    from compiler.util.progress import say
+    from compiler.util.progress import log
     from hw.config import load_target
 
     if not args.adapt:
         return network_of(args), None
-    author = author_of(args, say)
+    generator = generator_of(args, log)
     source, options = source_of(args)
     job = SearchJob(
         source.graph,
@@ -234,7 +236,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
         args.method,
         seed=args.seed,
         db=args.db,
-        endpoint=author.endpoint if author else None,
+        endpoint=generator.endpoint if generator else None,
         generators=tuple(args.generator or ()),
     )
     schedule = read_schedule(args.schedule) if args.schedule else None
@@ -242,8 +244,8 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
 
 
 def _change(text: str) -> "Change":
-    """Argument type: `K:latency=CYCLES,bytes=RATE`; either field may be omitted."""
-    from compiler.serve.serve import Change
+    """Parse an argument: `K:latency=CYCLES,bytes=RATE`; either field may be omitted."""
+    from compiler.online_tuning.serve import Change
 
     at, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",")]

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, claim, integer
-from compiler.cli.search import add_endpoint, add_method, author_of, check_method, spending_table
+from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, check_files, integer
+from compiler.cli.search import add_endpoint, add_method, check_method, generator_of, spending_table
 from compiler.util.files import report, write_output
-from compiler.util.tables import Column, figures, format_table
+from compiler.util.tables import Column, counted, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.tuning.search.tuner import TuningResult
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="exclude this transformation (tiling, planes, chain, micro-program, ...) (repeatable)",
+        help="exclude this transformation (tiling, channel_blocks, chain, micro-program, ...) (repeatable)",
     )
     parser.add_argument(
         "--devices",
@@ -71,23 +71,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search and report."""
+    """Search for a schedule and print the report."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
-    from compiler.tuning.search.constraints import Constraints
+    from compiler.tuning.constraints import Constraints
     from compiler.tuning.search.tuner import rejection_reason
     from compiler.tuning_api import tune
-    from compiler.util.progress import progress, say
+    from compiler.util.progress import log, progress
     from hw.config import load_target
     from hw.errors import InputError
 
-    claim(args, "save_schedule")
+    check_files(args, "save_schedule")
     check_method(args)
     try:
         Constraints(frozenset(args.forbid))
     except InputError as error:
         raise InputError(f"--forbid: {error}") from None
-    author = author_of(args, say)
+    generator = generator_of(args, log)
 
     source, options = source_of(args)
     with (
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
         def on_trial(number: int, trial: Any, best: Any) -> None:
             what = rejection_reason(trial) or f"{trial.cost:,.0f}"
-            say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
+            log(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
             task.advance(number - task.done)
 
         tuned = tune(
@@ -114,21 +114,21 @@ def run(args: argparse.Namespace) -> int:
             database=database,
             devices=args.devices,
             cluster=args.cluster,
-            language_model=author,
+            language_model=generator,
             on_trial=on_trial,
-            log=say,
+            log=log,
         )
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
     rate = float(args.dram_bytes_per_cycle or load_target(args.target).n)
     whole = head(args, "rtl", rate) | _document(args, tuned)
-    whole |= {"endpoint": None if author is None else author.document()}
+    whole |= {"endpoint": None if generator is None else generator.document()}
     report(whole, _table(whole), args.json)
     return 0
 
 
 def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDatabase | None]":
-    """Open the database of `--db`; None with `--no-cache`."""
+    """Open the database of `--db`; return a context that yields None with `--no-cache`."""
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
@@ -175,9 +175,9 @@ def _table(document: dict[str, Any]) -> str:
     ]
     return (
         f"{format_table([Column(''), *figures('static compiler', 'best found', 'lower bound')], rows)}\n"
-        f"{document['trials']} trials ({document['method']}) closed {100 * closed:.1f}% of the gap to the lower "
-        f"bound; every output exact; {document['rejected']} candidates rejected\n"
-        f"{document['cache_hits']} measurements came from the database, "
-        f"{document['neighbour_schedules']} schedules were transferred from other hardware profiles"
+        f"{counted(document['trials'], 'trial')} ({document['method']}) closed {100 * closed:.1f}% of the gap to the "
+        f"lower bound; every output exact; {counted(document['rejected'], 'candidate')} rejected\n"
+        f"{counted(document['cache_hits'], 'measurement')} came from the database, "
+        f"{counted(document['neighbour_schedules'], 'schedule')} were transferred from other hardware profiles"
         + (f"\n{spending_table(asked)}" if asked else "")
     )

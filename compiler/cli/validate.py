@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.options import TARGET, add_json, add_target, claim, integer
+from compiler.cli.options import add_json, add_target, check_files, integer
 from compiler.cli.programs import add_call, in_network, in_program, read_program
 from compiler.util.files import report
+from hw.config import DEFAULT_TARGET
 from hw.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 SUMMARY = "prove that a micro-program is safe"
 EXAMPLE = "mla validate copy.mlap --operands 0x4000,0x8000,64 --window 0x4000:0x8000"
 
-_REFUSED = 1
+_REJECTED = 1
 _MAX_CALLS = 1 << 16
 
 
@@ -53,21 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--require-written",
         action="store_true",
-        help="refuse reads of on-chip memory that the program has not written",
+        help="reject reads of on-chip memory that the program has not written",
     )
-    add_target(parser, None, f"{TARGET}, or the target of a compiled network")
+    add_target(parser, None, f"{DEFAULT_TARGET}, or the target of a compiled network")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the statistics of the proof, or where and why it fails."""
+    """Print the statistics of the proof, or the instruction at which it fails, and the reason."""
     from compiler.runtime.package.writer import SUFFIX
     from hw.config import load_target
 
-    claim(args)
+    check_files(args)
     if args.program.suffix.lower() == SUFFIX:
         return _network(args)
-    return _program(args, load_target(args.target or TARGET))
+    return _program(args, load_target(args.target or DEFAULT_TARGET))
 
 
 def _network(args: argparse.Namespace) -> int:
@@ -86,10 +87,10 @@ def _network(args: argparse.Namespace) -> int:
     if args.target is not None:
         check_machine(args.program, network, args.target)
     try:
-        with progress(f"proving {args.program.name}"):
+        with progress(f"validating {args.program.name}"):
             reports = validate_network(network, samples=args.calls, require_written=args.require_written)
     except ValidationError as error:
-        return _refuse(args, error, in_network(error, network, args.program))
+        return _reject(args, error, in_network(error, network, args.program))
     stages = [{"stage": index, **found.to_json()} for index, found in reports.items()]
     text = "\n".join(f"stage {index}: {found}" for index, found in reports.items())
     report({"valid": True, "stages": stages}, text or "safe: nothing runs on the accelerator", args.json)
@@ -105,7 +106,7 @@ def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
     programs = [read_program(path) for path in paths]
     limit = {} if args.limit is None else {"limit": args.limit}
     try:
-        with progress(f"proving {args.program.name}"):
+        with progress(f"validating {args.program.name}"):
             found = validate(
                 config,
                 [MacroCall(programs[0], args.operands)] * args.calls,
@@ -115,12 +116,12 @@ def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
                 **limit,
             )
     except ValidationError as error:
-        return _refuse(args, error, in_program(error, programs, paths))
+        return _reject(args, error, in_program(error, programs, paths))
     report({"valid": True, **found.to_json()}, str(found), args.json)
     return 0
 
 
-def _refuse(args: argparse.Namespace, error: "ValidationError", where: str) -> int:
-    text = f"refused: {where}: {error.kind}: {error.reason}"
+def _reject(args: argparse.Namespace, error: "ValidationError", where: str) -> int:
+    text = f"rejected: {where}: {error.kind}: {error.reason}"
     report({"valid": False, "refusal": error.to_json()}, text, args.json)
-    return _REFUSED
+    return _REJECTED

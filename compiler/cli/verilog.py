@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.options import add_target, claim
+from compiler.cli.options import add_target, check_files
 from compiler.util.files import atomic_output
 
 SUMMARY = "write the Verilog of the chip"
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from hw.config import load_target
     from hw.verilog.writer import emit_verilog
 
-    claim(args, "output")
+    check_files(args, "output")
     config = load_target(args.target)
     what = f"generating the Verilog of the {config.n}x{config.n} chip"
     with atomic_output(args.output) as path, progress(what, seconds=EMIT_SECONDS):

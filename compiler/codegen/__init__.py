@@ -1,1 +1,1 @@
-"""From the steps of layers to programs: order, addresses, semaphores, loops, text of programs."""
+"""Code generation of programs from the steps of layers: order, addresses, semaphores, loops and emission."""

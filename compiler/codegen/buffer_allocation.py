@@ -1,4 +1,4 @@
-"""Addresses of circular buffers, none overlapping while in use, and the peak use of each memory."""
+"""Allocation of circular buffers, which do not overlap while in use, and the peak use of each memory."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Peak:
 
 
 def joint_peak(peaks: Iterable[Peak | None]) -> Peak | None:
-    """The peak of programs that do not run at the same time; None if one of them is not known."""
+    """Return the joint peak of programs that do not run at the same time; None if one of the peaks is unknown."""
     found = Peak(0, 0)
     for peak in peaks:
         if peak is None:
@@ -38,25 +38,25 @@ def joint_peak(peaks: Iterable[Peak | None]) -> Peak | None:
 
 
 def peak_use(config: MlaConfig, lives: Mapping[CircularBuffer, tuple[int, int]]) -> Peak:
-    """The peak of a command sequence.
+    """Return the peak use of a command sequence.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the target machine.
     lives : dict
-        First and last position in the sequence at which each ring is in use.
+        First and last position in the sequence at which each buffer is in use.
     """
     return Peak(_peak(lives, BufferMemory.SP), _peak(lives, BufferMemory.ACC) * _ACC_BYTES * config.n)
 
 
 def _peak(lives: Mapping[CircularBuffer, tuple[int, int]], memory: BufferMemory) -> int:
-    """Maximum total size of rings that are alive at the same time, in the memory's units."""
+    """Return the maximum total size of buffers that are live at the same time, in the memory's units."""
     changes: dict[int, int] = {}
-    for ring, (first, last) in lives.items():
-        if ring.memory == memory:
-            changes[first] = changes.get(first, 0) + ring.total
-            changes[last + 1] = changes.get(last + 1, 0) - ring.total
+    for buffer, (first, last) in lives.items():
+        if buffer.memory == memory:
+            changes[first] = changes.get(first, 0) + buffer.total
+            changes[last + 1] = changes.get(last + 1, 0) - buffer.total
     peak = used = 0
     for at in sorted(changes):
         used += changes[at]
@@ -65,18 +65,18 @@ def _peak(lives: Mapping[CircularBuffer, tuple[int, int]], memory: BufferMemory)
 
 
 class MemoryFullError(InputError):
-    """The buffers do not fit a memory of the machine.
+    """Error: the buffers do not fit a memory of the machine.
 
     Attributes
     ----------
-    memory : Memory
+    memory : BufferMemory
         Memory that is full.
     first, last : int
-        Positions in the command sequence between which too much is in use.
-    rings : tuple of str
-        Rings in use between these positions, longest lifetime first.
+        First and last position in the command sequence at which the memory is full.
+    buffers : tuple of str
+        Names of the buffers in use between these positions, by decreasing lifetime.
     layers : tuple of str
-        Layers that use these rings.
+        Names of the layers that use these buffers.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class MemoryFullError(InputError):
         memory: BufferMemory,
         first: int,
         last: int,
-        rings: tuple[str, ...],
+        buffers: tuple[str, ...],
         layers: tuple[str, ...] = (),
     ):
         super().__init__(message)
-        self.memory, self.first, self.last, self.rings, self.layers = memory, first, last, rings, layers
+        self.memory, self.first, self.last, self.buffers, self.layers = memory, first, last, buffers, layers
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ _BUCKET = 64
 
 
 class _Times:
-    """Allocations indexed by position in the command sequence, since few of a long sequence are live at one time."""
+    """Allocations indexed by position in the command sequence, because few are live at the same position."""
 
     def __init__(self) -> None:
         self.spans: dict[int, list[_Taken]] = {}
@@ -119,46 +119,46 @@ class _Times:
             self.spans.setdefault(span, []).append(taken)
 
     def between(self, first: int, last: int) -> list[_Taken]:
-        """Allocations that are live anywhere from the first to the last position."""
+        """Return the allocations that are live anywhere from the first to the last position."""
         spans = range(first // _BUCKET, last // _BUCKET + 1)
         return [
             taken
             for span in spans
             for taken in self.spans.get(span, ())
-            # Report a pair only in the first bucket that both are in.
+            # Return each allocation only for the first bucket that it shares with the range.
             if max(taken.first // _BUCKET, spans[0]) == span and taken.first <= last and first <= taken.last
         ]
 
 
-def plan(
+def allocate_buffers(
     config: MlaConfig,
     lives: Mapping[CircularBuffer, tuple[int, int]],
     users: Mapping[CircularBuffer, frozenset[int]],
 ) -> dict[CircularBuffer, int]:
-    """Start address of every on-chip ring; rings in DRAM are ignored.
+    """Return the start address of every on-chip buffer; buffers in DRAM are ignored.
 
-    Rings are placed in order of decreasing size. Banks that the ring's layers use for nothing else are preferred, then
-    banks without other live rings, then the lowest address that fits.
+    Buffers are placed in order of decreasing size. Banks that the layers of the buffer do not otherwise use are
+    preferred, then banks without other live buffers, then the lowest address that fits.
 
     Parameters
     ----------
     lives : dict
-        First and last position in the command sequence at which each ring is in use.
+        First and last position in the command sequence at which each buffer is in use.
     users : dict
-        Layers that access each ring, without those that only prefetch it.
+        Layers that access each buffer, except those that only prefetch into it.
 
     Raises
     ------
     MemoryFullError
-        They do not fit.
+        The buffers do not fit.
     """
     starts: dict[CircularBuffer, int] = {}
     for memory, sizes in _sizes(config).items():
-        rings = [ring for ring in lives if ring.memory == memory]
+        buffers = [buffer for buffer in lives if buffer.memory == memory]
         packed: set[CircularBuffer] = set()
         while True:
             try:
-                starts |= _place(rings, lives, users, sizes, packed)
+                starts |= _allocate(buffers, lives, users, sizes, packed)
                 break
             except _NoRoomError as error:
                 if error.here <= packed:
@@ -168,7 +168,7 @@ def plan(
 
 
 class _NoRoomError(Exception):
-    """A ring does not fit the gaps between those that are in use at the same time; tighter packing may succeed."""
+    """Error: a buffer does not fit between other live buffers; tighter packing may succeed."""
 
     def __init__(self, full: MemoryFullError, here: set[CircularBuffer]):
         super().__init__(str(full))
@@ -176,7 +176,7 @@ class _NoRoomError(Exception):
 
 
 def _sizes(config: MlaConfig) -> dict[BufferMemory, tuple[int, int, int]]:
-    """Capacity, size of a bank, alignment."""
+    """Return capacity, bank size and alignment of each on-chip memory, in units of the memory."""
     return {
         BufferMemory.SP: (config.sp_bytes, config.sp_bytes // config.sp_banks, config.n),
         BufferMemory.ACC: (config.acc_rows, config.acc_rows // config.acc_banks, 1),
@@ -185,36 +185,36 @@ def _sizes(config: MlaConfig) -> dict[BufferMemory, tuple[int, int, int]]:
     }
 
 
-def _place(
-    rings: list[CircularBuffer],
+def _allocate(
+    buffers: list[CircularBuffer],
     lives: Mapping[CircularBuffer, tuple[int, int]],
     users: Mapping[CircularBuffer, frozenset[int]],
     sizes: tuple[int, int, int],
     packed: set[CircularBuffer],
 ) -> dict[CircularBuffer, int]:
-    """Starts of rings; those of `packed` as low as they fit, whatever banks that are.
+    """Return the start addresses of buffers; those in `packed` are placed as low as possible, regardless of banks.
 
     Raises
     ------
     _NoRoomError
-        One does not fit.
+        A buffer does not fit.
     """
     capacity, bank, align = sizes
     starts: dict[CircularBuffer, int] = {}
     taken = _Times()
-    for ring in sorted(rings, key=lambda r: (-r.total, lives[r])):
-        first, last = lives[ring]
+    for buffer in sorted(buffers, key=lambda r: (-r.total, lives[r])):
+        first, last = lives[buffer]
         near = taken.between(first, last)
-        wide, soon = (capacity, 0) if ring in packed else (bank, _CONCURRENT_DISTANCE)
+        wide, soon = (capacity, 0) if buffer in packed else (bank, _CONCURRENT_DISTANCE)
         around = taken.between(max(first - soon, 0), last + soon)
-        start = _start(ring.total, users[ring], near, around, capacity, wide, align)
+        start = _start(buffer.total, users[buffer], near, around, capacity, wide, align)
         if start is None:
-            here = [r for r in rings if lives[r][0] <= last and first <= lives[r][1]]
+            here = [r for r in buffers if lives[r][0] <= last and first <= lives[r][1]]
             names = tuple(r.name for r in sorted(here, key=lambda r: lives[r][0] - lives[r][1]))
-            full = MemoryFullError(_message(ring, here, capacity), ring.memory, first, last, names)
+            full = MemoryFullError(_message(buffer, here, capacity), buffer.memory, first, last, names)
             raise _NoRoomError(full, set(here))
-        starts[ring] = start
-        taken.add(_Taken(start, start + ring.total, first, last, users[ring]))
+        starts[buffer] = start
+        taken.add(_Taken(start, start + buffer.total, first, last, users[buffer]))
     return starts
 
 
@@ -227,9 +227,10 @@ def _start(
     bank: int,
     align: int,
 ) -> int | None:
-    """Address of a ring among those live at the same time: in the fewest shared banks, then lowest.
+    """Return the lowest address with the fewest shared banks for a buffer among those live at the same time, or None.
 
-    Addresses of rings in use shortly before or after (`around`) are avoided, because one would wait for the other.
+    Addresses of buffers in use shortly before or after (`around`) are avoided, because accesses to one buffer would
+    wait for those to the other.
     """
     candidates = {0, *(-(-t.end // align) * align for t in around), *range(0, capacity, bank)}
     busy = _banks([t for t in near if t.users & users], bank)
@@ -253,9 +254,9 @@ def _banks(taken: list[_Taken], bank: int) -> set[int]:
     return {b for t in taken for b in range(t.start // bank, (t.end - 1) // bank + 1)}
 
 
-def _message(ring: CircularBuffer, here: list[CircularBuffer], capacity: int) -> str:
-    beside = sorted((r for r in here if r is not ring), key=lambda r: -r.total)
-    most = ", ".join(f"{r.name} {r.total}" for r in beside[:4])
-    return f"{ring.name} of {ring.total} does not fit {ring.memory.value} of {capacity}" + (
-        f" beside {most}" if most else ""
+def _message(buffer: CircularBuffer, here: list[CircularBuffer], capacity: int) -> str:
+    others = sorted((r for r in here if r is not buffer), key=lambda r: -r.total)
+    most = ", ".join(f"{r.name} {r.total}" for r in others[:4])
+    return f"{buffer.name} of {buffer.total} does not fit {buffer.memory.value} of {capacity}" + (
+        f" in addition to {most}" if most else ""
     )

@@ -1,4 +1,4 @@
-"""Producer-consumer tiling: a convolution hands its result to a depthwise one some blocks of channels at a time."""
+"""Producer-consumer tiling: a depthwise convolution reads the result of a convolution in groups of channel blocks."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -18,7 +18,7 @@ from hw.isa.enums import DTYPE_BYTES
 def streamed_layers(
     n: int, lowered: LoweredNetwork, schedules: Mapping[str, LayerSchedule]
 ) -> dict[int, int]:
-    """Numbers of the layers whose results are streamed in channel blocks, with the number of blocks at a time.
+    """Return the indices of the layers whose results are streamed in channel blocks, with the blocks per group.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def streamed_layers(
         if schedules[layer.name].stream_channel_blocks:
             why, group = _refused(n, lowered, schedules, number)
             if why:
-                raise InputError(f"schedule: layer {layer.name!r} cannot hand planes over: {why}")
+                raise InputError(f"schedule: layer {layer.name!r} cannot stream channel blocks: {why}")
             out[number] = group
     return out
 
@@ -38,31 +38,31 @@ def streamed_layers(
 def _refused(
     n: int, lowered: LoweredNetwork, schedules: Mapping[str, LayerSchedule], number: int
 ) -> tuple[str, int]:
-    """Reason why a layer's result cannot be streamed (empty if it can), and the number of blocks at a time."""
+    """Return the reason why a layer's result cannot be streamed (empty if it can), and the blocks per group."""
     layer, after = lowered.layers[number], lowered.layers[number + 1 : number + 2]
     if not isinstance(layer, ConvLayer) or layer.groups > 1 or layer.batch > 1:
-        return "it is no convolution of one group and one image", 0
+        return "it is not a convolution of one group and one image", 0
     why = _needed(lowered, layer)
     reader = after[0] if after else None
     if why or not isinstance(reader, DepthwiseLayer) or reader.x != layer.y:
-        return why or "no depthwise convolution right behind it reads it", 0
+        return why or "the next layer is not a depthwise convolution that reads it", 0
     mine, its = schedules[layer.name], schedules[reader.name]
     y = layer.shapes[layer.y]
     if DTYPE_BYTES[y.dtype] != 1 or mine.pixels_per_pass > 1 or mine.interleave or its.interleave:
-        return "it has wide elements, is computed together, or takes turns otherwise", 0
+        return "it has wide elements, packed pixels or an interleaved schedule", 0
     blocks = ceil_div(y.c, n)
     group = min(mine.columns, blocks)
     if mine.order != "channels" and group < blocks:
         return 'its order must be "channels"', 0
     if min(its.columns, blocks) != group or mine.stream_channel_blocks % group:
-        return "columns of both layers must be the same, and planes a multiple of them", 0
+        return "columns of both layers must be equal, and stream_channel_blocks a multiple of them", 0
     return "", group
 
 
 def _needed(lowered: LoweredNetwork, layer: Layer) -> str:
-    """Reason why a layer's whole result is needed at once; empty if it is not."""
+    """Return the reason why the whole result of a layer is needed at once; empty if it is not."""
     graph, name = lowered.graph, layer.y
-    others = (*lowered.views.values(), *(part.of for part in lowered.parts.values()))
+    others = (*lowered.views.values(), *(part.container for part in lowered.parts.values()))
     if name in graph.outputs or name in lowered.views or name in lowered.parts or name in others:
         return "its result has other uses"
     users = [each for each in lowered.layers if name in each.inputs]
@@ -70,20 +70,20 @@ def _needed(lowered: LoweredNetwork, layer: Layer) -> str:
 
 
 def layout_of(n: int, tensor: Tensor, image: Image, schedule: LayerSchedule) -> TensorLayout:
-    """Layout of a result that is streamed: one tile for each block of channels."""
-    ring = CircularBuffer(
+    """Return the layout of a streamed result: one tile for each block of channels."""
+    buffer = CircularBuffer(
         BufferMemory.SP,
         tensor.name,
         image.h * image.w * n,
         min(schedule.stream_channel_blocks, ceil_div(image.c, n)),
     )
-    return TensorLayout(ring, image.h, image.w, image.c, n, image.w * n, plane=n)
+    return TensorLayout(buffer, image.h, image.w, image.c, n, image.w * n, channel_block=n)
 
 
 def interleave_blocks(
     first: Sequence[TileStep], second: Sequence[TileStep], ahead: int
 ) -> list[tuple[int, TileStep]]:
-    """Steps of both layers (0, 1) group by group, the first one up to `ahead` groups further than the second."""
+    """Interleave the steps of both layers (0, 1) by groups; the first is up to `ahead` groups ahead."""
     groups = [
         [list(group) for _, group in groupby(steps, key=lambda step: step.block)] for steps in (first, second)
     ]

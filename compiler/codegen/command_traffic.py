@@ -1,22 +1,22 @@
-"""Bytes that a command moves, by the field that addresses them."""
+"""Number of bytes that a command transfers, by the field with their address."""
 
 from compiler.codegen.semaphores import Issued
 from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Unit
 
-#: Bytes of an accumulator's lane, of a table's entry.
+#: Number of bytes of an accumulator lane, and of a table entry.
 _SUM, _ENTRY = 4, 2
-#: Bytes of a parameter slot that hold something, for each lane.
+#: Used bytes of a parameter slot for each lane.
 _PARAMETER = 9
 
 
-#: Pseudo-field for the partial sums of earlier steps that MATRIX reads and adds to.
+#: Pseudo-field for partial sums of earlier steps, which MATRIX reads in order to accumulate.
 AGAIN = "again"
 
 
 def traffic(config: MlaConfig, command: Issued) -> dict[str, int]:
-    """Bytes by field. Rows of memories on the chip are N lanes wide, whatever is used of them."""
+    """Return the bytes by field; accesses to on-chip memories count whole rows of N lanes."""
     c = unpack_fields(command.unit, list(command.values))
     return {Unit.LOAD: _load, Unit.STORE: _store, Unit.MATRIX: _matrix, Unit.FUSE: _fuse}[command.unit](
         config.n, c

@@ -22,16 +22,16 @@ _SIGNS = {
 @identity("Guard", "compare", "selector", "value")
 @dataclass(frozen=True)
 class Guard:
-    """A comparison that the hardware evaluates before a program starts (docs/machine.md, Ring and dispatch).
+    """Comparison that the hardware evaluates before a program starts (docs/machine.md, Ring and dispatch).
 
     Parameters
     ----------
     compare : Compare
         Kind of comparison; not ALWAYS.
     selector : int
-        Operand of the macro-instruction or statistic, as a micro-instruction selects it.
+        Selector of the operand of the macro-instruction or of the statistic, encoded as in micro-instructions.
     value : int
-        32-bit word that it is compared with.
+        32-bit word with which the operand or statistic is compared.
 
     Raises
     ------
@@ -48,25 +48,25 @@ class Guard:
             raise ValueError(f"a guard must compare, not {shown(self.compare)}")
         if self.operand is None and self.statistic is None:
             raise ValueError(
-                f"a guard must look at an operand or a statistic, not at selector {shown(self.selector)}"
+                f"a guard must test an operand or a statistic, not selector {shown(self.selector)}"
             )
         if not 0 <= self.value <= MASK:
             raise ValueError(f"a guard's value must be a word of 32 bits, not {shown(self.value)}")
 
     @property
     def operand(self) -> int | None:
-        """Index of the operand that it looks at."""
+        """Index of the operand that the guard tests; None for a statistic."""
         index = self.selector - OPERAND_BASE
         return index if 0 <= index < MAX_OPERANDS else None
 
     @property
     def statistic(self) -> Statistic | None:
-        """The statistic that it looks at."""
+        """Statistic that the guard tests; None for an operand."""
         index = self.selector - STATISTIC_BASE
         return Statistic(index) if index in set(Statistic) else None
 
     def holds(self, word: int) -> bool:
-        """True if the comparison holds for a word."""
+        """Return True if the comparison holds for a word."""
         x, v = word & MASK, self.value
         return {
             Compare.EQ: x == v,
@@ -84,12 +84,12 @@ class Guard:
 
 
 def at_most(operand: int, most: int) -> Guard:
-    """Guard that holds if an operand, a count, is at most `most`."""
+    """Return the guard that holds if an operand, a count, is at most `most`."""
     return Guard(Compare.LTU, OPERAND_BASE + operand, most + 1)
 
 
 def equal(statistic: Statistic, value: int) -> Guard:
-    """A statistic has this value."""
+    """Return the guard that holds if a statistic has the given value."""
     return Guard(Compare.EQ, STATISTIC_BASE + statistic, value & MASK)
 
 

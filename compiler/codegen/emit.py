@@ -1,4 +1,4 @@
-"""Micro-instructions of a sequence of commands: loops found in it, then emitted."""
+"""Emission of micro-instructions for a command sequence, in which repetitions are first rerolled into loops."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from hw.isa.program import Program
 
 
 class RegistersError(InputError):
-    """Nested loops need more induction variables than there are registers."""
+    """Error: nested loops need more induction variables than registers exist."""
 
 
-#: Value of a field: a register (0: none) plus a constant, plus an operand (0: none) by its selector.
+#: Value of a field: the sum of a register, a constant and an operand (its selector); 0 means absent.
 _Value = tuple[int, int, int]
-#: The tag stands among the fields as one of a unit that is none.
-_Place = tuple[int, int]
-_TAG: _Place = (len(Unit), 0)
-#: A field's changes with the loops around it: (loop, delta) from the outermost in.
-_Moves = tuple[tuple[int, int], ...]
+#: Unit and index of a field. The tag is represented as a field of a pseudo-unit after the last unit.
+_Field = tuple[int, int]
+_TAG: _Field = (len(Unit), 0)
+#: Induction variable of a field: pairs of an enclosing loop and the change per iteration, outermost loop first.
+_InductionVariable = tuple[tuple[int, int], ...]
 
-_NUMBERS: dict[_Place, int] = {
+_NUMBERS: dict[_Field, int] = {
     (unit, index): field_number(unit, item.name)
     for unit in Unit
     for index, item in enumerate(UNIT_FIELDS[unit])
@@ -37,7 +37,7 @@ _DEFAULTS: list[list[_Value | None]] = [
     [None],
 ]
 _INDICES = [range(len(UNIT_FIELDS[unit])) for unit in Unit]
-#: Field with an address in DRAM.
+#: Index of the field with an address in DRAM.
 _DRAM = {
     unit: next(i for i, item in enumerate(UNIT_FIELDS[unit]) if item.name == "dram")
     for unit in (Unit.LOAD, Unit.STORE)
@@ -45,28 +45,28 @@ _DRAM = {
 
 
 def _operand(command: Issued, index: int) -> int:
-    """Selector of the operand that a field is relative to; 0: none."""
+    """Return the selector of the operand to which a field is relative; 0 if there is none."""
     return OPERAND_BASE + command.region if index == _DRAM.get(command.unit) else 0
 
 
-def _trimmed(moves: _Moves) -> _Moves:
-    """Without the innermost loops that change nothing."""
-    while moves and not moves[-1][1]:
-        moves = moves[:-1]
-    return moves
+def _trimmed(variables: _InductionVariable) -> _InductionVariable:
+    """Remove the innermost loops that do not change the field."""
+    while variables and not variables[-1][1]:
+        variables = variables[:-1]
+    return variables
 
 
-#: Longest body that is looked for, in commands or loops.
-_LONGEST = 40
-#: Commands a loop must save to be worth its own instructions.
-_WORTH = 3
+#: Maximum length of a loop body, in commands or inner loops.
+_MAX_BODY_ITEMS = 40
+#: Minimum number of commands that a loop must save, because the loop itself needs instructions.
+_MIN_SAVED_COMMANDS = 3
 
 Delta = dict[int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class CommandLoop:
-    """A stretch of commands that is repeated.
+    """Repeated sequence of commands.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class CommandLoop:
     body : tuple
         Items of the first iteration.
     deltas : tuple of dict
-        Change of the fields per iteration, for each command of the body (those of inner loops included).
+        Changes of the fields per iteration, for each command of the body, including those of inner loops.
     """
 
     count: int
@@ -84,7 +84,7 @@ class CommandLoop:
 
     @cached_property
     def leaves(self) -> tuple[Issued, ...]:
-        """The commands of the body."""
+        """Commands of the body, including those of inner loops."""
         return tuple(leaf for item in self.body for leaf in leaves(item))
 
     @cached_property
@@ -95,7 +95,7 @@ class CommandLoop:
 
     @cached_property
     def depth(self) -> int:
-        """Loops nested, itself included."""
+        """Nesting depth, including this loop."""
         return 1 + max((item.depth for item in self.body if isinstance(item, CommandLoop)), default=0)
 
 
@@ -103,7 +103,7 @@ Item = Issued | CommandLoop
 
 
 def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool = False) -> Program:
-    """The program that issues these commands and halts.
+    """Emit a program that issues commands and halts.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool =
     Raises
     ------
     RegistersError
-        A loop nest needs more induction variables than there are registers.
+        A loop nest needs more induction variables than registers exist.
     """
     emitter = _Emitter(name, tags)
     if alone:
@@ -135,33 +135,37 @@ class _Emitter:
         self.words: list[int] = []
         #: Known values of the fields of each unit, and of the tag; None if unknown.
         self.state: list[list[_Value | None]] = [list(values) for values in _DEFAULTS]
-        #: Known values that are plain constants.
-        self.plain: list[list[int | None]] = [
+        #: Values of the fields that are known constants; None for the others.
+        self.constants: list[list[int | None]] = [
             [value and value[1] for value in values] for values in _DEFAULTS
         ]
-        self.registers: dict[_Moves, int] = {}
-        self.loops: list[tuple[int, int]] = []  # (number, count) of the loops around
-        self.opened = 0
-        self.moved: set[int] = set()  # registers that are not zero as at the program's start
+        self.registers: dict[_InductionVariable, int] = {}
+        self.loops: list[tuple[int, int]] = []  # (number, count) of the enclosing loops
+        self.loop_count = 0
+        self.modified_registers: set[int] = set()  # registers that are no longer zero
 
     def add(self, op: MicroOp, **parts: int) -> None:
         self.words.append(encode(op, **parts))
 
-    def items(self, items: Sequence[Item], moves: dict[int, dict[int, _Moves]]) -> None:
-        """Emit items; `moves` has, by identity of the command, the fields that change with the loops around."""
+    def items(self, items: Sequence[Item], variables: dict[int, dict[int, _InductionVariable]]) -> None:
+        """Emit items; `variables` has, by identity of the command, the fields that change with the enclosing loops."""
         for item in items:
             if isinstance(item, CommandLoop):
-                self._loop(item, moves)
+                self._loop(item, variables)
             else:
-                self._issue(item, moves.get(id(item), {}))
+                self._issue(item, variables.get(id(item), {}))
 
-    def _issue(self, command: Issued, moves: dict[int, _Moves]) -> None:
+    def _issue(self, command: Issued, variables: dict[int, _InductionVariable]) -> None:
         unit = command.unit
         self._set(_TAG, (0, self.tags[command.layer], 0))
-        # Most fields are unchanged.
-        changed = set(compress(_INDICES[unit], map(ne, command.values, self.plain[unit])))
-        for index in sorted(changed.union(moves, (_DRAM[unit],) if unit in _DRAM else ())):
-            setting = (self._register(moves.get(index, ())), command.values[index], _operand(command, index))
+        # Most fields keep their value.
+        changed = set(compress(_INDICES[unit], map(ne, command.values, self.constants[unit])))
+        for index in sorted(changed.union(variables, (_DRAM[unit],) if unit in _DRAM else ())):
+            setting = (
+                self._register(variables.get(index, ())),
+                command.values[index],
+                _operand(command, index),
+            )
             self._set((unit, index), setting)
         signal, sequencer = command.signal & 0xFFFF, command.signal >> 16
         self.add(
@@ -170,96 +174,100 @@ class _Emitter:
             imm=ISSUE_IMM.pack(wait=command.wait, signal=signal),
         )
 
-    def _register(self, moves: _Moves) -> int:
-        return self.registers[_trimmed(moves)] if _trimmed(moves) else 0
+    def _register(self, variables: _InductionVariable) -> int:
+        return self.registers[_trimmed(variables)] if _trimmed(variables) else 0
 
-    def _set(self, place: _Place, value: _Value) -> None:
-        unit, index = place
+    def _set(self, field: _Field, value: _Value) -> None:
+        unit, index = field
         if self.state[unit][index] == value:
             return
-        self._hold(unit, index, value)
+        self._record_value(unit, index, value)
         register, constant, operand = value
-        if place == _TAG:
+        if field == _TAG:
             self.add(MicroOp.TAG, imm=constant)
         else:
-            self.add(MicroOp.SET, d=_NUMBERS[place], a=register, b=operand, imm=constant)
+            self.add(MicroOp.SET, d=_NUMBERS[field], a=register, b=operand, imm=constant)
 
-    def _hold(self, unit: int, index: int, value: _Value | None) -> None:
+    def _record_value(self, unit: int, index: int, value: _Value | None) -> None:
         """Record the value of a field."""
         self.state[unit][index] = value
-        self.plain[unit][index] = value[1] if value and not value[0] and not value[2] else None
+        self.constants[unit][index] = value[1] if value and not value[0] and not value[2] else None
 
-    def _loop(self, loop: CommandLoop, outer: dict[int, dict[int, _Moves]]) -> None:
+    def _loop(self, loop: CommandLoop, outer: dict[int, dict[int, _InductionVariable]]) -> None:
         outermost = not self.loops
-        number, self.opened = self.opened, self.opened + 1
-        moves = self._moves(loop, number, outer, tuple(around for around, _ in self.loops))
+        number, self.loop_count = self.loop_count, self.loop_count + 1
+        variables = self._induction_variables(loop, number, outer, tuple(around for around, _ in self.loops))
         if outermost:
-            self._allocate(loop, moves)
+            self._allocate(loop, variables)
         self._hoist(loop, outer)
         self.loops.append((number, loop.count))
         start = len(self.words)
         self.words.append(0)
-        self.items(loop.body, moves)
+        self.items(loop.body, variables)
         self._advance(number)
         self.words[start] = encode(MicroOp.LOOP, imm=LOOP_IMM.pack(end=len(self.words), count=loop.count))
         self.loops.pop()
         if outermost:
-            self._forget(set(self.registers.values()))
+            self._invalidate(set(self.registers.values()))
             self.registers = {}
 
-    def _moves(
-        self, loop: CommandLoop, number: int, outer: dict[int, dict[int, _Moves]], around: tuple[int, ...]
-    ) -> dict[int, dict[int, _Moves]]:
-        """The moves of the commands of the body, this loop's changes included; `around` are the loops around it."""
+    def _induction_variables(
+        self,
+        loop: CommandLoop,
+        number: int,
+        outer: dict[int, dict[int, _InductionVariable]],
+        around: tuple[int, ...],
+    ) -> dict[int, dict[int, _InductionVariable]]:
+        """Return the induction variables of the commands of the body; `around` are the enclosing loops."""
         still = tuple((n, 0) for n in around)
         out = {}
         for leaf, delta in zip(loop.leaves, loop.deltas, strict=True):
-            moves = dict(outer.get(id(leaf), {}))
-            for index in moves.keys() | delta.keys():
-                moves[index] = (*moves.get(index, still), (number, delta.get(index, 0)))
-            out[id(leaf)] = moves
+            variables = dict(outer.get(id(leaf), {}))
+            for index in variables.keys() | delta.keys():
+                variables[index] = (*variables.get(index, still), (number, delta.get(index, 0)))
+            out[id(leaf)] = variables
         return out
 
-    def _allocate(self, loop: CommandLoop, moves: dict[int, dict[int, _Moves]]) -> None:
+    def _allocate(self, loop: CommandLoop, variables: dict[int, dict[int, _InductionVariable]]) -> None:
         """Allocate a register for each distinct change in a loop nest; registers are zero at the start of a program."""
-        kinds: dict[_Moves, None] = {}
-        counts = {self.opened - 1: loop.count}
-        self._kinds(loop.body, moves, (self.opened - 1,), self.opened, kinds, counts)
+        kinds: dict[_InductionVariable, None] = {}
+        counts = {self.loop_count - 1: loop.count}
+        self._collect(loop.body, variables, (self.loop_count - 1,), self.loop_count, kinds, counts)
         if len(kinds) >= REGISTERS:
             raise RegistersError(
-                f"program {self.name!r}: {len(kinds)} fields change differently in one nest of loops: "
-                f"there are {REGISTERS - 1} registers"
+                f"program {self.name!r}: {len(kinds)} fields change differently in a loop nest: "
+                f"only {REGISTERS - 1} registers exist"
             )
         self.registers = {kind: 1 + i for i, kind in enumerate(kinds)}
         self.counts = counts
         for register in self.registers.values():
-            if register in self.moved:
+            if register in self.modified_registers:
                 self.add(MicroOp.ADD, d=register)
 
-    def _kinds(
+    def _collect(
         self,
         body: Sequence[Item],
-        moves: dict[int, dict[int, _Moves]],
+        variables: dict[int, dict[int, _InductionVariable]],
         around: tuple[int, ...],
         number: int,
-        kinds: dict[_Moves, None],
+        kinds: dict[_InductionVariable, None],
         counts: dict[int, int],
     ) -> int:
-        """Collect kinds of changes; loops are numbered as `_loop` will number them."""
+        """Collect the distinct induction variables; loops are numbered in the order of `_loop`."""
         for item in body:
             if isinstance(item, CommandLoop):
                 counts[number] = item.count
-                inside = self._moves(item, number, moves, around)
-                number = self._kinds(item.body, inside, (*around, number), number + 1, kinds, counts)
+                inside = self._induction_variables(item, number, variables, around)
+                number = self._collect(item.body, inside, (*around, number), number + 1, kinds, counts)
             else:
-                kinds.update(dict.fromkeys(_trimmed(m) for m in moves[id(item)].values() if _trimmed(m)))
+                kinds.update(dict.fromkeys(_trimmed(m) for m in variables[id(item)].values() if _trimmed(m)))
         return number
 
-    def _hoist(self, loop: CommandLoop, outer: dict[int, dict[int, _Moves]]) -> None:
+    def _hoist(self, loop: CommandLoop, outer: dict[int, dict[int, _InductionVariable]]) -> None:
         """Set loop-invariant fields before the loop and mark the others as unknown."""
         moving = {(leaf.unit, index) for leaf, delta in self._inner(loop) for index in delta}
         tags = {self.tags[leaf.layer] for leaf in loop.leaves}
-        self._settle(_TAG, {(0, tag, 0) for tag in tags})
+        self._set_invariant(_TAG, {(0, tag, 0) for tag in tags})
         by_unit: dict[Unit, list[Issued]] = {}
         for leaf in loop.leaves:
             by_unit.setdefault(leaf.unit, []).append(leaf)
@@ -267,24 +275,24 @@ class _Emitter:
             around = {index for leaf in leaves for index in outer.get(id(leaf), ())} | {_DRAM.get(unit, -1)}
             for index, values in enumerate(zip(*(leaf.values for leaf in leaves), strict=True)):
                 if (unit, index) in moving:
-                    self._hold(unit, index, None)
+                    self._record_value(unit, index, None)
                 elif index in around:
-                    self._settle((unit, index), {self._setting(leaf, index, outer) for leaf in leaves})
+                    self._set_invariant((unit, index), {self._setting(leaf, index, outer) for leaf in leaves})
                 elif len(set(values)) > 1:
-                    self._hold(unit, index, None)
-                elif self.plain[unit][index] != values[0]:
+                    self._record_value(unit, index, None)
+                elif self.constants[unit][index] != values[0]:
                     self._set((unit, index), (0, values[0], 0))
 
-    def _setting(self, leaf: Issued, index: int, outer: dict[int, dict[int, _Moves]]) -> _Value:
+    def _setting(self, leaf: Issued, index: int, outer: dict[int, dict[int, _InductionVariable]]) -> _Value:
         register = self._register(outer.get(id(leaf), {}).get(index, ()))
         return register, leaf.values[index], _operand(leaf, index)
 
-    def _settle(self, place: _Place, settings: set[_Value]) -> None:
+    def _set_invariant(self, field: _Field, settings: set[_Value]) -> None:
         """Set a field that has one value for all iterations, or mark it as unknown."""
         if len(settings) == 1:
-            self._set(place, *settings)
+            self._set(field, *settings)
         else:
-            self._hold(*place, None)
+            self._record_value(*field, None)
 
     def _inner(self, loop: CommandLoop) -> Iterator[tuple[Issued, dict[int, int]]]:
         yield from zip(loop.leaves, loop.deltas, strict=True)
@@ -293,7 +301,7 @@ class _Emitter:
                 yield from self._inner(item)
 
     def _advance(self, number: int) -> None:
-        """At the end of a loop's body: its changes, and those of the loops inside undone."""
+        """Update the registers at the end of a loop body, and undo the changes of its inner loops."""
         touched = set()
         for kind, register in self.registers.items():
             loops = [n for n, _ in kind]
@@ -306,24 +314,24 @@ class _Emitter:
                 step -= self.counts[inner] * inner_step
             touched.add(register)
             if step:
-                self.moved.add(register)
+                self.modified_registers.add(register)
                 self.add(MicroOp.ADD, d=register, a=register, imm=step)
-        self._forget(touched)
+        self._invalidate(touched)
 
-    def _forget(self, registers: set[int]) -> None:
+    def _invalidate(self, registers: set[int]) -> None:
         for unit, values in enumerate(self.state):
             for index, value in enumerate(values):
                 if value and value[0] in registers:
-                    self._hold(unit, index, None)
+                    self._record_value(unit, index, None)
 
 
 def leaves(item: Item) -> Sequence[Issued]:
-    """The distinct commands of an item, those of a loop body once."""
+    """Return the commands of an item; the commands of a loop body are included once."""
     return item.leaves if isinstance(item, CommandLoop) else (item,)
 
 
 def key(item: Item) -> tuple:
-    """Key that is equal for two items that can be iterations of one loop."""
+    """Return a key that is equal for two items that can be iterations of one loop."""
     return (
         item.key
         if isinstance(item, CommandLoop)
@@ -351,13 +359,17 @@ def _pass(items: list[Item], most_depth: int) -> list[Item]:
     at = 0
     while at < len(items):
         best: tuple[int, int, tuple[Delta, ...]] | None = None
-        for length in range(1, min(_LONGEST, (len(items) - at) // 2) + 1):
+        for length in range(1, min(_MAX_BODY_ITEMS, (len(items) - at) // 2) + 1):
             found = None if blocked[at + length - 1] else _repeats(items, keys, at, length)
             if blocked[at + length - 1]:
                 break
             if found and (best is None or (found[0] - 1) * length > (best[0] - 1) * best[1]):
                 best = (found[0], length, found[1])
-        if best and sum(len(leaves(item)) for item in items[at : at + best[1]]) * (best[0] - 1) >= _WORTH:
+        if (
+            best
+            and sum(len(leaves(item)) for item in items[at : at + best[1]]) * (best[0] - 1)
+            >= _MIN_SAVED_COMMANDS
+        ):
             count, length, deltas = best
             out.append(CommandLoop(count, tuple(items[at : at + length]), deltas))
             at += count * length
@@ -370,7 +382,7 @@ def _pass(items: list[Item], most_depth: int) -> list[Item]:
 def _repeats(
     items: list[Item], keys: list[int], at: int, length: int
 ) -> tuple[int, tuple[Delta, ...]] | None:
-    """Number of repetitions of a stretch, and the changes per iteration; None if it does not repeat."""
+    """Return the number of repetitions of a sequence, and the changes per iteration; None if it does not repeat."""
     if keys[at : at + length] != keys[at + length : at + 2 * length]:
         return None
     deltas = _differences(items[at : at + length], items[at + length : at + 2 * length])

@@ -1,4 +1,4 @@
-"""A stage before emission (layers, layouts, commands) and as an executable (programs, constants, calls)."""
+"""Representations of a stage: before emission (layers, layouts, commands), as executable (programs, memory image)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CommandStream:
-    """A network, or a stage of one, between its schedule and its programs.
+    """Commands of a network, or of a stage of one, before programs are emitted.
 
     Parameters
     ----------
     lowered : LoweredNetwork
         Layers of the network or stage.
-    homes : dict
+    layouts : dict
         Layout of each tensor, by name.
     commands : list of Command
-        Commands in order, with addresses relative to rings.
+        Commands in order, with addresses relative to buffers.
     starts : dict
-        Start address of each ring, in units of its memory.
+        Start address of each buffer, in units of the memory.
     issued : list of Issued
-        The same commands with all their numbers and semaphores.
+        The same commands with resolved field values and semaphores.
     """
 
     lowered: "LoweredNetwork"
-    homes: dict[str, TensorLayout]
+    layouts: dict[str, TensorLayout]
     commands: list[Command]
     starts: dict[CircularBuffer, int]
     issued: list[Issued]
@@ -50,17 +50,16 @@ class StageExecutable:
     ----------
     config : MlaConfig
         Configuration of the target machine.
-    parts : tuple of Part
-        Programs, in order. Operand 0 is the address of the model's memory, then come those of the inputs and of the
-        outputs.
+    parts : tuple of ProgramPart
+        Programs in order. Operand 0 is the address of the model's memory; the addresses of inputs and outputs follow.
     tags : tuple of int
         Counter tag of each layer; adjacent layers share tags if there are more layers than tags.
     image : array of uint8
         Initial contents of the model's memory; zeros in the regions of other stages.
     memory : int
-        Bytes of the model's memory.
-    places : dict
-        Number of the operand with the address of each input and output, by name.
+        Size of the model's memory in bytes.
+    operand_numbers : dict
+        Index of the operand with the address of each input and output, by name.
     peak : Peak or None
         Peak use of scratchpad and accumulator; None if unknown.
     """
@@ -70,22 +69,22 @@ class StageExecutable:
     tags: tuple[int, ...]
     image: NDArray[np.uint8]
     memory: int
-    places: dict[str, int]
+    operand_numbers: dict[str, int]
     peak: Peak | None = None
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs that run if no guard holds."""
+        """Programs that run if no guard holds."""
         return tuple(part.program for part in self.parts)
 
     @property
     def all_programs(self) -> tuple[Program, ...]:
-        """All programs; guarded programs precede the one that they replace."""
+        """All programs; guarded programs precede the program that they replace."""
         return tuple(program for part in self.parts for program in part.programs)
 
     @property
     def program_names(self) -> tuple[str, ...]:
-        """Name of the first program of each layer; a layer that only loads belongs to the preceding program."""
+        """Names of the first program of each layer; a layer that only loads is part of the preceding program."""
         names = {layer: part.program.name for part in reversed(self.parts) for layer in part.layers}
         out: list[str] = []
         for layer in range(len(self.tags)):

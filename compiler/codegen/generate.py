@@ -1,4 +1,4 @@
-"""Driver of code generation: steps of layers, one sequence, addresses, semaphores, programs."""
+"""Driver of code generation: steps of layers, linearization, addresses, semaphores, programs."""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -6,22 +6,22 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.buffer_allocation import MemoryFullError, peak_use, plan
+from compiler.codegen.buffer_allocation import MemoryFullError, allocate_buffers, peak_use
 from compiler.codegen.channel_block_streaming import interleave_blocks, layout_of, streamed_layers
 from compiler.codegen.executable import CommandStream, StageExecutable
-from compiler.codegen.interleave import interleave
-from compiler.codegen.linearize import lifetimes, linearize, workers
+from compiler.codegen.linearize import accessing_layers, lifetimes, linearize
+from compiler.codegen.list_scheduler import interleave
 from compiler.codegen.semaphores import Issued, reach, synchronize
-from compiler.codegen.split_programs import cut, written
+from compiler.codegen.split_programs import program_cache, split_into_programs
 from compiler.commands.commands import (
     BufferMemory,
     BufferRef,
     CircularBuffer,
     Command,
-    Numbers,
+    ResolvedFields,
     TensorLayout,
     TileStep,
-    simplify_commands,
+    simplify_fields,
 )
 from compiler.commands.tile_buffers import CodegenContext
 from compiler.ir.tensor import Tensor
@@ -37,7 +37,7 @@ from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import DTYPE_BYTES, Unit
 
 #: Inputs of the code generation of a layer: its schedule and the layouts of its tensors.
-_Grounds = tuple[LayerSchedule, dict[str, TensorLayout]]
+_StepsKey = tuple[LayerSchedule, dict[str, TensorLayout]]
 
 
 class LayerCodegen:
@@ -51,34 +51,34 @@ class LayerCodegen:
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        #: Programs that have been written.
-        self.programs = written()
-        self._rings: dict[tuple[str, bool], CircularBuffer] = {}
-        self._made: dict[str, tuple[_Grounds, list[TileStep]]] = {}
+        #: Cache of emitted programs.
+        self.programs = program_cache()
+        self._buffers: dict[tuple[str, bool], CircularBuffer] = {}
+        self._steps: dict[str, tuple[_StepsKey, list[TileStep]]] = {}
 
-    def ring(self, tensor: Tensor, inside: bool) -> CircularBuffer:
-        """Ring of a tensor, in the scratchpad or in DRAM; the same object each time."""
+    def buffer(self, tensor: Tensor, inside: bool) -> CircularBuffer:
+        """Return the buffer of a tensor, in the scratchpad or in DRAM; repeated calls return the same object."""
         key = (tensor.name, inside)
-        if key not in self._rings:
-            self._rings[key] = self._ring(tensor, inside)
-        return self._rings[key]
+        if key not in self._buffers:
+            self._buffers[key] = self._new_buffer(tensor, inside)
+        return self._buffers[key]
 
     def steps(
-        self, number: int, layer: Layer, schedule: LayerSchedule, homes: dict[str, TensorLayout]
+        self, number: int, layer: Layer, schedule: LayerSchedule, layouts: dict[str, TensorLayout]
     ) -> list[TileStep]:
-        """Steps of a layer; `number` is its index in the network."""
-        # The order of loads and the split into programs are decided later, from the steps.
+        """Return the steps of a layer; `number` is its index in the network."""
+        # The order of loads and the split into programs are determined later, from the steps.
         grounds = (
             replace(schedule, prefetch=0, same_program_as_previous=False),
-            {name: homes[name] for name in layer.shapes},
+            {name: layouts[name] for name in layer.shapes},
         )
-        made = self._made.get(layer.name)
+        made = self._steps.get(layer.name)
         if made is None or made[0] != grounds:
             context = CodegenContext(self.config, number, schedule, grounds[1])
-            made = self._made[layer.name] = (grounds, kind_of(layer).steps(context, layer))
+            made = self._steps[layer.name] = (grounds, kind_of(layer).steps(context, layer))
         return made[1]
 
-    def _ring(self, tensor: Tensor, inside: bool) -> CircularBuffer:
+    def _new_buffer(self, tensor: Tensor, inside: bool) -> CircularBuffer:
         if tensor.data is not None:
             return CircularBuffer(
                 BufferMemory.DRAM, tensor.name, tensor.bytes, data=tensor.data.reshape(-1).view(np.uint8)
@@ -91,7 +91,7 @@ class LayerCodegen:
 _ALIGN = 64
 #: Default values of the fields of each unit, and index, minimum and maximum of each field by name.
 _DEFAULTS = [tuple(item.default for item in UNIT_FIELDS[unit]) for unit in Unit]
-_PLACES = [
+_FIELD_RANGES = [
     {item.name: (number, item.low, item.high) for number, item in enumerate(UNIT_FIELDS[unit])}
     for unit in Unit
 ]
@@ -101,37 +101,38 @@ def generate(
     config: MlaConfig,
     lowered: LoweredNetwork,
     schedule: Schedule,
-    numbers: tuple[int, int] | None = None,
+    layer_counts: tuple[int, int] | None = None,
     offset: int = 0,
     seen: list[CommandStream] | None = None,
-    maker: LayerCodegen | None = None,
+    codegen: LayerCodegen | None = None,
     dram: DramTiming = DEFAULT_DRAM,
 ) -> StageExecutable:
-    """The code of a network, or of a stage of one, under a schedule.
+    """Generate the code of a network, or of a stage of one, under a schedule.
 
     Parameters
     ----------
-    numbers : (int, int), optional
-        Number of layers in the preceding stages and in all stages; adjacent layers share tags if there are too few.
+    layer_counts : (int, int), optional
+        Number of layers in the preceding stages, and in all stages; adjacent layers share tags if there are more layers
+        than tags.
     offset : int
         Bytes at the start of the model's memory that belong to other code.
     seen : list, optional
         Receives the command stream before the programs are emitted.
-    maker : StepMaker, optional
+    codegen : LayerCodegen, optional
         Cache of the layers' steps for further schedules of the same network.
-    dram : Dram
-        The memory that loads are to be in time from.
+    dram : DramTiming
+        Timing of the memory, for the issue order of loads.
 
     Raises
     ------
     InputError
         The schedule exceeds the resources of the machine.
     """
-    before, count = numbers or (0, len(lowered.layers))
-    code, stream = _Generator(config, lowered, schedule, before, count, offset, maker, dram).run()
+    before, count = layer_counts or (0, len(lowered.layers))
+    executable, stream = _Generator(config, lowered, schedule, before, count, offset, codegen, dram).run()
     if seen is not None:
         seen.append(stream)
-    return code
+    return executable
 
 
 class _Generator:
@@ -143,46 +144,47 @@ class _Generator:
         before: int,
         count: int,
         offset: int,
-        maker: LayerCodegen | None = None,
+        codegen: LayerCodegen | None = None,
         dram: DramTiming = DEFAULT_DRAM,
     ):
         self.dram = dram
-        self.maker = maker or LayerCodegen(config)
+        self.codegen = codegen or LayerCodegen(config)
         self.config, self.lowered, self.schedule = config, lowered, schedule
         self.offset = -(-offset // _ALIGN) * _ALIGN
         self.graph = lowered.graph
         unknown = [layer.name for layer in lowered.layers if layer.name not in schedule.layers]
         if unknown:
             raise InputError(f"schedule: no schedule for layer {', '.join(map(repr, unknown))}")
-        #: Operand with the address of a ring in DRAM; rings that are not listed are in the model's memory.
-        self.regions: dict[CircularBuffer, int] = {}
-        self.handed = streamed_layers(config.n, lowered, schedule.layers)
-        self.homes = self._homes()
+        #: Index of the operand with the address of a buffer in DRAM; other DRAM buffers are in the model's memory.
+        self.dram_operands: dict[CircularBuffer, int] = {}
+        self.streamed = streamed_layers(config.n, lowered, schedule.layers)
+        self.layouts = self._layouts()
         self.tags = self._tags(before, count)
 
     def run(self) -> tuple[StageExecutable, CommandStream]:
         steps, prefetch, after = self._steps()
         commands = linearize(self.config, steps, prefetch, after, self.dram)
         lives = lifetimes(commands)
-        starts = self._places(commands, lives)
+        starts = self._allocate(commands, lives)
         image, memory = self._dram(lives, starts)
         issued = [self._resolve(command, starts) for command in commands]
         _tag_with_neighbours(issued)
         synchronize(self.config, issued)
         layers = self.lowered.layers
         joined = [self.schedule.layers[layer.name].same_program_as_previous for layer in layers]
-        parts = cut(
-            self.config, issued, [layer.name for layer in layers], joined, self.tags, self.maker.programs
+        parts = split_into_programs(
+            self.config, issued, [layer.name for layer in layers], joined, self.tags, self.codegen.programs
         )
-        places = {
-            name: self.regions[self.homes[name].ring] for name in (*self.graph.inputs, *self.graph.outputs)
+        operand_numbers = {
+            name: self.dram_operands[self.layouts[name].buffer]
+            for name in (*self.graph.inputs, *self.graph.outputs)
         }
-        stream = CommandStream(self.lowered, self.homes, commands, starts, issued)
+        stream = CommandStream(self.lowered, self.layouts, commands, starts, issued)
         peak = peak_use(self.config, lives)
-        return StageExecutable(self.config, parts, self.tags, image, memory, places, peak), stream
+        return StageExecutable(self.config, parts, self.tags, image, memory, operand_numbers, peak), stream
 
     def _tags(self, before: int, count: int) -> tuple[int, ...]:
-        """Counter tag of each layer: a separate one while tags suffice, otherwise that of the previous layer."""
+        """Return the counter tag of each layer: a separate tag while tags suffice, then that of the previous layer."""
         out: list[int] = []
         for number, layer in enumerate(self.lowered.layers):
             own = self.schedule.layers[layer.name].own_counter_tag or not out
@@ -191,12 +193,12 @@ class _Generator:
             )
         return tuple(out)
 
-    def _places(
+    def _allocate(
         self, commands: list[Command], lives: dict[CircularBuffer, tuple[int, int]]
     ) -> dict[CircularBuffer, int]:
-        """Start addresses of rings; the error of a ring that does not fit names the layers that prefetch there."""
+        """Return the start addresses of buffers; a MemoryFullError names the layers that prefetch at that position."""
         try:
-            return plan(self.config, lives, workers(commands))
+            return allocate_buffers(self.config, lives, accessing_layers(commands))
         except MemoryFullError as error:
             here = commands[error.first].layer
             users = {command.layer for command in commands[error.first : error.last + 1]} | {here}
@@ -206,31 +208,31 @@ class _Generator:
                 error.memory,
                 error.first,
                 error.last,
-                error.rings,
+                error.buffers,
                 tuple(layers[number].name for number in sorted(users)),
             ) from None
 
-    def _homes(self) -> dict[str, TensorLayout]:
+    def _layouts(self) -> dict[str, TensorLayout]:
         inside: dict[str, bool] = {}
         for layer in self.lowered.layers:
             root = self.lowered.root(layer.y)
             inside[root] = inside.get(root, True) and self.schedule.layers[layer.name].on_chip
         outside = {self.lowered.root(name) for name in (*self.graph.inputs, *self.graph.outputs)}
         out: dict[str, TensorLayout] = {}
-        for number in self.handed:
+        for number in self.streamed:
             layer = self.lowered.layers[number]
             tensor, schedule = self.graph.tensors[layer.y], self.schedule.layers[layer.name]
             out[layer.y] = layout_of(self.config.n, tensor, layer.shapes[layer.y], schedule)
         names = dict.fromkeys(name for layer in self.lowered.layers for name in layer.shapes)
         for name in (*names, *self.graph.inputs, *self.graph.outputs):
             root = self.lowered.root(name)
-            self._home(name, root not in outside and inside.get(root, False), out)
+            self._layout(name, root not in outside and inside.get(root, False), out)
         for operand, name in enumerate((*self.graph.inputs, *self.graph.outputs), 1):
-            self.regions.setdefault(out[name].ring, operand)
+            self.dram_operands.setdefault(out[name].buffer, operand)
         return out
 
-    def _home(self, name: str, inside: bool, out: dict[str, TensorLayout]) -> TensorLayout:
-        """Layout of a tensor: a separate buffer, a reshaped view of another tensor, or a part of one."""
+    def _layout(self, name: str, inside: bool, out: dict[str, TensorLayout]) -> TensorLayout:
+        """Return the layout of a tensor: a separate buffer, a reshaped view of another tensor, or a part of one."""
         if name in out:
             return out[name]
         tensor, lowered = self.graph.tensors[name], self.lowered
@@ -239,30 +241,30 @@ class _Generator:
         pixel = image.c * size
         if name in lowered.parts:
             part = lowered.parts[name]
-            whole = self._home(part.of, inside, out)
-            ring, offset = whole.ring, whole.offset + whole.to(part.start, size)
+            whole = self._layout(part.container, inside, out)
+            buffer, offset = whole.buffer, whole.offset + whole.byte_offset(part.start, size)
             pixel = whole.pixel if part.gaps else pixel
         elif name in lowered.views:
-            whole = self._home(lowered.views[name], inside, out)
-            ring, offset = whole.ring, whole.offset
+            whole = self._layout(lowered.views[name], inside, out)
+            buffer, offset = whole.buffer, whole.offset
         else:
-            ring, offset = self.maker.ring(tensor, inside), 0
-        out[name] = TensorLayout(ring, image.h, image.w, image.c, pixel, image.w * pixel, offset)
+            buffer, offset = self.codegen.buffer(tensor, inside), 0
+        out[name] = TensorLayout(buffer, image.h, image.w, image.c, pixel, image.w * pixel, offset)
         return out[name]
 
     def _steps(self) -> tuple[list[TileStep], list[int], dict[int, int]]:
-        """All steps in order, and for each the step from which on its loads may come, or must."""
+        """Return all steps in order, and the arguments `prefetch` and `after` of `linearize`."""
         steps: list[TileStep] = []
         layers: list[int] = []
         schedules = [self.schedule.layers[layer.name] for layer in self.lowered.layers]
         each = zip(self.lowered.layers, schedules, strict=True)
-        made = [self.maker.steps(number, *pair, self.homes) for number, pair in enumerate(each)]
+        made = [self.codegen.steps(number, *pair, self.layouts) for number, pair in enumerate(each)]
         for number, mine in enumerate(made):
-            if number - 1 in self.handed:
+            if number - 1 in self.streamed:
                 continue
             both = [(0, step) for step in mine]
-            if number in self.handed:
-                ahead = schedules[number].stream_channel_blocks // self.handed[number] - 1
+            if number in self.streamed:
+                ahead = schedules[number].stream_channel_blocks // self.streamed[number] - 1
                 both = interleave_blocks(mine, made[number + 1], ahead)
             steps += [step for _, step in both]
             layers += [number + which for which, _ in both]
@@ -275,36 +277,40 @@ class _Generator:
         self, lives: dict[CircularBuffer, tuple[int, int]], starts: dict[CircularBuffer, int]
     ) -> tuple[NDArray[np.uint8], int]:
         """Assign addresses in the model's memory: constants first, then intermediate tensors."""
-        mine = [ring for ring in lives if ring.memory == BufferMemory.DRAM and ring not in self.regions]
+        mine = [
+            buffer
+            for buffer in lives
+            if buffer.memory == BufferMemory.DRAM and buffer not in self.dram_operands
+        ]
         at = self.offset
-        for ring in sorted(mine, key=lambda ring: ring.data is None):
-            starts[ring] = at
-            at += -(-ring.total // _ALIGN) * _ALIGN
-        constant = [(ring, ring.data) for ring in mine if ring.data is not None]
-        end = max((starts[ring] + ring.total for ring, _ in constant), default=0)
+        for buffer in sorted(mine, key=lambda buffer: buffer.data is None):
+            starts[buffer] = at
+            at += -(-buffer.total // _ALIGN) * _ALIGN
+        constant = [(buffer, buffer.data) for buffer in mine if buffer.data is not None]
+        end = max((starts[buffer] + buffer.total for buffer, _ in constant), default=0)
         image = np.zeros(end, np.uint8)
-        for ring, data in constant:
-            image[starts[ring] : starts[ring] + ring.total] = data
-        starts |= dict.fromkeys(self.regions, 0)
+        for buffer, data in constant:
+            image[starts[buffer] : starts[buffer] + buffer.total] = data
+        starts |= dict.fromkeys(self.dram_operands, 0)
         return image, at
 
     def _resolve(self, command: Command, starts: dict[CircularBuffer, int]) -> Issued:
-        place = command.fields.get("dram")
-        region = self.regions.get(place.ring, 0) if isinstance(place, BufferRef) else 0
-        here = tuple([starts[ring] for ring in command.rings])
-        numbers = command.numbers
+        address = command.fields.get("dram")
+        region = self.dram_operands.get(address.buffer, 0) if isinstance(address, BufferRef) else 0
+        here = tuple([starts[buffer] for buffer in command.buffers])
+        numbers = command.resolved
         if numbers is None or numbers.starts != here or numbers.region != region:
             issued = Issued(command.unit, command.layer, self._values(command, starts), region)
-            numbers = Numbers(here, issued.values, region, reach(self.config, issued))
-            command.numbers = numbers
+            numbers = ResolvedFields(here, issued.values, region, reach(self.config, issued))
+            command.resolved = numbers
         return Issued(command.unit, command.layer, numbers.values, region, reach=numbers.reach)
 
     def _values(self, command: Command, starts: dict[CircularBuffer, int]) -> tuple[int, ...]:
         unit = command.unit
         values = list(_DEFAULTS[unit])
-        for name, value in simplify_commands(unit, command.fields, self.config.n).items():
-            number, low, high = _PLACES[unit][name]
-            value = value.resolve(starts[value.ring]) if isinstance(value, BufferRef) else int(value)
+        for name, value in simplify_fields(unit, command.fields, self.config.n).items():
+            number, low, high = _FIELD_RANGES[unit][name]
+            value = value.resolve(starts[value.buffer]) if isinstance(value, BufferRef) else int(value)
             if not low <= value <= high:
                 UNIT_FIELDS[unit][number].check(value, f"{unit.name.lower()}.")
             values[number] = value
@@ -312,9 +318,9 @@ class _Generator:
 
 
 def _tag_with_neighbours(commands: list[Issued]) -> None:
-    """Count prefetching loads for the layer during which they run, since a tag change costs about a hundred cycles.
+    """Attribute prefetching loads to the layer during which they run, since a tag change costs about 100 cycles.
 
-    A layer of nothing but loads begins when those before it have nothing more to do.
+    A layer that consists only of loads begins when the previous layers have issued all their commands.
     """
     last = {c.layer: at for at, c in enumerate(commands) if c.unit != Unit.LOAD}
     layers = sorted({c.layer for c in commands})

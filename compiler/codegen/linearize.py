@@ -1,4 +1,4 @@
-"""One sequence from the steps of all layers: loads at their latest start, drains late."""
+"""Linearization of the steps of all layers to one sequence, with loads as late as possible and delayed drains."""
 
 from bisect import bisect_right
 from collections import defaultdict, deque
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from compiler.commands.command_cycles import cycles, effort
+from compiler.commands.command_cycles import cycles, unit_cycles
 from compiler.commands.commands import CircularBuffer, Command, Tile, TileStep
 from compiler.options import DEFAULT_DRAM, DramTiming
 from hw.config import MlaConfig
@@ -23,7 +23,7 @@ def linearize(
     after: Mapping[int, int] | None = None,
     dram: DramTiming = DEFAULT_DRAM,
 ) -> list[Command]:
-    """All commands in order.
+    """Return all commands in order.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ def linearize(
     steps : sequence of TileStep
         Steps in order of execution.
     prefetch : sequence of int
-        For each step the one from which on its loads may come.
+        For each step, the first step before which its loads may be issued.
     after : dict, optional
-        For steps of interleaved layers, the step from which on their loads find the data stored by other steps.
+        For steps of interleaved layers, the first step at which the data that they load has been stored.
     dram : DramTiming
         Timing of the memory.
     """
@@ -43,46 +43,47 @@ def linearize(
 
 
 def _conflict(first: Command, second: Command) -> bool:
-    """True if two commands must keep their order."""
+    """Return True if two commands must keep their order."""
     a, b = first.target, second.target
     return a == b or a in second.sources or b in first.sources
 
 
 def lifetimes(commands: Sequence[Command]) -> dict[CircularBuffer, tuple[int, int]]:
-    """First and last position of the sequence at which each ring is in use."""
+    """Return the first and the last position of the sequence at which each buffer is in use."""
     out: dict[CircularBuffer, tuple[int, int]] = {}
     for at, command in enumerate(commands):
-        for ring in command.rings:
-            first, _ = out.get(ring, (at, at))
-            out[ring] = (first, at)
+        for buffer in command.buffers:
+            first, _ = out.get(buffer, (at, at))
+            out[buffer] = (first, at)
     return out
 
 
-def workers(commands: Sequence[Command]) -> dict[CircularBuffer, frozenset[int]]:
-    """Layers whose commands access each ring, without loads, which may be prefetched."""
+def accessing_layers(commands: Sequence[Command]) -> dict[CircularBuffer, frozenset[int]]:
+    """Return the layers whose commands access each buffer, except for loads, which may be prefetched."""
     out: dict[CircularBuffer, set[int]] = {}
     for command in commands:
-        for ring in command.rings:
-            users = out.setdefault(ring, set())
+        for buffer in command.buffers:
+            users = out.setdefault(buffer, set())
             if command.unit != Unit.LOAD:
                 users.add(command.layer)
-    return {ring: frozenset(users) for ring, users in out.items()}
+    return {buffer: frozenset(users) for buffer, users in out.items()}
 
 
-#: Cycles from a command's first request to its results, in addition to memory latency and beats.
+#: Cycles from the first request of a command to its results, in addition to memory latency and beats.
 _UNIT = 25
 #: Cycles, in addition to the memory latency, by which a load should complete before it is needed.
 _MARGIN = 300
-#: Cycles from the last sum of a tile to MATRIX's first with its results, beyond those of FUSE's points.
-#: The best for a chain of small dense layers (RTL n16, latency 100; ad01 with 40, 120, 250 and 400).
+#: Cycles from the last sum of a tile to MATRIX's first sum of its results, in addition to FUSE's cycles for the points.
+#: The value was the best of 40, 120, 250 and 400 for ad01, a chain of small dense layers (RTL n16, latency 100).
 _RESULT = 250
-#: MATRIX also precedes loads that fit the queue at most this many cycles earlier: its commands take the sequencer time.
+#: MATRIX commands also precede loads that fit the queue at most this many cycles earlier, because the sequencer needs
+#: time to issue them.
 _MATRIX_LEAD_CYCLES = 100
 
 
 @dataclass(frozen=True)
 class Load:
-    """A load, the first slot it may come in, and the slot that needs it."""
+    """Load command, the first slot in which it may be issued, and the slot that needs its data."""
 
     command: Command
     early: int
@@ -93,7 +94,7 @@ class _Arranger:
     def __init__(self, steps: Sequence[TileStep], prefetch: Sequence[int], after: Mapping[int, int]):
         self.steps, self.prefetch, self.after = steps, prefetch, after
         self.out: list[Command] = []
-        self.waiting: list[tuple[int, Command]] = []  # (slot it is due in, command): drains and stores
+        self.waiting: list[tuple[int, Command]] = []  # drains and stores, with the slot in which they are due
 
     def run(self, in_time: Sequence[tuple[int, Command]]) -> list[Command]:
         loads = deque(in_time)
@@ -101,7 +102,7 @@ class _Arranger:
             while loads and loads[0][0] <= slot:
                 self._emit(loads.popleft()[1])
             if slot in self.after and not step.matrix:
-                self._beside(step)
+                self._emit_fuse_only(step)
                 continue
             for command in step.matrix:
                 self._emit(command)
@@ -113,15 +114,15 @@ class _Arranger:
         self._due(len(self.steps) + 2)
         return self.out
 
-    def _beside(self, step: TileStep) -> None:
-        """Emit a FUSE-only step among others; commands that drain an incomplete MATRIX tile remain after it."""
+    def _emit_fuse_only(self, step: TileStep) -> None:
+        """Emit a FUSE-only step among other steps; delayed drains of a preceding MATRIX tile remain after it."""
         for command in step.fuse:
             self._emit(command)
         for command in step.stores:
             self._emit(command)
 
     def loads(self) -> Iterator[Load]:
-        """All loads in order, each with the position after which its buffer is free and its source is written."""
+        """Yield all loads in order, with the first slot at which the buffer is free and the source has been written."""
         free: dict[Tile, int] = {}
         made: dict[CircularBuffer, int] = {}
         fresh: dict[CircularBuffer, int] = {}
@@ -133,7 +134,7 @@ class _Arranger:
             for command in step.loads:
                 early = max(free.get(command.target, self.prefetch[slot]), self.after.get(slot, 0))
                 for ref in command.reads():
-                    early = max(early, made.get(ref.ring, 0))
+                    early = max(early, made.get(ref.buffer, 0))
                 if len(readers) >= _MAX_LOADS_AHEAD:
                     early = max(early, readers[-_MAX_LOADS_AHEAD] + 1)
                 readers.append(slot)
@@ -141,16 +142,16 @@ class _Arranger:
             for command in (*step.matrix, *step.fuse, *step.stores):
                 free |= dict.fromkeys((*command.sources, command.target), slot + 1)
             for command in step.stores:
-                (fresh if slot in self.after else made)[command.write().ring] = slot + 1
+                (fresh if slot in self.after else made)[command.write().buffer] = slot + 1
 
     def _due(self, slot: int) -> None:
-        """Emit all loads that are due."""
+        """Emit all delayed commands that are due in a slot."""
         for entry in [entry for entry in self.waiting if entry[0] <= slot]:
             if entry in self.waiting:
                 self._flush(entry)
 
     def _emit(self, command: Command) -> None:
-        """Emit a command after everything waiting that it depends on."""
+        """Emit a command after the delayed commands that it depends on."""
         for entry in list(self.waiting):
             if entry in self.waiting and _conflict(entry[1], command):
                 self._flush(entry)
@@ -170,11 +171,11 @@ class _Arranger:
 def due(
     config: MlaConfig, steps: Sequence[TileStep], loads: Sequence[Load], dram: DramTiming
 ) -> list[tuple[int, Command]]:
-    """The slot each load is due in, loads in order.
+    """Return the loads in order with the slot in which each is due.
 
     Each load is issued as late as possible for its data to arrive in time, given the bus time of the following loads,
-    and not before its buffer is free: a load that cannot start would occupy LOAD's short queue and stall the sequencer
-    while MATRIX could already start.
+    but not before its buffer is free. A load that cannot start would occupy LOAD's short queue and stall the sequencer
+    although MATRIX could start.
     """
     times = _Times(config, steps, loads, dram)
     slots, start = [0] * len(loads), times.reads[-1]
@@ -191,21 +192,22 @@ def due(
 
 
 def _bound_by_bus(steps: Sequence[TileStep], n: int, beat: float) -> set[int]:
-    """Layers whose loads take longer than MATRIX."""
+    """Return the layers whose loads take longer than MATRIX."""
     balance: dict[int, float] = defaultdict(float)
     for step in steps:
         for command in step.loads:
             balance[command.layer] += cycles(command, n) * beat
         if step.matrix:
-            balance[step.matrix[0].layer] -= effort(step, n).matrix
+            balance[step.matrix[0].layer] -= unit_cycles(step, n).matrix
     return {layer for layer, more in balance.items() if more > 0}
 
 
 class _Times:
-    """When steps begin and requests of loads start if commands are issued in time.
+    """Start times of steps and of load requests, assuming that commands are issued in time.
 
-    `begins` also has the end of the last step. `reads` excludes the bus time of stores and, where the bus is busier
-    than MATRIX, includes waiting for results of other steps, during which loads of later steps can continue.
+    `begins` also includes the end of the last step. `reads` excludes the bus time of stores. For layers that are
+    limited by the bus rather than by MATRIX, it includes waiting for results of other steps, during which loads of
+    later steps can continue.
     """
 
     def __init__(self, config: MlaConfig, steps: Sequence[TileStep], loads: Sequence[Load], dram: DramTiming):
@@ -214,11 +216,11 @@ class _Times:
         self.begins: list[float] = []
         self.reads: list[float] = []
         stored = 0.0
-        free = [0.0]  # when the step before a slot is done
-        late = 0.0  # the same with the wait for results
-        made: dict[Tile, float] = {}  # when they are there
+        free = [0.0]  # end of the step before each slot
+        late = 0.0  # end of the previous step, including the wait for results
+        made: dict[Tile, float] = {}  # time at which results are available
         bound = _bound_by_bus(steps, config.n, self.beat)
-        address = bus = 0.0  # when the next request can go out, when the bus is free
+        address = bus = 0.0  # earliest time of the next request, and time at which the bus is free
         for slot, step in enumerate(steps):
             there = 0.0
             while len(self.starts) < len(loads) and loads[len(self.starts)].needed == slot:
@@ -232,7 +234,7 @@ class _Times:
             waits = [made.get(t, 0.0) for c in step.matrix if c.layer in bound for t in c.sources]
             late = max(late, there, *waits)
             self.reads.append(max(late - stored, *self.reads[-1:], 0.0))
-            work = effort(step, config.n)
+            work = unit_cycles(step, config.n)
             free.append(self.begins[-1] + work.whole)
             late += work.matrix
             for command in step.fuse:
@@ -244,12 +246,12 @@ class _Times:
         self.reads.append(max(late - stored, *self.reads[-1:], 0.0))
 
     def room(self, index: int) -> int:
-        """The first slot whose step begins when the queue has room for a load."""
+        """Return the first slot whose step begins when the queue has room for a load."""
         before = index - self.config.queue_depth
         return bisect_right(self.begins, self.starts[before] + _MATRIX_LEAD_CYCLES) if before >= 0 else 0
 
     def _requests(self, command: Command) -> int:
-        """Bursts of a load, one a cycle."""
+        """Return the number of bursts of a load; one burst is requested per cycle."""
         get = {name: value for name, value in command.fields.items() if isinstance(value, int)}.get
         burst = self.config.max_burst * self.config.n
         return prod(get(name, 1) for name in ("z_count", "y_count")) * -(-get("len", 1) // burst)

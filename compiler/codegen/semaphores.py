@@ -1,4 +1,4 @@
-"""Semaphore assignment: every command waits for the commands of other units that it must not overtake."""
+"""Assignment of semaphores, by which each command waits for the commands that it must not overtake."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,25 +9,25 @@ from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 
-#: Pairs of commands of one unit that overlap: a later FUSE may read before an earlier one has written.
+#: Unit whose commands overlap: a later FUSE command may read before an earlier one has written.
 _SELF = Unit.FUSE
 _UNITS = tuple(Unit)
 
 
 @dataclass(eq=False)
 class Issued:
-    """A command with its numbers.
+    """Command with resolved field values and semaphore masks.
 
     Parameters
     ----------
     unit : Unit
         Unit that executes the command.
     layer : int
-        Layer it belongs to.
+        Index of the layer to which the command belongs.
     values : tuple of int
         All fields of the unit, in the order of its table.
     region : int
-        Operand that the address in DRAM is relative to.
+        Index of the operand to which the address in DRAM is relative.
     wait, signal : int
         Semaphore masks of the `issue` instruction.
     """
@@ -43,7 +43,7 @@ class Issued:
 
 
 def reach(config: MlaConfig, command: "Issued") -> list[BoundingBox]:
-    """Regions that a command reads and writes, with parameter slots in bytes; each DRAM region is a separate space."""
+    """Return the regions that a command accesses; slots are in bytes, each DRAM operand is a separate address space."""
     unit, c = command.unit, unpack_fields(command.unit, list(command.values))
     out = []
     for item in boxes(config, unit, c):
@@ -73,7 +73,7 @@ def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
 
 
 class _Queue:
-    """Commands of one unit, with the regions that they read and write by memory."""
+    """Commands of one unit, with the regions that they read and write, by memory."""
 
     def __init__(self) -> None:
         self.commands: list[Issued] = []
@@ -87,9 +87,9 @@ class _Queue:
             (self._writes if box.write else self._reads)[box.space].append((len(self.commands), box))
 
     def last(self, command: Issued, known: int, own: bool) -> int:
-        """Number of commands up to the last one that conflicts with a command; 0 if none after the first `known` does.
+        """Return the number of the last command that conflicts with a command; 0 if none after `known` conflicts.
 
-        For its own unit, only reads of data that earlier commands write are conflicts.
+        Within one unit, only reads of data that earlier commands write are conflicts.
         """
         last = known
         for box in command.reach:
@@ -101,7 +101,7 @@ class _Queue:
 
 
 def _last(boxes: list[tuple[int, BoundingBox]], box: BoundingBox, known: int) -> int:
-    """Number of the last command after the first `known` whose box intersects the given one; `known` if none does."""
+    """Return the number of the last command after `known` whose box intersects the given box; `known` if none does."""
     low, high = box.low, box.high
     for number, other in reversed(boxes):
         if number <= known:
@@ -115,8 +115,8 @@ def _order(command: Issued, queue: _Queue, producer: Unit) -> None:
     needed = queue.last(command, command.known[producer], producer == command.unit)
     if not needed:
         return
-    maker = queue.commands[needed - 1]
-    maker.signal |= 1 << (command.unit << 2)
+    conflicting = queue.commands[needed - 1]
+    conflicting.signal |= 1 << (command.unit << 2)
     command.wait |= 1 << (producer << 2)
     command.known[producer] = needed
-    command.known = list(map(max, command.known, maker.known))
+    command.known = list(map(max, command.known, conflicting.known))

@@ -1,4 +1,4 @@
-"""Cuts a network's sequence of commands into programs, packed for the instruction store."""
+"""Split of a network's command sequence into programs that fit the instruction store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,26 +15,26 @@ from hw.isa.enums import Unit
 from hw.isa.micro_instruction import MicroOp, decode
 from hw.isa.program import Program
 
-#: Programs by all that they depend on.
-Written = LruCache[list[Program]]
+#: Cache of programs; the key is everything on which a program depends.
+ProgramCache = LruCache[list[Program]]
 #: Limit on the total number of commands of cached programs.
 _MAX_CACHED_COMMANDS = 1 << 15
-#: The bits of a tag.
+#: Mask of the bits of a tag.
 _TAGS = 63
 
 
 @dataclass(frozen=True)
 class ProgramPart:
-    """A program, and the guarded programs that may run instead.
+    """Program with the guarded programs that may replace it.
 
     Parameters
     ----------
     program : Program
         Program that runs if no guard holds.
     layers : tuple of int
-        Layers whose commands it issues, without those for which it only prefetches weights.
-    instead : tuple of Variant
-        Alternatives bound to the same opcode; the first one whose guard holds runs instead.
+        Layers whose commands the program issues, except those for which it only prefetches weights.
+    instead : tuple of GuardedProgram
+        Alternatives bound to the same opcode; the first alternative whose guard holds runs instead of `program`.
     """
 
     program: Program
@@ -43,15 +43,15 @@ class ProgramPart:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """All of them, as the dispatch table has them: the one without a guard last."""
+        """All programs in the order of the dispatch table: the one without a guard is last."""
         return (*(variant.program for variant in self.instead), self.program)
 
     @cached_property
     def tag(self) -> int:
-        """The first tag that its program sets; 0: none.
+        """First tag that the program sets; 0 if the program sets no tag.
 
-        Its macro-instruction begins with it: units would see two changes of tag otherwise, and the second one waits
-        until the counters of the first are put away.
+        The macro-instruction starts with this tag. Otherwise, units would see two tag changes, and the second would
+        wait until the counters of the first are saved.
         """
         for word in self.program.words:
             values = decode(word)
@@ -60,18 +60,18 @@ class ProgramPart:
         return 0
 
 
-def written() -> Written:
-    """Room for programs of one network under one schedule after the other."""
+def program_cache() -> ProgramCache:
+    """Return an empty cache for the programs of one network under successive schedules."""
     return LruCache(_MAX_CACHED_COMMANDS)
 
 
-def cut(
+def split_into_programs(
     config: MlaConfig,
     commands: Sequence[Issued],
     names: Sequence[str],
     joined: Sequence[bool],
     tags: Sequence[int],
-    known: Written | None = None,
+    known: ProgramCache | None = None,
 ) -> tuple[ProgramPart, ...]:
     """Split a command sequence into programs; the first one waits until the machine is idle.
 
@@ -82,18 +82,18 @@ def cut(
     commands : sequence of Issued
         All commands, in order.
     names, joined, tags : sequences
-        For each layer: its name, True if it is part of the previous layer's program, and its counter tag.
-    known : Kept, optional
+        For each layer: its name, True if the layer is part of the previous layer's program, and its counter tag.
+    known : ProgramCache, optional
         Cache of programs emitted earlier for the same commands.
     """
     out: list[ProgramPart] = []
-    known = written() if known is None else known
+    known = program_cache() if known is None else known
     loaded = {c.layer for c in commands} - {c.layer for c in commands if c.unit != Unit.LOAD}
-    for piece in _stretches(commands, joined):
+    for piece in _program_commands(commands, joined):
         layers = dict.fromkeys(c.layer for c in piece if c.unit != Unit.LOAD or c.layer in loaded)
         layers = tuple(layers) or (piece[0].layer,)
         name, alone = names[layers[0]], not out
-        key = name, alone, tuple(map(_grounds, piece)), tuple(tags[c.layer] for c in piece)
+        key = name, alone, tuple(map(_command_key, piece)), tuple(tags[c.layer] for c in piece)
         programs = known.get(key)
         if programs is None:
             programs = _emit(config, name, piece, tags, alone=alone)
@@ -102,12 +102,12 @@ def cut(
     return tuple(out)
 
 
-def _grounds(command: Issued) -> tuple:
-    """All of a command that its program depends on."""
+def _command_key(command: Issued) -> tuple:
+    """Return everything in a command on which its program depends."""
     return command.unit, command.layer, command.region, command.wait, command.signal, command.values
 
 
-def _stretches(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[Issued]]:
+def _program_commands(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[Issued]]:
     """Split the commands at each layer that starts a program; loads are not moved."""
     out: list[list[Issued]] = [[]]
     current = 0
@@ -123,7 +123,7 @@ def _stretches(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[
 def _emit(
     config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
 ) -> list[Program]:
-    """The programs of a stretch: one, or halves of it if that is too long for the instruction store."""
+    """Return the programs of a piece: one, or several if one would exceed the instruction store."""
     program = rolled(config, name, piece, tags, alone=alone)
     if len(program.words) <= config.wis_words:
         return [program]
@@ -140,7 +140,7 @@ def _emit(
 def rolled(
     config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
 ) -> Program:
-    """The program that issues commands, with loops nested as deep as registers last; see `emit`."""
+    """Return the program that issues commands, with loops nested as deep as the registers permit; see `emit`."""
     for depth in range(config.loop_depth, 0, -1):
         try:
             return emit(name, reroll(piece, depth), tags, alone=alone)
@@ -150,7 +150,7 @@ def rolled(
 
 
 def batches(config: MlaConfig, parts: Sequence[ProgramPart]) -> list[range]:
-    """Ranges of parts whose programs are resident at the same time: all, or as many as fit, in order."""
+    """Return ranges of parts whose programs are resident at the same time: all, or as many as fit, in order."""
     out: list[range] = []
     start = words = segments = 0
     for number, part in enumerate(parts):
@@ -164,7 +164,7 @@ def batches(config: MlaConfig, parts: Sequence[ProgramPart]) -> list[range]:
 
 
 def candidates(part: ProgramPart, segments: Sequence[int]) -> list[Candidate]:
-    """Dispatch table entries of an opcode; `segments` are the segment numbers of the part's `programs`."""
+    """Return the dispatch table entries of an opcode; `segments` are those of the part's `programs`."""
     guards = [variant.guard for variant in part.instead]
     return [
         *(Candidate(s, g.compare, g.selector, g.value) for s, g in zip(segments, guards, strict=False)),

@@ -6,17 +6,17 @@ from compiler.commands.commands import BufferRef, Command, TileStep, UnitCycles
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, BSource, Post, Unit
 
-#: Cycles the sequencer needs for the commands of a step.
+#: Sequencer cycles for the commands of a step.
 _STEP = 50
 #: Cycles of a reciprocal and of a reciprocal root.
 _DIGITS: dict[int, int] = {Post.RECIP: 38, Post.RSQRT: 69}
 
 
 def cycles(command: Command, n: int) -> int:
-    """Cycles of one command on the machine with n lanes for which it was generated.
+    """Return the cycles of a command on the machine, with n lanes, for which the command was generated.
 
-    MATRIX needs at least n cycles to shift in a tile of weights; LOAD and STORE move n bytes per cycle, each line
-    separately.
+    MATRIX needs at least n cycles to shift in a tile of weights; LOAD and STORE transfer n bytes per cycle, in separate
+    beats for each line.
     """
     if command.cycles is None:
         command.cycles = _cycles(command, n)
@@ -39,7 +39,7 @@ def _cycles(command: Command, n: int) -> int:
 
 
 def _fuse_cycles(command: Command, counts: list[int]) -> int:
-    """Cycles of a FUSE command: a point is limited by its reads of one memory, a reciprocal by its digits."""
+    """Return the cycles of a FUSE command: those of its reads, or of its reciprocals if these take longer."""
     src, stage = command.fields.get("src", 0), command.fields.get("stage", 0)
     assert isinstance(src, int)
     words = FUSE_SRC.unpack(src) | FUSE_STAGE.unpack(stage.base if isinstance(stage, BufferRef) else stage)
@@ -56,10 +56,10 @@ def _fuse_cycles(command: Command, counts: list[int]) -> int:
     return max(prod(counts) * max(reads.values()), digits)
 
 
-def effort(step: TileStep, n: int) -> UnitCycles:
-    """Cycles of a step by unit, after its loads, on the machine for which it was generated."""
-    if step.effort is None:
+def unit_cycles(step: TileStep, n: int) -> UnitCycles:
+    """Return the cycles of a step by unit, without its loads, on the machine for which the step was generated."""
+    if step.unit_cycles is None:
         units = (step.matrix, step.fuse, step.stores)
         matrix, fuse, stores = (sum(cycles(command, n) for command in unit) for unit in units)
-        step.effort = UnitCycles(matrix, stores, max(_STEP, matrix, fuse, stores))
-    return step.effort
+        step.unit_cycles = UnitCycles(matrix, stores, max(_STEP, matrix, fuse, stores))
+    return step.unit_cycles

@@ -15,7 +15,7 @@ from hw.isa.enums import Unit
 
 
 class BufferMemory(StrEnum):
-    """Memory of a ring, which determines its unit of size."""
+    """Memory of a buffer, which determines the unit of its size."""
 
     SP = "sp"  # bytes
     ACC = "acc"  # rows
@@ -26,22 +26,22 @@ class BufferMemory(StrEnum):
 
 @dataclass(eq=False)
 class CircularBuffer:
-    """Room for `depth` tiles.
+    """Circular buffer of `depth` tiles of equal size.
 
     Parameters
     ----------
     memory : BufferMemory
         Memory that contains the buffer.
     name : str
-        Name shown in listings.
+        Name of the buffer in listings.
     size : int
-        Size of one tile, in the units of the memory.
+        Size of one tile, in units of the memory.
     depth : int
-        Number of tiles it holds; tile i has index i modulo depth.
+        Number of tiles in the buffer; tile i is at position i modulo depth.
     data : array or None
-        Initial contents of a ring in DRAM: weights, parameters, tables.
+        Initial contents of a buffer in DRAM: weights, parameters or tables.
     family : str
-        Common name of rings that are used in rotation; empty for a single ring.
+        Common name of buffers that are used in rotation; empty for other buffers.
     """
 
     memory: BufferMemory
@@ -59,25 +59,25 @@ class CircularBuffer:
 
 @dataclass(frozen=True)
 class BufferRef:
-    """An address in a ring: (start of tile `index` + offset) * scale + base."""
+    """Address in a buffer, as the field value (start of tile `index` + offset) * scale + base."""
 
-    ring: CircularBuffer
+    buffer: CircularBuffer
     index: int = 0
     offset: int = 0
     scale: int = 1
     base: int = 0
 
     def plus(self, offset: int) -> "BufferRef":
-        """An address further on."""
-        return BufferRef(self.ring, self.index, self.offset + offset, self.scale, self.base)
+        """Return the address `offset` units after this one."""
+        return BufferRef(self.buffer, self.index, self.offset + offset, self.scale, self.base)
 
     def resolve(self, start: int) -> int:
-        """The field value, given the start address of the ring."""
-        tile = self.index % self.ring.depth
-        return (start + tile * self.ring.size + self.offset) * self.scale + self.base
+        """Return the field value, given the start address of the buffer."""
+        tile = self.index % self.buffer.depth
+        return (start + tile * self.buffer.size + self.offset) * self.scale + self.base
 
 
-#: Fields with the addresses that a command reads and writes.
+#: Fields with the addresses at which a command reads and writes.
 READS = {
     Unit.LOAD: ("dram",),
     Unit.MATRIX: ("a_base", "w_base"),
@@ -87,23 +87,23 @@ READS = {
 WRITES = {Unit.LOAD: "dst", Unit.MATRIX: "acc_base", Unit.FUSE: "d_base", Unit.STORE: "dram"}
 
 
-#: A ring and the number of a tile in it.
+#: A buffer and the index of a tile in it.
 Tile = tuple[CircularBuffer, int]
 
 
-class Numbers(NamedTuple):
-    """Field values of a command for given ring addresses.
+class ResolvedFields(NamedTuple):
+    """Field values of a command for given buffer addresses.
 
     Parameters
     ----------
     starts : tuple of int
-        Start addresses of its rings.
+        Start addresses of the command's buffers.
     values : tuple of int
         All fields of the unit, in the order of its table.
     region : int
-        Operand that the address in DRAM is relative to.
-    reach : list of Box
-        Memory regions it reads and writes.
+        Index of the operand to which the address in DRAM is relative.
+    reach : list of BoundingBox
+        Memory regions that the command reads and writes.
     """
 
     starts: tuple[int, ...]
@@ -114,65 +114,65 @@ class Numbers(NamedTuple):
 
 @dataclass(eq=False)
 class Command:
-    """One unit command; immutable.
+    """Unit command before address assignment; immutable except for cached values.
 
     Parameters
     ----------
     unit : Unit
-        Unit that executes it.
+        Unit that executes the command.
     layer : int
-        Layer it belongs to: its tag.
+        Index of the layer to which the command belongs.
     fields : dict
-        Values of the fields that are not at their defaults.
+        Values of the fields that differ from their defaults.
     cycles : int or None
-        Lower bound of its cycles, once computed (`compiler.commands.command_cycles`).
-    numbers : Numbers or None
-        Field values for the last addresses of its rings.
+        Cached lower bound of the command's cycles (`compiler.commands.command_cycles`).
+    resolved : ResolvedFields or None
+        Cached field values for the last addresses of the command's buffers.
     """
 
     unit: Unit
     layer: int
     fields: dict[str, int | BufferRef]
     cycles: int | None = field(default=None, repr=False)
-    numbers: Numbers | None = field(default=None, repr=False)
+    resolved: ResolvedFields | None = field(default=None, repr=False)
 
     def reads(self) -> Iterator[BufferRef]:
-        """Addresses that it reads."""
+        """Yield the addresses from which the command reads."""
         for name in READS[self.unit]:
             value = self.fields.get(name)
             if isinstance(value, BufferRef):
                 yield value
 
     def write(self) -> BufferRef:
-        """Address that it writes."""
+        """Return the address to which the command writes."""
         value = self.fields[WRITES[self.unit]]
         assert isinstance(value, BufferRef)
         return value
 
     def refs(self) -> Iterator[BufferRef]:
-        """All addresses that it reads or writes."""
+        """Yield all addresses from which the command reads or to which it writes."""
         yield from self.reads()
         yield self.write()
 
     @cached_property
     def sources(self) -> frozenset[Tile]:
-        """Tiles that it reads."""
-        return frozenset((ref.ring, ref.index % ref.ring.depth) for ref in self.reads())
+        """Tiles that the command reads."""
+        return frozenset((ref.buffer, ref.index % ref.buffer.depth) for ref in self.reads())
 
     @cached_property
     def target(self) -> Tile:
-        """The tile that it writes."""
+        """Tile that the command writes."""
         ref = self.write()
-        return ref.ring, ref.index % ref.ring.depth
+        return ref.buffer, ref.index % ref.buffer.depth
 
     @cached_property
-    def rings(self) -> tuple[CircularBuffer, ...]:
-        """All rings that it touches."""
-        return tuple(dict.fromkeys(ref.ring for ref in self.refs()))
+    def buffers(self) -> tuple[CircularBuffer, ...]:
+        """All buffers that the command reads or writes."""
+        return tuple(dict.fromkeys(ref.buffer for ref in self.refs()))
 
 
 class UnitCycles(NamedTuple):
-    """Cycles of a step's commands of MATRIX and STORE, and of the slowest of its units."""
+    """Cycles of a step's MATRIX and STORE commands, and of its slowest unit."""
 
     matrix: int
     stores: int
@@ -181,21 +181,21 @@ class UnitCycles(NamedTuple):
 
 @dataclass(eq=False)
 class TileStep:
-    """The commands of one tile. MATRIX of the next step may run concurrently with FUSE of this one.
+    """Commands of one tile; MATRIX commands of the next step may run concurrently with FUSE commands of this step.
 
-    `block` is the first block of output channels, for layers that stream channel blocks; `effort` are the cycles by
-    unit, once computed (`compiler.commands.command_cycles`).
+    `block` is the first block of output channels, for layers that stream channel blocks; `unit_cycles` are the cached
+    cycles by unit (`compiler.commands.command_cycles`).
     """
 
     block: int = 0
-    effort: UnitCycles | None = field(default=None, repr=False)
+    unit_cycles: UnitCycles | None = field(default=None, repr=False)
     loads: list[Command] = field(default_factory=list)
     matrix: list[Command] = field(default_factory=list)
     fuse: list[Command] = field(default_factory=list)
     stores: list[Command] = field(default_factory=list)
 
     def commands(self) -> Iterator[Command]:
-        """All of them."""
+        """Yield all commands of the step."""
         yield from self.loads
         yield from self.matrix
         yield from self.fuse
@@ -204,7 +204,7 @@ class TileStep:
 
 Fields = dict[str, int | BufferRef]
 
-#: Strides that matter only if a count is more than one.
+#: Strides by the count that must exceed one for them to have an effect.
 _STRIDES: dict[Unit, dict[str, tuple[str, ...]]] = {
     Unit.LOAD: {"y_count": ("dram_y", "dst_y"), "z_count": ("dram_z", "dst_z")},
     Unit.STORE: {"y_count": ("dram_y", "src_y"), "z_count": ("dram_z", "src_z")},
@@ -227,14 +227,15 @@ _STRIDES: dict[Unit, dict[str, tuple[str, ...]]] = {
         )
     },
 }
-#: Counts with a different meaning in the stream mode of MATRIX; a transposing LOAD has its column distance in dst_y.
+#: Counts that have another function in MATRIX's stream mode. The field dst_y of a transposing LOAD is the column
+#: distance.
 _STREAM = ("x_count", "y_count", "kx_count", "ky_count", "ic_count")
-#: Fields of which 0 means all lanes.
+#: Fields whose value 0 selects all lanes.
 _LANES = {Unit.MATRIX: ("k_rows", "k_tail", "n_cols", "n_tail"), Unit.FUSE: ("lanes", "lanes_tail")}
 
 
-def simplify_commands(unit: Unit, fields: Fields, n: int) -> Fields:
-    """Fields of a command without those that have no effect."""
+def simplify_fields(unit: Unit, fields: Fields, n: int) -> Fields:
+    """Return the fields of a command without those that have no effect."""
     out = dict(fields)
     word = out.get("word", 0)
     stream = unit == Unit.MATRIX and isinstance(word, int) and MATRIX_WORD.unpack(word)["dw"]
@@ -251,35 +252,36 @@ def simplify_commands(unit: Unit, fields: Fields, n: int) -> Fields:
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """An image (h, w, c) in DRAM or in the scratchpad.
+    """Layout of an image (h, w, c) in DRAM or in the scratchpad.
 
     Parameters
     ----------
-    ring : CircularBuffer
+    buffer : CircularBuffer
         Buffer that contains the whole tensor.
     h, w, c : int
         Height, width, channels; a matrix is rows x 1 x columns.
     pixel, row : int
-        Distance of two pixels and of two image rows, in bytes.
+        Distance between pixels and between image rows, in bytes.
     offset : int
-        Bytes from the ring's start to the first pixel.
-    plane : int
-        Channels of each tile of the ring, if tiles are separate blocks of channels; 0: a pixel has all channels.
+        Bytes from the start of the buffer to the first pixel.
+    channel_block : int
+        Channels of each tile of the buffer if tiles are blocks of channels; 0 if the channels of a pixel are
+        contiguous.
     """
 
-    ring: CircularBuffer
+    buffer: CircularBuffer
     h: int
     w: int
     c: int
     pixel: int
     row: int
     offset: int = 0
-    plane: int = 0
+    channel_block: int = 0
 
     @property
     def on_chip(self) -> bool:
         """True if the tensor is in the scratchpad."""
-        return self.ring.memory == BufferMemory.SP
+        return self.buffer.memory == BufferMemory.SP
 
     def compact(self, size: int) -> bool:
         """Return True if the elements, of `size` bytes each, are contiguous."""
@@ -296,24 +298,24 @@ class TensorLayout:
         return [replace(self, h=rows, offset=self.offset + i * rows * self.row) for i in range(count)]
 
     def columns(self, start: int, count: int) -> "TensorLayout":
-        """Some columns of it as an image."""
+        """Return the layout of `count` columns from column `start`."""
         return replace(self, w=count, offset=self.offset + start * self.pixel)
 
-    def to(self, element: int, size: int) -> int:
-        """Bytes from the first element to another, by its number in the tensor; `size` is that of an element."""
+    def byte_offset(self, element: int, size: int) -> int:
+        """Return the distance in bytes from the first element to the given one; elements have `size` bytes."""
         pixel, channel = divmod(element, self.c)
         return pixel * self.pixel + channel * size
 
-    def at(self, row: int = 0, column: int = 0, channel: int = 0) -> BufferRef:
-        """Address of an element."""
-        tile, channel = divmod(channel, self.plane) if self.plane else (0, channel)
-        return BufferRef(self.ring, tile, self.offset + row * self.row + column * self.pixel + channel)
+    def address(self, row: int = 0, column: int = 0, channel: int = 0) -> BufferRef:
+        """Return the address of an element; `channel` is an offset in bytes."""
+        tile, channel = divmod(channel, self.channel_block) if self.channel_block else (0, channel)
+        return BufferRef(self.buffer, tile, self.offset + row * self.row + column * self.pixel + channel)
 
     def block(self, size: int) -> int:
-        """Distance in bytes between blocks of channels, each of `size` bytes."""
-        return self.ring.size if self.plane else size
+        """Return the distance in bytes between blocks of channels of `size` bytes."""
+        return self.buffer.size if self.channel_block else size
 
 
 def whole(memory: BufferMemory, name: str, h: int, w: int, c: int, slack: int = 0) -> TensorLayout:
-    """A new contiguous layout for an image; `slack` bytes after it may be read, with undefined contents."""
+    """Return a contiguous layout in a new buffer, with `slack` undefined bytes after the image that may be read."""
     return TensorLayout(CircularBuffer(memory, name, h * w * c + slack), h, w, c, c, w * c)

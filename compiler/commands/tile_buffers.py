@@ -1,4 +1,4 @@
-"""Helpers of the code generators of layers: tiles loaded on demand into rotating buffers, ranges, fuse words."""
+"""Helpers for the code generators of layers: tiles loaded on demand into rotating buffers, ranges, fuse words."""
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -32,91 +32,91 @@ class CodegenContext:
         Index of the layer in the network.
     schedule : LayerSchedule
         Schedule of the layer.
-    homes : dict
-        Layout of each of its tensors, by name.
-    shared : dict
-        Its tables by their contents: groups of channels and phases have the same.
+    layouts : dict
+        Layouts of the tensors of the layer, by name.
+    tables_by_content : dict
+        Lookup tables of the layer by contents, shared by groups of channels and by phases.
     """
 
     config: MlaConfig
     layer: int
     schedule: LayerSchedule
-    homes: dict[str, TensorLayout]
-    shared: dict[bytes, "Tables"] = field(default_factory=dict, repr=False)
+    layouts: dict[str, TensorLayout]
+    tables_by_content: dict[bytes, "Tables"] = field(default_factory=dict, repr=False)
 
     def command(self, unit: Unit, **fields: int | BufferRef) -> Command:
-        """A command of this layer."""
+        """Return a new command of this layer."""
         return Command(unit, self.layer, fields)
 
     def constant(self, name: str, data: NDArray) -> CircularBuffer:
-        """Add constant bytes in DRAM."""
+        """Return a new buffer in DRAM with constant contents."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         return CircularBuffer(BufferMemory.DRAM, name, flat.size, data=flat)
 
     def tables(self, name: str, tables: NDArray[np.int16]) -> "Tables":
-        """Lookup tables of this layer; equal tables are stored once."""
-        return self.shared.setdefault(tables.tobytes(), Tables(self, name, tables))
+        """Return the buffer of lookup tables of this layer; equal tables are stored once."""
+        return self.tables_by_content.setdefault(tables.tobytes(), Tables(self, name, tables))
 
 
 class TileBuffers:
-    """Ring of tiles that are loaded on demand.
+    """Circular buffer of tiles that are loaded on demand.
 
     Parameters
     ----------
-    ring : CircularBuffer
-        Ring that the tiles are loaded into.
+    buffer : CircularBuffer
+        Buffer into which the tiles are loaded.
     load : callable
-        (key, address) -> commands that load a tile.
+        Returns the commands that load a tile, given its key and its address.
     """
 
-    def __init__(self, ring: CircularBuffer, load: Callable[[Hashable, BufferRef], list[Command]]):
-        self.ring, self.load = ring, load
+    def __init__(self, buffer: CircularBuffer, load: Callable[[Hashable, BufferRef], list[Command]]):
+        self.buffer, self.load = buffer, load
         self.keys: list[Hashable] = []
 
     def get(self, key: Hashable, step: TileStep) -> BufferRef:
-        """Address of a tile; if it is not loaded, its loads are added to the step."""
-        recent = self.keys[-self.ring.depth :]
+        """Return the address of a tile; if the tile is not loaded, add its loads to the step."""
+        recent = self.keys[-self.buffer.depth :]
         if key in recent:
-            return BufferRef(self.ring, len(self.keys) - len(recent) + recent.index(key))
-        place = BufferRef(self.ring, len(self.keys))
+            return BufferRef(self.buffer, len(self.keys) - len(recent) + recent.index(key))
+        address = BufferRef(self.buffer, len(self.keys))
         self.keys.append(key)
-        step.loads += self.load(key, place)
-        return place
+        step.loads += self.load(key, address)
+        return address
 
 
 class BufferRotation:
-    """Rotation of `depth` buffers for tiles that the units write, each in another bank if possible.
+    """Rotation of `depth` buffers, in different banks if possible, for tiles that the units write.
 
     Parameters
     ----------
     memory : BufferMemory
         Memory that contains the buffers.
     name : str
-        Name shown in listings.
+        Name of the buffers in listings.
     size : int
-        Size of a tile, in the units of the memory.
+        Size of a tile, in units of the memory.
     depth : int
         Number of buffers.
     """
 
     def __init__(self, memory: BufferMemory, name: str, size: int, depth: int):
-        self.rings = [CircularBuffer(memory, f"{name}{i}", size, family=name) for i in range(depth)]
+        self.buffers = [CircularBuffer(memory, f"{name}{i}", size, family=name) for i in range(depth)]
         self.count = 0
 
     def next(self) -> BufferRef:
-        """Address of the next tile."""
+        """Return the address of the next tile."""
         self.count += 1
-        return BufferRef(self.rings[(self.count - 1) % len(self.rings)])
+        return BufferRef(self.buffers[(self.count - 1) % len(self.buffers)])
 
 
 def pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """(start, length) of the pieces of a dimension."""
+    """Yield the start and the length of each piece of a dimension."""
     for start in range(0, total, size):
         yield start, min(size, total - start)
 
 
 def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height: int) -> tuple[int, int]:
-    """First input row that output rows need, and the number of rows, at least one, clipped to the image.
+    """Return the first input row that output rows need, and the number of rows, clipped to the image but at least 1.
 
     `reach` is the number of input rows covered by the kernel of an output row, `top` the padding above.
     """
@@ -127,12 +127,12 @@ def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height:
 
 
 class Tables:
-    """A layer's lookup tables in table slots, loaded once.
+    """Lookup tables of a layer, loaded once into table slots.
 
     Parameters
     ----------
     context : CodegenContext
-        Machine, schedule and tensor layouts that code is generated for.
+        Machine, schedule and tensor layouts for which code is generated.
     name : str
         Name of the layer, the prefix of its buffers.
     tables : (count * 256,) int16 array
@@ -147,14 +147,14 @@ class Tables:
         )
 
     def word(self, step: TileStep, which: int = 0, **parts: int) -> BufferRef:
-        """Second half of the fuse word with one of the tables; its load joins the step that first uses it."""
+        """Return the second half of the fuse word with one of the tables, which the first step that uses it loads."""
         slot = self.tiles.get(0, step)
         word = FUSE_STAGE.pack(**parts)
-        return BufferRef(slot.ring, slot.index, which, FUSE_STAGE.pack(**parts, table_slot=1) - word, word)
+        return BufferRef(slot.buffer, slot.index, which, FUSE_STAGE.pack(**parts, table_slot=1) - word, word)
 
-    def _load(self, _: Hashable, place: BufferRef) -> list[Command]:
-        to = BufferRef(place.ring, place.index, 0, 512)
-        length = place.ring.size * 512
+    def _load(self, _: Hashable, address: BufferRef) -> list[Command]:
+        to = BufferRef(address.buffer, address.index, 0, 512)
+        length = address.buffer.size * 512
         return [
             self.context.command(Unit.LOAD, word=Space.TABLE, dram=BufferRef(self.source), dst=to, len=length)
         ]

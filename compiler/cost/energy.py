@@ -5,19 +5,19 @@ from collections.abc import Mapping
 from hw.config import MlaConfig
 from hw.isa.counters import SP_BANKS_MAX
 
-#: A multiplication and the addition to the sum.
+#: Picojoules of a multiply-accumulate: a multiplication and the addition to the sum.
 MAC_PJ = 0.2 + 0.1
-#: Each byte that is read from a memory or written to it; small memories inside a unit count for nothing.
+#: Picojoules per byte that is read from a memory or written to it; small memories inside a unit are not counted.
 PJ_PER_BYTE = {"sp": 20 / 8, "acc": 10 / 8, "dram": 1300 / 8}
 
 
 def energy_uj(config: MlaConfig, counts: Mapping[str, int]) -> float:
-    """Energy in microjoules for counter values, given by the names of hw.isa.counters."""
+    """Return the energy in microjoules for counter values, by their names in `hw.isa.counters`."""
     return sum(energy_parts_uj(config, counts).values())
 
 
 def energy_parts_uj(config: MlaConfig, counts: Mapping[str, int]) -> dict[str, float]:
-    """The same, of the array, of the memories on the chip, and of DRAM."""
+    """Return the energy in microjoules of the array, of the memories on the chip, and of DRAM."""
     rows = sum(counts[f"sp_{kind}_bank{b}"] for kind in ("reads", "writes") for b in range(SP_BANKS_MAX))
     acc = counts["acc_reads"] + counts["acc_writes"]
     dram = (counts["load_beats"] + counts["store_beats"]) * config.n
@@ -35,7 +35,7 @@ def at_clock(
     steady: float | None,
     energy: float | None,
 ) -> dict[str, float | None]:
-    """The JSON fields `clock_mhz`, `milliseconds`, `inferences_per_second` and `milliwatts`.
+    """Return the JSON fields `clock_mhz`, `milliseconds`, `inferences_per_second` and `milliwatts`.
 
     Parameters
     ----------

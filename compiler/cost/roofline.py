@@ -1,4 +1,4 @@
-"""Roofline of layers and networks: multiply-accumulates over the array, compulsory bytes over the bus."""
+"""Roofline of layers and networks: lower bounds from multiply-accumulates and from compulsory DRAM traffic."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,24 +38,24 @@ class Floor:
     bytes: int
 
     def cycles(self, config: MlaConfig, rate: float | None = None) -> int:
-        """Lower bound of cycles, at N*N multiply-accumulates and `rate` bytes (default: N) a cycle."""
+        """Return the lower bound of cycles, at N*N multiply-accumulates and `rate` bytes (default: N) per cycle."""
         return max(-(-self.macs // config.n**2), ceil(self.bytes / (rate or config.n)))
 
 
 def bus_rate(config: MlaConfig, rate: float | None) -> float:
-    """Bytes a cycle that no memory of this rate beats: a row of N; of a faster one up to a row read and one written."""
+    """Return the maximum bytes per cycle on the bus: N, or with a faster memory up to N read and N written."""
     return max(config.n, min(rate or config.n, 2 * config.n))
 
 
 def _constants(graph: Graph, layers: Iterable[Layer]) -> int:
-    """Bytes of the constants of some layers, by the model's definition."""
+    """Return the total bytes of the constants of some layers, by the model's definition."""
     read = {name for layer in layers for node in layer.nodes for name in graph.nodes[node].inputs}
     return sum(graph.tensors[name].bytes for name in read if graph.tensors[name].constant)
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """Bytes that must cross the bus.
+class CompulsoryTraffic:
+    """Bytes that a stage must transfer over the bus at least once.
 
     Parameters
     ----------
@@ -69,54 +69,54 @@ class Crossing:
     constants: dict[int, int]
 
 
-def _weights(graph: Graph, layers: Sequence[Layer], crossed: Crossing) -> int:
-    """Bytes of the constants that cross the bus: many go into commands, or into other constants, and never do."""
+def _weights(graph: Graph, layers: Sequence[Layer], traffic: CompulsoryTraffic) -> int:
+    """Return the bytes of constants that are transferred; many are encoded in commands or merged into others."""
     each = (
-        min(_constants(graph, [layer]), crossed.constants.get(number, 0))
+        min(_constants(graph, [layer]), traffic.constants.get(number, 0))
         for number, layer in enumerate(layers)
     )
     return min(_constants(graph, layers), sum(each))
 
 
-def layer_floors(lowered: LoweredNetwork, crossed: Crossing) -> list[Floor]:
-    """Minimum work of each layer of a stage, with its tensors in DRAM."""
+def layer_floors(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> list[Floor]:
+    """Return the minimum work of each layer of a stage, with its tensors in DRAM."""
     graph = lowered.graph
-    ends = {lowered.root(name): size for name, size in crossed.ends.items()}
+    ends = {lowered.root(name): size for name, size in traffic.ends.items()}
     floors = []
     for number, layer in enumerate(lowered.layers):
         names = {name for name in (*layer.inputs, layer.y) if not graph.tensors[name].constant}
         sizes = ((graph.tensors[name].bytes, ends.get(lowered.root(name))) for name in names)
-        size = sum(own if crosses is None else min(own, crosses) for own, crosses in sizes)
-        weights = min(_constants(graph, [layer]), crossed.constants.get(number, 0))
+        size = sum(own if moved is None else min(own, moved) for own, moved in sizes)
+        weights = min(_constants(graph, [layer]), traffic.constants.get(number, 0))
         floors.append(Floor(layer.macs, size + weights))
     return floors
 
 
-def network_floor(stages: Sequence[tuple[LoweredNetwork, Crossing]]) -> Floor:
-    """Minimum work of a network: only its inputs, outputs and weights cross the bus.
+def network_floor(stages: Sequence[tuple[LoweredNetwork, CompulsoryTraffic]]) -> Floor:
+    """Return the minimum work of a network, in which only inputs, outputs and weights are transferred.
 
     Parameters
     ----------
-    stages : sequence of (LoweredNetwork, Crossing)
-        Stages on the accelerator. Tensors passed from one to another count once.
+    stages : sequence of (LoweredNetwork, CompulsoryTraffic)
+        Stages on the accelerator, with their traffic. Tensors passed between stages are counted once.
     """
     ends: dict[str, int] = {}
-    for _, crossed in stages:
-        ends |= {name: max(size, ends.get(name, 0)) for name, size in crossed.ends.items()}
+    for _, traffic in stages:
+        ends |= {name: max(size, ends.get(name, 0)) for name, size in traffic.ends.items()}
     macs = sum(layer.macs for lowered, _ in stages for layer in lowered.layers)
-    weights = sum(_weights(lowered.graph, lowered.layers, crossed) for lowered, crossed in stages)
+    weights = sum(_weights(lowered.graph, lowered.layers, traffic) for lowered, traffic in stages)
     return Floor(macs, sum(ends.values()) + weights)
 
 
-def body_floor(lowered: LoweredNetwork, crossed: Crossing) -> Floor:
-    """Minimum work of a stage in a subgraph of control flow: its inputs and outputs may stay on chip."""
+def body_floor(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> Floor:
+    """Return the minimum work of a stage in a control-flow subgraph, whose inputs and outputs may stay on chip."""
     return Floor(
-        sum(layer.macs for layer in lowered.layers), _weights(lowered.graph, lowered.layers, crossed)
+        sum(layer.macs for layer in lowered.layers), _weights(lowered.graph, lowered.layers, traffic)
     )
 
 
 class _Lines(NamedTuple):
-    """Lines that a LOAD or STORE moves."""
+    """Fields of a LOAD or STORE that determine the lines it transfers."""
 
     word: int = 0
     len: int = 1
@@ -127,7 +127,7 @@ class _Lines(NamedTuple):
 
 
 def _numbers(command: Command) -> Iterator[tuple[str, int]]:
-    """Fields that are no addresses."""
+    """Yield the fields of a command that are not addresses."""
     return ((name, value) for name, value in command.fields.items() if not isinstance(value, BufferRef))
 
 
@@ -136,51 +136,51 @@ def _fills(word: int) -> bool:
     return bool(LOAD_WORD.unpack(word)["fill"])
 
 
-def crossing(stream: CommandStream) -> Crossing:
-    """The bytes that the commands of a stage move, with none counted twice."""
+def compulsory_traffic(stream: CommandStream) -> CompulsoryTraffic:
+    """Return the distinct bytes that the commands of a stage transfer."""
     touched, layers = _touched(stream)
     graph = stream.lowered.graph
-    rings = {stream.homes[name].ring: name for name in (*graph.inputs, *graph.outputs)}
+    rings = {stream.layouts[name].buffer: name for name in (*graph.inputs, *graph.outputs)}
     ends = {name: touched.get(ring, 0) for ring, name in rings.items()}
     constants: dict[int, int] = defaultdict(int)
     for ring, size in touched.items():
         if ring.data is not None:
             constants[layers[ring]] += size
-    return Crossing(ends, dict(constants))
+    return CompulsoryTraffic(ends, dict(constants))
 
 
 def _touched(stream: CommandStream) -> tuple[dict[CircularBuffer, int], dict[CircularBuffer, int]]:
-    """Bytes of each ring in DRAM that are moved, and the first layer that moves any."""
+    """Return the transferred bytes of each circular buffer in DRAM, and the first layer that transfers any."""
     masks: dict[CircularBuffer, NDArray[np.bool_]] = {}
     layers: dict[CircularBuffer, int] = {}
     for command in stream.commands:
-        place = command.fields.get("dram")
-        if command.unit not in (Unit.LOAD, Unit.STORE) or not isinstance(place, BufferRef):
+        source = command.fields.get("dram")
+        if command.unit not in (Unit.LOAD, Unit.STORE) or not isinstance(source, BufferRef):
             continue
         c = _Lines(**{name: value for name, value in _numbers(command) if name in _Lines._fields})
         if command.unit == Unit.LOAD and _fills(c.word):
             continue
-        ring = place.ring
+        ring = source.buffer
         assert ring.memory == BufferMemory.DRAM
         layers[ring] = min(layers.get(ring, command.layer), command.layer)
         if ring not in masks:
             masks[ring] = np.zeros(ring.total, np.bool_)
-        _mark(masks[ring], place.resolve(0), c.len, ((c.y_count, c.dram_y), (c.z_count, c.dram_z)))
+        _mark(masks[ring], source.resolve(0), c.len, ((c.y_count, c.dram_y), (c.z_count, c.dram_z)))
     return {ring: int(np.count_nonzero(mask)) for ring, mask in masks.items()}, layers
 
 
 def _mark(mask: NDArray[np.bool_], start: int, size: int, steps: tuple[tuple[int, int], ...]) -> None:
-    """Mark lines of `size` bytes; `steps` are (count, distance)."""
+    """Mark lines of `size` bytes in a mask; `steps` are (count, distance) of two nested loops."""
     if all(count == 1 for count, _ in steps):
         mask[start : start + size] = True
         return
-    places = np.array([start])
+    starts = np.array([start])
     for count, distance in sorted(steps, key=lambda step: abs(step[1])):
-        if distance == size and len(places) == 1:
+        if distance == size and len(starts) == 1:
             size *= count  # without gaps
         elif distance:
-            places = (places[:, None] + np.arange(count) * distance).reshape(-1)
-    if len(places) == 1:
+            starts = (starts[:, None] + np.arange(count) * distance).reshape(-1)
+    if len(starts) == 1:
         mask[start : start + size] = True
     else:
-        mask[places[:, None] + np.arange(size)] = True
+        mask[starts[:, None] + np.arange(size)] = True

@@ -11,21 +11,21 @@ from hw.errors import InputError, shown
 
 
 def bound_value(name: str, value: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
-    """The constant for a bound input, broadcast to its shape and converted to its type.
+    """Return the constant for a bound input, broadcast to its shape and converted to its type.
 
     Parameters
     ----------
     name : str
         Name of the input, for error messages.
     value : array
-        A scalar for all elements, or an array of the input's shape.
+        Scalar for all elements, or array of the input's shape.
     shape, dtype : tuple of int, str
         Shape and numpy type of the input.
 
     Raises
     ------
     InputError
-        The value has another shape, or elements that the type cannot represent exactly.
+        The value has a different shape, or has elements that the type cannot represent exactly.
     """
     if value.shape not in ((), shape):
         raise InputError(
@@ -57,7 +57,7 @@ def check_names(inputs: Mapping[str, object] | list[str], bind: Mapping[str, NDA
 
 
 def bind_inputs(graph: Graph, bind: Mapping[str, NDArray]) -> Graph:
-    """The graph with some of its inputs replaced by constants.
+    """Replace some inputs of a graph by constants.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def bind_inputs(graph: Graph, bind: Mapping[str, NDArray]) -> Graph:
     Raises
     ------
     InputError
-        A name is not an input, or a value does not fit its input.
+        A name is not an input, or a value does not match the shape or type of its input.
     """
     if not bind:
         return graph

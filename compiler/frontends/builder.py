@@ -1,4 +1,4 @@
-"""Graph builder shared by the front ends, fused activation ranges and SAME padding."""
+"""Helpers shared by the front ends: graph builder, ranges of fused activations, SAME padding."""
 
 import math
 from collections.abc import Container
@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 
+#: Ending of the error message about operators without a conversion.
+WHERE_LISTED = "; docs/operators.md lists the operators"
+
 
 class GraphBuilder:
-    """A graph under construction.
+    """Builder of a graph, which generates unique names.
 
     Parameters
     ----------
@@ -25,11 +28,11 @@ class GraphBuilder:
         self._tensors, self._nodes = _Names(self.graph.tensors), _Names(self.graph.nodes)
 
     def fresh(self, name: str) -> str:
-        """An unused tensor name: `name`, with a number appended if it is in use."""
+        """Return an unused tensor name: `name`, with a number appended if it is in use."""
         return self._tensors.unused(name)
 
     def constant(self, name: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
-        """Add a constant, renamed if a tensor has that name already."""
+        """Add a constant; it is renamed if a tensor already has its name."""
         return self.graph.add_tensor(
             Tensor(self.fresh(name), data.shape, data.dtype.name, quantization, np.asarray(data, order="C"))
         )
@@ -58,7 +61,7 @@ class GraphBuilder:
         self.graph.add_node(Node(self._nodes.unused(name), op, ins, outs, attributes, bodies))
 
     def between(self, like: Tensor, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """A new intermediate tensor with the type and quantization of `like`; not yet added to the graph."""
+        """Return a new tensor with the type and quantization of `like`, which is not yet added to the graph."""
         return Tensor(self.fresh(name), like.shape if shape is None else shape, like.dtype, like.quantization)
 
 
@@ -67,16 +70,16 @@ class _Names:
 
     def __init__(self, used: Container[str]):
         self._used = used
-        # Last number tried for a base name: an unrolled loop requests the same names many times.
+        # Last number tried for each base name, because an unrolled loop requests the same names many times.
         self._last_number: dict[str, int] = {}
 
     def unused(self, base: str) -> str:
-        """An unused name: `base`, with a number appended if it is in use."""
+        """Return an unused name: `base`, with a number appended if it is in use."""
         name, number = base, self._last_number.get(base, 1)
         while name in self._used:
             number += 1
             name = f"{base}.{number}"
-        self._last_number[base] = max(number - 1, 1)  # the caller may not use the name
+        self._last_number[base] = max(number - 1, 1)  # the caller might not use the name
         return name
 
 
@@ -90,7 +93,7 @@ ACTIVATIONS: dict[str, tuple[float, float] | None] = {
 
 
 def same_pads(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:
-    """Padding before and after one dimension that gives ceil(size / stride) outputs; an odd element goes after."""
+    """Return the padding of one dimension for ceil(size / stride) outputs; an odd element is added at the end."""
     extent = (kernel - 1) * dilation + 1
     total = max((-(-size // stride) - 1) * stride + extent - size, 0)
     return total // 2, total - total // 2

@@ -17,11 +17,18 @@ from compiler.frontends.torch_module import (
     torch_library,
 )
 from compiler.ir.graph import Graph
+from compiler.util.plugin_registry import check_module
 from hw.errors import InputError, shown
 
 _SUFFIXES = (".tflite", ".onnx")
+#: Suffix of compiled networks, which only some subcommands accept.
+_COMPILED = ".mla"
 #: Suffixes of PyTorch files; these hold weights or code and cannot be imported as models.
-_TORCH_SUFFIXES = (".py", ".pt", ".pth", ".pt2")
+_TORCH_SUFFIXES = (".py", ".pt", ".pth")
+#: Suffix of files written by `torch.export.save`.
+_EXPORTED = ".pt2"
+#: Suffixes of Keras files, and the file that marks a folder as a SavedModel.
+_KERAS_SUFFIXES, _SAVED_MODEL = (".h5", ".keras"), "saved_model.pb"
 
 
 def read_model(
@@ -32,7 +39,7 @@ def read_model(
     dynamic_shapes: Any = None,
     bind: Mapping[str, NDArray] | None = None,
 ) -> Graph:
-    """The graph of a model.
+    """Import a model as a graph.
 
     Parameters
     ----------
@@ -41,9 +48,9 @@ def read_model(
     sizes : dict
         Sizes of symbolic dimensions of an ONNX file or of dynamic dimensions of a PyTorch module.
     example, dynamic_shapes
-        Export arguments as for `read_module`, used if the named function returns none; PyTorch modules only.
+        Export arguments, as for `read_module`, used if the named function returns none; for PyTorch modules only.
     bind : dict
-        Values of inputs that become constants, by name: a scalar, or an array of the input's shape.
+        Values of the inputs that become constants, by name: scalars, or arrays of the inputs' shapes.
 
     Raises
     ------
@@ -59,30 +66,56 @@ def read_model(
         )
     path = Path(model)
     if is_reference(path):
+        check_module(str(path))
         torch_library()
         loaded = load_reference(str(path))
         example = example if loaded.example is None else loaded.example
         shapes = dynamic_shapes if loaded.dynamic_shapes is None else loaded.dynamic_shapes
         graph = read_module(loaded.model, example, dynamic_shapes=shapes, sizes=sizes, name=str(path))
         return bind_inputs(graph, bind)
-    suffix = path.suffix.lower()
-    if suffix in _TORCH_SUFFIXES:
-        raise InputError(
-            f"{path}: pickled models are not loaded (unsafe); pass module:function, or export to ONNX"
-        )
-    if suffix not in _SUFFIXES:
-        raise InputError(
-            f"{path}: a model must be a file ending in {' or '.join(_SUFFIXES)}, or module:function"
-        )
-    if suffix == ".onnx":
+    check_suffix(path)
+    if path.suffix.lower() == ".onnx":
         return read_onnx(path, sizes, bind)
     if sizes:
         raise InputError(f"{path}: only .onnx files have named dimensions, so there is no {', '.join(sizes)}")
     return bind_inputs(read_tflite(path), bind)
 
 
+def check_suffix(path: Path, *, compiled: bool = False) -> None:
+    """Raise InputError, with advice for known formats, unless the suffix of a file is that of a supported format.
+
+    Parameters
+    ----------
+    path : Path
+        The file, existing or not.
+    compiled : bool
+        True if the file may also be a compiled network.
+    """
+    suffix = path.suffix.lower()
+    known = (*_SUFFIXES, _COMPILED) if compiled else _SUFFIXES
+    if suffix in known:
+        return
+    if suffix == _COMPILED:
+        raise InputError(f"{path} is already compiled: give the model itself")
+    if suffix in _TORCH_SUFFIXES:
+        raise InputError(
+            f"{path}: pickled models are not loaded (unsafe); pass module:function, or export to ONNX"
+        )
+    if suffix == _EXPORTED:
+        raise InputError(
+            f"{path}: write a function that returns torch.export.load({str(path)!r}), and name it module:function"
+        )
+    if suffix in _KERAS_SUFFIXES or (path / _SAVED_MODEL).is_file():
+        raise InputError(
+            f"{path}: TensorFlow models are read as .tflite: convert it with tf.lite.TFLiteConverter"
+        )
+    raise InputError(
+        f"{path}: a model must be a file ending in {', '.join(known[:-1])} or {known[-1]}, or module:function"
+    )
+
+
 def default_rounding(model: Path | Any) -> str:
-    """Default rounding mode of a model: that of the reference runtime of its format."""
+    """Return the default rounding mode of a model: that of the reference runtime of its format."""
     if isinstance(model, str | Path):
         onnx = is_reference(model) or Path(model).suffix.lower() == ".onnx"
     else:

@@ -1,4 +1,4 @@
-"""PyTorch front end: modules and `module:function` references are exported to ONNX, then imported as ONNX."""
+"""PyTorch front end: exports modules and `module:function` references to ONNX and imports the result."""
 
 import ast
 import importlib
@@ -25,7 +25,7 @@ from compiler.util import plugin_registry
 from compiler.util.plugin_registry import guarded
 from hw.errors import InputError, shown
 
-#: Packages that the extra `torch` installs.
+#: Packages that the optional dependency `torch` installs.
 _PACKAGES = ("torch", "onnxscript")
 MISSING = (
     "PyTorch models need {name}, which is not installed: `make setup EXTRAS=torch`, or "
@@ -62,18 +62,18 @@ def read_module(
     sizes: Mapping[str, int] | None = None,
     name: str | None = None,
 ) -> Graph:
-    """The graph of a PyTorch module.
+    """Import a PyTorch module as a graph.
 
-    Inputs are named after the parameters of `forward`. Outputs are named `output`, or `output_0`, `output_1`, or by
-    their keys if `forward` returns a dict. Nodes are named after the submodules they come from. The module is
-    exported in evaluation mode; its training flags are restored afterwards.
+    Inputs are named after the parameters of `forward`. A single output is named `output`, several are named `output_0`,
+    `output_1` and so on; if `forward` returns a dict, outputs are named after its keys. Nodes are named after the
+    submodules that contain them. The module is exported in evaluation mode; its training flags are restored afterwards.
 
     Parameters
     ----------
     model : torch.nn.Module or torch.export.ExportedProgram
         The model to import, with float32 weights or quantized with PT2E.
     example : tensor, array, tuple of them, or dict of them by name
-        Example inputs, which set the shapes and types to compile for. An exported program needs none.
+        Example inputs, which determine the shapes and types to compile for; an exported program needs none.
     dynamic_shapes : as for torch.export.export
         Dynamic dimensions of the export.
     sizes : dict
@@ -111,7 +111,7 @@ def read_module(
 
 
 def _read(path: Path, title: str, sizes: Mapping[str, int] | None) -> Graph:
-    """Import the exported file; errors name the model instead of the temporary file."""
+    """Import the exported file; errors name the model, not the temporary file."""
     try:
         return read_onnx(path, sizes)
     except UnsupportedNodesError as error:
@@ -127,7 +127,7 @@ def _file_name(title: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Context that redirects standard output to standard error and silences the exporter's log unless -v is given."""
+    """Return a context that redirects standard output to standard error and silences the exporter's log without -v."""
     with redirect_stdout(sys.stderr):
         if logging.getLogger().isEnabledFor(logging.INFO):
             yield
@@ -144,7 +144,7 @@ def _quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TorchModel:
-    """A model returned by a user's function, with the arguments to export it with.
+    """Model returned by a user's function, with the arguments for its export.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def load_reference(reference: str) -> TorchModel:
     Parameters
     ----------
     reference : str
-        `module:function`; the module is searched as by `python -m`, in the current directory first. The function
+        `module:function`; like for `python -m`, the module is searched in the current directory first. The function
         takes no arguments and returns a module, or (module, example inputs), or (module, example inputs, dynamic
         shapes).
 
@@ -192,7 +192,7 @@ def load_reference(reference: str) -> TorchModel:
 
 
 def _torch_model(reference: str, returned: Any) -> TorchModel:
-    """A TorchModel from the return value of a user's function."""
+    """Convert the return value of a user's function to a TorchModel."""
     if not isinstance(returned, Sequence):
         return TorchModel(returned)
     if not 2 <= len(returned) <= 3:
@@ -203,9 +203,9 @@ def _torch_model(reference: str, returned: Any) -> TorchModel:
     return TorchModel(*returned)
 
 
-#: Metadata keys of PyTorch's exporter: the submodules and the program node that an ONNX node comes from.
+#: Metadata keys of PyTorch's exporter: the submodules and the program node from which an ONNX node was exported.
 _SCOPES, _SOURCE = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.fx_node"
-#: Quantization operator of PT2E, whose integer range may be narrower than its type's.
+#: Quantization operator of PT2E, whose integer range may be narrower than that of its type.
 _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _NO_EXAMPLE = (
     "{}: a module is exported with example inputs, which there are none of: return (module, example inputs), or give "
@@ -214,14 +214,14 @@ _NO_EXAMPLE = (
 
 
 def exported(torch: Any, model: Any, example: Any, dynamic_shapes: Any, title: str) -> Any:
-    """The exported program of a module in evaluation mode.
+    """Return the exported program of a module in evaluation mode.
 
     Parameters
     ----------
     torch : module
         The imported package torch.
     model, example, dynamic_shapes
-        As for `compiler.frontends.torch_module.read_module`.
+        The same as for `read_module`.
     title : str
         Name of the module for error messages.
 
@@ -246,7 +246,7 @@ def exported(torch: Any, model: Any, example: Any, dynamic_shapes: Any, title: s
 
 
 def _arguments(torch: Any, example: Any, title: str) -> tuple[tuple, dict[str, Any]]:
-    """Example inputs as arguments of `forward`."""
+    """Return example inputs as positional and keyword arguments of `forward`."""
     if isinstance(example, Mapping):
         return (), {name: _tensor(torch, each, title) for name, each in example.items()}
     examples = example if isinstance(example, tuple | list) else (example,)
@@ -263,7 +263,7 @@ def _tensor(torch: Any, value: Any, title: str) -> Any:
 
 
 def _advice(error: str) -> str:
-    """Advice to append to a PyTorch export error; empty if the message suffices."""
+    """Return advice to append to a PyTorch export error; empty if the message suffices."""
     if "data-dependent" in error or "GuardOnDataDependent" in error:
         return "; what depends on values must be written with torch.where or torch.cond, not with `if`"
     return ""
@@ -271,10 +271,10 @@ def _advice(error: str) -> str:
 
 @contextmanager
 def _inference(torch: Any, model: Any) -> Iterator[None]:
-    """Context in which the module is in evaluation mode; its training flags are restored on exit."""
+    """Return a context in which the module is in evaluation mode; its training flags are restored on exit."""
     before = {module: module.training for module in model.modules()}
     try:
-        # A previously exported module has its mode fixed and rejects eval().
+        # A previously exported module has a fixed mode and rejects eval().
         if not isinstance(model, torch.fx.GraphModule):
             model.eval()
         yield
@@ -284,7 +284,7 @@ def _inference(torch: Any, model: Any) -> Iterator[None]:
 
 
 def check_outputs(program: Any, title: str) -> None:
-    """Check that a program returns tensors or None only.
+    """Check that a program returns only tensors or None.
 
     Raises
     ------
@@ -326,7 +326,7 @@ def _rename(values: Any, names: list[Any]) -> None:
 
 
 def _output_names(program: Any) -> list[str]:
-    """Names of the returned tensors: `output`, or `output_0` and so on, or the keys of a returned dict."""
+    """Return the names of the returned tensors: `output`, or `output_0` and so on, or the keys of a returned dict."""
     pytree = importlib.import_module("torch.utils._pytree")
     spec = program.call_spec.out_spec
     paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(spec.num_leaves)), spec))
@@ -339,7 +339,7 @@ def _output_names(program: Any) -> list[str]:
 
 
 def _list(text: str) -> list[str]:
-    """Parse the exporter's metadata, the repr of a list of strings; an empty list if it is anything else."""
+    """Parse the exporter's metadata, the repr of a list of strings; return an empty list for anything else."""
     try:
         value = ast.literal_eval(text) if text else []
     except (ValueError, SyntaxError):
@@ -348,7 +348,7 @@ def _list(text: str) -> list[str]:
 
 
 def translations(torch: Any, program: Any) -> dict[Callable, Callable]:
-    """ONNX translations of quantizations to less than a type's full range, whose limits PyTorch's exporter ignores."""
+    """Return ONNX translations of quantizations to a part of a type's range, which PyTorch's exporter ignores."""
     nodes = (node for node in program.graph.nodes if str(node.target) == _QUANTIZE)
     return dict.fromkeys((node.target for node in nodes if _narrow(torch, *node.args[3:6])), _quantize)
 
@@ -359,7 +359,7 @@ def _narrow(torch: Any, low: int, high: int, dtype: Any) -> bool:
 
 
 def _quantize(input: Any, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: int) -> Any:
-    """A clip to the narrow range, then a QuantizeLinear; the importer merges the clip into the producer."""
+    """Convert to a clip to the narrow range and a QuantizeLinear; the importer merges the clip into the producer."""
     op = importlib.import_module("onnxscript").opset18
     ir = importlib.import_module("onnx_ir")
     low, high = (np.float32(scale * (limit - zero_point)) for limit in (quant_min, quant_max))

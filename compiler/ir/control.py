@@ -1,13 +1,13 @@
-"""Control flow in the graph: correspondence of the operands, subgraphs and outputs of `if` and `loop`.
+"""Control flow in the graph: how operands and outputs of `if` and `loop` correspond to those of the subgraphs.
 
 The operands of `if` are a condition and the tensors that its subgraphs capture. Both subgraphs have an input for each
 captured tensor, and compute the outputs.
 
 The operands of `loop` are a condition, the maximum number of iterations (int64), the initial *states*, the *scanned*
 tensors (of which each iteration reads a slice along the first dimension) and the other captured tensors. The inputs of
-the subgraph are the iteration number (int64), the states, a slice of each scanned tensor and the captured tensors. It
-computes the condition of the next iteration, the next states, and slices to be *stacked*. The outputs are the last
-states and the stacks.
+the subgraph are the iteration number (int64), the states, a slice of each scanned tensor and the captured tensors. The
+subgraph computes the condition of the next iteration, the next states, and slices to be *stacked*. The outputs of the
+loop are the last states and the stacks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ def _loop(
 def _differ(
     outside: Sequence[Tensor], inside: Sequence[Tensor], what: str, *, sliced: bool = False
 ) -> str | None:
-    """Describe the first difference between tensors outside and inside a subgraph; # in `what` becomes the index."""
+    """Describe the first difference of tensors outside and inside a subgraph; # in `what` is replaced by the index."""
     if len(outside) != len(inside):
         return f"{what.replace(' #', '')}: there must be {len(outside)}, not {len(inside)}"
     for number, (a, b) in enumerate(zip(outside, inside, strict=True)):
@@ -108,22 +108,22 @@ def _differ(
 
 
 def _meaning(tensor: Tensor) -> Quantization | None:
-    """Quantization of a tensor; the identity quantization counts as none."""
+    """Return the quantization of a tensor; None for the identity quantization."""
     return None if tensor.quantization == IDENTITY else tensor.quantization
 
 
 def kind(tensor: Tensor) -> str:
-    """Type, shape and quantization of a tensor, for messages."""
+    """Return the type, shape and quantization of a tensor, for messages."""
     q = tensor.quantization
     meaning = "" if q is None else f" * {q.scale[0]:.6g} @ {q.zero_point[0]}" if q.whole else " by axis"
     return f"{tensor.dtype}{list(tensor.shape)}{meaning}"
 
 
 def truth(value: Any) -> bool:
-    """Value of a condition tensor as a bool."""
+    """Return the value of a condition tensor as a bool."""
     return bool(value.reshape(-1)[0])
 
 
 def whole(value: Any) -> int:
-    """Value of a trip count tensor, at least 0."""
+    """Return the value of a trip count tensor, at least 0."""
     return max(int(value.reshape(-1)[0]), 0)

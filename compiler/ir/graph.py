@@ -1,9 +1,9 @@
-"""Graph of nodes in topological order and the tensors between them; graphs built from nodes of another."""
+"""Graph of nodes in topological order and tensors, and construction of graphs from the nodes of another one."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,23 +13,26 @@ from compiler.ir.ops import KINDS, OPS, Attributes
 from compiler.ir.tensor import IDENTITY, Tensor, signature
 from hw.errors import InputError, shown
 
-#: Maximum number of characters of an attribute in a listing.
+if TYPE_CHECKING:
+    import networkx as nx
+
+#: Maximum length of an attribute in a listing, in characters.
 _MAX_SHOWN = 120
 
 
 class GraphError(InputError):
-    """A model, or the result of a pass, is not a valid graph."""
+    """Error: a model, or the result of a pass, is not a valid graph."""
 
 
 @identity("Node", "name", "op", "inputs", "outputs", "attributes", "bodies")
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operator.
+    """Node of the graph: an operator with its operands, results and attributes.
 
     Parameters
     ----------
     name : str
-        Name that is unique in the graph; shown to the user.
+        Name that is unique in the graph and is shown to the user.
     op : str
         One of `compiler.ir.ops.OPS`.
     inputs : tuple of str
@@ -39,7 +42,7 @@ class Node:
     attributes : dict
         Attribute values, as defined by the operator's Spec.
     bodies : tuple of Graph
-        Subgraphs of control flow; tensors that they use from outside are operands of the node.
+        Subgraphs of control flow; tensors that the subgraphs use from outside are operands of the node.
     """
 
     name: str
@@ -83,13 +86,13 @@ class Node:
 
 
 def _short(value: object) -> str:
-    """Truncated text of an attribute for listings."""
+    """Return an attribute as a string for listings, truncated."""
     text = str(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 class Graph:
-    """A model as nodes and tensors.
+    """Model as nodes and tensors.
 
     Nodes are stored in the order of addition, which must be topological; passes build a new graph instead of
     modifying one.
@@ -117,7 +120,7 @@ class Graph:
         self._consumers: dict[str, list[Node]] = {}
 
     def add_tensor(self, tensor: Tensor) -> Tensor:
-        """Add a tensor; its producer is added later."""
+        """Add a tensor whose producer is added later."""
         if tensor.name in self.tensors:
             raise GraphError(f"tensor {tensor.name!r} is defined twice")
         self.tensors[tensor.name] = tensor
@@ -179,19 +182,19 @@ class Graph:
         return ins, outs
 
     def producer(self, tensor: str) -> Node | None:
-        """The node that computes a tensor; None for inputs and constants."""
+        """Return the node that computes a tensor; None for inputs and constants."""
         return self._producer.get(tensor)
 
     def consumers(self, tensor: str) -> list[Node]:
-        """The nodes that read a tensor, in order."""
+        """Return the nodes that read a tensor, in order."""
         return self._consumers.get(tensor, [])
 
     def ins(self, node: Node) -> list[Tensor]:
-        """A node's input tensors."""
+        """Return the input tensors of a node."""
         return [self.tensors[name] for name in node.inputs]
 
     def out(self, node: Node) -> Tensor:
-        """The output tensor of a node with exactly one output."""
+        """Return the output tensor of a node with exactly one output."""
         (name,) = node.outputs
         return self.tensors[name]
 
@@ -205,8 +208,10 @@ class Graph:
             for body in node.bodies:
                 yield from body.walk()
 
-    def networkx(self) -> nx.MultiDiGraph:
-        """The graph for networkx: an edge for each tensor between two nodes, weighted with its bytes."""
+    def networkx(self) -> "nx.MultiDiGraph":
+        """Return the graph for networkx, with an edge for each tensor between two nodes, weighted with its bytes."""
+        import networkx as nx  # takes long to load
+
         view = nx.MultiDiGraph(name=self.name)
         for node in self:
             view.add_node(node.name, node=node)
@@ -249,7 +254,7 @@ def rebuild(
     outputs: Iterable[str] | None = None,
     changed: Mapping[str, Tensor] | None = None,
 ) -> Graph:
-    """Build a graph of the given nodes and the tensors that they use.
+    """Build a graph from the given nodes and the tensors that they use.
 
     Parameters
     ----------
@@ -260,7 +265,7 @@ def rebuild(
     inputs, outputs : iterables of str, optional
         Inputs and outputs of the new graph; default: those of `graph`.
     changed : mapping, optional
-        Replacement tensors by name.
+        Replacements of tensors, by name.
     """
     new = Graph(graph.name)
     chosen = list(nodes)
@@ -284,7 +289,7 @@ _TIMES = ":times_over_"
 
 
 def times_over(graph: Graph, name: str) -> int:
-    """Number of copies of the model's data in a tensor, because its consumer's weights were split into parts."""
+    """Return how often a tensor repeats the model's data because the weights of its consumer were split into parts."""
     producer = graph.producer(name)
     _, found, count = producer.name.rpartition(_TIMES) if producer else ("", "", "")
     return int(count) if found else 1
@@ -293,8 +298,8 @@ def times_over(graph: Graph, name: str) -> int:
 def random_input(rng: np.random.Generator, tensor: Tensor, bounds: Mapping[str, int]) -> NDArray:
     """Generate a random value for an input.
 
-    Floats are standard normal. Integers that are indices are below their bound in `bounds`, by name of the input. Other
-    8-bit, 16-bit or quantized integers cover the range of their type, as images and audio do; wider ones are 0 or 1, as
+    Floats are standard normal. Integers that are indices are less than the bound of the input in `bounds`. Other 8-bit,
+    16-bit or quantized integers cover the range of their type, as images and audio do; wider integers are 0 or 1, as
     masks and counts are.
 
     Raises

@@ -1,9 +1,9 @@
 """Stable names of types, fields and members, so that digests and stored data survive renaming and moving of code.
 
-A type's name and those of its fields are part of digests (`compiler.cache.digest`), which are the keys of database
-entries, and of JSON that is written by `stored`. They are declared once, at the type's definition or at the end of this
-module, in the order of the fields or members. Renaming a class, a field or a member in Python changes nothing that is
-stored; only a new field gets a new name, at its position in the declaration.
+The stable names of a type and of its fields are part of digests (`compiler.cache.digest`), which are keys of database
+entries, and of the JSON that `stored` writes. The names are declared once, at the type's definition or at the end of
+this module, in the order of the fields or members. Renaming a class, a field or a member in Python does not affect
+stored data. A new field needs a new name at its position in the declaration.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -44,8 +44,8 @@ def identity(name: str, *parts: str) -> Callable[[T], T]:
     name : str
         Stable name of the type.
     parts : str
-        Stable names of its fields or members in order; for a dataclass derived from a type with an identity, only
-        those of the additional fields.
+        Stable names of the fields or members in order; for a dataclass derived from a type with an identity, only those
+        of the additional fields.
 
     Raises
     ------
@@ -70,12 +70,12 @@ def identity(name: str, *parts: str) -> Callable[[T], T]:
 
 
 def _parts(kind: Any) -> list[str]:
-    """Names in Python of the fields of a dataclass or the members of an enumeration."""
+    """Return the Python names of the fields of a dataclass or the members of an enumeration."""
     return list(kind.__members__) if issubclass(kind, Enum) else [item.name for item in fields(kind)]
 
 
 def identity_of(kind: type) -> Identity:
-    """The stable names of a type.
+    """Return the stable names of a type.
 
     Raises
     ------
@@ -89,12 +89,12 @@ def identity_of(kind: type) -> Identity:
 
 
 def identities() -> dict[type, Identity]:
-    """All types that have been declared so far."""
+    """Return all types that have been declared so far."""
     return dict(_IDENTITIES)
 
 
 def items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Stable names and values of the fields of a dataclass, in order.
+    """Yield the stable names and the values of the fields of a dataclass, in order.
 
     Raises
     ------
@@ -106,12 +106,12 @@ def items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def stored(value: Any) -> Any:
-    """Convert to plain data as `dataclasses.asdict` does, with the stable names of fields as keys.
+    """Convert to plain data like `dataclasses.asdict`, with the stable names of fields as keys.
 
     Raises
     ------
     TypeError
-        A dataclass in it has no stable names.
+        A dataclass in the value has no stable names.
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {name: stored(each) for name, each in items(value)}

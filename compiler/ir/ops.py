@@ -1,8 +1,8 @@
 """The operators of the graph, a small set to which every model is converted.
 
-Layouts: images are (batch, height, width, channels), weights of convolutions (output channels, kernel height, kernel
-width, input channels of a group), of depthwise convolutions (kernel height, kernel width, channels), of dense layers
-(outputs, inputs). Front ends transpose the tensors of formats with other layouts.
+Images have the layout (batch, height, width, channels); weights of convolutions (output channels, kernel height, kernel
+width, input channels of a group), of depthwise convolutions (kernel height, kernel width, channels), and of dense
+layers (outputs, inputs). Front ends transpose the tensors of formats with other layouts.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,12 +81,12 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 class QuantizedForm(StrEnum):
-    """Quantized form of an operator of a float model: what determines the scales of its operands and result."""
+    """Quantized form of an operator of a float model, which determines the scales of its operands and its result."""
 
     OWN = "own"  # operands and result have separate scales
     SHARED = "shared"  # operands and result share one quantization
     WEIGHTED = "weighted"  # constant weights are quantized symmetrically, optionally per output channel
-    NORM = "norm"  # constant factors stay float32
+    NORM = "norm"  # constant scales remain float32
 
 
 class BatchRule(StrEnum):
@@ -95,8 +95,8 @@ class BatchRule(StrEnum):
     ALWAYS = "always"
     WEIGHTS = "weights"  # weights are constant
     ALIGNED = "aligned"  # operands are broadcast and have the same first axis
-    AXIS = "axis"  # `axis` is not the first
-    AXES = "axes"  # `axes` do not include the first
+    AXIS = "axis"  # `axis` is not the first axis
+    AXES = "axes"  # `axes` do not include the first axis
     DENSE = "dense"
     MATMUL = "matmul"
     CONCAT = "concat"
@@ -120,28 +120,29 @@ class Spec:
     attributes : dict
         Kind of each attribute (a key of `KINDS`); all of them are required.
     bodies : tuple of str
-        Names of its subgraphs, for control flow.
+        Names of the subgraphs of a control-flow operator.
     table : bool
-        Elementwise function of one operand; on 8-bit integers the accelerator executes it as a table of 256 entries.
+        True for an elementwise function of one operand; the accelerator executes it on 8-bit integers as a table of 256
+        entries.
     binary : bool
-        Function of two broadcast operands that FUSE computes.
+        True for a function of two broadcast operands that FUSE computes.
     elementwise : bool
-        Each element of the result depends on the elements at the same index of the operands only, so that a reshape of
-        the result equals the operator of reshaped operands.
+        True if each element of the result depends only on the elements of the operands at the same index, so that
+        reshaping the result equals applying the operator to reshaped operands.
     moves : bool
-        The result consists of elements of the operands and padding only.
+        True if the result consists only of elements of the operands and padding.
     last_axis : bool
-        The accelerator executes it along the last axis only.
+        True if the accelerator executes the operator only along the last axis.
     quantized : QuantizedForm or None
-        Quantized form in a float model that is quantized; None: it stays float, on the host.
+        Quantized form of the operator in a float model; None: the operator remains in floating point, on the host.
     weights_axis : int or None
         Axis of the output channels of the weights, for `QuantizedForm.WEIGHTED`.
     symmetric : bool
-        A constant operand is quantized without a zero point.
+        True if a constant operand is quantized without a zero point.
     output : Quantization or None
         Quantization of the result that TFLite requires.
     batch : BatchRule or None
-        Rule for several samples at a time; None: such a graph is refused.
+        Rule for batches; None: a batch of a graph with the operator is rejected.
     """
 
     inputs: tuple[int, int | None]
@@ -161,7 +162,7 @@ class Spec:
 
 
 def unary(text: str, attributes: Mapping[str, str] | None = None, output: Quantization | None = None) -> Spec:
-    """Spec of an elementwise function of one operand, a lookup table on 8-bit integers.
+    """Return the Spec of an elementwise function of one operand, which is a lookup table on 8-bit integers.
 
     Parameters
     ----------
@@ -187,7 +188,8 @@ def unary(text: str, attributes: Mapping[str, str] | None = None, output: Quanti
 _WINDOW = {"kernel": "pair", "strides": "pair", "pads": "pads"}
 _CONV = {"strides": "pair", "pads": "pads", "dilations": "pair"}
 
-#: Operators by name. Optional inputs come last; a bias has the scale of input times weights and no zero point.
+#: Operators by name. Optional inputs are last. A bias has no zero point, and its scale is that of the input times that
+#: of the weights.
 OPS: dict[str, Spec] = {
     "conv2d": Spec(
         (2, 3),
@@ -256,8 +258,8 @@ OPS: dict[str, Spec] = {
         symmetric=True,
         batch=BatchRule.ALIGNED,
     ),
-    "sigmoid": unary("1 / (1 + exp(-x))", output=Quantization.of(1 / 256, -128)),
-    "tanh": unary("hyperbolic tangent", output=Quantization.of(1 / 128, 0)),
+    "sigmoid": unary("1 / (1 + exp(-x))", output=Quantization.per_tensor(1 / 256, -128)),
+    "tanh": unary("hyperbolic tangent", output=Quantization.per_tensor(1 / 128, 0)),
     "hard_swish": unary("x * clip(x + 3, 0, 6) / 6"),
     "gelu": unary("x * Phi(x), or its tanh approximation", {"tanh": "bool"}),
     "silu": unary("x * sigmoid(x)"),
@@ -324,7 +326,7 @@ OPS: dict[str, Spec] = {
         {"axis": "int", "beta": "real"},
         last_axis=True,
         quantized=QuantizedForm.OWN,
-        output=Quantization.of(1 / 256, -128),
+        output=Quantization.per_tensor(1 / 256, -128),
         batch=BatchRule.AXIS,
     ),
     "layer_norm": Spec(
@@ -446,5 +448,5 @@ OPS: dict[str, Spec] = {
 TABLE_OPS = frozenset(name for name, spec in OPS.items() if spec.table)
 #: Functions of two broadcast operands that FUSE computes.
 BINARY_OPS = frozenset(name for name, spec in OPS.items() if spec.binary)
-#: Operators that only move elements; the second operand of `gather` has their indices.
+#: Operators that only move elements; the second operand of `gather` contains their indices.
 MOVING = frozenset(name for name, spec in OPS.items() if spec.moves)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from compiler.ir.identity import identity
 from hw.errors import shown
 
-#: Maximum number of elements, so that a tensor fits 32-bit addresses.
-MOST_ELEMENTS = 1 << 31
+#: Maximum number of elements, so that 32-bit addresses suffice for a tensor.
+MAX_ELEMENTS = 1 << 31
 #: Maximum number of tensors listed per side of a signature.
 _MAX_SHOWN = 2
 
 
-def same_numbers(a: "Quantization | None", b: "Quantization | None") -> bool:
+def same_values(a: "Quantization | None", b: "Quantization | None") -> bool:
     """Return True if two quantizations are equal except for the position of the axis."""
     return a == b or (a is not None and b is not None and (a.scale, a.zero_point) == (b.scale, b.zero_point))
 
@@ -30,7 +30,7 @@ class Quantization:
     Parameters
     ----------
     scale : tuple of float
-        One scale for the tensor, or one for each index of `axis`; float32 values.
+        One scale for the tensor, or one for each index of `axis`; the values are float32.
     zero_point : tuple of int
         One zero point for each scale.
     axis : int or None
@@ -51,8 +51,8 @@ class Quantization:
                 raise ValueError(f"a scale must be finite and positive, not {scale!r}")
 
     @classmethod
-    def of(cls, scale: float, zero_point: int = 0) -> "Quantization":
-        """One scale for the whole tensor."""
+    def per_tensor(cls, scale: float, zero_point: int = 0) -> "Quantization":
+        """Return a quantization with one scale for the whole tensor."""
         return cls((float(np.float32(scale)),), (int(zero_point),))
 
     @property
@@ -70,27 +70,27 @@ class Quantization:
         return ((values.astype(np.int64) - zero) * scale).astype(np.float32)
 
 
-#: Identity quantization, of integers that represent their own value.
+#: Identity quantization, for integers that represent their own value.
 IDENTITY = Quantization((1.0,), (0,))
 
 
 @identity("Tensor", "name", "shape", "dtype", "quantization", "data")
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """One value of the graph.
+    """Tensor of the graph: an input, a constant or a result of a node.
 
     Parameters
     ----------
     name : str
         Name that is unique in the graph.
     shape : tuple of int
-        Every dimension is known and positive; () is a scalar.
+        Sizes of the dimensions, all positive; () for a scalar.
     dtype : str
-        numpy's name: int8, uint8, int16, int32, int64, float32, bool.
+        Numpy's name of the type: int8, uint8, int16, int32, int64, float32 or bool.
     quantization : Quantization or None
-        Quantization of the integers; None: plain values.
+        Quantization of the integers; None: the values are not quantized.
     data : array or None
-        Contents of a constant.
+        Contents of a constant; None for other tensors.
     """
 
     name: str
@@ -103,8 +103,8 @@ class Tensor:
         for size in self.shape:
             if size < 1:
                 raise ValueError(f"a dimension must be positive, not {size!r}")
-        if math.prod(self.shape) > MOST_ELEMENTS:
-            raise ValueError(f"shape {list(self.shape)} has more than {MOST_ELEMENTS:,} elements")
+        if math.prod(self.shape) > MAX_ELEMENTS:
+            raise ValueError(f"shape {list(self.shape)} has more than {MAX_ELEMENTS:,} elements")
         if self.data is not None and (self.data.shape != self.shape or self.data.dtype != self.dtype):
             raise ValueError(
                 f"data must be {self.dtype}{list(self.shape)}, not {self.data.dtype}{list(self.data.shape)}"
@@ -129,7 +129,7 @@ class Tensor:
 
     @property
     def meaning(self) -> str:
-        """Scale and zero point as a suffix of messages; empty without a quantization or with the identity."""
+        """Scale and zero point as a suffix of messages; empty unless they are per-tensor and not the identity."""
         q = self.quantization
         if q is None or not q.whole or q == IDENTITY:
             return ""
@@ -142,7 +142,7 @@ class Tensor:
 
     @cached_property
     def bytes(self) -> int:
-        """Size in memory."""
+        """Size in bytes."""
         return self.elements * np.dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
@@ -156,7 +156,7 @@ class Tensor:
 
 
 def signature(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
-    """Names, types and shapes of inputs and outputs on one line; only the first of many tensors."""
+    """Return names, types and shapes of inputs and outputs on one line; long lists are truncated."""
     return " -> ".join(
         ", ".join(
             [f"{shown(each.name)} {each.dtype}{list(each.shape)}" for each in tensors[:_MAX_SHOWN]]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.util.scaling import clip_operand
-from compiler.util.tiles import ceil_div, cuts, place
+from compiler.util.tiles import allocate, ceil_div, cuts
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
@@ -17,7 +17,7 @@ from hw.isa.enums import Dtype, Requant, Rounding
 class Conv:
     """Shape of a convolution, NHWC, batch 1; `pads` are top, left, bottom, right.
 
-    `in_c` and `out_c` are channels per group; `x_c` and `y_c` those of the whole tensors in DRAM.
+    `in_c` and `out_c` are channels per group; `x_c` and `y_c` are the channels of the whole tensors in DRAM.
     """
 
     in_h: int
@@ -93,7 +93,7 @@ def conv_tiles(config: MlaConfig, conv: Conv) -> ConvTiles:
 
 
 def _regions(config: MlaConfig, conv: Conv, th: int, nt: int) -> list[int]:
-    """Return the bytes of both buffers of x, w and y."""
+    """Return the sizes in bytes of both buffers of x, w and y."""
     x = _band_rows(conv, th) * conv.in_w * conv.in_c + config.n
     w = nt * conv.kernel[0] * conv.kernel[1] * conv.in_c * config.n
     return [2 * x, 2 * w, 2 * th * conv.out_w * nt * config.n]
@@ -141,13 +141,14 @@ def conv_operands(
     Parameters
     ----------
     x, w, y, p : int
-        DRAM addresses of the whole input and output tensors, and of this group's weights and parameters.
+        DRAM addresses of the whole input tensor (x) and output tensor (y), and of the group's weights (w) and
+        parameters (p).
     """
     n, (kh, kw) = config.n, conv.kernel
     blocks, ic_blocks = ceil_div(conv.out_c, n), ceil_div(conv.in_c, n)
     x_c, y_c = conv.in_c * conv.groups, conv.out_c * conv.groups
     regions = _regions(config, conv, tiles.th, tiles.nt)
-    x_sp, w_sp, y_sp = place(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
+    x_sp, w_sp, y_sp = allocate(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
     whole = conv.groups == 1
     lines = (conv.in_w * conv.in_c, 1, 0) if whole else (conv.in_c, conv.in_w, x_c)
     src = FUSE_SRC.pack(requant=Requant.SLOT, rounding=rounding, bias_en=1)
@@ -224,14 +225,14 @@ def depthwise_tiles(config: MlaConfig, conv: Conv) -> DepthwiseTiles:
     Raises
     ------
     InputError
-        The kernel is wider than the array, the image wider than a line buffer, or no tile fits.
+        The kernel is wider than the array, the image is wider than a line buffer, or no tile fits.
     """
     (kernel_h, taps), (_, stride_w) = conv.kernel, conv.stride
     if taps > config.n or conv.dilation != (1, 1) or max(conv.stride) > 15:
         raise InputError(
             f"depthwise kernel must be at most {config.n} wide, undilated, its strides at most 15: {conv}"
         )
-    right = (conv.out_w - 1) * stride_w + taps - conv.pads[1] - conv.in_w  # padding columns that outputs need
+    right = (conv.out_w - 1) * stride_w + taps - conv.pads[1] - conv.in_w  # padding columns that are read
     shared = conv.in_w + max(conv.pads[1], right)
     alone = conv.in_w + conv.pads[1] + max(right, 0)
     stripe_h = min(conv.out_h, config.acc_rows // 2 // conv.out_w)
@@ -254,7 +255,7 @@ def _pixel(config: MlaConfig, conv: Conv) -> int:
 
 
 def _depthwise_regions(config: MlaConfig, conv: Conv, band_h: int, stripe_h: int) -> list[int]:
-    """Return the bytes of both buffers of x, w and y."""
+    """Return the sizes in bytes of both buffers of x, w and y."""
     rows = min(conv.in_h, (band_h - 1) * conv.stride[0] + conv.kernel[0])
     x = rows * conv.in_w * _pixel(config, conv) + config.n
     y = stripe_h * conv.out_w * _pixel(config, conv) + config.n
@@ -288,7 +289,7 @@ def depthwise_operands(
     """Return the operands of `depthwise_i8`; `x, w, y, p` are DRAM addresses."""
     n, channels, (kernel_h, taps) = config.n, conv.in_c, conv.kernel
     regions = _depthwise_regions(config, conv, tiles.band_h, tiles.stripe_h)
-    x_sp, w_sp, y_sp = place(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
+    x_sp, w_sp, y_sp = allocate(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
     pixel = _pixel(config, conv)
     whole = conv.in_w * channels if channels <= n else 0
     src = FUSE_SRC.pack(requant=Requant.SLOT, rounding=rounding, bias_en=1)

@@ -1,4 +1,4 @@
-"""Elementwise operators on the resident program `elementwise`: sums, products, requantization, tables."""
+"""Elementwise operators of the resident program `elementwise`: sums, products, requantization, tables."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from compiler.util.scaling import (
     halves_word,
     quantize_multiplier,
 )
-from compiler.util.tiles import ceil_div, place
+from compiler.util.tiles import allocate, ceil_div
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
@@ -25,7 +25,7 @@ from hw.isa.enums import BSource, Dtype, Op, Requant, Rounding
 _INT32 = (-(1 << 31), (1 << 31) - 1)
 #: Maximum number of chunks per transfer, so that loads, computation and stores overlap.
 _CHUNKS = 12
-_LEAST_ROWS = 32
+_MIN_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,10 @@ def elementwise_operands(
     if total < 1:
         raise InputError(f"an elementwise operation must have at least one element, not {total}")
     n = config.n
-    rows = min(config.sp_bytes // 8, max(_LEAST_ROWS * n, ceil_div(total, _CHUNKS)), total)
+    rows = min(config.sp_bytes // 8, max(_MIN_ROWS * n, ceil_div(total, _CHUNKS)), total)
     chunk = ceil_div(rows, n) * n
     bank = config.sp_bytes // config.sp_banks
-    a_sp, b_sp, y_sp = place([2 * chunk] * 3, bank, config.sp_bytes)
+    a_sp, b_sp, y_sp = allocate([2 * chunk] * 3, bank, config.sp_bytes)
     return [
         a,
         b,
@@ -139,7 +139,7 @@ def elementwise_operands(
 
 
 class ResidualScales(TypedDict):
-    """Command fields of FUSE's residual add."""
+    """Command fields of FUSE's residual addition."""
 
     zp_xr: int
     x_mult: int
@@ -149,7 +149,7 @@ class ResidualScales(TypedDict):
     o_zp: int
 
 
-#: Left shift of the inputs of TFLite's ADD, and bits of XNNPACK's multipliers.
+#: Left shift of the inputs of TFLite's ADD, and number of bits of XNNPACK's multipliers.
 LEFT_SHIFT = 20
 
 
@@ -169,7 +169,7 @@ def raw_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
 
 
 def residual_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
-    """Return the fields of FUSE's residual add: `x` is the main value, `r` the residual, `y` the sum."""
+    """Return the fields of FUSE's residual addition: `x` is the main value, `r` the residual, `y` the sum."""
     twice = 2 * max(x.scale, r.scale)
     (x_mult, x_exp), (r_mult, r_exp) = (quantize_multiplier(part.scale / twice) for part in (x, r))
     o_mult, o_exp = quantize_multiplier(twice / ((1 << LEFT_SHIFT) * y.scale))
@@ -194,7 +194,7 @@ def add(
 ) -> Elementwise:
     """Return the operation y = a + b; sources and result have the same type.
 
-    `Rounding.DOUBLE` is TFLite's reference kernel, `Rounding.SINGLE` is XNNPACK's, which rounds once.
+    `Rounding.DOUBLE` reproduces TFLite's reference kernel, `Rounding.SINGLE` that of XNNPACK, which rounds once.
     """
     raw = rounding == Rounding.SINGLE
     stage = stage_word(dtype, residual=1, r_dtype=dtype, r_raw=int(raw), r_ls=0 if raw else LEFT_SHIFT)
@@ -215,9 +215,9 @@ def mul(
 ) -> Elementwise:
     """Return the operation y = a * b; sources and result have the same type.
 
-    `Rounding.DOUBLE` is TFLite's reference kernel, `Rounding.EVEN` is XNNPACK's.
+    `Rounding.DOUBLE` reproduces TFLite's reference kernel, `Rounding.EVEN` that of XNNPACK.
     """
-    # Unlike elsewhere, TFLite's reference kernel also uses single precision here.
+    # For products, TFLite's reference kernel uses single precision as well.
     mult, exponent = float32_multiplier(float32_ratio(a.scale, b.scale, y.scale))
     return Elementwise(
         src=source_word(dtype, dtype, op=Op.MUL, requant=Requant.IMM, rounding=rounding),
@@ -241,7 +241,7 @@ def requantize(
     a_dtype: Dtype = Dtype.I8,
     y_dtype: Dtype = Dtype.I8,
 ) -> Elementwise:
-    """Return the operation y = a, times `negative_slope` (at least 0) where negative: LeakyRelu."""
+    """Return the operation y = a, where negative values are multiplied by `negative_slope` (at least 0): LeakyRelu."""
     mult, exponent = quantize_multiplier(a.scale / y.scale)
     neg_mult, neg_exponent = quantize_multiplier(a.scale * negative_slope / y.scale)
     return Elementwise(

@@ -1,4 +1,4 @@
-"""GEMM on the resident programs `gemm_i8` and `gemm_i32`: tile sizes, layout of B, operands."""
+"""GEMM with the resident programs `gemm_i8` and `gemm_i32`: tile sizes, layout of B, operands."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.util.scaling import clip_operand
-from compiler.util.tiles import ceil_div, cuts, place
+from compiler.util.tiles import allocate, ceil_div, cuts
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
@@ -16,7 +16,7 @@ from hw.isa.enums import Dtype, Requant, Rounding
 #: Cycles of a load round trip, and of the sequencer per step and per tile (measured on n16); for estimates.
 _LATENCY = 160
 _ISSUE = 130
-_TILE = 180
+_TILE_CYCLES = 180
 
 
 @dataclass(frozen=True)
@@ -31,29 +31,31 @@ class GemmTiles:
 
 
 def gemm_tiles(
-    config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1, rings: tuple[int, ...] = (4, 3, 2)
+    config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1, buffer_counts: tuple[int, ...] = (4, 3, 2)
 ) -> GemmTiles:
     """Return the tile sizes with the lowest estimated cycles; `c_bytes` is the size of a result,
-    `rings` are the buffer counts to choose from.
+    `buffer_counts` are the numbers of buffers to choose from.
 
     Raises
     ------
     InputError
-        A size is out of range or no tile fits.
+        A size is out of range, or no tile fits.
     """
     if min(m, n, k) < 1 or max(m, n, k) >= 1 << 20:
         raise InputError(f"GEMM sizes must be in 1..{(1 << 20) - 1}, not {m}x{n}x{k}")
     lanes, blocks = config.n, ceil_div(n, config.n)
     best: GemmTiles | None = None
     depths = [k, *(c * lanes for c in cuts(ceil_div(k, lanes)) if c * lanes < k)]
-    for kt, nt, mt, ring in product(depths, cuts(min(blocks, config.param_slots // 4)), cuts(m), rings):
+    for kt, nt, mt, buffers in product(
+        depths, cuts(min(blocks, config.param_slots // 4)), cuts(m), buffer_counts
+    ):
         if mt > 0xFFFF or mt * nt > config.acc_rows // 2 or kt >= 1 << 16:
             continue
-        sp = ring * (mt * kt + nt * lanes * kt + lanes) + 2 * c_bytes * mt * nt * lanes
+        sp = buffers * (mt * kt + nt * lanes * kt + lanes) + 2 * c_bytes * mt * nt * lanes
         if sp <= config.sp_bytes:
-            cycles = _estimate(config, (m, blocks, k), (mt, nt, kt, ring), c_bytes)
+            cycles = _estimate(config, (m, blocks, k), (mt, nt, kt, buffers), c_bytes)
             if best is None or cycles < best.cycles:
-                best = GemmTiles(mt, nt, kt, ring, cycles)
+                best = GemmTiles(mt, nt, kt, buffers, cycles)
     if best is None:
         raise InputError(
             f"GEMM {m}x{n}x{k} does not fit: no tile is small enough for a scratchpad of {config.sp_bytes}"
@@ -64,19 +66,25 @@ def gemm_tiles(
 def _estimate(
     config: MlaConfig, shape: tuple[int, int, int], tile: tuple[int, int, int, int], c_bytes: int
 ) -> int:
-    """Estimate cycles: a step takes the maximum of array, bus and sequencer; first loads and last store add up."""
+    """Estimate cycles: the maximum of array, bus and sequencer per step, plus the first loads and the last store."""
     lanes = config.n
-    (m, blocks, k), (mt, nt, kt, ring) = shape, tile
+    (m, blocks, k), (mt, nt, kt, buffers) = shape, tile
     rows = ceil_div(m, mt)
     tiles = rows * ceil_div(blocks, nt)
     steps = tiles * ceil_div(k, kt)
     array = blocks * ceil_div(k, lanes) * ((rows - 1) * max(mt, lanes) + max(m - (rows - 1) * mt, lanes))
     a_loads = 1 if kt == k else ceil_div(blocks, nt)
     bus = m * ceil_div(k, lanes) * a_loads + rows * blocks * (k + 9) + m * blocks * c_bytes
-    if ring == 2:  # a load begins only when the array has left its buffer: its latency shows
+    if buffers == 2:  # a load begins only when its buffer is free, so its latency is not hidden
         bus += _LATENCY * steps
     first = mt * ceil_div(kt, lanes) + nt * kt
-    return max(array, bus, steps * _ISSUE + tiles * _TILE) + first + (1 + c_bytes) * mt * nt + 250 + 8 * steps
+    return (
+        max(array, bus, steps * _ISSUE + tiles * _TILE_CYCLES)
+        + first
+        + (1 + c_bytes) * mt * nt
+        + 250
+        + 8 * steps
+    )
 
 
 def pack_weights(config: MlaConfig, b: NDArray[np.integer]) -> NDArray[np.uint8]:
@@ -105,7 +113,7 @@ def gemm_operands(
     rounding: Rounding = Rounding.DOUBLE,
     a_pitch: int | None = None,
 ) -> list[int]:
-    """Return the operands of `gemm_i8` for weights of `pack_weights` and parameters of `param_image`.
+    """Return the operands of `gemm_i8` for weights from `pack_weights` and parameters from `param_image`.
 
     Parameters
     ----------
@@ -118,11 +126,11 @@ def gemm_operands(
     """
     lanes = config.n
     blocks = ceil_div(n, lanes)
-    # Rows of A are read in full: the last one may extend up to n bytes beyond the buffer.
+    # Rows of A are read in whole beats, so that the last row may extend up to n bytes beyond the buffer.
     a_size = tiles.mt * tiles.kt + lanes
     b_size = tiles.nt * lanes * tiles.kt
     c_size = tiles.mt * tiles.nt * lanes
-    a_sp, b_sp, c_sp = place(
+    a_sp, b_sp, c_sp = allocate(
         [tiles.buffers * a_size, tiles.buffers * b_size, 2 * c_size],
         config.sp_bytes // config.sp_banks,
         config.sp_bytes,
@@ -199,10 +207,10 @@ def gemm_i32_operands(
     """
     lanes = config.n
     blocks = ceil_div(n, lanes)
-    a_size = tiles.mt * tiles.kt + lanes  # the last row is read whole
+    a_size = tiles.mt * tiles.kt + lanes  # the last row is read in whole beats
     b_size = tiles.nt * lanes * tiles.kt
     c_size = C_BYTES * tiles.mt * tiles.nt * lanes
-    a_sp, b_sp, c_sp = place(
+    a_sp, b_sp, c_sp = allocate(
         [2 * a_size, 2 * b_size, 2 * c_size], config.sp_bytes // config.sp_banks, config.sp_bytes
     )
     if beta == 0:

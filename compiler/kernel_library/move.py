@@ -6,7 +6,7 @@ from hw.errors import InputError
 
 #: Minimum number of chunks of a large copy, so that loads and stores overlap.
 _CHUNKS = 8
-_LEAST_BYTES = 1024
+_MIN_BYTES = 1024
 
 
 def transpose_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int) -> list[int]:
@@ -48,7 +48,7 @@ def copy_operands(
             f"a copy must have positive counts and lines of at most {config.sp_bytes // 2} bytes, "
             f"not {planes}x{lines}x{length}"
         )
-    wanted = max(ceil_div(lines, _CHUNKS), _LEAST_BYTES // length, 1)
+    wanted = max(ceil_div(lines, _CHUNKS), _MIN_BYTES // length, 1)
     chunk = min(lines, config.sp_bytes // (2 * length), wanted, 0xFFFF)
     return [
         x,

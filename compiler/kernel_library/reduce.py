@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from compiler.kernel_library.conv import Conv
 from compiler.util.scaling import quantize_multiplier
-from compiler.util.tiles import ceil_div, cuts, place
+from compiler.util.tiles import allocate, ceil_div, cuts
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
@@ -13,7 +13,7 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Rounding
 
 
 def row_chunk(config: MlaConfig, rows: int, bytes_per_row: int, limit: int = 0xFFFF) -> int:
-    """Return the rows per chunk: as many as fit with double buffering, with several chunks to overlap.
+    """Return the rows per chunk: as many as fit with double buffering, but few enough that several chunks overlap.
 
     Raises
     ------
@@ -50,9 +50,9 @@ def reduce_operands(
     x, y : int
         DRAM addresses of the matrix and of the results.
     scale : float or None
-        Factor of the results, rounded by `rounding` before `y_zp` is added; None for no scaling.
+        Factor of the results, which are rounded by `rounding` before `y_zp` is added; None: no scaling.
     x_zp : int
-        Zero point subtracted from each element first.
+        Zero point that is subtracted from each element.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def reduce_operands(
     blocks = ceil_div(cols, n)
     row = blocks * n
     chunk = row_chunk(config, rows, row + size)
-    x_sp, y_sp = place(
+    x_sp, y_sp = allocate(
         [2 * chunk * row, 2 * chunk * size], config.sp_bytes // config.sp_banks, config.sp_bytes
     )
     mult, shift = (0, 0) if scale is None else quantize_multiplier(scale)
@@ -107,14 +107,14 @@ _LOW_BITS = 15
 
 
 def softmax_tables(scale: float, cols: int) -> NDArray[np.int16]:
-    """Return two tables of 256: low and high bits of exp(scale * d) in fixed point, d = -255..0 at entry d & 255.
+    """Return two tables of 256 entries: low and high bits of fixed-point exp(scale * d), d = -255..0, at entry d & 255.
 
     Parameters
     ----------
     scale : float
         Beta times the scale of the input.
     cols : int
-        Values per row: their sum must be an int32, which leaves at most 29 bits for each.
+        Values per row; their sum must fit int32, which leaves at most 29 bits for each.
     """
     bits = min(29, 30 - (cols - 1).bit_length())
     distance = -(-np.arange(256) & 255)
@@ -141,11 +141,11 @@ def softmax_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int,
     # The single buffer of low bits, two bytes each, counts as one byte of each of two buffers.
     chunk = row_chunk(config, rows, 3 * row, config.acc_rows // (1 + blocks))
     size = chunk * row
-    x_sp, y_sp, low_sp = place([2 * size] * 3, config.sp_bytes // config.sp_banks, config.sp_bytes)
+    x_sp, y_sp, low_sp = allocate([2 * size] * 3, config.sp_bytes // config.sp_banks, config.sp_bytes)
     return [x, y, rows, cols, chunk, blocks, cols - (blocks - 1) * n, tables, x_sp, y_sp, low_sp, row, size]
 
 
-#: Maximum window size for the division of FUSE.
+#: Maximum window size for the division in FUSE.
 MAX_AVERAGE_TAPS = 255
 
 
@@ -154,14 +154,14 @@ def _pixel(config: MlaConfig, pool: Conv) -> int:
 
 
 def _regions(config: MlaConfig, pool: Conv, band_h: int) -> list[int]:
-    """Return the bytes of both buffers of x and y."""
+    """Return the sizes in bytes of both buffers of x and y."""
     rows = min(pool.in_h, (band_h - 1) * pool.stride[0] + pool.kernel[0])
     pixel = _pixel(config, pool)
     return [2 * (rows * pool.in_w * pixel + config.n), 2 * band_h * pool.out_w * pixel]
 
 
 def pool_band(config: MlaConfig, pool: Conv) -> int:
-    """Return the output rows per band: as many as fit the scratchpad, with at least four bands to overlap.
+    """Return the output rows per band: as many as fit the scratchpad, but few enough that four bands overlap.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def pool_operands(
     Raises
     ------
     InputError
-        No band fits, the window is dilated, or an average has more than 255 taps.
+        No band fits, the window is dilated, or the window of an average has more than 255 taps.
     """
     if pool.dilation != (1, 1):
         raise InputError(f"pooling windows must be undilated: {pool}")
@@ -201,9 +201,9 @@ def pool_operands(
         )
     band_h = pool_band(config, pool)
     regions = _regions(config, pool, band_h)
-    x_sp, y_sp = place(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
+    x_sp, y_sp = allocate(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
     pixel, channels = _pixel(config, pool), pool.in_c
-    # Clipping the sources of a maximum equals clipping the maximum, and needs no post-scale.
+    # Clipping the sources of a maximum gives the same result as clipping the maximum, and needs no scaling afterwards.
     reduce, post = (Reduce.SUM, Post.COUNT) if average else (Reduce.MAX, Post.NONE)
     stage = FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, reduce=reduce, post=post)
     whole = pool.in_w * channels if channels <= config.n else 0

@@ -1,4 +1,4 @@
-"""Runs single operators on a device by the resident program library: numpy arrays in, numpy arrays out."""
+"""Execution of single operators on numpy arrays by the resident program library of a device."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -30,7 +30,7 @@ from hw.isa.program import Program
 
 
 class ProgramLibrary:
-    """Library programs on a device, loaded on first use.
+    """Library programs on a device, each loaded on first use.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class ProgramLibrary:
         return OPCODES[operation]
 
     def enqueue(self, operation: str, operands: Sequence[int], *, tag: int = 0, irq: bool = False) -> int:
-        """Enqueue an operation; return the number of the macro-instruction."""
+        """Enqueue an operation and return the number of the macro-instruction."""
         return self.driver.enqueue(self.bind(operation), operands, tag=tag, irq=irq)
 
 
@@ -131,9 +131,9 @@ class Operators(ProgramLibrary):
         operands: Callable[[int], list[int]],
         dtype: type = np.int8,
     ) -> np.ndarray:
-        """Run one operation; `operands` is called with the address of a result of this shape."""
+        """Run an operation; `operands` is called with the address of a result of the given shape."""
         mark = self.driver.memory.mark()
-        y = self.driver.memory.take(int(np.prod(shape)) * np.dtype(dtype).itemsize, 64, "result")
+        y = self.driver.memory.alloc(int(np.prod(shape)) * np.dtype(dtype).itemsize, 64, "result")
         self.enqueue(operation, operands(y))
         self.driver.run()
         result = self.driver.fetch(y, shape, dtype)
@@ -180,7 +180,7 @@ class Operators(ProgramLibrary):
             (m, n),
             lambda y: gemm_i32_operands(
                 config,
-                gemm_tiles(config, m, n, k, C_BYTES, rings=(2,)),
+                gemm_tiles(config, m, n, k, C_BYTES, buffer_counts=(2,)),
                 a=put(a),
                 b=put(pack_weights(config, b)),
                 c=y,
@@ -268,7 +268,7 @@ class Operators(ProgramLibrary):
         table: np.ndarray | None = None,
         dtype: Dtype = Dtype.I8,
     ) -> np.ndarray:
-        """Return the result of an operation made by `compiler.kernel_library.elementwise`."""
+        """Return the result of an operation that `compiler.kernel_library.elementwise` describes."""
         put = self.driver.put
         return self._run(
             operation,
@@ -296,7 +296,7 @@ class Operators(ProgramLibrary):
         )
 
     def softmax(self, x: Int8, scale: float) -> Int8:
-        """Return the softmax over rows; `scale` is beta times the input scale; output scale 1/256, zero point -128."""
+        """Return the softmax of each row, with scale 1/256 and zero point -128; `scale` is beta times the input's."""
         (rows, cols), put = x.shape, self.driver.put
         return self._run(
             "softmax_i8",
@@ -317,7 +317,7 @@ class Operators(ProgramLibrary):
         dtype: Dtype = Dtype.I32,
         rounding: Rounding = Rounding.DOUBLE,
     ) -> np.ndarray:
-        """Return sum, maximum or minimum of each row of (rows, cols)."""
+        """Return the sum, maximum or minimum of each row of a matrix (rows, cols)."""
         rows, cols = x.shape
         return self._run(
             "reduce",

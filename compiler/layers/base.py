@@ -1,4 +1,4 @@
-"""Layers: units of scheduling and code generation, in integers."""
+"""Base class of layers, the units of scheduling and code generation, whose tensors are integers."""
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,7 @@ from hw.isa.enums import Dtype, Rounding
 @identity("Image", "h", "w", "c", "dtype")
 @dataclass(frozen=True)
 class Image:
-    """Shape of a tensor for the hardware: rows, columns, channels, and the type of its elements."""
+    """Shape of a tensor as rows, columns and channels, with the type of its elements."""
 
     h: int
     w: int
@@ -28,9 +28,9 @@ class Residual:
     Parameters
     ----------
     tensor : str
-        The other summand, of the shape and type of the result.
+        Name of the other summand, which has the shape and type of the result.
     stage, fields : dict
-        Fields of the fuse word, and other FUSE fields that it needs.
+        Fields of the fuse word for the addition, and the other FUSE fields that it needs.
     """
 
     tensor: str
@@ -56,9 +56,9 @@ class Drain:
     dtype : Dtype
         Type of the result.
     residual : Residual or None
-        Added after clipping and table.
+        Addition after clipping and table lookup.
     table : (256,) int16 array or None
-        Looked up after clipping.
+        Lookup table applied after clipping.
     """
 
     bias: NDArray[np.int64]
@@ -77,7 +77,7 @@ class Drain:
         return bool((self.mult == self.mult[0]).all() and (self.exponent == self.exponent[0]).all())
 
     def part(self, channels: slice) -> "Drain":
-        """The drain of some of the channels."""
+        """Return the drain of some of the channels."""
         return replace(
             self, bias=self.bias[channels], mult=self.mult[channels], exponent=self.exponent[channels]
         )
@@ -91,17 +91,17 @@ class Layer:
     Parameters
     ----------
     name : str
-        Name of its anchor node (`compiler.layers.lowering_context.anchor_of`).
+        Name of the layer's anchor node (`compiler.layers.lowering_context.anchor_of`).
     nodes : tuple of str
-        Names of the graph nodes that it executes.
+        Names of the graph nodes that the layer executes.
     x, y : str
-        Names of the tensors it reads and writes.
+        Names of the tensors that the layer reads and writes.
     shapes : dict
-        Image shape of each tensor it reads or writes, by name.
+        Image shape of each tensor that the layer reads or writes, by name.
     macs : int
-        Multiply-accumulates by the model's definition.
+        Number of multiply-accumulate operations of the model's operator.
     batch : int
-        Number of vertically stacked images, each with separate padding.
+        Number of vertically stacked images, each of which has its own padding.
     """
 
     name: str
@@ -115,5 +115,5 @@ class Layer:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the tensors it reads, without constants."""
+        """Names of the tensors that the layer reads, without constants."""
         return (self.x,)

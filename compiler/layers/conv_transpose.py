@@ -1,4 +1,4 @@
-"""Transposed convolutions as convolutions, one for each phase of the strides."""
+"""Transposed convolutions, as one convolution for each phase of the strides."""
 
 from dataclasses import dataclass, replace
 
@@ -41,7 +41,7 @@ class ConvTransposeLayer(Layer):
 
 @dataclass(frozen=True)
 class _Line:
-    """One phase along one dimension: first output, number of outputs, taps in order (None: zero), padding before."""
+    """One phase along a dimension: first output, number of outputs, taps in order (None: zero), leading padding."""
 
     offset: int
     count: int
@@ -50,12 +50,13 @@ class _Line:
 
 
 def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
-    """The layer of a transposed convolution.
+    """Lower a transposed convolution.
 
     Raises
     ------
     UnsupportedLoweringError
-        As of convolutions.
+        The weights are not constant or have several zero points, or the rows of a batch are not a multiple of the
+        stride.
     """
     weights, bias = weights_of(low)
     assert weights.data is not None
@@ -64,7 +65,9 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
     batch, height = low.x.shape[0], low.y.shape[1]
     if batch > 1 and height % a["strides"][0]:
-        raise UnsupportedLoweringError(f"images of a batch whose {height} rows are no multiple of the stride")
+        raise UnsupportedLoweringError(
+            f"images of a batch whose {height} rows are not a multiple of the stride"
+        )
     lines = [
         _lines(size, kernel, *(a[key][axis] for key in ("strides", "dilations", "pads")))
         for axis, (size, kernel) in enumerate(zip((height, y.w), weights.shape[1:3], strict=True))
@@ -98,13 +101,13 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
 
 
 def _reached(size: int, made: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
-    """Number of pairs of an input and a kernel tap along a dimension whose output is not cropped by padding."""
-    places = (i * stride + k * dilation - pad for i in range(size) for k in range(kernel))
-    return sum(0 <= place < made for place in places)
+    """Return the number of pairs of input and kernel tap along a dimension whose output is not cropped by padding."""
+    positions = (i * stride + k * dilation - pad for i in range(size) for k in range(kernel))
+    return sum(0 <= position < made for position in positions)
 
 
 def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list[_Line]:
-    """All phases along a dimension of `size` outputs."""
+    """Return all phases along a dimension of `size` outputs."""
     out = []
     for offset in range(min(stride, size)):
         # Output offset + stride * t uses tap k of input t - distance, where the distance is an integer.
@@ -115,7 +118,7 @@ def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list
         }
         far = max(distances, default=0)
         near = min(min(distances, default=0), far)
-        # A convolution pads, it does not skip: inputs before the first that counts get taps of zero.
+        # A convolution can pad inputs but not skip them, so inputs before the first one that is used get zero taps.
         far = max(far, 0)
         taps = tuple(distances.get(distance) for distance in range(far, near - 1, -1))
         out.append(_Line(offset, -(-(size - offset) // stride), taps, far))
@@ -125,7 +128,7 @@ def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list
 def _taps(
     weights: NDArray, rows: tuple[int | None, ...], columns: tuple[int | None, ...], zero: int
 ) -> NDArray:
-    """The weights of a phase; missing taps have the zero point."""
+    """Return the weights of a phase; missing taps have the zero point."""
     out_c, _, _, in_c = weights.shape
     out = np.full((out_c, len(rows), len(columns), in_c), zero, weights.dtype)
     for i, ky in enumerate(rows):
@@ -136,10 +139,10 @@ def _taps(
 
 
 def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) -> Tilings:
-    """Tilings of the largest phase; the buffers of all phases may be in use at the same time."""
-    heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
+    """Yield the tilings of the largest phase; the buffers of all phases may be in use at the same time."""
+    largest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
     for free in (context.free // len(layer.phases), context.free):
-        found = list(conv_tilings(replace(context, free=free), heaviest))
+        found = list(conv_tilings(replace(context, free=free), largest))
         for cycles, schedule in found:
             yield cycles * len(layer.phases), schedule
         if found:
@@ -147,31 +150,34 @@ def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) ->
 
 
 def conv_transpose_tile_model(
-    layer: ConvTransposeLayer, s: LayerSchedule, place: LayerContext
+    layer: ConvTransposeLayer, s: LayerSchedule, context: LayerContext
 ) -> TilePipeline:
-    """Tile model of a transposed convolution: its heaviest phase, repeated for each phase."""
-    heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
-    pipeline = conv_tile_model(heaviest, s, place)
+    """Return the tile model of a transposed convolution: its largest phase, repeated for each phase."""
+    largest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
+    pipeline = conv_tile_model(largest, s, context)
     return replace(pipeline, count=pipeline.count * len(layer.phases))
 
 
 def conv_transpose_steps(context: CodegenContext, layer: ConvTransposeLayer) -> list[TileStep]:
-    """The steps of a transposed convolution, phase by phase."""
-    y = context.homes[layer.y]
+    """Generate the steps of a transposed convolution, phase by phase."""
+    y = context.layouts[layer.y]
     return [
         step
         for phase in layer.phases
         for step in conv_steps(
-            replace(context, homes=context.homes | {layer.y: _home(y, layer.strides, phase)}), phase.conv
+            replace(context, layouts=context.layouts | {layer.y: _phase_layout(y, layer.strides, phase)}),
+            phase.conv,
         )
     ]
 
 
-def _home(y: TensorLayout, strides: tuple[int, int], phase: Phase) -> TensorLayout:
-    """The pixels of a phase as an image."""
+def _phase_layout(y: TensorLayout, strides: tuple[int, int], phase: Phase) -> TensorLayout:
+    """Return the layout of the output pixels of a phase, as an image."""
     image = phase.conv.shapes[phase.conv.y]
-    first = y.at(*phase.offset)
-    return TensorLayout(y.ring, image.h, image.w, y.c, strides[1] * y.pixel, strides[0] * y.row, first.offset)
+    first = y.address(*phase.offset)
+    return TensorLayout(
+        y.buffer, image.h, image.w, y.c, strides[1] * y.pixel, strides[0] * y.row, first.offset
+    )
 
 
 KIND = LayerKind(

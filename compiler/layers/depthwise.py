@@ -1,4 +1,4 @@
-"""Depthwise convolutions: the stream mode of MATRIX (docs/machine.md)."""
+"""Depthwise convolutions in the stream mode of MATRIX (docs/machine.md)."""
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, affine
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import (
-    PREFETCH,
-    TILE,
+    PREFETCH_STEPS,
+    TILE_CYCLES,
     LayerContext,
     TilingContext,
     Tilings,
     images,
     input_rows,
-    slots_together,
-    sums_together,
+    param_blocks_per_buffer,
+    sum_buffers,
 )
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
@@ -53,7 +53,7 @@ _GROUP_CHANNELS = 16
 
 
 def lower_depthwise(low: LoweringContext) -> Layer:
-    """Layer of a depthwise convolution with its epilogue."""
+    """Lower a depthwise convolution with its epilogue."""
     weights, bias = weights_of(low)
     assert weights.data is not None
     a = low.anchor.attributes
@@ -76,10 +76,11 @@ def lower_depthwise(low: LoweringContext) -> Layer:
 
 
 def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
-    """Depthwise weights as block-diagonal weights of a grouped convolution, and the number of groups.
+    """Convert depthwise weights to block-diagonal weights of a grouped convolution; also return the number of groups.
 
-    For depthwise convolutions that the stream mode does not support. Each channel of a group has zero weights for the
-    group's other channels, which costs nothing because the array sums over several channels at a time anyway.
+    Depthwise convolutions that the stream mode does not support become grouped convolutions. Each channel of a group
+    has zero weights for the group's other channels, which costs no cycles because the array sums over several channels
+    at once anyway.
     """
     rows, columns, channels = weights.shape
     size = next(size for size in range(min(_GROUP_CHANNELS, channels), 0, -1) if channels % size == 0)
@@ -94,7 +95,7 @@ _MAX_STRIPS = 4
 
 
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
-    """Tilings of a depthwise convolution that fit."""
+    """Yield the tilings of a depthwise convolution that fit."""
     config, n = context.config, context.config.n
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
@@ -107,40 +108,42 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
             sums = rows * width * columns
             if 2 * sums > context.acc_rows:
                 continue
-            for band in (y.h, rows) if not context.x_on_chip else (y.h,):
-                x_bytes = input_rows(band, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
+            for rows_per_load in (y.h, rows) if not context.x_on_chip else (y.h,):
+                x_bytes = input_rows(rows_per_load, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
                 used = columns * kernel_h * taps * n * 2
                 used += 0 if context.x_on_chip else 2 * x_bytes
                 used += 0 if context.y_on_chip else 2 * sums * n * DTYPE_BYTES[layer.drain.dtype]
                 if used > context.free:
                     continue
-                keep = columns == 1 and passes == 1 and rows < band
+                keep = columns == 1 and passes == 1 and rows < rows_per_load
                 tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
                 again = 0 if keep else (kernel_h - 1) * tiles * columns
                 stream = (batch * blocks * y.h * layer.strides[0] * strips + again) * pitch
                 array = stream * passes
                 bus = (
-                    0 if context.x_on_chip else batch * ceil_div(y.h, band) * blocks * x_bytes / (columns * n)
+                    0
+                    if context.x_on_chip
+                    else batch * ceil_div(y.h, rows_per_load) * blocks * x_bytes / (columns * n)
                 )
                 bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
-                cycles = max(array, bus, tiles * TILE) + sums + tiles * 10
+                cycles = max(array, bus, tiles * TILE_CYCLES) + sums + tiles * 10
                 yield (
                     cycles,
                     LayerSchedule(
                         rows=rows,
-                        rows_per_load=band,
+                        rows_per_load=rows_per_load,
                         width=width,
                         columns=columns,
-                        param_blocks=slots_together(config, blocks, columns),
-                        acc_buffers=sums_together(context, sums),
-                        prefetch=PREFETCH,
+                        param_blocks=param_blocks_per_buffer(config, blocks, columns),
+                        acc_buffers=sum_buffers(context, sums),
+                        prefetch=PREFETCH_STEPS,
                         on_chip=context.y_on_chip,
                     ),
                 )
 
 
 def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
-    """Strip widths with the passes over each: the whole width, and smaller widths that need fewer passes."""
+    """Return strip widths with the number of passes over each: the whole width, and smaller ones with fewer passes."""
     out: list[tuple[int, int]] = []
     x, y = images(layer)
     for strips in range(1, _MAX_STRIPS + 1):
@@ -151,23 +154,23 @@ def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, in
     return out
 
 
-def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a depthwise convolution: blocks of channels, bands, strips, tiles."""
-    n, (x, y) = place.config.n, images(layer)
+def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a depthwise convolution, over channel blocks, rows of a load, strips and tiles."""
+    n, (x, y) = context.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
-    columns, band = min(s.columns, blocks), min(s.rows_per_load, y.h)
-    rows, width = min(s.rows, band), min(s.width, y.w)
+    columns, rows_per_load = min(s.columns, blocks), min(s.rows_per_load, y.h)
+    rows, width = min(s.rows, rows_per_load), min(s.width, y.w)
     pitch = stream_pitch(layer, x.w, y.w, width)
-    together = max(kernel_rows(place.config, layer, pitch), 1)
-    passes, strips = ceil_div(kernel_h, together), ceil_div(y.w, width)
+    rows_per_pass = max(kernel_rows(context.config, layer, pitch), 1)
+    passes, strips = ceil_div(kernel_h, rows_per_pass), ceil_div(y.w, width)
     keep, size = columns == 1 and passes == 1, DTYPE_BYTES[layer.drain.dtype]
 
     def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
-        """Cycles of a tile of a block of channels: the stream of each pass."""
+        """Return the cycles of a tile for one block of channels: the sum over all passes."""
         total = 0
-        for g0 in range(0, kernel_h, together):
-            groups = min(together, kernel_h - g0)
+        for g0 in range(0, kernel_h, rows_per_pass):
+            groups = min(rows_per_pass, kernel_h - g0)
             above = min(max(layer.pads[0] - row * stride - g0, 0), groups - 1)
             before = stride - 1 if keep and not first else groups - 1 - above
             if keep and not last:
@@ -178,35 +181,39 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, place: LayerCo
     def tiles() -> Iterator[PipelineTile]:
         for block in range(0, blocks, columns):
             wide, channels_wide = min(columns, blocks - block), min(columns * n, channels - block * n)
-            for number, start, strip in product(range(layer.batch), range(0, y.h, band), range(strips)):
-                high, across = min(band, y.h - start), min(width, y.w - strip * width)
+            for number, start, strip in product(
+                range(layer.batch), range(0, y.h, rows_per_load), range(strips)
+            ):
+                high, across = min(rows_per_load, y.h - start), min(width, y.w - strip * width)
                 image = lines(input_rows(high, stride, kernel_h, x.h) * x.w, channels_wide, channels, n)
                 for offset in range(0, high, rows):
                     count = min(rows, high - offset)
                     loads: list[tuple[str, object, float]] = []
-                    if not place.x_on_chip:
+                    if not context.x_on_chip:
                         loads.append(("x", (block, number, start), image))
                     loads.append(("w", block, float(wide * kernel_h * taps)))
                     beats = lines(count * across, channels_wide * size, channels * size, n)
                     key = (0, number, start + offset, strip, block)
-                    loads += with_drain(layer.drain, s, place, key, blocks, beats)
+                    loads += with_drain(layer.drain, s, context, key, blocks, beats)
                     cycles = streamed(start + offset, count, across, offset == 0, offset + rows >= high)
                     yield PipelineTile(
                         tuple(loads),
                         wide * cycles,
                         count * across * wide * size,
-                        0.0 if place.y_on_chip else beats,
-                        passes + 2 - place.y_on_chip,
+                        0.0 if context.y_on_chip else beats,
+                        passes + 2 - context.y_on_chip,
                     )
 
-    high_tiles = sum(ceil_div(min(band, y.h - start), rows) for start in range(0, y.h, band))
+    high_tiles = sum(
+        ceil_div(min(rows_per_load, y.h - start), rows) for start in range(0, y.h, rows_per_load)
+    )
     count = ceil_div(blocks, columns) * layer.batch * strips * high_tiles
-    rings = {"x": s.x_buffers, "w": s.w_buffers, "p": s.param_buffers, "r": s.y_buffers, "t": 1}
-    return TilePipeline(tiles(), count, rings, s.acc_buffers, s.y_buffers)
+    buffers = {"x": s.x_buffers, "w": s.w_buffers, "p": s.param_buffers, "r": s.y_buffers, "t": 1}
+    return TilePipeline(tiles(), count, buffers, s.acc_buffers, s.y_buffers)
 
 
 def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
-    """Weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N]."""
+    """Pack weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N]."""
     n, channels = config.n, weights.shape[2]
     blocks = ceil_div(channels, n)
     padded = np.zeros((*weights.shape[:2], blocks * n), np.uint8)
@@ -215,7 +222,7 @@ def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
 
 
 def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Number of kernel rows per pass that fit the array and the line buffers; a row has `pitch` stream positions."""
+    """Return the number of kernel rows per pass that fit the array and line buffers, for rows of `pitch` positions."""
     kernel_h, taps, _ = layer.weights.shape
     for groups in range(min(kernel_h, config.n // taps, 3), 1, -1):
         if groups * pitch + 2 * taps <= config.line_depth:
@@ -224,15 +231,15 @@ def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
 
 
 def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Number of passes over an image, each with as many kernel rows and columns as the array supports."""
+    """Return the number of passes over an image, each with as many kernel rows and columns as the array supports."""
     kernel_h, taps, _ = layer.weights.shape
     return ceil_div(kernel_h, kernel_rows(config, layer, pitch)) * ceil_div(taps, config.n)
 
 
 def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
-    """Stream positions of a row for `width` of `out_w` output columns, padding on both sides included.
+    """Return the stream positions of a row for `width` of `out_w` output columns, including padding on both sides.
 
-    If the strip has all columns, exactly a row is streamed; otherwise the columns that the kernel covers.
+    A strip with all columns streams exactly one image row; a narrower strip streams the columns that the kernel covers.
     """
     taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
     needed = (width - 1) * stride + taps
@@ -241,7 +248,7 @@ def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> in
 
 @dataclass(frozen=True)
 class _Taps:
-    """Kernel rows and columns of a pass: the first and how many."""
+    """Kernel rows and columns of a pass: first row, number of rows, first column, number of columns."""
 
     row: int
     rows: int
@@ -250,55 +257,55 @@ class _Taps:
 
 
 class DepthwiseSteps:
-    """The steps of a depthwise convolution.
+    """Code generator of a depthwise convolution.
 
     Parameters
     ----------
     context : CodegenContext
-        Machine, schedule and tensor layouts that code is generated for.
+        Machine, schedule and tensor layouts for which code is generated.
     layer : DepthwiseLayer
         Layer to generate code for.
     """
 
     def __init__(self, context: CodegenContext, layer: DepthwiseLayer):
         self.context, self.layer, self.config = context, layer, context.config
-        self.images = [context.homes[name].parts(layer.batch) for name in (layer.x, layer.y)]
-        self._turn_to(0)
+        self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
+        self._select_image(0)
         n, schedule = self.config.n, context.schedule
         self.kernel_h, self.taps, channels = layer.weights.shape
         self.channels, self.blocks = channels, ceil_div(channels, n)
         self.columns = min(schedule.columns, self.blocks)
-        self.band = min(schedule.rows_per_load, self.y.h)
-        self.rows = min(schedule.rows, self.band)
-        #: First output column and how many: a tile has those of a strip.
+        self.rows_per_load = min(schedule.rows_per_load, self.y.h)
+        self.rows = min(schedule.rows, self.rows_per_load)
+        #: First output column and number of columns of each strip.
         self.strips = list(pieces(self.y.w, schedule.width))
-        self._enter(0)
+        self._select_strip(0)
         self.groups = kernel_rows(self.config, layer, self.pitch)
         self.passes = stream_passes(self.config, layer, self.pitch)
-        self._rings()
+        self._allocate_buffers()
 
-    def _enter(self, strip: int) -> None:
-        """Go on with this strip."""
+    def _select_strip(self, strip: int) -> None:
+        """Generate code for this strip from now on."""
         self.strip = strip
         self.column, self.width = self.strips[strip]
         self.pitch = stream_pitch(self.layer, self.x.w, self.y.w, self.width)
 
-    def _turn_to(self, number: int) -> None:
-        """Go on with this image of a batch."""
+    def _select_image(self, number: int) -> None:
+        """Generate code for this image of a batch from now on."""
         self.number = number
         self.x, self.y = (images[number] for images in self.images)
 
-    def _rings(self) -> None:
+    def _allocate_buffers(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         tiles = ceil_div(self.blocks, self.columns)
         self.w_block = self.kernel_h * self.taps * n
         self.w_dram = self.context.constant(
             f"{layer.name}.weights", pack_depthwise(self.config, layer.weights)
         )
-        w_ring = CircularBuffer(
+        w_buffer = CircularBuffer(
             BufferMemory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
         )
-        self.w = TileBuffers(w_ring, self._load_w)
+        self.w = TileBuffers(w_buffer, self._load_w)
         self.p = parameters(self.context, layer.name, layer.drain, self.columns)
         self.acc = BufferRotation(
             BufferMemory.ACC, f"{layer.name}.acc", self.rows * self.width * self.columns, schedule.acc_buffers
@@ -319,17 +326,17 @@ class DepthwiseSteps:
         if not self.x.on_chip:
             self.x_pixel = min(self.columns * n, self.channels)
             self.x_row = self.x.w * self.x_pixel
-            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.band))
-            ring = CircularBuffer(
+            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows_per_load))
+            buffer = CircularBuffer(
                 BufferMemory.SP, f"{layer.name}.x", most * self.x_row + n, schedule.x_buffers
             )
-            self.x_tiles = TileBuffers(ring, self._load_x)
+            self.x_tiles = TileBuffers(buffer, self._load_x)
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
         layer = self.layer
         return image_rows(start, rows, layer.strides[0], layer.pads[0], self.kernel_h, self.x.h)
 
-    def _load_x(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load_x(self, key: Hashable, address: BufferRef) -> list[Command]:
         _, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
         width = min(self.x_pixel, self.channels - block * self.config.n)
@@ -343,22 +350,22 @@ class DepthwiseSteps:
                 "dst_y": self.x_pixel,
             }
         )
-        source = self.x.at(first, 0, block * self.config.n)
-        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+        source = self.x.address(first, 0, block * self.config.n)
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
-    def _load_w(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         assert isinstance(key, int)
         count = min(self.columns, self.blocks - key)
         source = BufferRef(self.w_dram, 0, key * self.w_block)
-        return [self.context.command(Unit.LOAD, dram=source, dst=place, len=count * self.w_block)]
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, len=count * self.w_block)]
 
     def steps(self) -> list[TileStep]:
-        """All tiles: blocks of channels, images, bands, strips of a band, and in a strip tile after tile."""
+        """Generate all tiles, in nested loops over channel blocks, images, loads of rows, strips and tiles."""
         return [
             step
             for block, blocks in pieces(self.blocks, self.columns)
             for number in range(self.layer.batch)
-            for start, rows in pieces(self.y.h, self.band)
+            for start, rows in pieces(self.y.h, self.rows_per_load)
             for strip in range(len(self.strips))
             for step in self._strip(number, start, rows, strip, block, blocks)
         ]
@@ -366,17 +373,17 @@ class DepthwiseSteps:
     def _strip(
         self, number: int, start: int, rows: int, strip: int, block: int, blocks: int
     ) -> list[TileStep]:
-        self._turn_to(number)
-        self._enter(strip)
+        self._select_image(number)
+        self._select_strip(strip)
         drain = self.drains[strip]
-        drain.turn_to(number)
+        drain.select_image(number)
         out = []
         keep = blocks == 1 and self.passes == 1
         self.row = 0
         for offset, count in pieces(rows, self.rows):
             step = TileStep(block=block)
             if self.x.on_chip:
-                base, first, image = self.x.at(0, 0, block * self.config.n), 0, self.x.h
+                base, first, image = self.x.address(0, 0, block * self.config.n), 0, self.x.h
             else:
                 base = self.x_tiles.get((number, start, rows, block), step)
                 first, image = self._image(start, rows)
@@ -405,13 +412,13 @@ class DepthwiseSteps:
         return out
 
     def _stream(self, start: int, rows: int, taps: _Taps, continued: bool, more: bool) -> dict[str, int]:
-        """Stream fields of a pass; a pass that is continued later streams complete image rows."""
+        """Return the stream fields of a pass; a pass that is continued later streams complete image rows."""
         stride, g = self.layer.strides[0], taps.rows
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride
         else:
             row = start * stride - self.layer.pads[0] + taps.row
-            missing = min(max(-row, 0), g - 1)  # rows above the image: the zeros before the stream
+            missing = min(max(-row, 0), g - 1)  # rows above the image are zeros that precede the stream
             row, before = row + missing, g - 1 - missing
             streamed = (rows - 1) * stride + before + 1
         lead = before * self.pitch + taps.columns - 1
@@ -457,7 +464,7 @@ class DepthwiseSteps:
 
 
 def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
-    """The steps of a depthwise convolution."""
+    """Generate the steps of a depthwise convolution."""
     return DepthwiseSteps(context, layer).steps()
 
 

@@ -1,4 +1,4 @@
-"""The epilogue of a layer that sums: requantization parameters, FUSE, STORE."""
+"""Epilogue of a layer that computes sums: requantization parameters, FUSE and STORE commands."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
@@ -21,29 +21,29 @@ from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Space, Unit
 
 
 def parameters(context: CodegenContext, name: str, drain: Drain, columns: int) -> "Parameters":
-    """Parameter buffers of a layer as its schedule selects them, for tiles of `columns` blocks of channels.
+    """Return the parameter buffers that a layer's schedule selects, for tiles of `columns` blocks of channels.
 
     Raises
     ------
     InputError
-        The multiplier is to go with the command, but the channels have several.
+        The schedule requires a common multiplier, but the channels have different ones.
     """
     return (Biases if context.schedule.common_scale else Slots)(context, name, drain, columns)
 
 
 class Parameters(ABC):
-    """Parameter buffers of a layer, loaded in groups of `param_blocks` channel blocks, a multiple of a tile's.
+    """Parameter buffers of a layer, loaded in groups of channel blocks; a group has the blocks of one or more tiles.
 
     Parameters
     ----------
     context : CodegenContext
-        Machine, schedule and tensor layouts that code is generated for.
+        Machine, schedule and tensor layouts for which code is generated.
     name : str
         Name of the layer, the prefix of its buffers.
     drain : Drain
         Biases, multipliers and exponents of all channels.
     columns : int
-        Blocks of channels of a tile.
+        Number of blocks of channels of a tile.
 
     Raises
     ------
@@ -58,21 +58,21 @@ class Parameters(ABC):
         depth = min(context.schedule.param_buffers, ceil_div(self.blocks, self.size))
         self.tiles = TileBuffers(self._make(name, drain, depth), self._load)
 
-    def _place(self, block: int, step: TileStep, pitch: int) -> BufferRef:
-        """Address of the parameters of the tile that starts with a block; `pitch` is the distance between blocks."""
+    def _address(self, block: int, step: TileStep, pitch: int) -> BufferRef:
+        """Return the address of the parameters of the tile that begins with a block, for blocks `pitch` apart."""
         first = block // self.size * self.size
         return self.tiles.get(first, step).plus((block - first) * pitch)
 
     @abstractmethod
     def fields(self, block: int, step: TileStep) -> dict[str, int | BufferRef]:
-        """Fields of FUSE for a tile that begins with this block."""
+        """Return the FUSE fields of a tile that begins with the given block."""
 
     @abstractmethod
     def _make(self, name: str, drain: Drain, depth: int) -> CircularBuffer:
-        """Add the parameters as constants in DRAM and return a ring for `depth` groups of blocks."""
+        """Add the parameters as constants in DRAM and return a buffer for `depth` groups of blocks."""
 
     @abstractmethod
-    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         """Load a group of blocks."""
 
 
@@ -87,14 +87,14 @@ class Slots(Parameters):
         return CircularBuffer(BufferMemory.SLOT, f"{name}.slots", self.size, depth)
 
     def get(self, block: int, step: TileStep) -> BufferRef:
-        """First slot of a tile that begins with this block."""
-        return self._place(block, step, 1)
+        """Return the address of the first slot of a tile that begins with the given block."""
+        return self._address(block, step, 1)
 
     def fields(self, block: int, step: TileStep) -> dict[str, int | BufferRef]:
-        """Fields of FUSE for a tile that begins with this block."""
+        """Return the FUSE fields of a tile that begins with the given block."""
         return {"src": self.source, "p_base": self.get(block, step), "p_n": 1}
 
-    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         assert isinstance(key, int)
         block, slot = 9 * self.n, 16 * self.n
         return [
@@ -102,7 +102,7 @@ class Slots(Parameters):
                 Unit.LOAD,
                 word=Space.PARAM,
                 dram=BufferRef(self.image, 0, key * block),
-                dst=BufferRef(place.ring, place.index, place.offset, slot),
+                dst=BufferRef(address.buffer, address.index, address.offset, slot),
                 len=block,
                 y_count=min(self.size, self.blocks - key),
                 dram_y=block,
@@ -112,7 +112,7 @@ class Slots(Parameters):
 
 
 class Biases(Parameters):
-    """Biases in the scratchpad, added as int32 numbers; the common multiplier is part of the command."""
+    """Biases in the scratchpad, added as int32 values; the common multiplier is part of the command."""
 
     def _make(self, name: str, drain: Drain, depth: int) -> CircularBuffer:
         if not drain.common_scale:
@@ -131,15 +131,15 @@ class Biases(Parameters):
         return CircularBuffer(BufferMemory.SP, f"{name}.biases", self.size * self.block, depth)
 
     def fields(self, block: int, step: TileStep) -> dict[str, int | BufferRef]:
-        """Fields of FUSE for a tile that begins with this block."""
-        return {"b_base": self._place(block, step, self.block), "b_n": self.block, **self.same}
+        """Return the FUSE fields of a tile that begins with the given block."""
+        return {"b_base": self._address(block, step, self.block), "b_n": self.block, **self.same}
 
-    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         assert isinstance(key, int)
         length = min(self.size, self.blocks - key) * self.block
         return [
             self.context.command(
-                Unit.LOAD, dram=BufferRef(self.image, 0, key * self.block), dst=place, len=length
+                Unit.LOAD, dram=BufferRef(self.image, 0, key * self.block), dst=address, len=length
             )
         ]
 
@@ -150,7 +150,7 @@ class Epilogue:
     Parameters
     ----------
     context : CodegenContext
-        Machine, schedule and tensor layouts that code is generated for.
+        Machine, schedule and tensor layouts for which code is generated.
     name : str
         Name of the layer, the prefix of its buffers.
     drain : Drain
@@ -162,7 +162,7 @@ class Epilogue:
     channel : int
         First channel of y that is written.
     column : int
-        First column within the whole image, if y is a part of its columns.
+        First column within the whole image, if y has only some of its columns.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Epilogue:
     ):
         self.context, self.drain, self.images = context, drain, y
         self.channel, self.column = channel, column
-        self.turn_to(0)
+        self.select_image(0)
         self.n = context.config.n
         self.channels = len(drain.bias)
         self.bytes = DTYPE_BYTES[drain.dtype]
@@ -190,8 +190,8 @@ class Epilogue:
             CircularBuffer(BufferMemory.SP, f"{name}.r", size, buffers), self._load_other
         )
 
-    def turn_to(self, number: int) -> None:
-        """Drain this image of a batch from now on."""
+    def select_image(self, number: int) -> None:
+        """Select the image of a batch that is drained from now on."""
         self.number, self.y = number, self.images[number]
 
     def add(
@@ -204,12 +204,12 @@ class Epilogue:
         block: int,
         blocks: int,
     ) -> None:
-        """Let a step drain output rows `start` on and `blocks` blocks of channels from `block` on."""
+        """Add the drain of `rows` output rows from `start`, and of `blocks` channel blocks from `block`, to a step."""
         lanes = min(blocks * self.n, self.channels - block * self.n)
         first, width = (self.channel + block * self.n) * self.bytes, lanes * self.bytes
         pixels = rows * self.y.w
-        place, pixel = (
-            (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
+        address, pixel = (
+            (self.y.address(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
         )
         fields: dict[str, int | BufferRef] = {
             "stage": self._stage(step),
@@ -218,7 +218,7 @@ class Epilogue:
             **self._walk(rows),
             "n_count": blocks,
             **parameters,
-            "d_base": place,
+            "d_base": address,
             "d_x": pixel,
             "d_y": self.y.row if self.y.on_chip else self.y.w * pixel,
             "d_n": self.y.block(self.n * self.bytes),
@@ -233,8 +233,8 @@ class Epilogue:
             step.stores.append(
                 self.context.command(
                     Unit.STORE,
-                    dram=self.y.at(start, 0, first),
-                    src=place,
+                    dram=self.y.address(start, 0, first),
+                    src=address,
                     **self._store(rows, width),
                 )
             )
@@ -246,7 +246,7 @@ class Epilogue:
         return self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
 
     def _walk(self, rows: int) -> dict[str, int]:
-        """Walk over the pixels of a tile; rows are a separate dimension if there are gaps between them."""
+        """Return the walk over the pixels of a tile; rows are a separate dimension if they are not contiguous."""
         if self.y.even:
             return {"x_count": rows * self.y.w, "a_v": 1}
         return {"x_count": self.y.w, "y_count": rows, "a_u": self.y.w, "a_v": 1, "u_y": 1, "v_x": 1}
@@ -270,42 +270,42 @@ class Epilogue:
         residual = self.drain.residual
         if residual is None:
             return {}
-        home = self._summand(residual)
-        if home.on_chip:
-            place, pixel, row = home.at(start, 0, first), home.pixel, home.row
+        layout = self._summand(residual)
+        if layout.on_chip:
+            address, pixel, row = layout.address(start, 0, first), layout.pixel, layout.row
         else:
-            place = self.other.get((self.number, start, pixels, first, width), step)
+            address = self.other.get((self.number, start, pixels, first, width), step)
             pixel, row = width, self.y.w * width
         rows = {} if self.y.even else {"r_y": row}
-        return {"r_base": place, "r_x": pixel, "r_n": self.n, **rows, **residual.fields}
+        return {"r_base": address, "r_x": pixel, "r_n": self.n, **rows, **residual.fields}
 
     def _summand(self, residual: Residual) -> TensorLayout:
-        """Layout of the second operand of the addition, for this image."""
-        home = self.context.homes[residual.tensor].parts(len(self.images))[self.number]
-        return home if self.y.even else home.columns(self.column, self.y.w)
+        """Return the layout of the second operand of the addition, for the selected image."""
+        layout = self.context.layouts[residual.tensor].parts(len(self.images))[self.number]
+        return layout if self.y.even else layout.columns(self.column, self.y.w)
 
-    def _load_other(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load_other(self, key: Hashable, address: BufferRef) -> list[Command]:
         _, start, pixels, first, width = key  # type: ignore[misc]
         residual = self.drain.residual
         assert residual is not None
-        home = self._summand(residual)
+        layout = self._summand(residual)
         if self.y.even:
-            lines = _lines(home, pixels, width, "dst_y")
+            lines = _lines(layout, pixels, width, "dst_y")
         else:
             lines = {
                 "len": width,
-                "y_count": home.w,
-                "dram_y": home.pixel,
+                "y_count": layout.w,
+                "dram_y": layout.pixel,
                 "dst_y": width,
-                "z_count": pixels // home.w,
-                "dram_z": home.row,
-                "dst_z": home.w * width,
+                "z_count": pixels // layout.w,
+                "dram_z": layout.row,
+                "dst_z": layout.w * width,
             }
-        return [self.context.command(Unit.LOAD, dram=home.at(start, 0, first), dst=place, **lines)]
+        return [self.context.command(Unit.LOAD, dram=layout.address(start, 0, first), dst=address, **lines)]
 
 
-def _lines(home: TensorLayout, pixels: int, width: int, pitch: str) -> dict[str, int]:
-    """Transfer of `width` channels of pixels that follow one another, packed in the scratchpad."""
-    if width == home.pixel:
+def _lines(layout: TensorLayout, pixels: int, width: int, pitch: str) -> dict[str, int]:
+    """Return the transfer of `width` channels of consecutive pixels, which are packed in the scratchpad."""
+    if width == layout.pixel:
         return {"len": pixels * width}
-    return {"len": width, "y_count": pixels, "dram_y": home.pixel, pitch: width}
+    return {"len": width, "y_count": pixels, "dram_y": layout.pixel, pitch: width}

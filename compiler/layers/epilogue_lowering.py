@@ -8,35 +8,34 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.kernel_library.elementwise import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.layers.base import Drain, Residual
+from compiler.layers.lookup_table import is_unary, table_of
 from compiler.layers.lowering_context import (
     DTYPES,
     LoweringContext,
     UnsupportedLoweringError,
     affine,
     clip_range,
-    is_unary,
-    same_meaning,
-    table_of,
+    same_quantization,
 )
 from compiler.util.scaling import double_ratio, float32_multiplier, float32_ratio, quantize_multiplier
 from hw.isa.enums import Rounding
 
 
 def rounding_of(low: LoweringContext, reference: Rounding) -> Rounding:
-    """Rounding of sums of products (docs/numerics.md): float32 in XNNPACK, `reference` in the reference kernels."""
+    """Return the rounding of sums of products (docs/numerics.md): `reference` for reference kernels, else to even."""
     return reference if low.rounding == "reference" else Rounding.EVEN
 
 
 def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
-    """Epilogue parameters of an anchor and of the nodes fused after it."""
+    """Return the epilogue parameters of an anchor and of the nodes fused after it."""
     graph, rest = low.graph, list(low.nodes[1:])
     out = graph.out(low.anchor)
     clip = clip_range(out)
     table = None
-    if rest and rest[0].op == "clip" and same_meaning(out, graph.out(rest[0])):
+    if rest and rest[0].op == "clip" and same_quantization(out, graph.out(rest[0])):
         out, clip = _clip(graph, rest.pop(0), out, clip)
     scaled = out
-    if rest and is_unary(graph, rest[0]):  # an addition of a constant number too
+    if rest and is_unary(graph, rest[0]):  # including the addition of a constant scalar
         table = table_of(graph, rest[0], low.rounding)
         out = graph.out(rest.pop(0))
     channels = weights.shape[-1] if low.anchor.op == "depthwise_conv2d" else weights.shape[0]
@@ -70,7 +69,7 @@ def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, roundin
 def multiplier_of(
     low: LoweringContext, x: float, weight: float, y: float, rounding: Rounding
 ) -> tuple[int, int]:
-    """Multiplier and exponent of x * weight / y, computed in the precision of the rounding mode."""
+    """Return multiplier and exponent of x * weight / y, computed in the precision of the rounding mode."""
     if rounding == Rounding.EVEN:
         return float32_multiplier(float32_ratio(x, weight, y))
     return quantize_multiplier(float(double_ratio(low.anchor.op, low.x.dtype, x, weight, y)))
@@ -100,12 +99,12 @@ def _residual(low: LoweringContext, rest: list[Node], before: Tensor) -> Residua
 
 
 def weights_of(low: LoweringContext) -> tuple[Tensor, Tensor | None]:
-    """Weights and bias of an anchor.
+    """Return the weights and bias of an anchor.
 
     Raises
     ------
     UnsupportedLoweringError
-        They are no constants.
+        The weights or the bias are not constant.
     """
     _, weights, *bias = low.graph.ins(low.anchor)
     if weights.data is None or (bias and bias[0].data is None):
@@ -114,7 +113,7 @@ def weights_of(low: LoweringContext) -> tuple[Tensor, Tensor | None]:
 
 
 def _one_zero(weights: Tensor) -> Tensor:
-    """Weights converted to a single zero point if they still fit 8 bits; unchanged otherwise."""
+    """Convert weights to a single zero point if they still fit 8 bits; otherwise return them unchanged."""
     q = weights.quantization
     if q is None or q.axis is None or weights.data is None or len(set(q.zero_point)) == 1:
         return weights
@@ -130,7 +129,7 @@ def _one_zero(weights: Tensor) -> Tensor:
 
 
 def zero_of(weights: Tensor) -> int:
-    """The one zero point of weights.
+    """Return the single zero point of weights.
 
     Raises
     ------

@@ -28,8 +28,8 @@ class ElementTypes:
     Parameters
     ----------
     operands : tuple of (tuple of str or None)
-        Allowed types of each operand; the last entry is for all further ones. None: any type, for constants that the
-        compiler converts.
+        Allowed types of each operand; the last entry applies to all further operands. None: any type, for constants
+        that the compiler converts.
     result : tuple of str
         Allowed types of the result.
     """
@@ -38,7 +38,7 @@ class ElementTypes:
     result: Types
 
 
-#: Element types of operators on 8-bit integers, and of those that only move elements.
+#: Element types of operators on 8-bit integers, and of operators that only move elements.
 BYTES_TO_BYTES = ElementTypes((BYTES,), BYTES)
 ANY_TO_ANY = ElementTypes((ALL,), ALL)
 #: Element types of operators with weights: input, weights, bias, and the result.
@@ -55,13 +55,15 @@ class Lowering:
         Lowers a group of nodes whose anchor is the operator to a layer. Raises `UnsupportedLoweringError` with a
         reason for a node that the accelerator cannot execute.
     types : ElementTypes
-        Element types that `lower` accepts; others are refused before it is called.
+        Element types that `lower` accepts; nodes with other types are rejected before it is called.
     strided_input : bool
-        The layer can read an image whose pixels are not contiguous (a slice of the channels of another tensor).
+        True if the layer can read an image whose pixels are not contiguous (a slice of the channels of another tensor).
     strided_output : bool
-        The layer can write such an image (a slice of the channels of a concatenation).
+        True if the layer can write an image whose pixels are not contiguous (a slice of the channels of a
+        concatenation).
     epilogue : bool
-        Results pass through FUSE, so that a clip, a lookup table and an addition can be fused after the operator.
+        True if the results pass through FUSE, so that a clip, a lookup table and an addition can be fused into the
+        layer.
     """
 
     lower: Callable[[LoweringContext], Layer]
@@ -73,24 +75,24 @@ class Lowering:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerKind:
-    """One kind of layer.
+    """Kind of layer, with its lowerings, tilings, tile model and code generator.
 
     Parameters
     ----------
     name : str
-        Stable name, unique and never changed.
+        Unique name, which never changes.
     layer : type
-        Dataclass of the layers of this kind: the kind of a layer is found by its exact class.
+        Dataclass of the layers of this kind; the exact class of a layer determines its kind.
     lowerings : dict of str to Lowering
         Operators of the graph that become layers of this kind, by name.
     tilings : callable
         Yields the tilings of a layer that fit, each as (estimated cycles, schedule).
     tile_model : callable
-        Tile pipeline of a layer under a schedule, for the performance model.
+        Returns the tile pipeline of a layer under a schedule, for the cost model.
     steps : callable
         Generates the code of a layer: one step of commands for each tile.
     rank_by_tile_model : bool
-        The scheduler refines the estimates of `tilings` by simulating the tile model.
+        True if the scheduler refines the estimates of `tilings` by simulating the tile model.
     resembles : str or None
         Name of the kind whose word represents this one in prompts for the language model; None: it has a separate word.
         The vocabulary is part of the trained model, so a new kind must name an existing one.

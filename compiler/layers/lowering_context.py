@@ -1,59 +1,18 @@
-"""Lookup tables of functions of one 8-bit number."""
+"""Context for lowering nodes to layers: the graph, integer quantizations, reasons for unsupported nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Image
-from compiler.reference import run_node
 from compiler.util.scaling import Affine
 from hw.isa.enums import Dtype
 
 EIGHT_BITS = ("int8", "uint8")
-
-
-def is_unary(graph: Graph, node: Node) -> bool:
-    """True if a node is a function of one 8-bit number, perhaps with constant scalar operands."""
-    x, *others = graph.ins(node)
-    if node.op not in TABLE_OPS | BINARY_OPS or len(node.outputs) != 1:
-        return False
-    if x.constant and others:
-        x, others = others[0], [x]
-    constants = all(t.data is not None and t.elements == 1 for t in others)
-    out = graph.out(node)
-    whole = all(t.quantization is not None and t.quantization.whole for t in (x, out, *others))
-    if node.op == "clip" and x.quantization is None and out.quantization is None:
-        whole = x.dtype == out.dtype  # plain integers
-    return constants and not x.constant and whole and x.dtype in EIGHT_BITS and out.dtype in EIGHT_BITS
-
-
-def table_of(graph: Graph, node: Node, rounding: str) -> NDArray[np.int16]:
-    """Results of a unary node for all 256 integers; entry q & 255 is that of q."""
-    inputs, out = graph.ins(node), graph.out(node)
-    (x,) = (t for t in inputs if not t.constant)
-    limits = np.iinfo(x.dtype)
-    every = np.arange(limits.min, limits.max + 1).astype(x.dtype)
-    small = Graph(graph.name)
-    for name in dict.fromkeys(t.name for t in inputs):
-        tensor = graph.tensors[name]
-        if tensor.constant:
-            scalar = cast(NDArray, tensor.data).reshape(())
-            small.add_tensor(Tensor(name, (), tensor.dtype, tensor.quantization, scalar))
-        else:
-            small.add_input(Tensor(name, every.shape, tensor.dtype, tensor.quantization))
-    small.add_tensor(Tensor(out.name, every.shape, out.dtype, out.quantization))
-    copy = small.add_node(Node(node.name, node.op, node.inputs, node.outputs, node.attributes))
-    values = [every if t.name == x.name else cast(NDArray, small.tensors[t.name].data) for t in inputs]
-    (results,) = run_node(small, copy, values, rounding=rounding)  # type: ignore[arg-type]
-    table = np.zeros(256, np.int16)
-    table[every.astype(np.int64) & 255] = results
-    return table
 
 
 DTYPES: Mapping[str, Dtype] = {
@@ -66,30 +25,30 @@ DTYPES: Mapping[str, Dtype] = {
 
 
 class UnsupportedLoweringError(Exception):
-    """The accelerator cannot execute a node; the text is the reason."""
+    """Error: the accelerator cannot execute a node; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class SubTensor:
-    """A tensor within another.
+    """Location of a tensor that is contained in another.
 
     Parameters
     ----------
-    of : str
-        Name of the tensor that contains it.
+    container : str
+        Name of the containing tensor.
     start : int
-        Index of its first element there.
+        Index of the first element in the containing tensor.
     gaps : bool
-        True if it consists of some channels of every pixel; otherwise its elements are contiguous.
+        True if the tensor consists of some channels of every pixel; otherwise its elements are contiguous.
     """
 
-    of: str
+    container: str
     start: int
     gaps: bool
 
 
 def image_of(tensor: Tensor) -> Image:
-    """A tensor as rows, columns and channels; images of a batch are stacked vertically."""
+    """Return the shape of a tensor as rows, columns and channels; images of a batch are stacked vertically."""
     if tensor.dtype not in DTYPES:
         raise UnsupportedLoweringError(f"{tensor.dtype} tensors stay on the host")
     dtype, shape = DTYPES[tensor.dtype], tensor.shape
@@ -100,20 +59,20 @@ def image_of(tensor: Tensor) -> Image:
 
 
 def affine(tensor: Tensor) -> Affine:
-    """Scale and zero point of a tensor with per-tensor quantization."""
+    """Return the scale and zero point of a tensor with per-tensor quantization."""
     q = tensor.quantization
     if q is None or not q.whole:
         raise UnsupportedLoweringError(f"tensor {tensor.name!r} is not quantized as a whole")
     return Affine(q.scale[0], q.zero_point[0])
 
 
-def same_meaning(x: Tensor, y: Tensor) -> bool:
+def same_quantization(x: Tensor, y: Tensor) -> bool:
     """Return True if two tensors have the same type and quantization."""
     return x.dtype == y.dtype and x.quantization == y.quantization
 
 
 def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
-    """Quantized limits of a tensor for low..high, as TFLite's CalculateActivationRangeQuantized."""
+    """Return the range low..high quantized like a tensor, as in TFLite's CalculateActivationRangeQuantized."""
     limits, q = np.iinfo(tensor.dtype), affine(tensor)
     out = []
     for bound in (low, high):
@@ -136,7 +95,7 @@ class LoweringContext:
     graph : Graph
         Graph that contains the nodes.
     nodes : tuple of Node
-        The group, its anchor first.
+        Nodes of the group, the anchor first.
     rounding : str
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
     """
@@ -147,12 +106,12 @@ class LoweringContext:
 
     @property
     def anchor(self) -> Node:
-        """The node that the layer is named after."""
+        """Node after which the layer is named."""
         return anchor_of(self.nodes)
 
     @property
     def x(self) -> Tensor:
-        """Its first input."""
+        """First input of the anchor."""
         return self.graph.ins(self.anchor)[0]
 
     @property
@@ -161,7 +120,7 @@ class LoweringContext:
         return self.graph.out(self.nodes[-1])
 
     def common(self, *others: str, x: str | None = None) -> dict[str, Any]:
-        """Fields that all layers have; `others` are further tensors that it reads."""
+        """Return the fields that all layers have; `others` are further tensors that the layer reads."""
         names = (x or self.x.name, self.y.name, *others)
         return {
             "name": self.anchor.name,
@@ -173,15 +132,15 @@ class LoweringContext:
         }
 
 
-#: Anchors with which preceding transposes are fused.
+#: Anchors into which preceding transposes are fused.
 _INNER = ("matmul",)
 
 
 def anchor_of(nodes: Group) -> Node:
-    """The node that determines the layer kind of a group: the product, if there is one, otherwise the first node."""
+    """Return the node that determines the layer kind of a group: a matrix product if present, else the first node."""
     return nodes[anchor_index([node.op for node in nodes])]
 
 
 def anchor_index(ops: Sequence[str]) -> int:
-    """Index of the anchor among the operators of a group: the layer has the name of that node."""
+    """Return the index of the anchor, after which the layer is named, among the operators of a group."""
     return next((index for index, op in enumerate(ops) if op in _INNER), 0)

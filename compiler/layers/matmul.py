@@ -1,4 +1,4 @@
-"""Products of two stacks of matrices; transposes around them are read and written through, not executed."""
+"""Products of two stacks of matrices; surrounding transposes become strides of the operands and the result."""
 
 import math
 from collections.abc import Hashable, Iterator
@@ -18,6 +18,7 @@ from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.epilogue_lowering import drain_of, multiplier_of, rounding_of
 from compiler.layers.layer_kind import BYTES, BYTES_TO_BYTES, ElementTypes, LayerKind, Lowering
+from compiler.layers.lookup_table import is_unary, table_of
 from compiler.layers.lowering_context import (
     DTYPES,
     LoweringContext,
@@ -25,10 +26,8 @@ from compiler.layers.lowering_context import (
     affine,
     clip_range,
     image_of,
-    is_unary,
-    table_of,
 )
-from compiler.layers.reduce import _TILE, _Tilings
+from compiler.layers.reduce import _TILE_CYCLES, _Tilings
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import LayerContext
 from compiler.schedule.schedule import LayerSchedule
@@ -42,15 +41,15 @@ if TYPE_CHECKING:
 
 
 def transposes_around(graph: Graph, node: Node) -> tuple[str, ...]:
-    """Names of a product, of transposes it can read and write through, of a function of its results; in no order."""
+    """Return the names of a product, of the transposes that become its strides, and of a function of its results."""
     names = [node.name]
-    for place, name in enumerate(node.inputs):
-        maker = graph.producer(name)
+    for operand, name in enumerate(node.inputs):
+        producer = graph.producer(name)
         alone = len(graph.consumers(name)) == 1 and name not in graph.outputs and node.inputs.count(name) == 1
-        if maker is not None and maker.op == "transpose" and alone and _plain(graph, maker):
-            strides = strides_of(graph.ins(maker)[0].shape, maker.attributes["perm"])
-            if 1 in strides[-2:][place == 0 :]:
-                names.append(maker.name)
+        if producer is not None and producer.op == "transpose" and alone and _plain(graph, producer):
+            strides = strides_of(graph.ins(producer)[0].shape, producer.attributes["perm"])
+            if 1 in strides[-2:][operand == 0 :]:
+                names.append(producer.name)
     after = _follower(graph, node)
     if after is not None and is_unary(graph, after):
         names.append(after.name)
@@ -63,20 +62,20 @@ def transposes_around(graph: Graph, node: Node) -> tuple[str, ...]:
 
 
 def _follower(graph: Graph, node: Node) -> Node | None:
-    """The one node that reads a node's result."""
+    """Return the only node that reads a node's result; None if several nodes do or the result is an output."""
     made = graph.out(node).name
     after = graph.consumers(made)
     return after[0] if len(after) == 1 and made not in graph.outputs else None
 
 
 def _plain(graph: Graph, node: Node) -> bool:
-    """It changes no quantization."""
+    """Return True if a node does not change type or quantization."""
     (x,), y = graph.ins(node), graph.out(node)
     return (x.dtype, x.quantization) == (y.dtype, y.quantization)
 
 
 def strides_of(shape: tuple[int, ...], perm: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Elements from index to index along each dimension, transposed."""
+    """Return the stride in elements of each dimension, in the order of `perm`."""
     plain = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return tuple(plain[i] for i in (range(len(shape)) if perm is None else perm))
 
@@ -84,7 +83,7 @@ def strides_of(shape: tuple[int, ...], perm: tuple[int, ...] | None = None) -> t
 @identity("Stack", "name", "dtype", "zp", "starts", "pitch", "constant")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stack:
-    """The matrices that a product reads or writes in a tensor.
+    """Matrices that a product reads or writes in a tensor.
 
     Parameters
     ----------
@@ -95,11 +94,11 @@ class Stack:
     zp : int
         Zero point of the elements.
     starts : tuple of int
-        Element at which the matrix of each product begins.
+        Index of the first element of the matrix of each product.
     pitch : int
-        Distance of two rows, in elements.
+        Distance between rows, in elements.
     constant : bool
-        The tensor is a constant of the model.
+        True if the tensor is a constant of the model.
     """
 
     name: str
@@ -115,20 +114,20 @@ class Stack:
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MatmulLayer(Layer):
-    """Products of matrices, one after the other.
+    """Products of the matrices of two stacks.
 
     Parameters
     ----------
     a, b, out : Stack
-        Factors (m, k) and (k, n), products (m, n).
+        Left operands (m, k), right operands (k, n) and products (m, n).
     transposed : bool
-        The second factor is stored as (n, k).
+        True if the right operand is stored as (n, k).
     size : (int, int, int)
         Dimensions m, k, n of each product.
     mult, exponent : int
         Scale of the sums as multiplier and exponent.
     rounding : Rounding
-        Rounding mode of that scaling.
+        Rounding mode of the scaling.
     clip : (int, int)
         Smallest and largest stored result.
     table : (256,) int16 array or None
@@ -148,34 +147,34 @@ class MatmulLayer(Layer):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The factors that are no constants."""
+        """Names of the operands that are not constant."""
         return tuple(dict.fromkeys(stack.name for stack in (self.a, self.b) if not stack.constant))
 
 
 def lower_matmul(low: LoweringContext) -> MatmulLayer:
-    """The layer of a product.
+    """Lower a matrix product.
 
     Raises
     ------
     UnsupportedLoweringError
-        The array does not support the sizes.
+        An operand is not a matrix, or its rows are not contiguous.
     """
     graph, node = low.graph, low.anchor
     first, second = graph.ins(node)
     made = graph.out(node)
     for tensor in (first, second, made):
         if len(tensor.shape) < 2:
-            raise UnsupportedLoweringError(f"{tensor.name!r} of shape {list(tensor.shape)} is no matrix")
+            raise UnsupportedLoweringError(f"{tensor.name!r} of shape {list(tensor.shape)} is not a matrix")
     m, n = made.shape[-2:]
     k = first.shape[-1]
     batch = made.shape[:-2]
     a, b = _source(low, first), _source(low, second)
     strides_a, strides_b = a[1], b[1]
     if strides_a[-1] != 1 or 1 not in strides_b[-2:]:
-        raise UnsupportedLoweringError("rows of a factor do not follow one another")
+        raise UnsupportedLoweringError("the rows of an operand are not contiguous")
     transposed = strides_b[-1] != 1
     inverse, y = _target(low, made)
-    # XNNPACK does not support products whose second factor has a zero point; LiteRT uses its own kernel for them.
+    # XNNPACK does not support products whose right operand has a zero point, so LiteRT uses its own kernel for them.
     zero = affine(second).zero_point
     single = zero == 0 or low.rounding != "xnnpack"
     rounding = rounding_of(low, Rounding.DOUBLE) if single else Rounding.DOUBLE
@@ -199,22 +198,22 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
 
 
 def _table(low: LoweringContext) -> NDArray[np.int16] | None:
-    """Lookup table of the function fused after the product; None if there is none."""
+    """Return the lookup table of the function fused after the product; None if there is no such function."""
     nodes = [node for node in low.nodes if node is not low.anchor and node.op != "transpose"]
     return table_of(low.graph, nodes[0], low.rounding) if nodes else None
 
 
 def _source(low: LoweringContext, tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """The tensor a factor is read from, and its strides there."""
-    maker = low.graph.producer(tensor.name)
-    if maker is None or maker.op != "transpose" or maker not in low.nodes:
+    """Return the tensor from which an operand is read, and the operand's strides in that tensor."""
+    producer = low.graph.producer(tensor.name)
+    if producer is None or producer.op != "transpose" or producer not in low.nodes:
         return tensor, strides_of(tensor.shape)
-    source = low.graph.ins(maker)[0]
-    return source, strides_of(source.shape, maker.attributes["perm"])
+    source = low.graph.ins(producer)[0]
+    return source, strides_of(source.shape, producer.attributes["perm"])
 
 
 def _target(low: LoweringContext, made: Tensor) -> tuple[tuple[int, ...], Tensor]:
-    """Strides of the product in the tensor it is written to, and that tensor."""
+    """Return the strides of the product in the tensor to which it is written, and that tensor."""
     last = low.nodes[-1]
     if last.op != "transpose":
         return strides_of(made.shape), low.graph.out(last)
@@ -226,7 +225,7 @@ def _target(low: LoweringContext, made: Tensor) -> tuple[tuple[int, ...], Tensor
 def _stack(
     tensor: Tensor, strides: tuple[int, ...], batch: tuple[int, ...], shape: tuple[int, ...], pitch: int
 ) -> Stack:
-    """The matrices of a tensor, repeated where the product's leading dimensions are larger."""
+    """Return the matrices of a tensor, repeated where the product's leading dimensions are larger."""
     lead = shape[:-2]
     steps = [0] * (len(batch) - len(lead)) + [
         0 if size == 1 else step for size, step in zip(lead, strides[: len(lead)], strict=True)
@@ -243,7 +242,7 @@ def _stack(
 
 
 def matmul_tilings(context: "TilingContext", layer: MatmulLayer) -> _Tilings:
-    """Tilings with the largest depth that fits."""
+    """Yield the tilings with the largest depth that fits."""
     k_blocks = ceil_div(layer.size[1], context.config.n)
     for depth in cuts(k_blocks):
         found = list(_matmul_tilings(context, layer, depth))
@@ -280,7 +279,7 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
             bus += 0 if y_here else m * blocks * size
             steps = tiles * parts
             start = (0 if a_here else rows * span / n) + (0 if b_here else span * columns)
-            cycles = batches * (max(array, bus, m * blocks, steps * _TILE) + 8 * steps)
+            cycles = batches * (max(array, bus, m * blocks, steps * _TILE_CYCLES) + 8 * steps)
             cycles += rows * columns + start
             yield (
                 cycles,
@@ -296,13 +295,13 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
             )
 
 
-def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a product of matrices."""
-    n, (m, k, width) = place.config.n, layer.size
+def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a product of matrices."""
+    n, (m, k, width) = context.config.n, layer.size
     blocks, k_blocks, size = ceil_div(width, n), ceil_div(k, n), DTYPE_BYTES[layer.out.dtype]
     rows, columns, depth = min(s.rows, m), min(s.columns, blocks), min(s.depth, k_blocks)
     parts, batches = ceil_div(k_blocks, depth), len(layer.out.starts)
-    a_here, b_here = (place.on_chip(stack.name) for stack in (layer.a, layer.b))
+    a_here, b_here = (context.on_chip(stack.name) for stack in (layer.a, layer.b))
     down, across = range(0, m, rows), range(0, blocks, columns)
 
     def tiles() -> Iterator[PipelineTile]:
@@ -324,45 +323,49 @@ def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, place: LayerContext)
                         loads.append(("w", (number, block, part), lines(down_, across_, layer.b.pitch, n)))
                     last, points = part == parts - 1, high * wide
                     beats = lines(high, broad * size, layer.out.pitch * size, n)
-                    store = 0.0 if place.y_on_chip else beats
+                    store = 0.0 if context.y_on_chip else beats
                     through = max(high, n)
                     yield PipelineTile(
                         tuple(loads),
                         wide * deep * through,
                         points * size * last,
                         store * last,
-                        1 + last * (2 - place.y_on_chip),
+                        1 + last * (2 - context.y_on_chip),
                     )
 
-    rings = {"x": s.x_buffers, "w": s.w_buffers}
-    return TilePipeline(tiles(), batches * len(down) * len(across) * parts, rings, s.acc_buffers, s.y_buffers)
+    buffers = {"x": s.x_buffers, "w": s.w_buffers}
+    return TilePipeline(
+        tiles(), batches * len(down) * len(across) * parts, buffers, s.acc_buffers, s.y_buffers
+    )
 
 
 class MatrixStack:
-    """A stack of matrices in its tensor layout.
+    """Addresses of the matrices of a stack in its tensor layout.
 
     Parameters
     ----------
     context : CodegenContext
-        Machine, schedule and tensor layouts that code is generated for.
+        Machine, schedule and tensor layouts for which code is generated.
     stack : Stack
-        Matrices to address.
+        Stack of matrices.
     """
 
     def __init__(self, context: CodegenContext, stack: Stack):
         self.stack = stack
-        self.home = context.homes[stack.name]
-        #: Bytes from row to row.
+        self.layout = context.layouts[stack.name]
         self.bytes = DTYPE_BYTES[stack.dtype]
-        self.pitch = self.home.to(stack.pitch, self.bytes)
+        #: Distance between rows in bytes.
+        self.pitch = self.layout.byte_offset(stack.pitch, self.bytes)
 
-    def at(self, start: int, row: int, column: int) -> BufferRef:
-        """Address of an element of the matrix that begins at element `start`."""
-        return self.home.at().plus(self.home.to(start + row * self.stack.pitch + column, self.bytes))
+    def address(self, start: int, row: int, column: int) -> BufferRef:
+        """Return the address of an element of the matrix that begins at element `start`."""
+        return self.layout.address().plus(
+            self.layout.byte_offset(start + row * self.stack.pitch + column, self.bytes)
+        )
 
 
 class MatmulSteps:
-    """The steps of a product: a tile is some rows and some blocks of columns of one matrix."""
+    """Code generator of a product; a tile consists of some rows and some blocks of columns of one matrix."""
 
     def __init__(self, context: CodegenContext, layer: MatmulLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
@@ -403,20 +406,20 @@ class MatmulSteps:
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
 
     def _whole(self, rows: int) -> int:
-        """Rows of a tile of the second factor that MATRIX might read, because its box has whole blocks of rows.
+        """Return the rows of a right operand's tile that MATRIX may read, because bounding boxes have whole blocks.
 
-        Without space for the rows after the last one, these would be the next tile's, and MATRIX would wait for it.
+        Without space after the last row, the box would overlap the next tile, and MATRIX would wait for that tile.
         """
         return ceil_div(rows, self.n) * self.n if rows > self.n else rows
 
-    def _load_a(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load_a(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, row, rows, k, depth = key  # type: ignore[misc]
-        return self._load(self.a, start, (row, rows), (k, depth), place, self.a_tile)
+        return self._load(self.a, start, (row, rows), (k, depth), address, self.a_tile)
 
-    def _load_b(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load_b(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, along_k, along_n = key  # type: ignore[misc]
         box = (along_n, along_k) if self.layer.transposed else (along_k, along_n)
-        return self._load(self.b, start, *box, place, self.b_tile)
+        return self._load(self.b, start, *box, address, self.b_tile)
 
     def _load(
         self,
@@ -424,7 +427,7 @@ class MatmulSteps:
         start: int,
         rows: tuple[int, int],
         columns: tuple[int, int],
-        place: BufferRef,
+        address: BufferRef,
         pitch: int,
     ) -> list[Command]:
         """Load a part of a matrix, given (first, count) of rows and columns; `pitch` is the buffer's row distance."""
@@ -432,11 +435,11 @@ class MatmulSteps:
         lines = {"len": length, "y_count": count, "dram_y": matrices.pitch, "dst_y": pitch}
         if length == pitch == matrices.pitch:
             lines = {"len": length * count}
-        source = matrices.at(start, row, column)
-        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+        source = matrices.address(start, row, column)
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
     def steps(self) -> list[TileStep]:
-        """All tiles, matrix after matrix."""
+        """Generate all tiles, matrix by matrix."""
         layer, out = self.layer, []
         for starts in zip(layer.a.starts, layer.b.starts, layer.out.starts, strict=True):
             rows, blocks = list(pieces(self.m, self.rows)), list(pieces(self.blocks, self.columns))
@@ -470,13 +473,13 @@ class MatmulSteps:
     ) -> Command:
         n, layer = self.n, self.layer
         k, width = self._span(*depth, self.k), self._span(*blocks, self.width)
-        if self.a.home.on_chip:
-            a, a_pitch = self.a.at(starts[0], rows[0], k[0]), self.a.pitch
+        if self.a.layout.on_chip:
+            a, a_pitch = self.a.address(starts[0], rows[0], k[0]), self.a.pitch
         else:
             a, a_pitch = self.a_tiles.get((starts[0], *rows, *k), step), self.a_tile
-        if self.b.home.on_chip:
+        if self.b.layout.on_chip:
             corner = (width[0], k[0]) if layer.transposed else (k[0], width[0])
-            b, b_pitch = self.b.at(starts[1], *corner), self.b.pitch
+            b, b_pitch = self.b.address(starts[1], *corner), self.b.pitch
         else:
             b, b_pitch = self.b_tiles.get((starts[1], k, width), step), self.b_tile
         return self.context.command(
@@ -507,7 +510,7 @@ class MatmulSteps:
         )
 
     def _span(self, block: int, blocks: int, total: int) -> tuple[int, int]:
-        """First element and number of elements of some blocks of a dimension."""
+        """Return the first element and the number of elements of some blocks of a dimension."""
         return block * self.n, min(blocks * self.n, total - block * self.n)
 
     def _drain(
@@ -516,8 +519,8 @@ class MatmulSteps:
         n, layer = self.n, self.layer
         first, lanes = self._span(*blocks, self.width)
         width = lanes * self.y.bytes
-        target = self.y.at(start, rows[0], first)
-        place, pitch = (target, self.y.pitch) if self.y.home.on_chip else (self.out.next(), width)
+        target = self.y.address(start, rows[0], first)
+        address, pitch = (target, self.y.pitch) if self.y.layout.on_chip else (self.out.next(), width)
         parts = {"d_dst": 1, "d_dtype": layer.out.dtype, "tail_dim": FUSE_DIMS.index("n")}
         stage = self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
         step.fuse.append(
@@ -530,7 +533,7 @@ class MatmulSteps:
                 a_v=1,
                 x_count=rows[1],
                 n_count=blocks[1],
-                d_base=place,
+                d_base=address,
                 d_x=pitch,
                 d_n=n * self.y.bytes,
                 lanes_tail=(lanes - 1) % n + 1,
@@ -541,15 +544,15 @@ class MatmulSteps:
                 clip_hi=layer.clip[1],
             )
         )
-        if not self.y.home.on_chip:
+        if not self.y.layout.on_chip:
             lines = {"len": width, "y_count": rows[1], "src_y": width, "dram_y": self.y.pitch}
             if width == self.y.pitch:
                 lines = {"len": width * rows[1]}
-            step.stores.append(self.context.command(Unit.STORE, dram=target, src=place, **lines))
+            step.stores.append(self.context.command(Unit.STORE, dram=target, src=address, **lines))
 
 
 def matmul_steps(context: CodegenContext, layer: MatmulLayer) -> list[TileStep]:
-    """The steps of a product of matrices."""
+    """Generate the steps of a product of matrices."""
     return MatmulSteps(context, layer).steps()
 
 
@@ -563,17 +566,17 @@ KIND = LayerKind(
     rank_by_tile_model=True,
 )
 
-#: Maximum length of a cumulative sum, whose triangular matrix needs the square of it in DRAM.
+#: Maximum length of a cumulative sum; the number of elements of its triangular matrix in DRAM is the square of it.
 _MAX_LENGTH = 2048
 
 
 def lower_cumsum(low: LoweringContext) -> ConvLayer:
-    """Each output is the product of all elements with a row of ones and zeros.
+    """Lower a cumulative sum to a product with a triangular matrix of ones.
 
     Raises
     ------
     UnsupportedLoweringError
-        It is not along the last dimension, or too long.
+        The sum is not along the last dimension, or too long.
     """
     a, x = low.anchor.attributes, low.x
     if a["axis"] % len(x.shape) != len(x.shape) - 1:
@@ -583,7 +586,7 @@ def lower_cumsum(low: LoweringContext) -> ConvLayer:
         raise UnsupportedLoweringError(f"{size:,} elements are cumulated, more than {_MAX_LENGTH:,}")
     ones = np.tril(np.ones((size, size), np.int8), -1 if a["exclusive"] else 0)
     data = np.ascontiguousarray(ones.T if a["reverse"] else ones)
-    triangle = Tensor(f"{low.anchor.name}:triangle", data.shape, "int8", Quantization.of(1.0), data)
+    triangle = Tensor(f"{low.anchor.name}:triangle", data.shape, "int8", Quantization.per_tensor(1.0), data)
     drain = drain_of(low, triangle, None, rounding_of(low, Rounding.AWAY))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     return ConvLayer(**common, weights=data[:, None, None, :], drain=drain, x_zp=affine(x).zero_point)

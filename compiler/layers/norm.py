@@ -22,7 +22,7 @@ from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
-from compiler.layers.reduce import _TILE, _Tilings
+from compiler.layers.reduce import _TILE_CYCLES, _Tilings
 from compiler.layers.tile_pipeline import ROOT_CYCLES, TilePipeline, row_tile_model
 from compiler.layers.tiling_context import LayerContext, check_row
 from compiler.schedule.schedule import LayerSchedule
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 
 #: Maximum elements of a row; with more, a small variance could be lost among large squares.
 _MAX_ELEMENTS = 8192
-#: Margin beyond the 8-bit range of values and zero points outside of which a result is certainly clipped.
+#: Margin around the 8-bit range of values and zero points, outside of which every result is clipped.
 _MARGIN = 257
 
 
 @identity("NormLayer", "centred", "x_zp", "epsilon", "gamma", "beta", "bits", "shift", "y_zp", "clip")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormLayer(Layer):
-    """Normalization of rows: centred or not, divided by root mean square with epsilon, times gamma, plus beta.
+    """Normalization of rows: optionally centred, divided by the root mean square with epsilon, times gamma, plus beta.
 
     Parameters
     ----------
     centred : bool
-        The mean is subtracted (layer normalization).
+        True if the mean is subtracted (layer normalization).
     x_zp : int
         Zero point of x.
     epsilon : float
         Epsilon in units of the squared scale of x.
     gamma : (columns,) int16 array
-        Factors times 2**shift / sqrt(columns), in units of the scale of the result times 2**bits.
+        Scales times 2**shift / sqrt(columns), in units of the scale of the result times 2**bits.
     beta : (columns,) int16 array
-        Summands in units of the scale of the result times 2**bits.
+        Offsets in units of the scale of the result times 2**bits.
     bits, shift : int
-        Binary scaling of `gamma` and `beta`, as described there.
+        Binary scaling of `gamma` and `beta`, described at these parameters.
     y_zp : int
         Zero point of the result.
     clip : (int, int)
@@ -77,7 +77,7 @@ class NormLayer(Layer):
 
 
 def lower_norm(low: LoweringContext) -> NormLayer:
-    """The layer of a normalization.
+    """Lower a normalization.
 
     Raises
     ------
@@ -97,11 +97,11 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     bits = 15 - int(np.ceil(np.log2(np.abs(beta).max() / step + _MARGIN)))
     if bits < 0:
         raise UnsupportedLoweringError("beta is more than 32,510 steps of the result")
-    greatest = np.abs(gamma).max() or 1.0
+    largest = np.abs(gamma).max() or 1.0
     unit = np.sqrt(columns) * 2.0**bits / step
-    shift = int(np.ceil(np.log2(unit * greatest / np.iinfo(np.int16).max)))
+    shift = int(np.ceil(np.log2(unit * largest / np.iinfo(np.int16).max)))
     if not -64 <= shift <= 64:
-        raise UnsupportedLoweringError(f"gamma of up to {greatest:.3g} in steps of {step:.3g}")
+        raise UnsupportedLoweringError(f"gamma of up to {largest:.3g} in steps of {step:.3g}")
     centred = node.op == "layer_norm"
     return NormLayer(
         **low.common(),
@@ -118,7 +118,7 @@ def lower_norm(low: LoweringContext) -> NormLayer:
 
 
 def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
-    """A constant for each column, in real numbers."""
+    """Return the dequantized value of a constant for each column."""
     if tensor.data is None:
         raise UnsupportedLoweringError(f"{tensor.name!r} must be constant")
     if tensor.elements not in (1, columns):
@@ -132,7 +132,7 @@ def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
 
 
 def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
-    """Tilings with as many rows as the accumulator holds, or fewer."""
+    """Yield the tilings whose rows fit the accumulator."""
     x, n = layer.shapes[layer.x], context.config.n
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     passes = 10 if layer.centred else 8
@@ -143,28 +143,28 @@ def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
             continue
         tiles = ceil_div(total, rows)
         yield (
-            total * blocks * passes + tiles * passes * _TILE + rows * blocks,
+            total * blocks * passes + tiles * passes * _TILE_CYCLES + rows * blocks,
             LayerSchedule(rows=rows, on_chip=context.on_chip(layer.y)),
         )
 
 
-def norm_tile_model(layer: NormLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a normalization."""
-    blocks = ceil_div(layer.shapes[layer.x].c, place.config.n)
+def norm_tile_model(layer: NormLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a normalization."""
+    blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
     centred = 3 * blocks if layer.centred else 0
     return row_tile_model(
         layer,
         s,
-        place,
+        context,
         10 if layer.centred else 8,
         8 * blocks + centred + 4 + 2 * max(blocks, ROOT_CYCLES),
         1,
     )
 
 
-#: Largest deviation in steps of x, and bits of a deviation, of a factor, of step 7.
+#: Largest deviation in steps of x, and bits of a deviation, of a narrowed deviation, and of the result of step 7.
 _MAX_DEVIATION, _WIDE, _NARROW, _AMPLITUDE = 255, 30, 17, 16
-#: Bits that the squares of step 8, and the products of step 9, lose.
+#: Bits dropped from the squares of step 8 and from the products of step 9.
 _SQUARE, _PRODUCT = 4, 2
 _EDGE = (1 << _NARROW) - 1
 
@@ -172,11 +172,11 @@ _Fields = dict[str, int | BufferRef]
 
 
 class NormSteps:
-    """The steps of a normalization: a tile is some rows."""
+    """Code generator of a normalization; a tile consists of some rows."""
 
     def __init__(self, context: CodegenContext, layer: NormLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
-        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         self.total, self.columns = self.x.h * self.x.w, self.x.c
         self.blocks = ceil_div(self.columns, self.n)
         self.rows = min(context.schedule.rows, self.total)
@@ -186,7 +186,7 @@ class NormSteps:
         )
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
         self.stats = BufferRotation(BufferMemory.ACC, f"{name}.rows", self.rows, 1)
-        #: Rows of the accumulator for a row: epsilon's block and the others.
+        #: Accumulator rows per row of the tensor: one for epsilon, and one for each block.
         self.pitch = self.blocks + 1
         self.wide = BufferRotation(BufferMemory.ACC, f"{name}.wide", self.rows * self.pitch, 1)
         self.narrow = BufferRotation(BufferMemory.ACC, f"{name}.narrow", self.rows * self.pitch, 1)
@@ -197,45 +197,45 @@ class NormSteps:
         self._scales()
 
     def _scales(self) -> None:
-        """Units of the fixed point."""
+        """Choose the fixed-point units of deviations and squares."""
         layer, columns = self.layer, self.columns
         share = math.sqrt(columns * layer.epsilon / self.n)
         unit = columns if layer.centred else 1
         room = (1 << _WIDE) / (unit * max(_MAX_DEVIATION, share))
         self.shift = max(math.floor(math.log2(room)), 0)
-        #: Of a deviation of one step, and its share of epsilon.
+        #: Fixed-point representation of a deviation of one step, and of epsilon.
         self.unit = unit << self.shift
         self.epsilon = min(round(self.unit * share), (1 << _WIDE) - 1)
         most = _MAX_DEVIATION / 2 if layer.centred else _MAX_DEVIATION
         lost = _WIDE - _NARROW
         squares = columns * (self.unit * most / 2**lost) ** 2 + self.n * (self.epsilon / 2**lost) ** 2
-        #: Number of bits dropped from the squares of step 6; even, so that the root loses half as many.
+        #: Number of bits dropped from the squares of step 6, which is even because the root loses half as many.
         self.rough = max(math.ceil((math.log2(squares) - _WIDE) / 2), 0) * 2
 
-    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, rows = key  # type: ignore[misc]
         lines = self._lines(self.x, rows, "dst_y")
         source = self._row(self.x, start)
-        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
-    def _load_p(self, _: Hashable, place: BufferRef) -> list[Command]:
+    def _load_p(self, _: Hashable, address: BufferRef) -> list[Command]:
         return [
             self.context.command(
-                Unit.LOAD, dram=BufferRef(self.source), dst=place, len=4 * self.blocks * self.n
+                Unit.LOAD, dram=BufferRef(self.source), dst=address, len=4 * self.blocks * self.n
             )
         ]
 
-    def _lines(self, home: TensorLayout, rows: int, pitch: str) -> dict[str, int]:
-        if home.pixel == self.columns:
+    def _lines(self, layout: TensorLayout, rows: int, pitch: str) -> dict[str, int]:
+        if layout.pixel == self.columns:
             return {"len": rows * self.columns}
-        return {"len": self.columns, "y_count": rows, "dram_y": home.pixel, pitch: self.columns}
+        return {"len": self.columns, "y_count": rows, "dram_y": layout.pixel, pitch: self.columns}
 
     @staticmethod
-    def _row(home: TensorLayout, row: int) -> BufferRef:
-        return home.at(*divmod(row, home.w))
+    def _row(layout: TensorLayout, row: int) -> BufferRef:
+        return layout.address(*divmod(row, layout.w))
 
     def steps(self) -> list[TileStep]:
-        """All tiles."""
+        """Generate all tiles."""
         return [self._tile(start, rows) for start, rows in pieces(self.total, self.rows)]
 
     def _tile(self, start: int, rows: int) -> TileStep:
@@ -341,19 +341,19 @@ class NormSteps:
         ]
 
     def _along(self, more: int) -> _Fields:
-        """Walk over the blocks of a row separately."""
+        """Return the walk over the blocks of a row as separate points."""
         return {"x_count": self.blocks + more, "v_x": 1}
 
     def _across(self, more: int) -> _Fields:
-        """Walk over all blocks of a row as one."""
+        """Return the walk over all blocks of a row as the window of one point."""
         return {"wx_count": self.blocks + more, "v_wx": 1}
 
     def _block(self, acc: BufferRef, first: int) -> _Fields:
-        """Operand A from the accumulator, from a block on."""
+        """Return the fields of operand A in the accumulator, starting at a block."""
         return {"a_base": acc.plus(first), "a_u": self.pitch, "a_v": 1}
 
     def _to(self, acc: BufferRef, first: int) -> _Fields:
-        """Results to the accumulator, from a block on."""
+        """Return the fields of results in the accumulator, starting at a block."""
         return {"d_base": acc.plus(first), "d_y": self.pitch, "d_x": 1}
 
     @staticmethod
@@ -363,7 +363,7 @@ class NormSteps:
         )
 
     def _root(self, stats: BufferRef, lost: int, lane: int, shift: int) -> _Fields:
-        """Reciprocal root of the sum of squares, to two lanes."""
+        """Return the pass that writes the reciprocal root of the sum of squares to two lanes."""
         return self._across(1) | {
             "src": FUSE_SRC.pack(op=Op.SQUARE, d_lane=lane),
             "op_shift": lost,
@@ -374,7 +374,7 @@ class NormSteps:
         }
 
     def _result(self, y: BufferRef, pitch: int, p: BufferRef) -> _Fields:
-        """The last pass: times the root, plus beta."""
+        """Return the fields of the last pass, which multiplies by the reciprocal root and adds beta."""
         layer, n = self.layer, self.n
         limits = np.iinfo(np.int16)
         return {
@@ -405,7 +405,7 @@ class NormSteps:
 
 
 def norm_steps(context: CodegenContext, layer: NormLayer) -> list[TileStep]:
-    """The steps of a normalization."""
+    """Generate the steps of a normalization."""
     return NormSteps(context, layer).steps()
 
 

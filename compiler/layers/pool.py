@@ -16,23 +16,30 @@ from compiler.layers.lowering_context import (
     UnsupportedLoweringError,
     affine,
     clip_range,
-    same_meaning,
+    same_quantization,
 )
 from compiler.layers.reduce import lower_global_average, scaled
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
-from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings, images, input_rows
+from compiler.layers.tiling_context import (
+    TILE_CYCLES,
+    LayerContext,
+    TilingContext,
+    Tilings,
+    images,
+    input_rows,
+)
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import halves_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import Post, Reduce, Rounding, Unit
 
-#: Windows of more different numbers of elements are no work for a program.
-_MOST_COUNTS = 64
+#: Maximum number of different element counts of windows, each of which needs separate commands.
+_MAX_COUNTS = 64
 
 
 def inside(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[tuple[int, int, int]]:
-    """Runs of windows along one dimension of which equally many elements are inside: first one, number, elements."""
+    """Return runs of windows along a dimension with equally many elements inside: (first, windows, elements)."""
     counts = [min(i * stride - pad + kernel, size) - max(i * stride - pad, 0) for i in range(outputs)]
     runs, start = [], 0
     for count, group in groupby(counts):
@@ -43,7 +50,7 @@ def inside(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[
 
 
 def inside_counts(low: LoweringContext) -> set[int]:
-    """All numbers of elements inside.
+    """Return the element counts of all windows, without padding.
 
     Raises
     ------
@@ -53,7 +60,7 @@ def inside_counts(low: LoweringContext) -> set[int]:
     a, (_, *sizes, _), (_, *outputs, _) = low.anchor.attributes, low.x.shape, low.y.shape
     runs = [inside(*v) for v in zip(sizes, a["kernel"], a["strides"], a["pads"], outputs, strict=False)]
     pairs = [rows[2] * columns[2] for rows, columns in product(*runs)]
-    if len(pairs) > _MOST_COUNTS or min(pairs) < 1:
+    if len(pairs) > _MAX_COUNTS or min(pairs) < 1:
         raise UnsupportedLoweringError(
             f"an average whose windows reach beyond the image in {len(pairs)} ways"
         )
@@ -63,15 +70,15 @@ def inside_counts(low: LoweringContext) -> set[int]:
 @identity("PoolLayer", "kernel", "strides", "pads", "average", "clip", "x_zp", "scaled")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolLayer(Layer):
-    """Maximum or average of windows.
+    """Maximum or average pooling.
 
     Parameters
     ----------
     x_zp : int
         Zero point if sums are `scaled`, which is also the padding value.
     scaled : dict
-        Of averages that are sums times a factor: fields of FUSE, by the number of elements that count, which are all of
-        the window or those inside the image. Others are sums divided by the number of those inside.
+        FUSE fields of averages that are sums times a factor, by the number of elements to average: those of the whole
+        window, or those inside the image. If empty, sums are divided by the number of elements inside the image.
     """
 
     kernel: tuple[int, int]
@@ -84,7 +91,7 @@ class PoolLayer(Layer):
 
 
 def lower_pool(low: LoweringContext) -> Layer:
-    """Layer of a pooling; an average over a whole image is a reduction."""
+    """Lower a pooling; an average over a whole image becomes a reduction."""
     a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
     taps = a["kernel"][0] * a["kernel"][1]
     window = {
@@ -103,7 +110,7 @@ def lower_pool(low: LoweringContext) -> Layer:
         return PoolLayer(
             **low.common(), **window, clip=clip_range(low.y), x_zp=affine(low.x).zero_point, scaled=factors
         )
-    if not average and same_meaning(low.x, low.y):
+    if not average and same_quantization(low.x, low.y):
         limits = np.iinfo(low.y.dtype)
         return PoolLayer(**low.common(), **window, clip=(int(limits.min), int(limits.max)))
     if affine(low.x) != affine(low.y):
@@ -116,7 +123,7 @@ def lower_pool(low: LoweringContext) -> Layer:
 
 
 def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
-    """Tilings of a pooling layer that fit."""
+    """Yield the tilings of a pooling layer that fit."""
     n, (x, y) = context.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     for columns in cuts(blocks):
@@ -129,13 +136,13 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
             tiles = layer.batch * ceil_div(blocks, columns) * ceil_div(y.h, rows)
             work = layer.batch * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1]
             start = 0 if context.x_on_chip else x_bytes / n
-            cycles = max(work, tiles * TILE) + start + tiles * 4
+            cycles = max(work, tiles * TILE_CYCLES) + start + tiles * 4
             yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=context.y_on_chip)
 
 
-def pool_tile_model(layer: PoolLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a pooling layer: rows, blocks of channels."""
-    n, (x, y) = place.config.n, images(layer)
+def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a pooling layer, over rows and blocks of channels."""
+    n, (x, y) = context.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
     taps = layer.kernel[0] * layer.kernel[1]
@@ -149,22 +156,22 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, place: LayerContext) -> 
                     count = input_rows(high, layer.strides[0], layer.kernel[0], x.h) * x.w
                     loads = (
                         ()
-                        if place.x_on_chip
+                        if context.x_on_chip
                         else (("x", (number, start, block), lines(count, width, x.c, n)),)
                     )
-                    store = 0.0 if place.y_on_chip else lines(high * y.w, width, x.c, n)
-                    yield PipelineTile(loads, 0.0, high * y.w * wide * taps, store, 2 - place.y_on_chip)
+                    store = 0.0 if context.y_on_chip else lines(high * y.w, width, x.c, n)
+                    yield PipelineTile(loads, 0.0, high * y.w * wide * taps, store, 2 - context.y_on_chip)
 
     count = layer.batch * ceil_div(y.h, rows) * ceil_div(blocks, columns)
     return TilePipeline(tiles(), count, {"x": s.x_buffers}, 1, s.y_buffers)
 
 
 class PoolSteps:
-    """The steps of a pooling layer: a tile is some output rows of some blocks of channels."""
+    """Code generator of a pooling layer; a tile consists of some output rows of some blocks of channels."""
 
     def __init__(self, context: CodegenContext, layer: PoolLayer):
         self.context, self.layer = context, layer
-        self.images = [context.homes[name].parts(layer.batch) for name in (layer.x, layer.y)]
+        self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
         self.x, self.y = (images[0] for images in self.images)
         self.n, schedule = context.config.n, context.schedule
         self.blocks = ceil_div(self.x.c, self.n)
@@ -187,7 +194,7 @@ class PoolSteps:
         layer = self.layer
         return image_rows(start, rows, layer.strides[0], layer.pads[0], layer.kernel[0], self.x.h)
 
-    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         _, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
         width = min(self.pixel, self.x.c - block * self.n)
@@ -199,11 +206,11 @@ class PoolSteps:
                 "dram_y": self.x.pixel,
                 "dst_y": self.pixel,
             }
-        source = self.x.at(first, 0, block * self.n)
-        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+        source = self.x.address(first, 0, block * self.n)
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
     def steps(self) -> list[TileStep]:
-        """All tiles."""
+        """Generate all tiles."""
         return [
             self._tile(number, start, rows, block, blocks)
             for number in range(self.layer.batch)
@@ -216,12 +223,12 @@ class PoolSteps:
         step, layer, first = TileStep(), self.layer, block * self.n
         width = min(blocks * self.n, self.x.c - first)
         if self.x.on_chip:
-            base, image_first, image = self.x.at(0, 0, first), 0, self.x.h
+            base, image_first, image = self.x.address(0, 0, first), 0, self.x.h
         else:
             base = self.tiles.get((number, start, rows, block), step)
             image_first, image = self._image(start, rows)
-        place, pixel = (
-            (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
+        address, pixel = (
+            (self.y.address(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
         )
         for top, height, left, columns, words in self._parts(start, rows):
             step.fuse.append(
@@ -244,7 +251,7 @@ class PoolSteps:
                     x_count=columns,
                     y_count=height,
                     n_count=blocks,
-                    d_base=place.plus((top * self.y.w + left) * pixel),
+                    d_base=address.plus((top * self.y.w + left) * pixel),
                     d_x=pixel,
                     d_y=self.y.w * pixel,
                     d_n=self.n,
@@ -258,14 +265,14 @@ class PoolSteps:
             if width != self.y.pixel:
                 lines = {"len": width, "y_count": pixels, "src_y": width, "dram_y": self.y.pixel}
             step.stores.append(
-                self.context.command(Unit.STORE, dram=self.y.at(start, 0, first), src=place, **lines)
+                self.context.command(Unit.STORE, dram=self.y.address(start, 0, first), src=address, **lines)
             )
         return step
 
     def _parts(self, start: int, rows: int) -> Iterator[tuple[int, int, int, int, dict[str, int]]]:
-        """Rectangles of output rows from `start` on for which one command will do: rows, columns, its words.
+        """Yield rectangles of the tile that need one command each: first row, rows, first column, columns, fuse words.
 
-        Sums with padding that does not count have a factor for each number of elements that do.
+        If averages exclude padding, sums have a separate factor for each number of elements inside the image.
         """
         layer, known = self.layer, len(self.layer.scaled) < 2
         if known:
@@ -282,7 +289,7 @@ class PoolSteps:
                 yield top - start, end - top, left, columns, self._words(layer.scaled[high * wide])
 
     def _words(self, scaled: Mapping[str, int]) -> dict[str, int]:
-        """Averages divide by the taps inside the image; clipping the sources of a maximum clips the maximum."""
+        """Return the fuse words; averages divide by the number of taps inside the image, maxima clip their sources."""
         layer = self.layer
         dtype, (low, high) = layer.shapes[layer.y].dtype, layer.clip
         parts = {"d_dst": 1, "d_dtype": dtype, "tail_dim": FUSE_DIMS.index("n")}
@@ -303,7 +310,7 @@ class PoolSteps:
 
 
 def pool_steps(context: CodegenContext, layer: PoolLayer) -> list[TileStep]:
-    """The steps of a pooling layer."""
+    """Generate the steps of a pooling layer."""
     return PoolSteps(context, layer).steps()
 
 

@@ -22,7 +22,7 @@ from compiler.layers.lowering_context import (
     clip_range,
 )
 from compiler.layers.tile_pipeline import TilePipeline, row_tile_model
-from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings
+from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
 from compiler.reference import Kernels, run_node
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
@@ -32,7 +32,7 @@ from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Rounding, Unit
 
 _Ints = NDArray[np.int64]
-_MOST = (1 << 15) - 1
+_MAX_PART = (1 << 15) - 1
 
 
 @identity(
@@ -49,12 +49,12 @@ _MOST = (1 << 15) - 1
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PReluLayer(ElementwiseLayer):
-    """The sum of x above zero, scaled, and of x below zero times its slope, scaled.
+    """PReLU: the sum of the scaled positive part of x and of the scaled negative part times its slope.
 
     Parameters
     ----------
     slopes : (channels,) or (pixels, channels) array
-        Slope of each channel or of each element, as stored, of `slope_dtype`.
+        Stored slope of each channel or of each element, of type `slope_dtype`.
     x_zp, slope_zp, y_zp : int
         Zero points of input, slopes and output.
     positive, negative : (int, int)
@@ -87,7 +87,7 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
     x, slope = low.graph.ins(low.anchor)
     y, channels = low.y, low.x.shape[-1] if low.x.shape else 1
     if slope.data is None:
-        raise UnsupportedLoweringError("its slopes are no constants")
+        raise UnsupportedLoweringError("its slopes are not constant")
     given, factor = affine(x), affine(slope)
     ratio = given.scale / affine(y).scale
     fields = {
@@ -104,30 +104,30 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
         layer = PReluLayer(**low.common(), **fields, rounding=rounding)
         if _same(low, layer, slope):
             return layer
-    raise UnsupportedLoweringError(f"no rounding of the machine is that of {low.rounding}")
+    raise UnsupportedLoweringError(f"no rounding mode of the machine reproduces {low.rounding}")
 
 
 def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:
-    """Slopes per channel, or per element if those of pixels differ."""
+    """Return the slopes per channel, or per element if they differ between pixels."""
     if slope.size == 1 or (slope.size, slope.shape[-1]) == (channels, channels):
         return np.ascontiguousarray(np.broadcast_to(slope.reshape(-1), channels))
     return np.ascontiguousarray(np.broadcast_to(slope, shape)).reshape(-1, channels)
 
 
 def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
-    """True if a layer equals the operator for every value with every slope."""
+    """Return True if a layer gives the operator's result for every value with every slope."""
     limits, kinds = np.iinfo(low.x.dtype), np.unique(layer.slopes)
     every = np.arange(limits.min, limits.max + 1).astype(low.x.dtype)
     x = every.astype(np.int64)[:, None] - layer.x_zp
     product = np.minimum(x, 0) * (kinds.astype(np.int64) - layer.slope_zp)
-    above = np.clip(scale(x, *layer.positive, 0, layer.rounding), 0, _MOST)
-    below = np.clip(scale(product, *layer.negative, 0, layer.rounding), -_MOST, _MOST)
+    above = np.clip(scale(x, *layer.positive, 0, layer.rounding), 0, _MAX_PART)
+    below = np.clip(scale(product, *layer.negative, 0, layer.rounding), -_MAX_PART, _MAX_PART)
     found = np.clip(above + below + layer.y_zp, *layer.clip)
     return np.array_equal(found, _wanted(low, slope, kinds, every))
 
 
 def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray) -> NDArray:
-    """Results of the operator for every value (rows) with every slope (columns)."""
+    """Return the operator's results for every value (rows) with every slope (columns)."""
     graph, shape = Graph(low.graph.name), (every.size, kinds.size)
     graph.add_input(Tensor("x", shape, low.x.dtype, low.x.quantization))
     graph.add_tensor(Tensor("slope", kinds.shape, slope.dtype, slope.quantization, kinds))
@@ -138,11 +138,11 @@ def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray)
 
 
 def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
-    """Tilings of a PReLU: three passes over each row, with buffers for both halves."""
+    """Yield the tilings of a PReLU: three passes over each row, with buffers for both parts."""
     n, y = context.config.n, layer.shapes[layer.y]
     pixels, blocks = y.h * y.w, ceil_div(y.c, n)
     for rows in cuts(pixels):
-        held = 2 * rows if layer.slopes.ndim == 2 else 1  # slopes of each element come with them
+        held = 2 * rows if layer.slopes.ndim == 2 else 1  # each tile loads its slopes if they are per element
         used = (2 * rows * 3 + held) * blocks * n
         used += (not context.x_on_chip) * 2 * (rows * y.c + n) + (not context.y_on_chip) * 2 * (
             rows * y.c + n
@@ -150,28 +150,28 @@ def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
         if used > context.free or rows > 0xFFFF:
             continue
         work = 3 * pixels * blocks
-        cycles = max(work, ceil_div(pixels, rows) * 3 * TILE) + rows * blocks
+        cycles = max(work, ceil_div(pixels, rows) * 3 * TILE_CYCLES) + rows * blocks
         yield cycles, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
 
 
-def prelu_tile_model(layer: PReluLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a PReLU."""
-    return row_tile_model(layer, s, place, 3, 3 * ceil_div(layer.shapes[layer.x].c, place.config.n), 1)
+def prelu_tile_model(layer: PReluLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a PReLU."""
+    return row_tile_model(layer, s, context, 3, 3 * ceil_div(layer.shapes[layer.x].c, context.config.n), 1)
 
 
-_PRELU_MOST = (1 << 15) - 1
-#: A multiplier that changes nothing.
+_MAX_PRELU_PART = (1 << 15) - 1
+#: Multiplier and exponent of the factor 1.
 _ONE, _ONE_EXPONENT = quantize_multiplier(1.0)
 
 
 class PReluSteps(ElementwiseSteps):
-    """Steps of a PReLU: tiles of pixels with all channels, and tiles of slopes."""
+    """Code generator of a PReLU: tiles of pixels with all channels, and tiles of slopes."""
 
     def __init__(self, context: CodegenContext, layer: PReluLayer):
         super().__init__(context, layer)
         self.prelu = layer
         self.line = self.blocks * self.n
-        self.each = layer.slopes.ndim == 2  # each element has its own
+        self.each = layer.slopes.ndim == 2  # True if each element has a separate slope
         padded = np.zeros((*layer.slopes.shape[:-1], self.line), layer.slopes.dtype)
         padded[..., : layer.slopes.shape[-1]] = layer.slopes
         self.source = context.constant(f"{layer.name}.slopes", padded.reshape(-1))
@@ -189,15 +189,15 @@ class PReluSteps(ElementwiseSteps):
     def _by_channel(self) -> bool:
         return True
 
-    def _load_slopes(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load_slopes(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, count = key  # type: ignore[misc]
         source = BufferRef(self.source).plus(start * self.line)
-        return [self.context.command(Unit.LOAD, dram=source, dst=place, len=count * self.line)]
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, len=count * self.line)]
 
     def _commands(
         self, fields: dict[str, int | BufferRef], step: TileStep, start: int, count: int
     ) -> list[Command]:
-        """Commands of a tile; both halves go to buffers of whole blocks, and at each element one of them is zero."""
+        """Return the commands of a tile; the positive and the negative part are written to buffers of whole blocks."""
         layer, n, line = self.prelu, self.n, self.line
         dtype, wide = layer.shapes[layer.x].dtype, DTYPE_BYTES[Dtype.I16]
         low, high, result = self.low.next(), self.high.next(), layer.shapes[layer.y].dtype
@@ -217,7 +217,7 @@ class PReluSteps(ElementwiseSteps):
             "mult": layer.positive[0],
             "shifts": bytes_word(layer.positive[1]),
             "clip_lo": 0,
-            "clip_hi": _PRELU_MOST,
+            "clip_hi": _MAX_PRELU_PART,
             "d_base": high,
             "d_x": line * wide,
             "d_n": n * wide,
@@ -244,8 +244,8 @@ class PReluSteps(ElementwiseSteps):
             "b_n": n,
             "mult": layer.negative[0],
             "shifts": bytes_word(layer.negative[1]),
-            "clip_lo": -_PRELU_MOST,
-            "clip_hi": _PRELU_MOST,
+            "clip_lo": -_MAX_PRELU_PART,
+            "clip_hi": _MAX_PRELU_PART,
             "r_base": high,
             "r_x": line * wide,
             "r_n": n * wide,
@@ -261,7 +261,7 @@ class PReluSteps(ElementwiseSteps):
 
 
 def prelu_steps(context: CodegenContext, layer: PReluLayer) -> list[TileStep]:
-    """The steps of a PReLU."""
+    """Generate the steps of a PReLU."""
     return PReluSteps(context, layer).steps()
 
 

@@ -1,4 +1,4 @@
-"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear: float32 numbers split and assembled by FUSE."""
+"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear, for which FUSE unpacks and packs float32 values."""
 
 import math
 from collections.abc import Hashable
@@ -14,21 +14,21 @@ from compiler.layers.elementwise import ElementwiseLayer
 from compiler.layers.layer_kind import FLOAT, INTEGERS, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError
 from compiler.layers.tile_pipeline import TilePipeline, even_tiles
-from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings
+from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Unit
 
-#: How quotients become integers.
+#: Rounding mode of quotients to integers, by kernels.
 _NEAREST = {"reference": Rounding.AWAY, "xnnpack": Rounding.EVEN, "onnxruntime": Rounding.EVEN}
 #: Maximum magnitude of a zero point that is subtracted from an operand.
 _ZERO = 1 << 15
 
 
 def multiplier(factor: float) -> tuple[int, int]:
-    """31-bit multiplier and exponent of a positive factor: factor = multiplier * 2**(exponent - 31)."""
+    """Return 31-bit multiplier and exponent of a positive factor: factor = multiplier * 2**(exponent - 31)."""
     mantissa, exponent = math.frexp(factor)
     whole = round(mantissa * (1 << 31))
     if whole == 1 << 31:
@@ -39,12 +39,12 @@ def multiplier(factor: float) -> tuple[int, int]:
 
 
 def lower_quantize(low: LoweringContext) -> Layer:
-    """float32 numbers to integers: times the reciprocal of the scale, which is exact to 31 bits."""
+    """Lower a conversion of float32 values to integers: a product with the reciprocal scale, exact to 31 bits."""
     scales, zeros = _parameters(low, low.y.name)
     if len(set(zeros)) > 1:
         raise UnsupportedLoweringError("integers with different zero points along an axis")
     one = np.float32(1)
-    exact = low.rounding == "xnnpack"  # which multiplies by the float32 reciprocal itself
+    exact = low.rounding == "xnnpack"  # XNNPACK multiplies by the float32 reciprocal
     pairs = [multiplier(float(one / np.float32(s)) if exact else 1 / s) for s in scales]
     limits, rounding = np.iinfo(low.y.dtype), _NEAREST[low.rounding]
     clip = int(limits.min), int(limits.max)
@@ -63,7 +63,7 @@ def lower_quantize(low: LoweringContext) -> Layer:
 
 
 def lower_dequantize(low: LoweringContext) -> Layer:
-    """Lower a conversion of integers to float32 numbers, which rounds once."""
+    """Lower a conversion of integers to float32 values, which rounds once."""
     scales, zeros = _parameters(low, low.x.name)
     if any(not -_ZERO <= zero < _ZERO for zero in zeros):
         raise UnsupportedLoweringError("a zero point of more than 16 bits")
@@ -72,7 +72,7 @@ def lower_dequantize(low: LoweringContext) -> Layer:
 
 
 def _parameters(low: LoweringContext, name: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Scales and zero points of the integers: one for all, or one for each channel."""
+    """Return scales and zero points of the integers: one of each for the tensor, or one of each per channel."""
     tensor = low.graph.tensors[name]
     q = tensor.quantization
     if q is None:
@@ -109,25 +109,25 @@ LOWERINGS = {
 
 #: Accumulator rows for intermediate results, in addition to one for each tile.
 ROWS = 16
-#: Operators of the graph; each computes the range separately.
+#: Operators of the graph, each of which computes the range separately.
 QUANTIZED, SCALE, ZERO = "dynamic_quantize", "dynamic_scale", "dynamic_zero"
 
 
 @identity("DynamicLayer", "makes")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DynamicLayer(Layer):
-    """Dynamic quantization of float32 numbers; the operator `makes` selects the bytes, the scale or the zero point."""
+    """Dynamic quantization of float32 values; the operator `makes` selects the bytes, the scale or the zero point."""
 
     makes: str
 
 
 def lower_dynamic(low: LoweringContext) -> Layer:
-    """The layer of one of the three operators."""
+    """Lower one of the three operators of a dynamic quantization."""
     return DynamicLayer(**low.common(), makes=low.anchor.op)
 
 
 def dynamic_tilings(context: TilingContext, layer: DynamicLayer) -> Tilings:
-    """Tilings of a dynamic quantization, which reads all numbers twice: for their range, then for their bytes."""
+    """Yield the tilings of a dynamic quantization, which reads all values twice: for the range and for the bytes."""
     n, x = context.config.n, layer.shapes[layer.x]
     total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
     for rows in cuts(total):
@@ -136,14 +136,14 @@ def dynamic_tilings(context: TilingContext, layer: DynamicLayer) -> Tilings:
         if used > context.free or rows > 0xFFFF or tiles + ROWS > context.acc_rows:
             continue
         yield (
-            3 * max(total * size, tiles * TILE) + 2 * rows,
+            3 * max(total * size, tiles * TILE_CYCLES) + 2 * rows,
             LayerSchedule(rows=rows, on_chip=context.y_on_chip),
         )
 
 
-def dynamic_tile_model(layer: DynamicLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a dynamic quantization."""
-    n, x = place.config.n, layer.shapes[layer.x]
+def dynamic_tile_model(layer: DynamicLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a dynamic quantization."""
+    n, x = context.config.n, layer.shapes[layer.x]
     total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
     return even_tiles(
         s,
@@ -151,17 +151,17 @@ def dynamic_tile_model(layer: DynamicLayer, s: LayerSchedule, place: LayerContex
         min(s.rows, total),
         lambda start, count: [("x", start, 2.0 * count * size)],
         lambda count: 3.0 * count * size,
-        lambda count: 0.0 if place.y_on_chip else float(count),
+        lambda count: 0.0 if context.y_on_chip else float(count),
         3,
     )
 
 
-_BYTES = 4  # of a float32 number
-_LEAST = -(1 << 31)
-#: `scale` by 1 with this exponent changes nothing; with this one it drops the fraction of a pattern.
+_FLOAT_BYTES = 4  # bytes of a float32 value
+_INT32_MIN = -(1 << 31)
+#: Exponents for which a multiplier of 1 leaves a value unchanged, and removes the fraction of a float32 pattern.
 _SAME, _FIELD = 31, 31 - 23
 _HALF = 1 << 22
-#: Exponents with which a multiplier of 2**30 gives fixed(v), less E, or the significand of the scale, less F.
+#: Exponents, minus E or F, for which a multiplier of 2**30 gives fixed(v) or the significand of the scale.
 _FIXED, _WHOLE = 157, 151
 #: 2**38 / 255, and the corresponding exponent, plus E.
 _PART, _PARTS = round(2**38 / 255), -163
@@ -169,16 +169,16 @@ _ONE = 0x3F800000  # the pattern of 1.0
 _STEPS = 255
 _WIDE = 1 << 15
 
-#: Rows of the accumulator. Pairs of a multiplier and its exponent are in lanes 0 and 1.
-_ENDS = 0  # low and high
-_FIX = 1  # multiplier and exponent that give fixed-point numbers
-_RANGE, _SINGLE = 2, 3  # as an integer, as a float32 number
+#: Rows of the accumulator; pairs of multiplier and exponent are in lanes 0 and 1.
+_ENDS = 0  # minimum and maximum
+_FIX = 1  # multiplier and exponent that give fixed-point values
+_RANGE, _SINGLE = 2, 3  # range as an integer and as a float32 value
 _UNIT = 4  # multiplier and exponent that give the scale of the range
-_PATTERN = 5  # of the scale, 0 if the range is empty
-_EMPTY, _ALL = 6, 7  # 1 if the range is empty; the bit pattern of 1.0 in that case
-_SCALE = 8  # the pattern of the scale
+_PATTERN = 5  # float32 pattern of the scale; 0 if the range is empty
+_EMPTY, _ALL = 6, 7  # 1 if the range is empty; bit pattern of 1.0 in this case
+_SCALE = 8  # float32 pattern of the scale, 1.0 for an empty range
 _UNFIX, _ALONE = 9, 10  # multiplier and exponent that give the scale's significand; its exponent in lane 0
-_SIGNIFICAND, _INVERSE = 11, 12  # of the scale; its reciprocal, a pair
+_SIGNIFICAND, _INVERSE = 11, 12  # significand of the scale, and its reciprocal as a pair
 _BYTE = 13  # multiplier and exponent that give bytes
 _DYNAMIC_ZERO, _ONES = 14, 15  # the zero point in lane 0; ones
 
@@ -186,11 +186,11 @@ _Fields = dict[str, int | BufferRef]
 
 
 class DynamicSteps:
-    """Steps of a dynamic quantization: tiles that find the range, scalars, and tiles that write the bytes."""
+    """Code generator of a dynamic quantization: tiles that find the range, scalars, then tiles that write the bytes."""
 
     def __init__(self, context: CodegenContext, layer: DynamicLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
-        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         image = layer.shapes[layer.x]
         self.total = image.h * image.w * image.c
         lines = ceil_div(self.total, self.n)
@@ -199,19 +199,19 @@ class DynamicSteps:
         size = rows * self.n
         self.tiles = TileBuffers(
             CircularBuffer(
-                BufferMemory.SP, f"{name}.x", (size + self.n) * _BYTES, context.schedule.x_buffers
+                BufferMemory.SP, f"{name}.x", (size + self.n) * _FLOAT_BYTES, context.schedule.x_buffers
             ),
             self._load,
         )
         self.out = BufferRotation(
-            BufferMemory.SP, f"{name}.y", size + _BYTES * self.n, context.schedule.y_buffers
+            BufferMemory.SP, f"{name}.y", size + _FLOAT_BYTES * self.n, context.schedule.y_buffers
         )
         self.found = BufferRef(CircularBuffer(BufferMemory.ACC, f"{name}.found", len(self.pieces)))
         self.rows = BufferRef(CircularBuffer(BufferMemory.ACC, f"{name}.rows", ROWS))
         self.zero = BufferRef(CircularBuffer(BufferMemory.SP, f"{name}.zero", 2 * self.n))
 
     def steps(self) -> list[TileStep]:
-        """All of them."""
+        """Generate the steps that find the range, and those that write the output."""
         steps = [self._range(number, *piece) for number, piece in enumerate(self.pieces)]
         fuse = [*self._ends(), *self._scale()]
         if self.layer.makes != SCALE:
@@ -219,35 +219,37 @@ class DynamicSteps:
         if self.layer.makes != QUANTIZED:
             steps[-1].fuse += self._commands(fuse)
             return [*steps, self._scalar()]
-        steps[-1].fuse += self._commands([*fuse, *self._spread()])
+        steps[-1].fuse += self._commands([*fuse, *self._broadcast_zero_point()])
         return steps + [self._tile(*piece) for piece in self.pieces]
 
     def _commands(self, commands: list[_Fields]) -> list[Command]:
         return [self.context.command(Unit.FUSE, **fields) for fields in commands]
 
     def _count(self, start: int, rows: int) -> int:
-        """Numbers in some rows."""
+        """Return the number of values in some rows."""
         return min(rows * self.n, self.total - start * self.n)
 
-    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, rows = key  # type: ignore[misc]
-        source = self.x.at().plus(start * self.n * _BYTES)
+        source = self.x.address().plus(start * self.n * _FLOAT_BYTES)
         return [
-            self.context.command(Unit.LOAD, dram=source, dst=place, len=self._count(start, rows) * _BYTES)
+            self.context.command(
+                Unit.LOAD, dram=source, dst=address, len=self._count(start, rows) * _FLOAT_BYTES
+            )
         ]
 
     def _numbers(self, start: int, rows: int, step: TileStep) -> _Fields:
-        """Operand A: some of the numbers, N a point."""
+        """Return the fields of operand A: N values for each of some points."""
         x = self.tiles.get((start, rows), step) if not self.x.on_chip else None
         last = (self._count(start, rows) - 1) % self.n + 1
         return {
-            "a_base": x or self.x.at().plus(start * self.n * _BYTES),
-            "a_v": self.n * _BYTES,
+            "a_base": x or self.x.address().plus(start * self.n * _FLOAT_BYTES),
+            "a_v": self.n * _FLOAT_BYTES,
             "lanes_tail": last,
         }
 
     def _range(self, number: int, start: int, rows: int) -> TileStep:
-        """Bit patterns of the minimum and maximum of a tile, extended to include zero."""
+        """Return the step that finds the bit patterns of minimum and maximum of a tile, extended to include zero."""
         step = TileStep()
         common = self._numbers(start, rows, step) | {
             "wx_count": rows,
@@ -258,13 +260,13 @@ class DynamicSteps:
                 reduce=Reduce.MAX, lane_reduce=Reduce.MAX, tail_dim=FUSE_DIMS.index("wx")
             ),
         }
-        for lane, bias in enumerate((_LEAST, 0)):
+        for lane, bias in enumerate((_INT32_MIN, 0)):
             src = FUSE_SRC.pack(a_src=1, a_dtype=Dtype.I32, bias_en=1, d_lane=lane)
             step.fuse += self._commands([{**common, "src": src, "bias": bias}])
         return step
 
     def _ends(self) -> list[_Fields]:
-        """Minimum and maximum over all tiles, and the range between them."""
+        """Return the passes that compute minimum and maximum over all tiles, and their difference, the range."""
         return [
             {
                 "a_base": self.found,
@@ -282,7 +284,7 @@ class DynamicSteps:
         ]
 
     def _scale(self) -> list[_Fields]:
-        """A 255th of the range, or 1."""
+        """Return the passes that compute the scale: 1/255 of the range, or 1 for an empty range."""
         return [
             self._constant(_UNIT, _PART),
             self._exponent(_ENDS, _UNIT, 1, 1, _PARTS),
@@ -297,7 +299,7 @@ class DynamicSteps:
         ]
 
     def _factors(self) -> list[_Fields]:
-        """Fields that compute the factor of the numbers and the zero point."""
+        """Return the passes that compute the factor of the values and the zero point."""
         return [
             self._constant(_UNFIX, 1 << 30),
             self._exponent(_SCALE, _UNFIX, 1, -1, _WHOLE),
@@ -318,7 +320,7 @@ class DynamicSteps:
         ]
 
     def _exponent(self, a: int, d: int, lane: int, sign: int, offset: int) -> _Fields:
-        """Largest exponent field of a row, multiplied by `sign`, plus an offset."""
+        """Return the pass that computes the largest exponent field of a row, multiplied by `sign`, plus an offset."""
         src = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE, bias_en=1, d_lane=lane)
         how = Reduce.MAX if sign > 0 else Reduce.MIN
         return self._one(a, d, lanes=2 if a == _ENDS else 1, lane_reduce=how) | {
@@ -331,8 +333,8 @@ class DynamicSteps:
             "clip_hi": 127,
         }
 
-    def _spread(self) -> list[_Fields]:
-        """The zero point N times, as a summand."""
+    def _broadcast_zero_point(self) -> list[_Fields]:
+        """Return the passes that broadcast the zero point to all lanes, as an operand of the residual addition."""
         return [
             {"a_base": self.rows.plus(_ENDS), "d_base": self.rows.plus(_ONES)}
             | self._times(0, 0)
@@ -347,10 +349,10 @@ class DynamicSteps:
         ]
 
     def _tile(self, start: int, rows: int) -> TileStep:
-        """Bytes of a tile."""
+        """Return the step that writes the bytes of a tile."""
         step = TileStep()
-        place = (
-            BufferRef(self.y.ring, 0, self.y.offset + start * self.n) if self.y.on_chip else self.out.next()
+        address = (
+            BufferRef(self.y.buffer, 0, self.y.offset + start * self.n) if self.y.on_chip else self.out.next()
         )
         command = (
             self._numbers(start, rows, step)
@@ -358,7 +360,7 @@ class DynamicSteps:
             | {
                 "x_count": rows,
                 "v_x": 1,
-                "d_base": place,
+                "d_base": address,
                 "d_x": self.n,
                 "clip_lo": -_WIDE,
                 "clip_hi": _WIDE - 1,
@@ -385,31 +387,31 @@ class DynamicSteps:
         )
         step.fuse += self._commands([command])
         if not self.y.on_chip:
-            step.stores.append(self._store(place, start * self.n, self._count(start, rows)))
+            step.stores.append(self._store(address, start * self.n, self._count(start, rows)))
         return step
 
     def _scalar(self) -> TileStep:
-        """Step that writes the zero point or the scale from the accumulator to the output."""
+        """Return the step that writes the zero point or the scale from the accumulator to the output."""
         step, scale = TileStep(), self.layer.makes == SCALE
-        size, dtype = (_BYTES, Dtype.I32) if scale else (1, Dtype.U8)
-        place = BufferRef(self.y.ring, 0, self.y.offset) if self.y.on_chip else self.out.next()
+        size, dtype = (_FLOAT_BYTES, Dtype.I32) if scale else (1, Dtype.U8)
+        address = BufferRef(self.y.buffer, 0, self.y.offset) if self.y.on_chip else self.out.next()
         command: _Fields = {
             "a_base": self.rows.plus(_SCALE if scale else _DYNAMIC_ZERO),
             "lanes": 1,
-            "d_base": place,
+            "d_base": address,
             "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=dtype),
         }
         step.fuse += self._commands([command])
         if not self.y.on_chip:
-            step.stores.append(self._store(place, 0, size))
+            step.stores.append(self._store(address, 0, size))
         return step
 
-    def _store(self, place: BufferRef, first: int, length: int) -> Command:
-        target = BufferRef(self.y.ring, 0, self.y.offset + first)
-        return self.context.command(Unit.STORE, dram=target, src=place, len=length)
+    def _store(self, address: BufferRef, first: int, length: int) -> Command:
+        target = BufferRef(self.y.buffer, 0, self.y.offset + first)
+        return self.context.command(Unit.STORE, dram=target, src=address, len=length)
 
     def _one(self, a: int, d: int, *, lanes: int = 1, **stage: int) -> _Fields:
-        """Some lanes of a row to one lane of another."""
+        """Return the fields of a pass that reduces some lanes of a row to one lane of another row."""
         return {
             "a_base": self.rows.plus(a),
             "lanes": lanes,
@@ -426,13 +428,13 @@ class DynamicSteps:
         return {"src": src, "mult": mult, "shifts": bytes_word(exponent)}
 
     def _by_row(self, row: int) -> _Fields:
-        """Times a pair."""
+        """Return the fields of a multiplication by the pair in a row."""
         src = FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN)
         return {"src": src, "b_base": self.rows.plus(row)}
 
 
 def dynamic_steps(context: CodegenContext, layer: DynamicLayer) -> list[TileStep]:
-    """The steps of a dynamic quantization."""
+    """Generate the steps of a dynamic quantization."""
     return DynamicSteps(context, layer).steps()
 
 

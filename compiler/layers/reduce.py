@@ -1,4 +1,4 @@
-"""Reductions over axes: sums, means and extremes."""
+"""Reductions over axes: sums, means, minima and maxima."""
 
 import math
 from collections.abc import Hashable, Iterator
@@ -19,7 +19,7 @@ from compiler.layers.lowering_context import (
     UnsupportedLoweringError,
     affine,
     clip_range,
-    same_meaning,
+    same_quantization,
 )
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import LayerContext
@@ -33,16 +33,16 @@ from hw.isa.enums import Post, Reduce, Rounding, Unit
 if TYPE_CHECKING:
     from compiler.layers.tiling_context import TilingContext
 
-#: Maximum elements of a sum: a sum of bytes must be an int32, and division by multiplication must be exact.
+#: Maximum number of elements of a sum, so that a sum of bytes fits int32 and division by multiplication is exact.
 _MAX_ELEMENTS = 1 << 22
 #: Maximum count and stride of a dimension that shares a coordinate with another (docs/machine.md).
-_COUNT, _STEP = 0xFFFF, 0x7FF
+_MAX_COUNT, _MAX_SHARED_STRIDE = 0xFFFF, 0x7FF
 
 
 @identity("ReduceLayer", "how", "dims", "lanes", "x_zp", "post", "rounding", "fields")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReduceLayer(Layer):
-    """Reduction of a tensor seen as kept x reduced x kept x reduced x channels.
+    """Reduction of a tensor, viewed with dimensions kept x reduced x kept x reduced x channels.
 
     Parameters
     ----------
@@ -51,13 +51,13 @@ class ReduceLayer(Layer):
     dims : (int, int, int, int, int)
         Dimensions k0, r0, k1, r1, c of the tensor; adjacent dimensions that are both kept or both reduced are merged.
     lanes : bool
-        The channels c are reduced as well; r1 is 1 then.
+        True if the channels c are reduced as well; r1 is then 1.
     x_zp : int
         Zero point subtracted from each element before the reduction.
     post : Post
-        Post-processing; NONE: the result is stored as it is; SCALE: it is scaled by `fields`.
+        Post-processing. NONE: the result is stored unchanged. SCALE: the result is scaled by `fields`.
     rounding : Rounding
-        Rounding mode of that scaling.
+        Rounding mode of the scaling.
     fields : dict
         Fields of FUSE for the scaling.
     """
@@ -72,7 +72,7 @@ class ReduceLayer(Layer):
 
 
 def lower_reduce(low: LoweringContext) -> ReduceLayer:
-    """The layer of a reduction.
+    """Lower a reduction.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def lower_reduce(low: LoweringContext) -> ReduceLayer:
     fields: dict[str, Any] = {"dims": dims, "lanes": lanes, **low.common()}
     if op in ("max", "min"):
         how = Reduce.MAX if op == "max" else Reduce.MIN
-        if same_meaning(x, y):
+        if same_quantization(x, y):
             return ReduceLayer(**fields, how=how, fields={})
         return ReduceLayer(**fields, how=how, **scaled(low, 1))
     if count > _MAX_ELEMENTS:
@@ -98,12 +98,12 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
     """Lower an average over a whole image of any size.
 
     The multiplier is the reciprocal of the number of pixels, rounded up, so that ties round away from zero; all other
-    values are too far from a tie for the error of a 31-bit multiplier to matter.
+    values are too far from a tie to be affected by the error of a 31-bit multiplier.
 
     Raises
     ------
     UnsupportedLoweringError
-        Too many pixels.
+        The image has too many pixels.
     """
     batch, h, w, c = low.x.shape
     count = h * w
@@ -128,9 +128,9 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
 
 
 def scaled(low: LoweringContext, count: int) -> dict[str, Any]:
-    """The scale of a sum, divided by `count`: as LiteRT's reference kernel divides its multiplier.
+    """Return the fields of a ReduceLayer that scale a sum divided by `count`.
 
-    Fields of a ReduceLayer.
+    The multiplier is divided by `count`, as in LiteRT's reference kernel.
     """
     x, y = affine(low.x), affine(low.y)
     mult, exponent = quantize_multiplier(x.scale / y.scale)
@@ -163,7 +163,7 @@ def scaled(low: LoweringContext, count: int) -> dict[str, Any]:
 
 
 def _dims(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, int, int, int, int], bool]:
-    """The five dimensions, and True if the last one is reduced."""
+    """Return the five dimensions, and True if the last one is reduced."""
     reduced = {axis % len(shape) for axis in axes} if shape else set()
     runs: list[tuple[bool, int]] = []
     for axis, size in enumerate(shape):
@@ -182,21 +182,25 @@ def _dims(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, int
             f"a reduction of {list(shape)} over axes {list(axes)} has too many strides"
         )
     k0, r0, k1, r1 = outer + [1] * (4 - len(outer))
-    if max(r0, k1, k1 * r1) > _COUNT or (k1 > 1 and r1 > _STEP) or math.prod(outer) > 1 << 31:
+    if (
+        max(r0, k1, k1 * r1) > _MAX_COUNT
+        or (k1 > 1 and r1 > _MAX_SHARED_STRIDE)
+        or math.prod(outer) > 1 << 31
+    ):
         raise UnsupportedLoweringError(
-            f"a reduction of {list(shape)} over axes {list(axes)} has too long strides"
+            f"a reduction of {list(shape)} over axes {list(axes)} has strides that are too long"
         )
     return (k0, r0, k1, r1, c), lanes
 
 
 #: Cycles of the sequencer for the commands of a tile.
-_TILE = 60
+_TILE_CYCLES = 60
 
 _Tilings = Iterator[tuple[float, LayerSchedule]]
 
 
 def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
-    """Those of the largest pieces that fit."""
+    """Yield the tilings with the largest pieces that fit."""
     k0, r0, k1, r1, c = layer.dims
     n, blocks = context.config.n, ceil_div(c, context.config.n)
     by_rows = r0 > 1 or not layer.lanes
@@ -218,7 +222,7 @@ def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
             work = k0 * r0 * k1 * r1 * blocks
             start = 0 if context.on_chip(layer.x) else points * width / n
             yield (
-                max(work, tiles * parts * _TILE) + start + tiles * parts * 4,
+                max(work, tiles * parts * _TILE_CYCLES) + start + tiles * parts * 4,
                 LayerSchedule(
                     rows=rows, columns=columns, depth=depth, acc_buffers=1, on_chip=context.on_chip(layer.y)
                 ),
@@ -227,14 +231,14 @@ def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
             return
 
 
-def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a reduction, over kept rows, channel blocks and parts of the reduced dimensions."""
+def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a reduction, over kept rows, channel blocks and parts of the reduced dimensions."""
     k0, r0, k1, r1, c = layer.dims
-    n, blocks = place.config.n, ceil_div(c, place.config.n)
+    n, blocks = context.config.n, ceil_div(c, context.config.n)
     by_rows = r0 > 1 or not layer.lanes
     reduced = r0 if by_rows else blocks
     rows, columns, depth = min(s.rows, k0), min(s.columns, blocks), min(s.depth, reduced)
-    x_here, parts = place.x_on_chip, ceil_div(reduced, depth)
+    x_here, parts = context.x_on_chip, ceil_div(reduced, depth)
 
     def tiles() -> Iterator[PipelineTile]:
         for start in range(0, k0, rows):
@@ -249,7 +253,7 @@ def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, place: LayerContext)
                     )
                     last = part + depth >= reduced
                     results = float(min(rows, k0 - start) * k1 * (1 if layer.lanes else wide)) * last
-                    store = 0.0 if place.y_on_chip else results
+                    store = 0.0 if context.y_on_chip else results
                     yield PipelineTile(
                         loads,
                         0.0,
@@ -264,25 +268,25 @@ def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, place: LayerContext)
 
 #: First index and number of indices of a dimension.
 _Span = tuple[int, int]
-#: Coordinates of FUSE are 17 bits wide, and strides of them 12 (docs/machine.md).
-_FAR, _REDUCE_STEP = 0xFFFF, 0x7FF
+#: Maximum coordinate and stride of FUSE, whose fields have 17 and 12 bits (docs/machine.md).
+_MAX_COORDINATE, _MAX_STRIDE = 0xFFFF, 0x7FF
 
 
 class ReduceSteps:
-    """Steps of a reduction; a tile consists of some outer kept indices and some blocks of kept channels."""
+    """Code generator of a reduction; a tile has some outer kept indices and some blocks of kept channels."""
 
     def __init__(self, context: CodegenContext, layer: ReduceLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
         schedule, n = context.schedule, self.n
-        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         self.k0, self.r0, self.k1, self.r1, self.c = layer.dims
         blocks = ceil_div(self.c, n)
         # A reduction is split into pieces by rows if there are several, otherwise by channels.
         self.by_rows = self.r0 > 1 or not layer.lanes
         self.depth = min(schedule.depth, self.r0 if self.by_rows else blocks)
         self.columns = min(schedule.columns, blocks) if not layer.lanes else blocks
-        far = _FAR // self.r0 if self.r0 <= _REDUCE_STEP else 1
-        self.rows = min(schedule.rows, self.k0, max(far, 1), _FAR // self.k1)
+        far = _MAX_COORDINATE // self.r0 if self.r0 <= _MAX_STRIDE else 1
+        self.rows = min(schedule.rows, self.k0, max(far, 1), _MAX_COORDINATE // self.k1)
         self.parts = ceil_div(self.r0 if self.by_rows else blocks, self.depth)
         width = min((self.columns if self.by_rows else self.depth) * n, self.c)
         rows = self.depth if self.by_rows else 1
@@ -296,11 +300,11 @@ class ReduceSteps:
         held = results * self.parts * (1 if layer.lanes else self.columns)
         self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", held, schedule.acc_buffers)
 
-    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         (k, ks), (r, rs), (c, width) = key  # type: ignore[misc]
         inner = self.k1 * self.r1
         row = inner * self.c
-        source = self.x.at().plus((k * self.r0 + r) * row + c)
+        source = self.x.address().plus((k * self.r0 + r) * row + c)
         if width < self.c:
             lines = {
                 "len": width,
@@ -315,10 +319,10 @@ class ReduceSteps:
             lines = {"len": rs * row, "y_count": ks, "dram_y": self.r0 * row, "dst_y": rs * row}
         else:
             lines = {"len": ks * rs * row}
-        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
     def steps(self) -> list[TileStep]:
-        """All tiles."""
+        """Generate all tiles."""
         total = ceil_div(self.c, self.n)
         blocks = pieces(total, self.columns)
         return [
@@ -332,24 +336,24 @@ class ReduceSteps:
         first = 0 if self.layer.lanes else blocks[0] * self.n
         width = 1 if self.layer.lanes else min(blocks[1] * self.n, self.c - first)
         pitch = 1 if self.layer.lanes else self.c
-        target = self.y.at().plus(rows[0] * self.k1 * pitch + first)
+        target = self.y.address().plus(rows[0] * self.k1 * pitch + first)
         if not self.y.on_chip:
-            place, out_pitch = self.out.next(), width
+            address, out_pitch = self.out.next(), width
         else:
-            place, out_pitch = target, pitch
-        out = self._reduced(rows, blocks, place, out_pitch)
+            address, out_pitch = target, pitch
+        out = self._reduced(rows, blocks, address, out_pitch)
         if not self.y.on_chip:
             count = rows[1] * self.k1
             lines = {"len": width, "y_count": count, "src_y": width, "dram_y": pitch}
             if width == pitch:
                 lines = {"len": width * count}
-            out[-1].stores.append(self.context.command(Unit.STORE, dram=target, src=place, **lines))
+            out[-1].stores.append(self.context.command(Unit.STORE, dram=target, src=address, **lines))
         return out
 
-    def _reduced(self, rows: _Span, blocks: _Span, place: BufferRef, pitch: int) -> list[TileStep]:
-        """Steps that compute a tile into the scratchpad, with a distance of `pitch` bytes between pixels."""
+    def _reduced(self, rows: _Span, blocks: _Span, address: BufferRef, pitch: int) -> list[TileStep]:
+        """Return the steps that compute a tile into the scratchpad, with `pitch` bytes between pixels."""
         out, parts = [], self.parts
-        acc = self.acc.next() if parts > 1 else place
+        acc = self.acc.next() if parts > 1 else address
         for number, (first, count) in enumerate(pieces(self.parts * self.depth, self.depth)):
             step = TileStep()
             r, c = (0, self.r0), (blocks[0], blocks[1])
@@ -360,20 +364,20 @@ class ReduceSteps:
             span = (c[0] * self.n, min(c[1] * self.n, self.c - c[0] * self.n))
             source = self._source(step, rows, r, span)
             if parts == 1:
-                fields = source | self._out(place, pitch, 1) | self._words(1, 1)
+                fields = source | self._out(address, pitch, 1) | self._words(1, 1)
             else:
                 fields = source | self._out(acc.plus(number), blocks[1] * parts, parts) | self._words(1, 0)
             step.fuse.append(self.context.command(Unit.FUSE, **fields))
             out.append(step)
         if parts > 1:
-            out[-1].fuse.append(self._last(acc, rows, blocks, place, pitch))
+            out[-1].fuse.append(self._last(acc, rows, blocks, address, pitch))
         return out
 
     def _source(self, step: TileStep, rows: _Span, r: _Span, c: _Span) -> dict[str, int | BufferRef]:
-        """FUSE fields of the walk over a part of the image, with the destinations of its dimensions."""
+        """Return the FUSE fields of the walk over a part of the image."""
         if self.x.on_chip:
             pixel, high = self.c, self.r0
-            base = self.x.at().plus((rows[0] * self.r0 + r[0]) * self.k1 * self.r1 * self.c + c[0])
+            base = self.x.address().plus((rows[0] * self.r0 + r[0]) * self.k1 * self.r1 * self.c + c[0])
         else:
             base, pixel, high = self.tiles.get((rows, r, c), step), c[1], r[1]
         blocks = ceil_div(c[1], self.n)
@@ -398,16 +402,16 @@ class ReduceSteps:
             "v_x": self.r1 if self.k1 > 1 else 1,
         }
 
-    def _out(self, place: BufferRef, pitch: int, block: int) -> dict[str, int | BufferRef]:
-        """Destination fields: `pitch` from pixel to pixel; in the accumulator `block` rows from block to block."""
+    def _out(self, address: BufferRef, pitch: int, block: int) -> dict[str, int | BufferRef]:
+        """Return the destination fields; pixels are `pitch` apart, and blocks `block` accumulator rows."""
         if self.layer.lanes:
             step = block if self.parts > 1 else 1
-            return {"d_base": place, "d_y": self.k1 * step, "d_n": step}
+            return {"d_base": address, "d_y": self.k1 * step, "d_n": step}
         step = self.n if self.parts == 1 else block
-        return {"d_base": place, "d_y": self.k1 * pitch, "d_x": pitch, "d_n": step}
+        return {"d_base": address, "d_y": self.k1 * pitch, "d_x": pitch, "d_n": step}
 
     def _words(self, image: int, last: int) -> dict[str, int | BufferRef]:
-        """Fuse words of a pass over the image or over the accumulator; the last pass computes the results."""
+        """Return the fuse words of a pass over the image or the accumulator; the last pass computes the results."""
         layer, lanes = self.layer, self.layer.lanes
         tail = FUSE_DIMS.index("wx" if lanes else "n")
         if not image and lanes:
@@ -428,8 +432,8 @@ class ReduceSteps:
             out["zp_ab"] = halves_word(layer.x_zp, 0)
         return out | (layer.fields if last else {})
 
-    def _last(self, acc: BufferRef, rows: _Span, blocks: _Span, place: BufferRef, pitch: int) -> Command:
-        """The pass over the pieces in the accumulator."""
+    def _last(self, acc: BufferRef, rows: _Span, blocks: _Span, address: BufferRef, pitch: int) -> Command:
+        """Return the command that reduces the pieces in the accumulator."""
         count = rows[1] * self.k1
         fields: dict[str, int | BufferRef] = {
             "a_base": acc,
@@ -438,7 +442,7 @@ class ReduceSteps:
             "v_wx": 1,
             "y_count": count,
             "u_y": 1,
-            "d_base": place,
+            "d_base": address,
         }
         if self.layer.lanes:
             fields |= {"a_u": self.parts, "d_y": 1, "lanes": 1}
@@ -456,7 +460,7 @@ class ReduceSteps:
 
 
 def reduce_steps(context: CodegenContext, layer: ReduceLayer) -> list[TileStep]:
-    """The steps of a reduction."""
+    """Generate the steps of a reduction."""
     return ReduceSteps(context, layer).steps()
 
 
@@ -474,10 +478,10 @@ KIND = LayerKind(
 )
 
 #: Maximum number of sums that are checked, starting from the smallest.
-_TRIED = 1 << 20
+_MAX_CHECKED_SUMS = 1 << 20
 #: Maximum change of a zero point, and number of pairs of zero points that are tried.
 _MAX_ZERO_CHANGE, _PAIRS = 256, 8
-#: Changes of the multiplier that are tried, which turn products very close to a tie into ties, or the reverse.
+#: Changes of the multiplier to try, which turn products very close to a tie into ties or vice versa.
 _NUDGES = (0, *(sign << bit for bit in range(9) for sign in (1, -1)))
 
 
@@ -493,11 +497,11 @@ class SumScale(NamedTuple):
 def float32_scale(
     x: Affine, y: Affine, dtype: str, count: int, divisor: int, limits: tuple[int, int]
 ) -> SumScale:
-    """The scale with which every sum is rounded as XNNPACK does it.
+    """Find the scale with which every sum is rounded like in XNNPACK.
 
     XNNPACK adds the zero point before rounding, FUSE after it. With an odd zero point, FUSE would therefore round ties
-    in the other direction. As a remedy, each element is increased so that the scaled sum grows by an odd number, by
-    which the second zero point is decreased. Ties that float32 rounding creates or removes can be reproduced by
+    in the other direction. Therefore, each element is increased so that the scaled sum grows by an odd number, and the
+    output's zero point is decreased by that number. Ties that float32 rounding creates or removes can be reproduced by
     changing the last bits of the multiplier.
 
     Parameters
@@ -518,8 +522,8 @@ def float32_scale(
     UnsupportedLoweringError
         No exact scale was found.
     """
-    least = np.iinfo(dtype).min * count
-    sums = np.arange(least, least + min(255 * count + 1, _TRIED))
+    lowest = np.iinfo(dtype).min * count
+    sums = np.arange(lowest, lowest + min(255 * count + 1, _MAX_CHECKED_SUMS))
     ratio = np.float32(x.scale) / np.float32(y.scale) * np.float32(1 / divisor)
     zero = np.float32(y.zero_point) - np.float32(count * x.zero_point) * ratio
     wanted = np.clip(np.rint(sums.astype(np.float32) * ratio + zero).astype(np.int64), *limits)
@@ -529,11 +533,11 @@ def float32_scale(
             found = SumScale(min(max(mult + nudge, 0), (1 << 31) - 1), exponent, x_zero, y_zero)
             if np.array_equal(np.clip(_in_fuse(sums, count, found), *limits), wanted):
                 return found
-    raise UnsupportedLoweringError("float32 rounds some of the sums as no multiplier does")
+    raise UnsupportedLoweringError("no multiplier reproduces the float32 rounding of some sums")
 
 
 def _zero_points(x: Affine, y: Affine, change: float) -> Iterator[tuple[int, int]]:
-    """Pairs of zero points that mean the same; `change` is that of a result when every element is one greater."""
+    """Yield equivalent pairs of zero points; `change` is that of a result if every element increases by one."""
     for more in range(_MAX_ZERO_CHANGE):
         less = round(more * change)
         if abs(more * change - less) <= less / (1 << 22):

@@ -21,8 +21,9 @@ from compiler.layers.base import Layer
 from compiler.layers.conv import kind as conv
 from compiler.layers.layer_kind import LayerKind, Lowering
 
-#: All layer kinds. A kind's index here is its number in the features of the performance model, and the language model's
-#: vocabulary has their words in this order: `hpm/n16.hpm` and `llm/model.safetensors` depend on both. Append new kinds.
+#: All layer kinds. The index of a kind in this tuple is its number in the features of the cost model, and the language
+#: model's vocabulary has the kinds' words in this order; `cost/learned/n16.hpm` and `llm/model/model.safetensors`
+#: depend on this. Append new kinds at the end.
 LAYER_KINDS: tuple[LayerKind, ...] = (
     conv.KIND,
     depthwise.KIND,
@@ -51,10 +52,10 @@ _NUMBERS = {kind.layer: number for number, kind in enumerate(LAYER_KINDS)}
 
 
 def kind_of(layer: Layer) -> LayerKind:
-    """Kind of a layer."""
+    """Return the kind of a layer."""
     return _BY_CLASS[type(layer)]
 
 
 def kind_number(layer: Layer) -> int:
-    """Index of a layer's kind in `LAYER_KINDS`, its number in the features of the performance model."""
+    """Return the index of a layer's kind in `LAYER_KINDS`, which is its number in the cost model's features."""
     return _NUMBERS[type(layer)]

@@ -12,7 +12,7 @@ from compiler.layers.base import Layer
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.tile_pipeline import RECIPROCAL_CYCLES, TilePipeline, row_tile_model
-from compiler.layers.tiling_context import TILE, LayerContext, TilingContext, Tilings, check_row
+from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings, check_row
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
@@ -45,7 +45,7 @@ _MIN_SCALE = 2.0**-16
 
 
 def lower_softmax(low: LoweringContext) -> Layer:
-    """Layer of a softmax along the last axis."""
+    """Lower a softmax along the last axis."""
     a, x = low.anchor.attributes, low.x
     if a["axis"] != len(x.shape) - 1:
         raise UnsupportedLoweringError("softmax is along the last dimension only")
@@ -64,7 +64,7 @@ def lower_softmax(low: LoweringContext) -> Layer:
 
 
 def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
-    """Tilings of a softmax that fit."""
+    """Yield the tilings of a softmax that fit."""
     n, x = context.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     check_row(context, layer, x.c, blocks + 1)
@@ -76,55 +76,59 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
             continue
         tiles = ceil_div(total, rows)
         yield (
-            total * blocks * 5 + tiles * 5 * TILE + rows * blocks,
+            total * blocks * 5 + tiles * 5 * TILE_CYCLES + rows * blocks,
             LayerSchedule(rows=rows, on_chip=context.y_on_chip),
         )
 
 
-def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a softmax."""
-    blocks = ceil_div(layer.shapes[layer.x].c, place.config.n)
-    return row_tile_model(layer, s, place, 5, 7 * blocks + max(blocks, RECIPROCAL_CYCLES), 2)
+def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a softmax."""
+    blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
+    return row_tile_model(layer, s, context, 5, 7 * blocks + max(blocks, RECIPROCAL_CYCLES), 2)
 
 
 _LOW_BITS = 15
 
 
 class SoftmaxSteps:
-    """The steps of a softmax over the last dimension."""
+    """Code generator of a softmax over the last dimension; a tile consists of some rows."""
 
     def __init__(self, context: CodegenContext, layer: SoftmaxLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
-        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         self.total, self.cols = self.x.h * self.x.w, self.x.c
         self.blocks = ceil_div(self.cols, self.n)
         self.rows = min(context.schedule.rows, self.total)
         name, schedule = layer.name, context.schedule
         row = self.blocks * self.n
         if not self.x.on_chip:
-            ring = CircularBuffer(
+            buffer = CircularBuffer(
                 BufferMemory.SP, f"{name}.x", self.rows * self.cols + self.n, schedule.x_buffers
             )
-            self.tiles = TileBuffers(ring, self._load)
+            self.tiles = TileBuffers(buffer, self._load)
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", self.rows * self.cols, schedule.y_buffers)
         self.low = BufferRotation(BufferMemory.SP, f"{name}.low", self.rows * row * 2, 1)
         self.stats = BufferRotation(BufferMemory.ACC, f"{name}.rows", self.rows, 1)
         self.exps = BufferRotation(BufferMemory.ACC, f"{name}.exp", self.rows * self.blocks, 1)
         self.tables = Tables(context, name, softmax_tables(layer.scale, self.cols))
 
-    def _load(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, rows = key  # type: ignore[misc]
-        source = self.x.at().plus(start * self.cols)
-        return [self.context.command(Unit.LOAD, dram=source, dst=place, len=rows * self.cols)]
+        source = self.x.address().plus(start * self.cols)
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, len=rows * self.cols)]
 
     def steps(self) -> list[TileStep]:
-        """All tiles."""
+        """Generate all tiles."""
         return [self._tile(start, rows) for start, rows in pieces(self.total, self.rows)]
 
     def _tile(self, start: int, rows: int) -> TileStep:
         step = TileStep()
-        x = self.x.at().plus(start * self.cols) if self.x.on_chip else self.tiles.get((start, rows), step)
-        y = self.y.at().plus(start * self.cols) if self.y.on_chip else self.out.next()
+        x = (
+            self.x.address().plus(start * self.cols)
+            if self.x.on_chip
+            else self.tiles.get((start, rows), step)
+        )
+        y = self.y.address().plus(start * self.cols) if self.y.on_chip else self.out.next()
         low, stats, exps = self.low.next(), self.stats.next(), self.exps.next()
         n, blocks = self.n, self.blocks
         across = {"y_count": rows, "wx_count": blocks, "u_y": 1, "v_wx": 1}
@@ -195,12 +199,12 @@ class SoftmaxSteps:
         ):
             step.fuse.append(self.context.command(Unit.FUSE, **(tail | fields)))
         if not self.y.on_chip:
-            target = self.y.at().plus(start * self.cols)
+            target = self.y.address().plus(start * self.cols)
             step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, len=rows * self.cols))
         return step
 
     def _reciprocals(self, rows: int, exps: BufferRef, stats: BufferRef) -> list[dict[str, int | BufferRef]]:
-        """The passes that make the reciprocal of each row's sum, in steps of the result."""
+        """Return the passes that compute the reciprocal of each row's sum, in units of the result's scale."""
         bits = math.ceil(math.log2(self.layer.step))
         part = self.layer.step / 2.0**bits
         tail = FUSE_DIMS.index("wx")
@@ -222,7 +226,7 @@ class SoftmaxSteps:
 
 
 def softmax_steps(context: CodegenContext, layer: SoftmaxLayer) -> list[TileStep]:
-    """The steps of a softmax."""
+    """Generate the steps of a softmax."""
     return SoftmaxSteps(context, layer).steps()
 
 

@@ -1,4 +1,4 @@
-"""Strided copies: regular walks over two tensors, and the LOAD and STORE commands that carry them out."""
+"""Strided copies: regular walks over two tensors, and the LOAD and STORE commands that execute them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ Dim = tuple[int, int, int]
 @identity("Walk", "dims", "x", "y")
 @dataclass(frozen=True)
 class Walk:
-    """Strided walk over a source and a destination at once.
+    """Strided walk over a source and a destination simultaneously.
 
     Parameters
     ----------
     dims : tuple of (int, int, int)
-        Number of steps, distance in the source, distance in the destination, in elements or bytes. No two steps write
-        the same element.
+        Number of steps, and distance in the source and in the destination, in elements or bytes. No two steps write the
+        same element.
     x, y : int
         Offset of the first element in the source and in the destination.
     """
@@ -43,12 +43,12 @@ class Walk:
         return total
 
     def ordered(self) -> "Walk":
-        """The same without dimensions of one step, in the destination's order."""
+        """Return the walk without dimensions of one step, in the destination's order."""
         dims = sorted((dim for dim in self.dims if dim[0] > 1), key=lambda dim: -dim[2])
         return Walk(tuple(dims), self.x, self.y)
 
     def merged(self) -> "Walk":
-        """The same with as few dimensions as possible, in the destination's order."""
+        """Return the walk with as few dimensions as possible, in the destination's order."""
         out: list[Dim] = []
         for size, x, y in self.ordered().dims:
             if out and out[-1][1:] == (size * x, size * y):
@@ -57,13 +57,14 @@ class Walk:
                 out.append((size, x, y))
         return Walk(tuple(out), self.x, self.y)
 
-    def at(self, x: int, y: int) -> "Walk":
-        """The same walk with both offsets moved."""
+    def shifted(self, x: int, y: int) -> "Walk":
+        """Return the walk with both offsets increased by the given distances."""
         return Walk(self.dims, self.x + x, self.y + y)
 
     def blocks(self, index: int, size: int) -> Iterator["Walk"]:
-        """Split a dimension into blocks: a walk over the full blocks, and one over the remainder; the blocks
-        are the first dimension, a block is the last.
+        """Split a dimension into a walk over full blocks and one over the remainder.
+
+        The first dimension of each walk is over the blocks, the last one over the elements of a block.
         """
         total, x, y = self.dims[index]
         others = self.dims[:index] + self.dims[index + 1 :]
@@ -71,10 +72,10 @@ class Walk:
         if whole:
             yield Walk(((whole, size * x, size * y), *others, (size, x, y)), self.x, self.y)
         if rest:
-            yield Walk((*others, (rest, x, y)), self.x, self.y).at(whole * size * x, whole * size * y)
+            yield Walk((*others, (rest, x, y)), self.x, self.y).shifted(whole * size * x, whole * size * y)
 
     def pieces(self, most: int) -> Iterator["Walk"]:
-        """Pieces of at most `most` elements; outer dimensions are split first."""
+        """Yield pieces of at most `most` elements; outer dimensions are split first."""
         sizes, room = [], max(most, 1)
         for total, _, _ in reversed(self.dims):
             parts = -(-total // min(total, room))
@@ -88,12 +89,12 @@ class Walk:
         for piece in product(*cuts):
             dims = tuple((count, x, y) for (_, count), (_, x, y) in zip(piece, self.dims, strict=True))
             starts = [(start, x, y) for (start, _), (_, x, y) in zip(piece, self.dims, strict=True)]
-            yield Walk(dims, self.x, self.y).at(
+            yield Walk(dims, self.x, self.y).shifted(
                 sum(s * x for s, x, _ in starts), sum(s * y for s, _, y in starts)
             )
 
     def packed(self) -> tuple["Walk", "Walk"]:
-        """Two walks through a contiguous intermediate buffer in the destination's order: into it, and out of it."""
+        """Return the walks into and out of a contiguous intermediate buffer in the order of the destination."""
         into: list[Dim] = []
         out: list[Dim] = []
         pitch = 1
@@ -140,7 +141,7 @@ class Copy:
     rescale : Rescale or None
         Conversion of each element; None: elements are copied unchanged.
     fill : int
-        Byte that fills the destination if there is no source.
+        Byte with which the destination is filled if the source is None.
     """
 
     source: str | None
@@ -159,7 +160,7 @@ class Stretch:
 
 
 def runs(indices: Sequence[int]) -> list[Stretch]:
-    """Regular stretches that a list of indices consists of."""
+    """Split a list of indices into stretches of equidistant indices."""
     out, at = [], 0
     while at < len(indices):
         step = indices[at + 1] - indices[at] if at + 1 < len(indices) else 0
@@ -172,7 +173,7 @@ def runs(indices: Sequence[int]) -> list[Stretch]:
 
 
 def stretches(indices: Sequence[int]) -> list[Stretch]:
-    """The same in as few stretches as periods allow: 0 0 1 1 2 2 is one of two dimensions."""
+    """Split a list of indices into few stretches by periodicity; 0 0 1 1 2 2 is one stretch of two dimensions."""
     best, total = runs(indices), len(indices)
     for period in (p for p in range(1, min(total // 2, 64) + 1) if total % p == 0):
         step = indices[period] - indices[0]
@@ -191,7 +192,7 @@ _PART = 0x8000
 
 
 def transposable(walk: Walk) -> tuple[int, int] | None:
-    """The dimensions along which source and destination follow one another, if they are two different ones."""
+    """Return the dimension contiguous in the source and that in the destination; None unless both exist and differ."""
     (source,) = [i for i, (_, x, _) in enumerate(walk.dims) if x == 1][:1] or [None]
     (target,) = [i for i, (_, _, y) in enumerate(walk.dims) if y == 1][:1] or [None]
     if source is None or target is None or source == target:
@@ -200,7 +201,7 @@ def transposable(walk: Walk) -> tuple[int, int] | None:
 
 
 def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
-    """Walks over blocks of at most n x n; the last two dimensions are a block's lines and the elements of a line."""
+    """Split a walk into blocks of at most n x n; the last two dimensions are those of a block, by lines."""
     both = transposable(walk)
     assert both is not None
     along, across = both
@@ -209,7 +210,7 @@ def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
         shift = len(others) - len(walk.dims) + 1 - (across > along)
         for lines in Walk(others, columns.x, columns.y).blocks(across + shift, n):
             rest = lines.dims[:-1]
-            if len(lines.dims) > len(others):  # blocks of lines follow one another in the destination
+            if len(lines.dims) > len(others):  # blocks of lines are consecutive in the destination
                 rest = (*rest[1:], rest[0])
             yield Walk((*rest, lines.dims[-1], line), lines.x, lines.y)
 
@@ -226,84 +227,84 @@ class StridedCopy:
     def __init__(self, context: CodegenContext):
         self.context, self.n = context, context.config.n
 
-    def load(self, walk: Walk, source: BufferRef, place: BufferRef, size: int) -> Iterator[Command]:
-        """From DRAM to the scratchpad; elements of `size` bytes."""
+    def load(self, walk: Walk, source: BufferRef, address: BufferRef, size: int) -> Iterator[Command]:
+        """Yield LOAD commands from DRAM to the scratchpad, for elements of `size` bytes."""
         walk = walk.merged()
         if size == 1 and transposable(walk):
-            yield from self._transposed(walk, source, place)
+            yield from self._transposed(walk, source, address)
             return
         for fields, x, y in self._lines(walk, size, "dram", "dst"):
-            yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields)
+            yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=address.plus(y), **fields)
 
-    def fill(self, walk: Walk, value: int, place: BufferRef, size: int) -> Iterator[Command]:
-        """Fill the destination of a walk in the scratchpad with a byte."""
+    def fill(self, walk: Walk, value: int, address: BufferRef, size: int) -> Iterator[Command]:
+        """Yield LOAD commands that fill the destination of a walk in the scratchpad with a byte."""
         flat = Walk(tuple((count, y, y) for count, _, y in walk.dims), walk.y, walk.y)
         word = LOAD_WORD.pack(fill=1, fill_value=value)
         for fields, _, y in self._lines(flat.merged(), size, "dram", "dst"):
             kept = {name: number for name, number in fields.items() if not name.startswith("dram")}
-            yield self.context.command(Unit.LOAD, word=word, dram=0, dst=place.plus(y), **kept)
+            yield self.context.command(Unit.LOAD, word=word, dram=0, dst=address.plus(y), **kept)
 
-    def store(self, walk: Walk, source: BufferRef, place: BufferRef, size: int) -> Iterator[Command]:
-        """From the scratchpad to DRAM."""
+    def store(self, walk: Walk, source: BufferRef, address: BufferRef, size: int) -> Iterator[Command]:
+        """Yield STORE commands from the scratchpad to DRAM, for elements of `size` bytes."""
         for fields, x, y in self._lines(walk.merged(), size, "src", "dram"):
-            yield self.context.command(Unit.STORE, src=source.plus(x), dram=place.plus(y), **fields)
+            yield self.context.command(Unit.STORE, src=source.plus(x), dram=address.plus(y), **fields)
 
     def _lines(self, walk: Walk, size: int, x: str, y: str) -> Iterator[tuple[dict[str, int], int, int]]:
-        """Fields of commands, with the offsets of each in source and destination."""
+        """Yield the fields of commands, with their offsets in source and destination."""
         dims, length = list(walk.dims), size
         if dims and dims[-1][1:] == (size, size):
             length = dims.pop()[0] * size
         for part in _bounded(Walk(tuple(dims), walk.x, walk.y)):
-            inner, starts = _spread(part, 2)
+            inner, starts = _command_dims(part, 2)
             fields = {"len": length}
             for axis, (count, x_step, y_step) in zip("yz", inner, strict=False):
                 fields |= {f"{axis}_count": count, f"{x}_{axis}": x_step, f"{y}_{axis}": y_step}
             for x_start, y_start in starts:
                 yield fields, x_start, y_start
 
-    def _transposed(self, walk: Walk, source: BufferRef, place: BufferRef) -> Iterator[Command]:
-        """Lines of the source become columns of the destination."""
+    def _transposed(self, walk: Walk, source: BufferRef, address: BufferRef) -> Iterator[Command]:
+        """Yield LOAD commands that transpose lines of the source to columns of the destination."""
         word = LOAD_WORD.pack(transpose=1)
         for blocks in in_blocks(walk, self.n):
             *rest, (count, line, _), (length, _, column) = blocks.dims
             fields = {"word": word, "len": length, "y_count": count, "dram_y": line, "dst_y": column}
             for part in _bounded(Walk(tuple(rest), blocks.x, blocks.y)):
-                planes, starts = _spread(part, 1)
+                planes, starts = _command_dims(part, 1)
                 for planes_count, x, y in planes:
                     fields |= {"z_count": planes_count, "dram_z": x, "dst_z": y}
                 for x, y in starts:
-                    yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields)
+                    yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=address.plus(y), **fields)
 
     def fuse(
         self,
         walk: Walk,
         source: BufferRef,
-        place: BufferRef,
+        address: BufferRef,
         dtypes: tuple[Dtype, Dtype],
         rescale: Rescale | None,
     ) -> Iterator[Command]:
-        """Copy within the scratchpad with FUSE, optionally rescaled."""
+        """Yield FUSE commands that copy within the scratchpad, optionally with a conversion."""
         walk, sizes = walk.merged(), [DTYPE_BYTES[dtype] for dtype in dtypes]
         dims, length = list(walk.dims), 1
         if dims and dims[-1][1:] == tuple(sizes):
             length = dims.pop()[0]
         for start in range(0, length, _PART * self.n):
             count = min(_PART * self.n, length - start)
-            rest = Walk(tuple(dims), walk.x, walk.y).at(start * sizes[0], start * sizes[1])
+            rest = Walk(tuple(dims), walk.x, walk.y).shifted(start * sizes[0], start * sizes[1])
             for part in _bounded(rest):
-                yield from self._rows(part, count, source, place, dtypes, rescale)
+                yield from self._rows(part, count, source, address, dtypes, rescale)
 
     def _rows(
         self,
         walk: Walk,
         length: int,
         source: BufferRef,
-        place: BufferRef,
+        address: BufferRef,
         dtypes: tuple[Dtype, Dtype],
         rescale: Rescale | None,
     ) -> Iterator[Command]:
         n, rows = self.n, ceil_div(length, self.n)
-        inner, starts = _spread(walk, 3 if rows == 1 else 2)
+        inner, starts = _command_dims(walk, 3 if rows == 1 else 2)
         fields, tail = _rescaled(dtypes, rescale), 7
         if rows == 1:
             fields["lanes"] = length % n
@@ -316,12 +317,12 @@ class StridedCopy:
         stage = FUSE_STAGE.pack(d_dst=1, d_dtype=dtypes[1], tail_dim=tail)
         for x, y in starts:
             yield self.context.command(
-                Unit.FUSE, stage=stage, a_base=source.plus(x), d_base=place.plus(y), **fields
+                Unit.FUSE, stage=stage, a_base=source.plus(x), d_base=address.plus(y), **fields
             )
 
 
 def _rescaled(dtypes: tuple[Dtype, Dtype], rescale: Rescale | None) -> dict[str, int]:
-    """Fields of FUSE that convert the elements."""
+    """Return the FUSE fields that convert the elements."""
     if rescale is None:
         return {"src": FUSE_SRC.pack(a_src=1, a_dtype=dtypes[0])}
     return {
@@ -334,7 +335,7 @@ def _rescaled(dtypes: tuple[Dtype, Dtype], rescale: Rescale | None) -> dict[str,
 
 
 def _bounded(walk: Walk) -> Iterator[Walk]:
-    """Split a walk so that its dimensions do not exceed a command's limits."""
+    """Split a walk so that no dimension exceeds the limit of a command."""
     for index, (size, _, _) in enumerate(walk.dims):
         if size > _MAX_COUNT:
             for part in walk.blocks(index, _PART):
@@ -343,8 +344,8 @@ def _bounded(walk: Walk) -> Iterator[Walk]:
     yield walk
 
 
-def _spread(walk: Walk, most: int) -> tuple[list[Dim], list[tuple[int, int]]]:
-    """The longest dimensions for a command, innermost first, and the start offsets of the commands for the others."""
+def _command_dims(walk: Walk, most: int) -> tuple[list[Dim], list[tuple[int, int]]]:
+    """Return the `most` longest dimensions, innermost first, and the command offsets for the other dimensions."""
     chosen = sorted(range(len(walk.dims)), key=lambda i: -walk.dims[i][0])[:most]
     inner = [walk.dims[i] for i in sorted(chosen, reverse=True)]
     outer: Sequence[Dim] = [dim for i, dim in enumerate(walk.dims) if i not in chosen]

@@ -1,4 +1,4 @@
-"""Tile pipeline model: simulates the tiles of a scheduled layer passing through the units, limited by its buffers."""
+"""Tile pipeline model: simulates how the tiles of a scheduled layer pass through the units, limited by its buffers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
 from hw.isa.enums import DTYPE_BYTES
 
-#: Number of tiles that are simulated; the rate of the second half of them is extrapolated to all others.
+#: Number of tiles that are simulated; the rate of the second half is extrapolated to the remaining tiles.
 _SIMULATED_TILES = 32
 # The following constants were fitted to measured cycles of single operators on the RTL (n16).
-#: Cycles of the sequencer for a command that units do not hide.
+#: Sequencer cycles per command that do not overlap with the units.
 _COMMAND = 2
-#: Cycles of a unit until its first result, of a load in addition to latency and bytes, and of a store response.
+#: Cycles until a unit's first result, of a load in addition to latency and transfer, and until a store response.
 _FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
 #: Cycles from a doorbell to the first command, and from the last byte to the interrupt.
 _BEGIN, _END = 64, 60
-#: Rings of constants, which need not wait for the layer before.
+#: Names of buffers of constants, whose loads need not wait for the previous layer.
 _CONSTANT = frozenset("wpt")
 
 
@@ -30,12 +30,13 @@ class PipelineTile(NamedTuple):
 
     Parameters
     ----------
-    loads : tuple of (ring, key, beats)
-        Pieces it needs in the scratchpad or the parameter slots; those with a key that is there still cost nothing.
+    loads : tuple of (buffer, key, beats)
+        Pieces that the tile needs in the scratchpad or the parameter slots; a piece whose key is still loaded is not
+        loaded again.
     array, fuse, store : float
-        Cycles of MATRIX and FUSE, beats of STORE; no FUSE: its sums stay for the next tile.
+        Cycles of MATRIX and FUSE, and beats of STORE; if the FUSE cycles are 0, the sums are kept for the next tile.
     commands : int
-        Number of commands, without the loads.
+        Number of commands other than loads.
     """
 
     loads: tuple[tuple[str, object, float], ...]
@@ -47,7 +48,7 @@ class PipelineTile(NamedTuple):
 
 @dataclass(frozen=True)
 class TilePipeline:
-    """Tiles of a layer.
+    """Tiles of a layer, and the depths of its buffers.
 
     Parameters
     ----------
@@ -55,33 +56,33 @@ class TilePipeline:
         Tiles in order of execution.
     count : int
         Number of tiles.
-    rings : dict
-        Capacity of each ring, in pieces.
+    buffers : dict
+        Capacity of each buffer in pieces, by name.
     sums, results : int
         Number of buffers for tiles of sums and of results.
     """
 
     tiles: Iterable[PipelineTile]
     count: int
-    rings: dict[str, int] = field(default_factory=dict)
+    buffers: dict[str, int] = field(default_factory=dict)
     sums: int = 2
     results: int = 2
 
 
 def lines(count: int, width: int, pitch: int, n: int) -> float:
-    """Bus beats for `count` lines of `width` bytes at a distance of `pitch` bytes."""
+    """Return the bus beats for `count` lines of `width` bytes at a distance of `pitch` bytes."""
     if width == pitch:
         return -(-count * width // n)
-    step = gcd(pitch, n)  # lines begin at all multiples of it in a beat, each as often
+    step = gcd(pitch, n)  # lines begin equally often at each multiple of `step` within a beat
     return count * (-(-width // step) * step + n - step) / n
 
 
 class PipelineTiming(NamedTuple):
-    """Cycles of a layer, by estimate.
+    """Estimated cycles of a layer.
 
-    `total`: all; `start`: until the first tile is computed; `tail`: after the last tile of the array; `array`, `fuse`,
-    `load`, `store`: of the units without stalls. `commands`: their number. `lead`: time before the end at which LOAD
-    becomes idle.
+    `total`: all cycles; `start`: until the first tile is computed; `tail`: after the last tile of the array; `array`,
+    `fuse`, `load`, `store`: busy cycles of the units; `commands`: number of commands; `lead`: cycles before the end at
+    which LOAD becomes idle.
     """
 
     total: float
@@ -105,14 +106,14 @@ def simulate_pipeline(
     pipeline : TilePipeline
         Tiles of the layer and the depths of its buffers.
     beat, latency : float
-        Cycles of the bus for N bytes, and latency of the first of them.
+        Bus cycles for N bytes, and latency of the first byte.
     before : float or None
-        Cycles before the start of the layer at which LOAD is idle and may load its constants; None: there is no
+        Cycles before the start of the layer at which LOAD becomes idle and may load its constants; None if there is no
         previous layer.
     last : bool
-        The layer is the last one of the program.
+        True if the layer is the last one of the program.
     """
-    rings: dict[str, dict[object, list[float]]] = {name: {} for name in pipeline.rings}
+    buffers: dict[str, dict[object, list[float]]] = {name: {} for name in pipeline.buffers}
     drained, stored = [0.0] * max(pipeline.sums, 1), [0.0] * max(pipeline.results, 1)
     issue = array = fuse = out = 0.0
     bus = early = -(before or 0.0)
@@ -124,14 +125,14 @@ def simulate_pipeline(
     for tile in islice(pipeline.tiles, _SIMULATED_TILES):
         ready, used = 0.0, []
         for name, key, beats in tile.loads:
-            ring = rings[name]
-            entry = ring.get(key)
+            buffer = buffers[name]
+            entry = buffer.get(key)
             if entry is None:
-                free = ring.pop(next(iter(ring)))[1] if len(ring) >= pipeline.rings[name] else 0.0
+                free = buffer.pop(next(iter(buffer)))[1] if len(buffer) >= pipeline.buffers[name] else 0.0
                 issue += _COMMAND
                 begin = early if name in _CONSTANT and not free else max(free, issue)
                 bus = max(bus, begin) + beats * beat
-                entry = ring[key] = [bus + latency + _LOAD_OVERHEAD, 0.0]
+                entry = buffer[key] = [bus + latency + _LOAD_OVERHEAD, 0.0]
                 work[2] += beats * beat
                 work[4] += 1
             used.append(entry)
@@ -164,7 +165,7 @@ def simulate_pipeline(
             half, then = max(array, fuse, out), list(work)
     end = end_followed = max(array, fuse, out)
     tail = end - array if work[0] else 0.0
-    if pipeline.count > followed:  # as the last half of those that were followed
+    if pipeline.count > followed:  # extrapolate the second half of the simulated tiles
         times = (pipeline.count - followed) / (_SIMULATED_TILES / 2)
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
@@ -194,10 +195,10 @@ def even_tiles(
     commands: int,
     tables: int = 0,
 ) -> TilePipeline:
-    """Tile pipeline of tiles of `rows` out of `total` rows.
+    """Return the tile pipeline of `total` rows in tiles of `rows` rows.
 
-    `loads` gives the loads of a tile by first row and number of rows; `fuse` and `store` give the FUSE cycles and the
-    stored bytes by number of rows.
+    `loads` returns the loads of a tile, given its first row and number of rows; `fuse` and `store` return the FUSE
+    cycles and the stored bytes, given the number of rows.
     """
 
     def tiles() -> Iterator[PipelineTile]:
@@ -207,23 +208,23 @@ def even_tiles(
             out = store(count)
             yield PipelineTile((*loads(start, count), *more), 0.0, fuse(count), out, commands + (out > 0))
 
-    rings = {"x": s.x_buffers, "b": s.x_buffers, "t": max(tables, 1)}
-    return TilePipeline(tiles(), ceil_div(total, rows), rings, 1, s.y_buffers)
+    buffers = {"x": s.x_buffers, "b": s.x_buffers, "t": max(tables, 1)}
+    return TilePipeline(tiles(), ceil_div(total, rows), buffers, 1, s.y_buffers)
 
 
 def row_tile_model(
-    layer: Layer, s: LayerSchedule, place: LayerContext, passes: int, of_row: float, tables: int
+    layer: Layer, s: LayerSchedule, context: LayerContext, passes: int, of_row: float, tables: int
 ) -> TilePipeline:
-    """Tile model of a layer with `passes` passes over its input, of `of_row` cycles a row in all."""
-    n, x, y = place.config.n, layer.shapes[layer.x], layer.shapes[layer.y]
+    """Return the tile model of a layer with `passes` passes over its input, of `of_row` cycles per row in total."""
+    n, x, y = context.config.n, layer.shapes[layer.x], layer.shapes[layer.y]
     of_x, of_y = (image.c * DTYPE_BYTES[image.dtype] / n for image in (x, y))
     return even_tiles(
         s,
         x.h * x.w,
         min(s.rows, x.h * x.w),
-        lambda start, count: [] if place.x_on_chip else [("x", start, count * of_x)],
+        lambda start, count: [] if context.x_on_chip else [("x", start, count * of_x)],
         lambda count: count * of_row + passes * PASS_CYCLES,
-        lambda count: 0.0 if place.y_on_chip else count * of_y,
+        lambda count: 0.0 if context.y_on_chip else count * of_y,
         passes,
         tables,
     )

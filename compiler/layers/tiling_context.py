@@ -12,26 +12,26 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class LayerContext:
-    """Surroundings of a layer.
+    """Machine, tensor locations and neighbours of a layer, for its tile model.
 
     Parameters
     ----------
-    config, dram : MlaConfig, Dram
-        Configuration of the machine and timing of its memory.
+    config, dram : MlaConfig, DramTiming
+        Configuration of the machine and timing of its DRAM.
     x_on_chip, y_on_chip : bool
-        Its input, its output stay in the scratchpad.
+        True if the input, or the output, stays in the scratchpad.
     on_chip : callable
-        The same of any tensor by name.
+        Returns True if a tensor, given by name, stays in the scratchpad.
     before, after : float
-        Estimated cycles of the previous and the next layer; 0: there is none.
+        Estimated cycles of the previous and the next layer; 0 if absent.
     lead : float
         Cycles before the end of the previous layer at which LOAD becomes idle.
     kind_before, kind_after : int
-        Numbers of the kinds of the previous and the next layer; -1: there is none.
-    turns_before, turns_after : bool
-        The schedules of the previous and the next layer permit interleaving.
-    joined_after : bool
-        The next layer is part of this layer's program.
+        Indices of the kinds of the previous and the next layer in `LAYER_KINDS`; -1 if absent.
+    interleaved_before, interleaved_after : bool
+        True if the schedule of the previous, or the next, layer permits interleaving.
+    same_program_after : bool
+        True if the next layer is part of this layer's program.
     """
 
     config: MlaConfig
@@ -44,29 +44,29 @@ class LayerContext:
     lead: float = 0.0
     kind_before: int = -1
     kind_after: int = -1
-    turns_before: bool = False
-    turns_after: bool = False
-    joined_after: bool = False
+    interleaved_before: bool = False
+    interleaved_after: bool = False
+    same_program_after: bool = False
 
     @property
     def beat(self) -> float:
-        """Cycles of the bus for N bytes."""
+        """Bus cycles for N bytes."""
         return self.dram.beat(self.config.n)
 
 
 #: Steps by which weights are prefetched if memory permits; practically unlimited.
-PREFETCH = 256
+PREFETCH_STEPS = 256
 #: Cycles of the sequencer for the commands of a tile.
-TILE = 60
+TILE_CYCLES = 60
 #: Ratio of actual bus cycles to beats, due to read/write turnarounds, short lines and full buffers.
-CROWDED = 1.15
-#: Tiles of sums that are worth having room for.
-MOST_SUMS = 4
+BUS_OVERHEAD = 1.15
+#: Maximum number of accumulator buffers; more buffers give no further speedup.
+MAX_SUM_BUFFERS = 4
 
 #: Cycles of units and semaphores from the end of a load to the use of the tile and its release.
 _TILE_LATENCY = 60
 
-#: Pairs of estimated cycles and the schedule they are for.
+#: Pairs of estimated cycles and the corresponding schedule.
 Tilings = Iterator[tuple[float, LayerSchedule]]
 
 
@@ -83,17 +83,17 @@ class TilingContext:
     acc_rows : int
         Free rows of the accumulator.
     x_on_chip, y_on_chip : bool
-        The input, the output stays in the scratchpad.
+        True if the input, or the output, stays in the scratchpad.
     on_chip : callable
-        Returns for any tensor, by name, if it stays in the scratchpad.
-    beside : float
-        Cycles of the neighbours that are interleaved with the layer; those of one tile cannot be hidden.
-    taper : bool
-        The following layer waits for the last tile of this one.
+        Returns True if a tensor, given by name, stays in the scratchpad.
+    neighbour_cycles : float
+        Cycles of the neighbours that are interleaved with the layer; the cycles of one tile cannot be hidden.
+    split_last_tile : bool
+        True if the next layer waits for the last tile of this layer, which is therefore drained in parts.
     alone : bool
-        The layer is not interleaved with others.
+        True if the layer is not interleaved with others.
     first : bool
-        True if there is no previous layer.
+        True if the layer is the first one.
     dram : DramTiming
         Timing of the memory.
     """
@@ -104,8 +104,8 @@ class TilingContext:
     x_on_chip: bool
     y_on_chip: bool
     on_chip: Callable[[str], bool]
-    beside: float = 0
-    taper: bool = False
+    neighbour_cycles: float = 0
+    split_last_tile: bool = False
     alone: bool = True
     first: bool = False
     dram: DramTiming = DEFAULT_DRAM
@@ -122,29 +122,29 @@ class TilingContext:
 
 
 def input_rows(rows: int, stride: int, reach: int, height: int) -> int:
-    """Number of image rows that `rows` output rows depend on."""
+    """Return the number of image rows that `rows` output rows depend on."""
     return min(height, (rows - 1) * stride + reach)
 
 
 def images(layer: Layer) -> tuple[Image, Image]:
-    """Shapes of one image of the input and of the output of a layer."""
+    """Return the shapes of one image of the input and of the output of a layer."""
     x, y = layer.shapes[layer.x], layer.shapes[layer.y]
     if layer.batch == 1:
         return x, y
     return replace(x, h=x.h // layer.batch), replace(y, h=y.h // layer.batch)
 
 
-def slots_together(config: MlaConfig, blocks: int, columns: int) -> int:
-    """Number of parameter blocks per buffer: all if they fit a quarter of the slots, else those of one tile."""
+def param_blocks_per_buffer(config: MlaConfig, blocks: int, columns: int) -> int:
+    """Return the parameter blocks per buffer: all if they fit a quarter of the slots, otherwise those of a tile."""
     return blocks if blocks <= config.param_slots // 4 else columns
 
 
-def sums_together(context: TilingContext, sums: int) -> int:
-    """Number of accumulator buffers for tiles of sums: two, or as many as fit half of the accumulator.
+def sum_buffers(context: TilingContext, sums: int) -> int:
+    """Return the number of accumulator buffers for tiles of sums: two, or as many as fit half of the accumulator.
 
-    A tile is drained about a hundred cycles after it is complete, so two buffers are not enough for small tiles.
+    A tile is drained about a hundred cycles after it is complete, so that two buffers do not suffice for small tiles.
     """
-    return max(2, min(MOST_SUMS, context.acc_rows // 2 // sums))
+    return max(2, min(MAX_SUM_BUFFERS, context.acc_rows // 2 // sums))
 
 
 def check_row(context: "TilingContext", layer: Layer, elements: int, held: int) -> None:
@@ -153,7 +153,7 @@ def check_row(context: "TilingContext", layer: Layer, elements: int, held: int) 
     Raises
     ------
     InputError
-        They do.
+        The row needs more accumulator rows than the machine has.
     """
     if held > context.acc_rows:
         raise InputError(

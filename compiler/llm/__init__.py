@@ -1,1 +1,1 @@
-"""A small language model that writes schedules and micro-programs, and what surrounds it."""
+"""A small language model that writes schedules and micro-programs, with its training and evaluation."""

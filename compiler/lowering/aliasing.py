@@ -16,12 +16,12 @@ from compiler.layers.lowering_context import (
 from compiler.layers.move import concat_starts, strides_of
 from compiler.layers.registry import LOWERINGS
 
-#: Average pools with larger windows are sums over all pixels at once, which must be contiguous.
+#: Average pools with larger windows are computed as a sum over all pixels at once, which must be contiguous.
 _MAX_WINDOW = 255
 
 
 def find_parts(graph: Graph, groups: Sequence[Group]) -> dict[str, SubTensor]:
-    """Tensors that are written to, or read from, a part of another tensor, by name."""
+    """Return, by name, the tensors that are written to, or read from, a part of another tensor."""
     return _Finder(graph, groups).run()
 
 
@@ -58,7 +58,7 @@ class _Finder:
                 self._add(tensor, y, start * strides_of(y.shape)[axis])
 
     def _writable_in_place(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
-        """True if only this node reads a tensor, which has y's type and whose producer can write with strides."""
+        """Return True if a tensor has the type of y, only `node` reads it, and its producer can write with strides."""
         return (
             _writes_strided(self.producer_ops.get(tensor.name))
             and len(self.graph.consumers(tensor.name)) == 1

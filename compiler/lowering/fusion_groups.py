@@ -1,11 +1,10 @@
-"""Operator fusion: epilogues fused into layers, chains of functions as one lookup table, and nodes without a layer."""
+"""Operator fusion: epilogues fused into layers, chains of functions fused into lookup tables, nodes without a layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,15 +12,8 @@ from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
-from compiler.layers.lowering_context import (
-    _INNER,
-    EIGHT_BITS,
-    Group,
-    LoweringContext,
-    anchor_of,
-    image_of,
-    is_unary,
-)
+from compiler.layers.lookup_table import is_unary
+from compiler.layers.lowering_context import _INNER, EIGHT_BITS, Group, LoweringContext, anchor_of, image_of
 from compiler.layers.matmul import transposes_around
 from compiler.layers.move import concat, reshape
 from compiler.layers.registry import LOWERINGS
@@ -48,14 +40,14 @@ def _reshape(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
 
 
 def _slice(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
-    """A copy, unless the slice is read in place."""
+    """Lower a slice to a copy, or to no layer if it is read in place."""
     part = out.parts.get(low.y.name)
-    return [] if part and part.of == low.x.name else [LOWERINGS["slice"].lower(low)]
+    return [] if part and part.container == low.x.name else [LOWERINGS["slice"].lower(low)]
 
 
 def _concat(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
-    """A copy of the operands that are not written in place."""
-    in_place = {name for name, part in out.parts.items() if part.of == low.y.name}
+    """Lower a concatenation to a copy of the operands that are not written in place."""
+    in_place = {name for name, part in out.parts.items() if part.container == low.y.name}
     copies = concat(low, in_place)
     return [copies] if copies else []
 
@@ -67,14 +59,14 @@ IN_PLACE: dict[str, Callable[["LoweredNetwork", LoweringContext], list[Layer]]] 
     "concat": _concat,
 }
 
-#: Operators whose results pass through FUSE, so that others can be fused into their epilogue.
+#: Operators whose results pass through FUSE, so that other operators can be fused into their epilogue.
 ANCHORS = frozenset(op for op, lowering in LOWERINGS.items() if lowering.epilogue)
 
 
 def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Fused groups of an anchor and the operators its epilogue can execute: a clip, a table, an addition and a clip.
+    """Return fused groups of an anchor and the operators of its epilogue: a clip, a table, an addition and a clip.
 
-    A product of activations is also fused with the transposes around it.
+    A product of activations is also fused with the surrounding transposes.
     """
     taken: set[str] = set()
     out = []
@@ -115,7 +107,7 @@ def _is_clip(graph: Graph, node: Node) -> bool:
 
 
 def _is_sum(graph: Graph, node: Node) -> bool:
-    """True if a node adds two different activations of one shape and type."""
+    """Return True if a node adds two different activations of one shape and type."""
     if node.op != "add":
         return False
     a, b = graph.ins(node)
@@ -123,7 +115,7 @@ def _is_sum(graph: Graph, node: Node) -> bool:
 
 
 def refusal(graph: Graph, nodes: Group) -> str:
-    """Reason why nodes cannot be fused to one layer; empty if they can."""
+    """Return the reason why nodes cannot be fused to one layer; empty if they can."""
     if len(nodes) == 1:
         return ""
     anchor = anchor_of(nodes)
@@ -145,7 +137,7 @@ def refusal(graph: Graph, nodes: Group) -> str:
 
 
 def _refused_around(graph: Graph, product: Node, nodes: Group) -> str:
-    """`refusal` for a product of activations and the nodes around it."""
+    """Return the result of `refusal` for a product of activations and the surrounding nodes."""
     names, fusible = {node.name for node in nodes}, transposes_around(graph, product)
     for node in nodes:
         neighbours = [graph.producer(name) for name in node.inputs] + graph.consumers(graph.out(node).name)
@@ -156,12 +148,13 @@ def _refused_around(graph: Graph, product: Node, nodes: Group) -> str:
 
 
 def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
-    """All nodes in groups, in topological order; a node without a fusion is a group by itself.
+    """Group all nodes, in topological order; a node without a fusion is a group by itself.
 
     Raises
     ------
     InputError
-        A fusion names an unknown node, a node is in two fusions, nodes cannot be one layer, or groups form a cycle.
+        A fusion names an unknown node, a node is in two fusions, the nodes of a fusion cannot be one layer, or the
+        groups form a cycle.
     """
     belongs: dict[str, int] = {}
     groups: dict[int, list[Node]] = {}
@@ -178,6 +171,8 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
         if why := refusal(graph, tuple(nodes)):
             raise InputError(f"schedule: fusion of {nodes[0].name!r}: {why}")
     order = {number: i for i, number in enumerate(groups)}
+    import networkx as nx  # takes long to load
+
     view = nx.DiGraph()
     view.add_nodes_from(groups)
     for node in graph:
@@ -195,9 +190,9 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
 def chains_as_tables(graph: Graph, rounding: str) -> Graph:
     """Replace chains of functions between a dequantize and a quantize node by one lookup table each.
 
-    The operators of a chain are elementwise functions of one operand, possibly with scalar constants; intermediate
-    results have no other reader, and both ends have 8 bits and one scale. A single operator between conversions is left
-    as it is. A graph without chains is returned unchanged.
+    The operators of a chain are elementwise functions of one operand, possibly with scalar constants. Intermediate
+    results have no other reader, and both ends of the chain are 8-bit tensors with one scale. A single operator between
+    conversions is not replaced. A graph without chains is returned unchanged.
     """
     made, gone = dict[str, Node](), set[str]()
     for node in graph:
@@ -219,12 +214,12 @@ def chains_as_tables(graph: Graph, rounding: str) -> Graph:
 
 
 def _bodies(graph: Graph, inner: dict[str, Node], name: str) -> list[tuple[Graph, Graph]]:
-    """Pairs of the new and the old subgraphs of a node."""
+    """Return pairs of the new and the old subgraphs of a node."""
     return list(zip(inner[name].bodies, graph.nodes[name].bodies, strict=True))
 
 
 def _chain(graph: Graph, last: Node) -> list[Node]:
-    """Nodes of a chain from a dequantize node to the quantize node `last`; empty if there is no such chain."""
+    """Return the nodes of a chain from a dequantize node to the quantize node `last`; empty if there is no chain."""
     if last.op != "quantize" or not _bytes(graph.out(last)):
         return []
     chain = [last]
@@ -241,7 +236,7 @@ def _chain(graph: Graph, last: Node) -> list[Node]:
 
 
 def _dynamic_operand(graph: Graph, node: Node) -> Tensor | None:
-    """The only operand that is not constant, if it has the output's shape and the others are scalars; else None."""
+    """Return the only dynamic operand if it has the output's shape and all others are scalars; otherwise None."""
     inputs = graph.ins(node)
     dynamic = [tensor for tensor in inputs if not tensor.constant]
     scalars = all(tensor.elements == 1 for tensor in inputs if tensor.constant)
@@ -251,12 +246,12 @@ def _dynamic_operand(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _bytes(tensor: Tensor) -> bool:
-    """True if a tensor has 8-bit integers with one scale."""
+    """Return True if a tensor consists of 8-bit integers with one scale."""
     return tensor.dtype in EIGHT_BITS and tensor.quantization is not None and tensor.quantization.whole
 
 
 def _table(graph: Graph, chain: Sequence[Node], rounding: str) -> Node:
-    """A table node that replaces a chain; entry q & 255 of the table is the chain's result for q."""
+    """Return the table node that replaces a chain; entry q & 255 of the table is the chain's result for q."""
     (source,), out = graph.ins(chain[0]), graph.out(chain[-1])
     limits = np.iinfo(source.dtype)
     domain = np.arange(limits.min, limits.max + 1).astype(source.dtype)

@@ -7,13 +7,8 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.layer_kind import Types
-from compiler.layers.lowering_context import (
-    Group,
-    LoweringContext,
-    SubTensor,
-    UnsupportedLoweringError,
-    is_unary,
-)
+from compiler.layers.lookup_table import is_unary
+from compiler.layers.lowering_context import Group, LoweringContext, SubTensor, UnsupportedLoweringError
 from compiler.layers.registry import LOWERINGS
 from compiler.lowering.aliasing import find_parts
 from compiler.lowering.fusion_groups import IN_PLACE
@@ -31,7 +26,7 @@ def check_types(graph: Graph, node: Node) -> None:
     if lowering is None:
         raise UnsupportedLoweringError(f"{node.op} is not supported on the accelerator")
     operands, types = graph.ins(node), lowering.types
-    if is_unary(graph, node):  # constants of any type are part of its table
+    if is_unary(graph, node):  # its table includes constants of any type
         operands = [tensor for tensor in operands if not tensor.constant]
     last = len(types.operands) - 1
     for number, tensor in enumerate(operands):
@@ -51,18 +46,19 @@ _LAYOUT = ("transpose", "reshape")
 _FLOATS = ("float32", "float16")
 
 
-def interface(graph: Graph, host: Collection[str]) -> set[str]:
-    """Nodes among `host` that only convert, or change the layout of, float inputs and outputs of the graph."""
-    return _behind_inputs(graph, host) | _before_outputs(graph, host)
+def float_boundary(graph: Graph, host: Collection[str]) -> set[str]:
+    """Return the nodes in `host` that only convert, or change the layout of, float inputs and outputs of the graph."""
+    return _after_inputs(graph, host) | _before_outputs(graph, host)
 
 
-def handed_over(graph: Graph, host: Collection[str]) -> set[str]:
-    """Conversions at the model boundary that the accelerator could execute but that are left to the host.
+def boundary_conversions(graph: Graph, host: Collection[str]) -> set[str]:
+    """Return the conversions at the model boundary that the accelerator could execute, but the host executes.
 
-    Nodes in `host` are on the host already. None are returned if the accelerator would have nothing else to execute.
+    Nodes in `host` run on the host in any case. The result is empty if these conversions, and layout changes, are all
+    that the accelerator could execute.
     """
     device = {node.name: node.op for node in graph if node.name not in host}
-    found = interface(graph, [node.name for node in graph]) & device.keys()
+    found = float_boundary(graph, [node.name for node in graph]) & device.keys()
     return found if any(op not in _LAYOUT for name, op in device.items() if name not in found) else set()
 
 
@@ -70,7 +66,7 @@ def _is_float(graph: Graph, name: str) -> bool:
     return graph.tensors[name].dtype in _FLOATS
 
 
-def _behind_inputs(graph: Graph, host: Collection[str]) -> set[str]:
+def _after_inputs(graph: Graph, host: Collection[str]) -> set[str]:
     unconverted, found = {name for name in graph.inputs if _is_float(graph, name)}, set()
     for node in graph:
         widens = node.op == "dequantize" and _is_float(graph, node.inputs[0])
@@ -112,11 +108,11 @@ class LoweredNetwork:
     layers : list of Layer
         Layers in topological order.
     views : dict
-        Tensors that are views of others: name -> name of the tensor whose bytes they are.
+        Tensors that are views of others: name of the view -> name of the tensor whose bytes it shares.
     parts : dict
         Tensors that are contained in others, by name.
     refused : dict
-        Nodes that the accelerator cannot execute, with the reason.
+        Nodes that the accelerator cannot execute, each with the reason.
     """
 
     graph: Graph
@@ -126,13 +122,13 @@ class LoweredNetwork:
     refused: dict[str, str] = field(default_factory=dict)
 
     def root(self, name: str) -> str:
-        """The tensor of which a tensor is a view or a part."""
+        """Return the name of the tensor of which a tensor is a view or a part, directly or indirectly."""
         while name in self.views or name in self.parts:
-            name = self.views[name] if name in self.views else self.parts[name].of
+            name = self.views[name] if name in self.views else self.parts[name].container
         return name
 
     def part(self, name: str) -> SubTensor | None:
-        """The location of a tensor, or of its view, within another tensor; None if it is stored separately."""
+        """Return the location of a tensor, or of its view, within another tensor; None if it is stored separately."""
         while name in self.views:
             name = self.views[name]
         return self.parts.get(name)

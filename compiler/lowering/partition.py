@@ -6,22 +6,22 @@ from itertools import groupby
 
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.identity import identity
-from compiler.lowering.lower import handed_over, lower
+from compiler.lowering.lower import boundary_conversions, lower
 from hw.errors import InputError
 
-#: Reason for control flow on the host, by the presence of subgraph nodes on the accelerator.
-DECIDES = {
+#: Reason for control flow on the host; the key is True if nodes of its subgraphs run on the accelerator.
+CONTROL_FLOW_REASONS = {
     True: "the host executes control flow; the accelerator runs the layers of the subgraphs",
     False: "the host executes control flow, and no layer of the subgraphs runs on the accelerator",
 }
 
 #: Reason for conversions at the model boundary.
-HANDED_OVER = "float inputs and outputs are converted on the host"
+BOUNDARY_REASON = "float inputs and outputs are converted on the host"
 
 
 @dataclass(frozen=True, eq=False)
 class GraphPart:
-    """A stage: nodes that are executed together on the accelerator or on the host.
+    """Stage of nodes that are executed together on the accelerator or on the host.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class GraphPart:
     device : bool
         True for the accelerator, False for the host.
     bodies : tuple of tuples of GraphPart
-        For a single node of control flow, the stages of each of its subgraphs.
+        For a single control-flow node, the stages of each of its subgraphs.
     """
 
     graph: Graph
@@ -39,7 +39,7 @@ class GraphPart:
 
     @property
     def on_device(self) -> bool:
-        """True if any of it runs on the accelerator."""
+        """True if the part, or a part of its subgraphs, runs on the accelerator."""
         return self.device or any(part.on_device for body in self.bodies for part in body)
 
 
@@ -57,20 +57,20 @@ Bodies = tuple[tuple[GraphPart, ...], ...]
 def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list[GraphPart], dict[str, str]]:
     """Split a graph into a minimal number of stages that alternate between accelerator and host.
 
-    A node of control flow is a separate stage, whose subgraphs are split recursively. Readers of the tensor `cut`
-    on the accelerator are in a later stage than its producer.
+    A control-flow node is a separate stage, whose subgraphs are split recursively. On the accelerator, readers of the
+    tensor `cut` are in a later stage than its producer.
 
     Returns
     -------
     parts, reasons
-        The stages in execution order, and the reasons of nodes that run on the host.
+        The stages in execution order, and the reasons, by node, why nodes run on the host.
     """
     inside = {node.name: [partition(body, rounding) for body in node.bodies] for node in graph if node.bodies}
     reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding).refused
-    reasons |= dict.fromkeys(handed_over(graph, reasons), HANDED_OVER)
+    reasons |= dict.fromkeys(boundary_conversions(graph, reasons), BOUNDARY_REASON)
     for name, found in inside.items():
         device = any(part.on_device for parts, _ in found for part in parts)
-        reasons[name] = DECIDES[device]
+        reasons[name] = CONTROL_FLOW_REASONS[device]
         for _, why in found:
             reasons |= why
     while True:
@@ -87,7 +87,7 @@ def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list
 def _parts(
     graph: Graph, reasons: Mapping[str, str], inside: Mapping[str, Bodies], cut: str | None
 ) -> list[GraphPart]:
-    """Stages in execution order; nodes with a reason run on the host."""
+    """Return the stages in execution order; nodes with a reason run on the host."""
     stages: dict[int, list[Node]] = {}
     stage_of: dict[str, int] = {}
     for node in graph:
@@ -109,7 +109,7 @@ def _parts(
 
 
 def _pieces(nodes: list[Node]) -> list[list[Node]]:
-    """Split the nodes of one stage so that each node of control flow is separate."""
+    """Split the nodes of one stage so that each control-flow node is separate."""
     return [list(piece) for _, piece in groupby(nodes, key=lambda node: node.name if node.bodies else None)]
 
 
@@ -128,7 +128,7 @@ def _subgraph(graph: Graph, nodes: list[Node]) -> Graph:
         for name in node.outputs
         if name in graph.outputs or any(user.name not in inside for user in graph.consumers(name))
     ]
-    # The model's outputs in its own order, then the others.
+    # The model's outputs are first, in the model's order.
     order = {name: number for number, name in enumerate(graph.outputs)}
     outputs.sort(key=lambda name: order.get(name, len(order)))
     return rebuild(graph, nodes, inputs=inputs, outputs=outputs)
@@ -146,7 +146,7 @@ class HostNode:
     reason : str
         Reason why the accelerator does not execute it.
     edge : bool
-        True if it only converts, or changes the layout of, inputs or outputs of the model.
+        True if the node only converts, or changes the layout of, inputs or outputs of the model.
     """
 
     node: str

@@ -1,11 +1,16 @@
-"""Graph passes; `simplify` runs them all."""
+"""Graph passes; `simplify` runs all of them."""
 
 from dataclasses import replace
 
 from compiler.ir.graph import Graph, rebuild
-from compiler.passes.canonicalize import fold_pads, split_zeros, spread_operands, turn_axes
+from compiler.passes.canonicalize import (
+    canonicalize_axes,
+    fold_pads,
+    materialize_broadcasts,
+    split_weight_zero_points,
+)
 from compiler.passes.constant_folding import fold_constants, remove_dead
-from compiler.passes.unroll_control_flow import resolve_control, trim_control
+from compiler.passes.control_flow import trim_control, unroll_control_flow
 
 
 def simplify_bodies(graph: Graph) -> Graph:
@@ -17,31 +22,41 @@ def simplify_bodies(graph: Graph) -> Graph:
     )
 
 
-#: Passes in order. Dead nodes are removed before control flow is trimmed, because subgraphs lose operands by it.
+#: Passes in order. Dead nodes are removed before control flow is trimmed, because subgraphs may then need fewer
+#: operands.
 PASSES = (
     fold_constants,
-    resolve_control,
+    unroll_control_flow,
     remove_dead,
     trim_control,
     simplify_bodies,
     trim_control,
     fold_pads,
-    turn_axes,
-    split_zeros,
-    spread_operands,
+    canonicalize_axes,
+    split_weight_zero_points,
+    materialize_broadcasts,
     remove_dead,
 )
 
 
 def pass_names() -> list[str]:
-    """Names of the passes in order; the second run of a pass has the suffix `_2`."""
+    """Return the names of the passes in order; the second run of a pass has the suffix `_2`."""
     names = [each.__name__ for each in PASSES]
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [name if count == 1 else f"{name}_{count}" for name, count in zip(names, counts, strict=True)]
 
 
+#: Current names of passes by their former names, which `mla graph --stage` accepts as well.
+FORMER_NAMES = {
+    "resolve_control": "unroll_control_flow",
+    "turn_axes": "canonicalize_axes",
+    "split_zeros": "split_weight_zero_points",
+    "spread_operands": "materialize_broadcasts",
+}
+
+
 def simplify(graph: Graph, seen: dict[str, Graph] | None = None) -> Graph:
-    """Run all passes; the graph after each pass is stored in `seen`, by `pass_names`."""
+    """Run all passes; the graph after each pass is stored in `seen` by the name of the pass."""
     for each, name in zip(PASSES, pass_names(), strict=True):
         graph = each(graph)
         if seen is not None:

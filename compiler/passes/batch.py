@@ -2,7 +2,7 @@
 
 A tensor of shape (d, ...) becomes one of shape (batch * d, ...). This is correct for an operator whose result for the
 stacked samples equals the stacked results of the samples; operators that mix the first dimension with others are
-refused.
+rejected.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from hw.errors import InputError
 
 
 class _MixedError(Exception):
-    """An operator mixes samples; the message describes how."""
+    """Error: an operator mixes samples; the message describes how."""
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:
@@ -39,7 +39,7 @@ class _Batcher:
         self.batched = Graph(graph.name)
 
     def run(self) -> Graph:
-        """The new graph."""
+        """Return the new graph."""
         for name in self.graph.inputs:
             self.batched.add_input(self._grown(self.graph.tensors[name]))
         for node in self.graph:
@@ -71,7 +71,7 @@ class _Batcher:
         self.batched.add_node(replace(node, inputs=inputs, attributes=attributes))
 
     def _constant(self, name: str, repeat: bool) -> str:
-        """Name of an input in the new graph; a constant is repeated for each sample if `repeat`."""
+        """Return the name of an input in the new graph; a constant is repeated for each sample if `repeat` is set."""
         tensor = self.graph.tensors[name]
         if tensor.data is None:
             return name
@@ -82,29 +82,29 @@ class _Batcher:
         return new
 
     def _attributes(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Attributes for all samples, and the constants that must be repeated for each sample."""
+        """Return the attributes for all samples, and the constants that must be repeated for each sample."""
         rule = OPS[node.op].batch
         if rule is None:
             raise _MixedError("does not support batches")
         return _RULES[rule](self, node)
 
     def first(self, node: Node) -> int:
-        """Size of the first dimension of a node's output, for one sample."""
+        """Return the size of the first dimension of a node's output, for one sample."""
         shape = self.graph.out(node).shape
         return shape[0] if shape else 0
 
     def always(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of operators that treat all indices of the first dimension independently."""
+        """Apply the rule of operators that treat all indices of the first dimension independently."""
         return node.attributes, set()
 
     def weighted(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of operators that need constant weights."""
+        """Apply the rule of operators that need constant weights."""
         if not all(tensor.constant for tensor in self.graph.ins(node)[1:]):
             raise _MixedError("has weights that differ from sample to sample")
         return node.attributes, set()
 
     def aligned(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of operators with broadcast operands, whose first dimensions must correspond."""
+        """Apply the rule of operators with broadcast operands, whose first dimensions must be equal."""
         rank, first, repeated = len(self.graph.out(node).shape), self.first(node), set()
         for tensor in self.graph.ins(node):
             leading = len(tensor.shape) == rank and tensor.shape[0] == first
@@ -114,18 +114,18 @@ class _Batcher:
                         raise _MixedError(f"has {tensor.name!r} with scales along the first axis")
                     repeated.add(tensor.name)
             elif not leading:
-                raise _MixedError(f"lays {list(tensor.shape)} over {list(self.graph.out(node).shape)}")
+                raise _MixedError(f"broadcasts {list(tensor.shape)} to {list(self.graph.out(node).shape)}")
         return node.attributes, repeated
 
     def dense(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of products of rows and constant weights."""
+        """Apply the rule of products of rows and constant weights."""
         x, *weights = self.graph.ins(node)
         if len(x.shape) < 2 or not all(tensor.constant for tensor in weights):
             raise _MixedError("takes a vector, or weights that are not constant")
         return node.attributes, set()
 
     def matmul(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of matrix products: stacks of matrices, or rows of a first factor and a constant second one."""
+        """Apply the rule of matrix products: of stacks of matrices, or of rows and a constant right operand."""
         a, b = self.graph.ins(node)
         if len(self.graph.out(node).shape) > 2:
             return self.aligned(node)
@@ -134,55 +134,55 @@ class _Batcher:
         return node.attributes, set()
 
     def axis(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of operators along an axis other than the first."""
+        """Apply the rule of operators along an axis other than the first."""
         if not node.attributes["axis"] % len(self.graph.out(node).shape):
             raise _MixedError("works along the first axis")
         return node.attributes, set()
 
     def concat(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of concatenations along an axis other than the first; constants are repeated for each sample."""
+        """Apply the rule of concatenations along an axis other than the first; constants are repeated per sample."""
         attributes, _ = self.axis(node)
         return attributes, {tensor.name for tensor in self.graph.ins(node) if tensor.constant}
 
     def reduce(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of reductions over axes other than the first."""
+        """Apply the rule of reductions over axes other than the first."""
         (x,) = self.graph.ins(node)
         if 0 in {axis % max(len(x.shape), 1) for axis in node.attributes["axes"]} or len(x.shape) < 2:
             raise _MixedError("works along the first axis")
         return node.attributes, set()
 
     def transpose(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of transpositions that leave the first dimension first."""
+        """Apply the rule of transpositions that leave the first dimension in place."""
         if node.attributes["perm"][:1] != (0,):
             raise _MixedError("moves the first axis")
         return node.attributes, set()
 
     def reshape(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of reshapes, which are always possible."""
+        """Apply the rule of reshapes, which are always possible."""
         _, *rest = shape = self.graph.out(node).shape or (0,)
         return {"shape": (self.batch * shape[0], *rest)}, set()
 
     def slice(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of slices that contain the whole first dimension."""
+        """Apply the rule of slices that contain the whole first dimension."""
         a, (x,) = node.attributes, self.graph.ins(node)
         if (a["starts"][0], a["sizes"][0], a["steps"][0]) != (0, x.shape[0], 1):
             raise _MixedError("takes a part of the first axis")
         return {**a, "sizes": (self.batch * a["sizes"][0], *a["sizes"][1:])}, set()
 
     def pad(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of paddings that do not pad the first dimension."""
+        """Apply the rule of paddings that do not pad the first dimension."""
         if any(node.attributes["pads"][0]):
             raise _MixedError("pads the first axis")
         return node.attributes, set()
 
     def gather(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Rule of gathers: rows of a constant table, or constant indices along an axis other than the first."""
+        """Apply the rule of gathers: of rows of a constant table, or with constant indices along another axis."""
         x, indices = self.graph.ins(node)
         axis = node.attributes["axis"] % len(x.shape)
         if not (x.constant and not indices.constant and axis == 0 and indices.shape) and not (
             indices.constant and not x.constant and axis
         ):
-            raise _MixedError("gathers along the first axis, or where each sample says")
+            raise _MixedError("gathers along the first axis, or with different indices for each sample")
         return node.attributes, set()
 
 

@@ -1,4 +1,4 @@
-"""Canonicalization passes: folding of pads, axes last, materialized broadcasts, splitting of wide zero points."""
+"""Canonicalization passes: fold pads, move axes last, materialize broadcasts, split weights by zero point."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from compiler.ir.graph import _TIMES, Graph, Node, rebuild
 from compiler.ir.ops import BINARY_OPS, OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.layers.elementwise import laid_over
-from compiler.layers.lowering_context import EIGHT_BITS, is_unary
+from compiler.layers.elementwise import broadcast_of
+from compiler.layers.lookup_table import is_unary
+from compiler.layers.lowering_context import EIGHT_BITS
 
 
 def fold_pads(graph: Graph) -> Graph:
-    """Fold pad nodes into the convolutions and maximum pools that read them, if the result is exactly the same.
+    """Fold pad nodes into the convolutions and maximum pools that read them, if the result remains exactly the same.
 
     Convolutions pad with zero, which is their input's zero point; maximum pools ignore padding.
     """
@@ -40,7 +41,7 @@ def _foldable(graph: Graph, pad: Node) -> bool:
 
 
 def _absorbs(reader: Node, pad: Node, x: Tensor) -> bool:
-    """Return True if a reader can absorb the padding; every window of a maximum must overlap the input."""
+    """Return True if a reader can absorb the padding; every window of a maximum pool must overlap the input."""
     if reader.inputs[0] != pad.outputs[0]:
         return False
     value = pad.attributes["value"]
@@ -64,7 +65,7 @@ def _is_lower_bound(value: float, x: Tensor) -> bool:
 
 
 def _sum(reader: Node, pad: Node) -> tuple[int, int, int, int]:
-    """Combined padding of a reader and a pad node: top, left, bottom, right."""
+    """Return the combined padding of a reader and a pad node: top, left, bottom, right."""
     (_, (top, bottom), (left, right), _), own = pad.attributes["pads"], reader.attributes["pads"]
     return own[0] + top, own[1] + left, own[2] + bottom, own[3] + right
 
@@ -74,10 +75,10 @@ def _padded(reader: Node, pad: Node) -> Node:
     return replace(reader, inputs=(pad.inputs[0], *reader.inputs[1:]), attributes=attributes)
 
 
-def turn_axes(graph: Graph) -> Graph:
-    """Transpose the operands of quantized softmax and cumsum nodes so that they work along the last dimension.
+def canonicalize_axes(graph: Graph) -> Graph:
+    """Transpose the operands of quantized softmax and cumsum nodes whose axis is not the last one.
 
-    Nodes on real numbers, which run on the host, support any dimension and remain.
+    Float nodes, which run on the host, support any dimension and remain unchanged.
     """
     made: dict[str, Tensor] = {}
     nodes: list[Node] = []
@@ -95,7 +96,7 @@ def _axis(node: Node, x: Tensor) -> int:
 
 
 def _transposed(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) -> list[Node]:
-    """A transpose, the operator, and the same transpose: exchanging two dimensions is its own inverse."""
+    """Return a transpose, the operator, and the same transpose: an exchange of two dimensions is its own inverse."""
     last, axis = len(x.shape) - 1, _axis(node, x)
     perm = list(range(last + 1))
     perm[axis], perm[last] = last, axis
@@ -125,11 +126,11 @@ def _fresh(graph: Graph, made: dict[str, Tensor], name: str) -> str:
 _MAX_ELEMENTS = 1 << 22
 
 
-def spread_operands(graph: Graph) -> Graph:
+def materialize_broadcasts(graph: Graph) -> Graph:
     """Materialize broadcasts of quantized sums, differences and products that the hardware does not support.
 
-    The hardware supports one operand of the result's shape, with another of the same shape, a row that is the same for
-    all rows, or, for products, one number per row. Other operands are repeated along dimensions of size one.
+    One operand must have the shape of the result. The other may have the same shape or be one row for all rows or, for
+    products, one number per row. Other operands are repeated along dimensions of size one.
     """
     unsupported = {node.name for node in graph if node.op in BINARY_OPS and _needs_broadcast(graph, node)}
     if not unsupported:
@@ -163,13 +164,13 @@ def _supported(node: Node, a: Tensor, b: Tensor, y: Tensor) -> bool:
     return any(
         first.shape == y.shape
         and not first.constant
-        and laid_over(node.op, second.shape, first.shape) is not None
+        and broadcast_of(node.op, second.shape, first.shape) is not None
         for first, second in ((a, b), (b, a))
     )
 
 
 def _repeated(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
-    """The node, preceded by nodes that repeat its operands; the larger dynamic operand is repeated first."""
+    """Yield nodes that repeat the operands of a node, then the node; the larger dynamic operand is repeated first."""
     operands, y = list(graph.ins(node)), graph.out(node)
     for number in sorted((0, 1), key=lambda i: (operands[i].constant, -operands[i].elements)):
         called = f"{node.name}:operand{number}"
@@ -213,11 +214,11 @@ def _longer(
 _BYTES = ("int8", "uint8")
 
 
-def split_zeros(graph: Graph) -> Graph:
+def split_weight_zero_points(graph: Graph) -> Graph:
     """Rewrite products whose weights have per-channel zero points that the hardware does not support.
 
-    The weights less their zero points may exceed 8 bits. They are split into a sum of two or three 8-bit weights with
-    one zero point, and x is concatenated with itself as often.
+    The weights minus their zero points may exceed 8 bits. They are therefore written as a sum of two or three 8-bit
+    tensors with one zero point, and x is repeated as often.
     """
     split = {node.name for node in graph if _wide_zero_points(graph, node)}
     if not split:
@@ -241,7 +242,7 @@ def _wide_zero_points(graph: Graph, node: Node) -> bool:
 
 
 def _centred(weights: Tensor) -> NDArray[np.int64]:
-    """Weights less their zero points."""
+    """Return the weights minus their zero points."""
     q, shape = weights.quantization, [1] * len(weights.shape)
     assert q is not None and q.axis is not None and weights.data is not None
     shape[q.axis] = -1
@@ -249,7 +250,7 @@ def _centred(weights: Tensor) -> NDArray[np.int64]:
 
 
 def _parts(centred: NDArray[np.int64]) -> tuple[list[NDArray[np.int8]], int]:
-    """Split weights into 8-bit integers with one zero point: the sum of the parts, less that, gives the weights."""
+    """Split weights into 8-bit parts with one zero point; the parts minus the zero point add up to the weights."""
     zero = -1 if centred.min() >= -254 else 0
     low, high = -128 - zero, 127 - zero
     parts: list[NDArray[np.int8]] = []
@@ -265,7 +266,7 @@ def _split(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
     q, parts, zero = weights.quantization, *_parts(_centred(weights))
     assert q is not None
     count, attributes, op, groups = len(parts), node.attributes, node.op, 1
-    if op == "depthwise_conv2d":  # a group for each channel
+    if op == "depthwise_conv2d":  # one group per channel
         op, groups = "conv2d", x.shape[-1]
         parts = [part.transpose(2, 0, 1)[..., None] for part in parts]
         attributes = attributes | {"groups": groups}

@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.runtime.stages import Stage
 
-#: Bound assumed for integers from which an index is computed by arithmetic, for example mask elements that are counted.
+#: Bound assumed for integers from which an index is computed by arithmetic, for example masks that are summed.
 _DEFAULT_BOUND = 2
-#: ONNX operators whose output has the values of their first operand.
+#: ONNX operators whose output consists of values of their first operand.
 _FORWARDING = frozenset(
     ("Cast", "CastLike", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Expand", "Tile")
 )
-#: ONNX operators whose second operand has indices along one axis of the first, and those with indices of several axes.
+#: ONNX operators whose second operand contains indices along one axis of the first operand, or along several axes.
 _INDEX_ONE_AXIS = frozenset(("Gather", "GatherElements", "ScatterElements", "Scatter"))
 _INDEX_MANY_AXES = frozenset(("GatherND", "ScatterND"))
 
 
 class Item(NamedTuple):
-    """A node, of a graph or of a compiled network: operator, attributes, inputs, output names and subgraphs."""
+    """Node of a graph or of a compiled network: operator, attributes, inputs, output names and subgraphs."""
 
     op: str
     attributes: dict[str, Any]
@@ -42,7 +42,7 @@ class Region(NamedTuple):
 
 
 def index_bounds(model: "Graph | CompiledNetwork") -> dict[str, int]:
-    """Exclusive upper bounds of the inputs of a model whose integers are indices, by name."""
+    """Return exclusive upper bounds of the inputs of a model whose integers are indices, by name."""
     if isinstance(model, Graph):
         region = _of_graph(model)
     elif model.graph is not None:
@@ -62,7 +62,7 @@ def _of_graph(graph: Graph) -> Region:
 
 
 def _of_stages(inputs: Iterable[Tensor], outputs: Iterable[Tensor], stages: "Iterable[Stage]") -> Region:
-    """The region of a compiled network: nodes on the host, and one opaque node for each stage on the accelerator."""
+    """Return the region of a compiled network: nodes on the host, and an opaque node per stage on the accelerator."""
     items: list[Item] = []
     for stage in stages:
         if stage.graph is not None:
@@ -80,7 +80,7 @@ def _names(tensors: Iterable[Tensor]) -> list[str]:
 
 
 def _limits(region: Region, wanted: dict[str, int]) -> dict[str, int]:
-    """Exclusive upper bounds of tensors by name, given the bounds `wanted` of the outputs."""
+    """Return exclusive upper bounds of tensors by name, given the bounds `wanted` of the outputs."""
     found = dict(wanted)
 
     def add(name: str, limit: int) -> None:
@@ -105,7 +105,7 @@ def _limits(region: Region, wanted: dict[str, int]) -> dict[str, int]:
 
 
 def _control_flow_limits(item: Item, found: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Bounds of the operands of a control-flow node, from its subgraphs and the bounds of its outputs."""
+    """Yield bounds of the operands of a control-flow node, from its subgraphs and the bounds of its outputs."""
     loop = item.op == "loop"
     operands, inner = item.inputs[2 if loop else 1 :], slice(1, None) if loop else slice(None)
     for body in item.bodies:
@@ -123,7 +123,7 @@ def _control_flow_limits(item: Item, found: dict[str, int]) -> Iterator[tuple[st
 
 
 def _indexing(item: Item) -> Iterator[tuple[int, int]]:
-    """Operand numbers of a node that are indices, with their exclusive upper bounds."""
+    """Yield the numbers of a node's operands that are indices, with their exclusive upper bounds."""
     if item.op == "gather":
         yield 1, item.inputs[0].shape[item.attributes["axis"]]
     if item.op != "onnx" or len(item.inputs) < 2:
@@ -140,7 +140,7 @@ def _indexing(item: Item) -> Iterator[tuple[int, int]]:
 
 
 def _attributes(item: Item) -> Mapping[str, Any]:
-    """Attributes of an ONNX node."""
+    """Return the attributes of an ONNX node."""
     from compiler.reference.onnx_node_model import node_model  # imported only if needed
 
     return node_model(item.attributes["model"]).spec.attributes

@@ -13,8 +13,8 @@ MEANINGS = {
     "fill_drain": "the array fills or empties: rows are still on their way through it.",
     "weight_shift": "the weights of the next tile are shifted into the array.",
     "wait_weights": "the next tile's weights could not be read: the scratchpad served another unit.",
-    "wait_activations": "the activations could not be read from the scratchpad.",
-    "wait_accumulator": "the accumulator could not accept the sums.",
+    "wait_activations": "the activations could not be read from the scratchpad; always 0: MATRIX has priority.",
+    "wait_accumulator": "the accumulator could not accept the sums; always 0: it accepts one row per cycle.",
     "wait_fuse": "the array waits for FUSE, which requantizes, adds, pools or looks up, or FUSE works alone.",
     "wait_bus": "the array waits for LOAD or STORE, that is for data to or from DRAM, or these work alone.",
     "wait_sequencer": "the array waits for the program to issue its next command.",
@@ -76,7 +76,7 @@ def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
     counts : dict
         Growth of the counters, by tag.
     resting : int
-        Tag that idle cycles between runs are counted under.
+        Tag to which idle cycles between runs are attributed.
 
     Raises
     ------

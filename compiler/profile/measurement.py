@@ -85,7 +85,7 @@ class Measurement:
     floor: int
 
     @property
-    def believable(self) -> bool:
+    def valid(self) -> bool:
         """True if the outputs are correct and the cycles are not below the lower bound."""
         return self.exact and self.cycles >= self.floor
 
@@ -113,9 +113,9 @@ class Rejected:
     ----------
     stage : str
         Stage that rejected the schedule: "compile", "validate", "trap" or "time"; "same": a program text differs in
-        behaviour from the program it replaces; "search": it was measured before, or is forbidden.
+        behaviour from the program it replaces; "search": the schedule was measured before, or is forbidden.
     reason : str
-        Human-readable reason of the rejection.
+        Human-readable reason for the rejection.
     """
 
     stage: str

@@ -1,4 +1,4 @@
-"""Post-training quantization: a float32 graph and samples of its inputs become a graph of int8 operators."""
+"""Post-training quantization: converts a float32 graph, given samples of its inputs, to a graph of int8 operators."""
 
 from compiler.quantize.quantize import quantize
 from compiler.quantize.report import OutputReport, QuantizationReport, TensorReport

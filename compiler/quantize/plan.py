@@ -8,24 +8,24 @@ import numpy as np
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import MOVING, OPS, QuantizedForm
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
-from compiler.quantize.report import ENDLESS
+from compiler.quantize.report import INFINITE_VALUES
 from hw.errors import InputError, shown
 
 #: Operators that mark a model as quantized even if their integers have the identity quantization.
 _PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul"))
-#: Operators that convert between real numbers and integers.
+#: Operators that convert between floating-point values and integers.
 _CONVERTING = frozenset(("dequantize", "dynamic_quantize", "dynamic_scale", "dynamic_zero"))
 #: Operators that only change the layout of a tensor.
 _LAYOUT = ("reshape", "transpose")
 
 
 def is_float(graph: Graph) -> bool:
-    """Return True if a graph computes on float32 numbers and not on quantized ones; plain integers are allowed."""
+    """Return True if a graph computes on float32 values and not on quantized ones; plain integers are allowed."""
     return obstacle(graph) is None
 
 
 def obstacle(graph: Graph) -> str | None:
-    """Reason why a graph is not a float model, phrased to follow the model's name; None if it is one."""
+    """Return the reason why a graph is not a float model, as text to follow the model's name; None if it is one."""
     found = _first_quantized(graph)
     if found is not None:
         node, numbers = found
@@ -38,7 +38,7 @@ def obstacle(graph: Graph) -> str | None:
 
 
 def left_float(graph: Graph, host: Mapping[str, str]) -> dict[str, str]:
-    """Reasons of nodes that run on the host; a quantized model's float nodes get a note that they stay float."""
+    """Return the reasons why nodes run on the host; for float nodes of a quantized model, with a note about that."""
     found = _first_quantized(graph)
     if found is None:
         return dict(host)
@@ -49,7 +49,7 @@ def left_float(graph: Graph, host: Mapping[str, str]) -> dict[str, str]:
 
 
 def _first_quantized(graph: Graph) -> tuple[Node, str] | None:
-    """The first node that computes on quantized numbers, with a description of these; None if there is none."""
+    """Return the first node that computes on quantized values, with their description; None if there is none."""
     for each, node in graph.walk():
         numbers = _quantized(each, node)
         if numbers is not None:
@@ -68,10 +68,10 @@ def _on_floats(graph: Graph, node: Node) -> bool:
 
 
 def _quantized(graph: Graph, node: Node) -> str | None:
-    """Description of the quantized numbers that a node computes on; None if it does not.
+    """Describe the quantized values that a node computes on; None if it does not compute on any.
 
-    Moving or dequantizing integers does not count, nor does arithmetic on integers that represent their own value, such
-    as masks and indices.
+    Moving and dequantizing integers is not computing, and plain integers, such as masks and indices, are not quantized
+    values.
     """
     if node.op in MOVING or node.op in ("dequantize", "onnx") or node.bodies:
         return None
@@ -86,9 +86,10 @@ def _quantized(graph: Graph, node: Node) -> str | None:
 
 
 def without_hybrids(graph: Graph) -> Graph:
-    """A float model with the quantized constants that float nodes read dequantized.
+    """Return a float model in which the quantized constants read by float nodes are dequantized.
 
-    TFLite's dynamic-range quantized models have such weights. Quantizing the model restores the same integers.
+    TFLite models with dynamic-range quantization have quantized weights. Quantizing the model restores the same
+    integers.
     """
     changed: dict[str, Tensor] = {}
 
@@ -112,7 +113,7 @@ def without_hybrids(graph: Graph) -> Graph:
 
 
 EDGE = "conversion between float and integers at the model boundary"
-#: Reason for a node that has no float32 numbers.
+#: Reason for not quantizing a node without float32 values.
 INTEGERS = "integers are not quantized"
 EDGE_INSIDE = "float at the edge of a subgraph"
 
@@ -132,24 +133,24 @@ def quantizable(op: str) -> bool:
 
 
 def as_int8(x: Tensor) -> Quantization | None:
-    """Quantization of an int8 or uint8 tensor after conversion to int8; None for other types and several scales."""
+    """Return the quantization of an 8-bit tensor after conversion to int8; None for other types or several scales."""
     q = x.quantization
     if q is None or not q.whole or x.dtype not in ("int8", "uint8"):
         return None
-    return Quantization.of(q.scale[0], q.zero_point[0] - (128 if x.dtype == "uint8" else 0))
+    return Quantization.per_tensor(q.scale[0], q.zero_point[0] - (128 if x.dtype == "uint8" else 0))
 
 
 def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = ()) -> dict[str, str]:
-    """Nodes that are not quantized, with reasons.
+    """Return the nodes that are not quantized, each with the reason.
 
     Parameters
     ----------
     graph : Graph
         The float model to quantize.
     skip : collection of str
-        Names of nodes or operators that the user wants to remain float.
+        Names of nodes or operators that the user excludes from quantization.
     endless : collection of str
-        Tensors with non-finite values on the calibration samples.
+        Tensors with non-finite values for some calibration sample.
 
     Raises
     ------
@@ -172,12 +173,12 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
 
 
 def names_in(graph: Graph) -> set[str]:
-    """Names of all nodes and operators of a graph and its subgraphs."""
+    """Return the names of all nodes and operators of a graph and its subgraphs."""
     return {name for _, node in graph.walk() for name in (node.name, node.op)}
 
 
 def _edges(graph: Graph) -> set[str]:
-    """Layout changes of float inputs before the first computation and of outputs after the last one."""
+    """Return the nodes that change the layout of float inputs or outputs before or after all computation."""
     relaid, first = {name for name in graph.inputs if graph.tensors[name].dtype == "float32"}, set()
     for node in graph:
         if node.op in _LAYOUT and node.inputs[0] in relaid:
@@ -193,7 +194,7 @@ def _edges(graph: Graph) -> set[str]:
 
 
 def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
-    """Reason why a node cannot be quantized; None if it can."""
+    """Return the reason why a node cannot be quantized; None if it can."""
     if node.bodies:
         return "control flow, whose subgraphs are quantized separately"
     if node.op == "onnx":
@@ -213,7 +214,7 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
         if tensor.dtype != "float32":
             return f"{tensor.name!r} is {tensor.dtype}, not float32"
         if tensor.name in endless or (tensor.data is not None and not np.isfinite(tensor.data).all()):
-            return f"{tensor.name!r} {ENDLESS}, which int8 cannot represent"
+            return f"{tensor.name!r} {INFINITE_VALUES}, which int8 cannot represent"
     if (node.op in WEIGHTED or node.op in NORMS) and not all(tensor.constant for tensor in ins[1:]):
         return "its weights are not constant"
     return None
@@ -247,7 +248,7 @@ class Sharing:
                 self._add(node, kept)
 
     def root(self, name: str) -> str:
-        """Representative tensor of a tensor's group."""
+        """Return the representative tensor of a tensor's group."""
         while name in self.parent:
             name = self.parent[name]
         return name
@@ -281,7 +282,7 @@ class Sharing:
                     self._union(name, out)
 
     def _clip(self, node: Node, kept: Collection[str]) -> None:
-        """Give the input of a clip the range of its output if nothing else reads it."""
+        """Use the range of a clip's output for its input if no other node reads the input."""
         (x,), (out,) = node.inputs, node.outputs
         producer = self.graph.producer(x)
         single_use = len(self.graph.consumers(x)) == 1 and x not in self.graph.outputs

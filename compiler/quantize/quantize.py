@@ -34,23 +34,23 @@ from compiler.quantize.sensitivity import node_sensitivity
 from compiler.reference import Kernels, evaluate
 from hw.errors import InputError
 
-#: Maximum number of recorded runs of a subgraph, evenly distributed over all runs.
+#: Maximum number of recorded runs of a subgraph; the recorded runs are evenly distributed over all runs.
 _MAX_RUNS = 64
 
-#: Quantizes a subgraph with samples.
+#: Function that quantizes a subgraph with samples of its inputs.
 Quantize = Callable[[Graph, list[Sample]], tuple[Graph, QuantizationReport]]
 
 
 @dataclass
 class Runs:
-    """Recorded inputs of a subgraph over its runs.
+    """Recorded inputs of the runs of a subgraph.
 
     Parameters
     ----------
     samples : list of Sample
         Inputs of the recorded runs.
     count : int
-        Number of runs so far, recorded or not.
+        Number of runs so far, including those that are not recorded.
     step : int
         Every `step`-th run is recorded.
     """
@@ -60,7 +60,7 @@ class Runs:
     step: int = 1
 
     def add(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Add a run; one with non-finite inputs is counted but not recorded."""
+        """Add a run; a run with non-finite inputs is counted but not recorded."""
         finite = all(np.isfinite(array).all() for array in inputs.values() if array.dtype.kind == "f")
         if finite and self.count % self.step == 0:
             self.samples.append({name: np.array(array) for name, array in inputs.items()})
@@ -70,7 +70,7 @@ class Runs:
 
 
 class SubgraphRecorder:
-    """Recorder of the inputs of all subgraphs, passed to `evaluate` as `watch`."""
+    """Recorder of the inputs of all subgraphs, which is passed to `evaluate` as `on_subgraph`."""
 
     def __init__(self) -> None:
         self._runs: dict[int, Runs] = {}
@@ -85,7 +85,7 @@ class SubgraphRecorder:
         return sum(each.count for each in self._runs.values())
 
     def samples(self, graph: Graph) -> list[Sample]:
-        """Recorded inputs of a subgraph."""
+        """Return the recorded inputs of a subgraph."""
         return self._runs.get(id(graph), Runs()).samples
 
 
@@ -108,7 +108,8 @@ def quantize_bodies(
     Returns
     -------
     graph, reports, reasons
-        The new graph, reports of the quantized subgraphs, and reasons of nodes in subgraphs that were never executed.
+        The new graph, the reports of the quantized subgraphs, and the reasons for which nodes in subgraphs that were
+        never executed are not quantized.
     """
     reports: list[QuantizationReport] = []
     reasons: dict[str, str] = {}
@@ -132,9 +133,9 @@ def quantize_bodies(
 
 #: Maximum number of samples on which errors are measured; each is evaluated twice in numpy.
 _MAX_MEASURED = 8
-#: Limit on the runs of subgraphs while errors are measured; one sample is always measured.
+#: Limit on the runs of subgraphs while errors are measured; at least one sample is measured.
 _MAX_SUBGRAPH_RUNS = 1 << 12
-#: Limit in bytes on the float values cached during calibration for measuring errors.
+#: Limit in bytes on the float values that are cached during calibration for the measurement of errors.
 _MAX_CACHED_BYTES = 1 << 30
 
 
@@ -158,20 +159,20 @@ def quantize(
     graph : Graph
         A float model.
     samples : Calibration
-        Calibration data: a dict of arrays whose first axis counts samples, or a list of samples.
+        Calibration data: a dict of arrays whose first axis indexes samples, or a list of samples.
     per_channel : bool
         True for a weight scale per output channel.
     skip : collection of str
-        Names of nodes or operators, also of subgraphs, that remain float.
+        Names of nodes or operators, including those in subgraphs, that remain in floating point.
     rounding : Kernels
-        Rounding with which the errors are measured.
+        Kernels whose rounding is used to measure errors.
     random : bool
-        The samples are random; recorded in the report.
+        True if the samples are random, which the report states.
 
     Raises
     ------
     InputError
-        The graph is quantized already or has no float32 numbers, the samples do not match the inputs, or a name in
+        The graph is quantized already or has no float32 values, the samples do not match the inputs, or a name in
         `skip` does not exist.
     """
     graph = simplify(graph)
@@ -221,7 +222,7 @@ def quantize(
 
 
 def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) -> int:
-    """Number of samples on which errors are measured; 1 for random samples, whose errors are meaningless."""
+    """Return the number of samples for measuring errors; 1 for random samples, whose errors are meaningless."""
     each = watched.runs // samples
     return 1 if random else max(1, min(_MAX_MEASURED, _MAX_SUBGRAPH_RUNS // max(each, 1)))
 
@@ -234,13 +235,14 @@ def _calibrated(
     Returns
     -------
     seen, cached
-        Recorded elements of each float tensor that is not constant, and all values of the first samples.
+        Recorded elements of each float tensor that is not constant, and the values of all tensors for the first
+        samples.
     """
     seen: dict[str, RangeRecorder] = defaultdict(RangeRecorder)
     cached: list[Sample] = []
     bytes_left = _MAX_CACHED_BYTES
     for sample in samples:
-        values = evaluate(graph, sample, keep=True, watch=watched)
+        values = evaluate(graph, sample, keep=True, on_subgraph=watched)
         bytes_left -= sum(each.nbytes for each in values.values())
         if bytes_left >= 0 and len(cached) < _MAX_MEASURED:
             cached.append(values)
@@ -249,7 +251,7 @@ def _calibrated(
             if each.dtype == "float32":
                 seen[name].add(each, least.get(name))
     for name, lowest in floors.least.items():
-        if name in seen and seen[name].cut:  # other samples may have values down to the floor
+        if name in seen and seen[name].cut:  # with other samples, values may be as small as the floor
             seen[name].low = min(seen[name].low, lowest)
     return seen, cached
 
@@ -264,7 +266,7 @@ def _check_inputs(graph: Graph, seen: Mapping[str, RangeRecorder]) -> None:
 def _choices(
     sharing: Sharing, seen: dict[str, RangeRecorder], floors: SoftmaxRange
 ) -> dict[str, RangeChoice]:
-    """Quantization of each group of tensors; inputs of softmax get their full range above the floor."""
+    """Choose the quantization of each group of tensors; for softmax inputs it covers the range above the floor."""
     whole = {sharing.root(name) for name in floors.least}
     groups: dict[str, list[RangeRecorder]] = defaultdict(list)
     for node in sharing.graph:
@@ -291,22 +293,22 @@ def _measured(
     values: list[Sample],
     rounding: Kernels,
 ) -> dict[str, OutputErrors]:
-    """Errors of quantized tensors and of outputs over the samples.
+    """Measure the errors of quantized tensors and of outputs over the samples.
 
     Parameters
     ----------
     floors : SoftmaxRange
-        Floors of the float graph's tensors; smaller values are compared as equal to the floor.
+        Floors of the float graph's tensors; values below the floor are treated as equal to it.
     quantized : Graph
         The quantized graph.
     names : dict
-        Quantized tensors by the name of the float tensor.
+        Quantized tensors by name of the float tensor.
     samples : list of Sample
-        Samples to evaluate.
+        Samples on which errors are measured.
     values : list of Sample
-        Cached values of the float graph on the first samples.
+        Cached values of all tensors of the float graph for the first samples.
     rounding : Kernels
-        Rounding mode of the quantized graph.
+        Kernels whose rounding is used for the quantized graph.
     """
     errors: dict[str, OutputErrors] = defaultdict(OutputErrors)
     graph = floors.graph
@@ -324,7 +326,7 @@ def _measured(
 
 
 def _from_integers(graph: Graph) -> set[str]:
-    """Tensors that are quantized or depend on quantized ones."""
+    """Return the tensors that are quantized or depend on quantized ones."""
     found: set[str] = set()
     for node in graph:
         inside = any(_from_integers(body) for body in node.bodies)

@@ -15,16 +15,16 @@ from hw.errors import InputError
 
 #: Upper bound on the sum of softmax outputs below the floor, 1/16 of the output's quantization step.
 _MAX_LOST_WEIGHT = 2.0**-12
-#: Rows whose maximum is this far below that of another row count as fully masked and are ignored.
+#: Rows whose maximum is this far below that of another row are considered fully masked and are ignored.
 _MASKED_DISTANCE = 1000.0
 
 _Values = Mapping[str, NDArray]
 
 
 class SoftmaxRange:
-    """Floors of the tensors that are only read by softmax, over all samples.
+    """Floors, over all samples, of the tensors that affect only softmax inputs.
 
-    Values below a tensor's floor have no visible effect on the softmax outputs, as in attention masks.
+    Values below a tensor's floor, such as those of attention masks, have no visible effect on the softmax outputs.
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ class SoftmaxRange:
     Attributes
     ----------
     least : dict
-        Floor by tensor, constants included; clipping to it does not matter on any of the samples.
+        Floors by tensor, including constants; clipping to the floors has no effect for the samples.
     """
 
     def __init__(self, graph: Graph):
         self.graph = graph
         self.least: dict[str, float] = {}
-        self._unbounded: set[str] = set()  # tensors without a floor on some sample
+        self._unbounded: set[str] = set()  # tensors that have no floor for some sample
 
     def add(self, values: _Values) -> dict[str, float]:
         """Add a sample, given the values of all tensors, and return its floors."""
@@ -52,12 +52,12 @@ class SoftmaxRange:
         return found
 
     def cut(self, name: str, values: NDArray) -> NDArray:
-        """Values of a tensor, clipped to its floor."""
+        """Return the values of a tensor, clipped to its floor."""
         least = self.least.get(name)
         return values if least is None else np.asarray(np.maximum(values, np.float32(least)))
 
     def graph_within(self) -> Graph:
-        """The graph with constants clipped to their floors."""
+        """Return the graph with constants clipped to their floors."""
         changed = {}
         for name in self.least:
             tensor = self.graph.tensors[name]
@@ -67,9 +67,9 @@ class SoftmaxRange:
 
 
 def _floors(graph: Graph, values: _Values) -> dict[str, float]:
-    """Floors of the tensors of a graph on one sample, propagated backwards from softmax inputs."""
+    """Return the floors of the tensors of a graph for one sample, propagated backwards from softmax inputs."""
     found: dict[str, float] = {}
-    unbounded = set(graph.outputs)  # tensors with a reader for which small values matter
+    unbounded = set(graph.outputs)  # tensors with a reader that small values affect
 
     def value(name: str) -> NDArray:
         data = graph.tensors[name].data
@@ -91,7 +91,7 @@ def _floors(graph: Graph, values: _Values) -> dict[str, float]:
 def _operand_floors(
     node: Node, floor: float | None, value: Callable[[str], NDArray]
 ) -> Iterator[tuple[int, float | None]]:
-    """Operand indices and floors of a node, derived from the floor of its output."""
+    """Yield operand indices and floors of a node, derived from the floor of its output."""
     if node.op == "softmax":
         yield 0, _softmax_floor(value(node.inputs[0]), node.attributes["axis"], node.attributes["beta"])
     if floor is None:
@@ -106,7 +106,7 @@ def _operand_floors(
 
 
 def _softmax_floor(x: NDArray, axis: int, beta: float) -> float | None:
-    """Floor of softmax inputs: values whose exp(beta * (x - row maximum)), summed over a whole row, is negligible."""
+    """Return the floor of softmax inputs, below which exp(beta * (x - maximum)) is negligible for a whole row."""
     rows = x.max(axis).astype(np.float64)
     rows = rows[np.isfinite(rows)]
     if not rows.size or not beta > 0:
@@ -125,7 +125,7 @@ def _difference(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
 
 
 def _product(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
-    """Floors of the factors; a factor has one if the other factor is nowhere negative and the floor is negative."""
+    """Return floors of a product's operands; None unless `floor` is negative and the other operand is not."""
     floors: list[float | None] = []
     for other in (b, a):
         positive = other[other > 0]
@@ -147,13 +147,13 @@ _ARITHMETIC: dict[str, Callable[[float, NDArray, NDArray], Sequence[float | None
 
 #: Maximum number of elements recorded per tensor and sample, in addition to the extremes.
 KEPT = 1 << 14
-#: Smallest scale, so that the product of two scales is a normal float32 number.
-LEAST_SCALE = 1e-18
+#: Smallest scale, so that the product of two scales is a normal float32 value.
+MIN_SCALE = 1e-18
 #: Fraction of the values that a percentile range excludes at either end.
 _PERCENTILES = {"percentile 99.99": 1e-4, "percentile 99.9": 1e-3}
-#: Fractions of the full range that are tried for a minimal mean squared error.
+#: Fractions of the full range that are tried in the search for the minimal mean squared error.
 _FRACTIONS = np.linspace(0.3, 0.98, 35)
-#: A narrower range is used only if its error is at most this fraction of the full range's.
+#: A narrower range is used only if its error is at most this fraction of that of the full range.
 _REQUIRED_ERROR_RATIO = 0.95
 
 
@@ -180,7 +180,7 @@ class RangeRecorder:
     cut: bool = False
 
     def add(self, values: NDArray, floor: float | None = None) -> None:
-        """Record a sample; non-finite values are ignored, smaller ones are raised to the floor."""
+        """Record a sample; non-finite values are ignored, and values below the floor are raised to it."""
         flat = values.reshape(-1)
         if floor is not None:
             self.cut = self.cut or bool((flat < floor).any())
@@ -193,7 +193,7 @@ class RangeRecorder:
         low, high = float(flat.min()), float(flat.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
         step = -(-flat.size // KEPT)
-        # Without the extremes, a narrower range would appear to have a smaller error than it has.
+        # Without the extremes, the error of a narrower range would be underestimated.
         recorded = flat if step == 1 else np.append(flat[::step], [low, high])
         self.parts.append(recorded.astype(np.float32))
 
@@ -207,29 +207,29 @@ class RangeChoice:
 
 
 def affine_of(low: float, high: float) -> Quantization:
-    """The finest int8 quantization of a range that represents zero exactly, as padding needs."""
+    """Return the finest int8 quantization of a range that represents zero exactly, as padding requires."""
     low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
-        return Quantization.of(1.0)
-    scale = max(float(np.float32((high - low) / 255)), LEAST_SCALE)
-    return Quantization.of(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
+        return Quantization.per_tensor(1.0)
+    scale = max(float(np.float32((high - low) / 255)), MIN_SCALE)
+    return Quantization.per_tensor(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
 
 
 def stored(values: NDArray, q: Quantization) -> NDArray[np.int8]:
-    """Integers nearest to real numbers, for one scale."""
+    """Quantize floating-point values with a single scale."""
     steps = np.rint(values.astype(np.float64) / q.scale[0]) + q.zero_point[0]
     return np.clip(steps, -128, 127).astype(np.int8)
 
 
 def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice:
-    """Quantization of tensors that share one, with the range of minimal mean squared error among several.
+    """Choose the quantization of tensors that share one: the range with minimal mean squared error.
 
     Parameters
     ----------
     seen : iterable of RangeRecorder
         Recorded elements of the tensors.
     whole : bool
-        True to use the full range from minimum to maximum, which inputs of an exponential need.
+        True to use the full range from minimum to maximum, which inputs of an exponential require.
     """
     group = list(seen)
     low, high = min(s.low for s in group), max(s.high for s in group)
@@ -256,8 +256,8 @@ def _error(values: NDArray[np.float32], q: Quantization) -> float:
 
 
 Sample = dict[str, NDArray]
-#: Arrays by input name whose first axis counts samples; or a list of samples, each with arrays by input name, or a
-#: single array for a model with one input.
+#: Arrays by input name whose first axis indexes samples, or a list of samples. A sample is a dict of arrays by input
+#: name or, for a model with one input, an array.
 Calibration = Mapping[str, NDArray] | Sequence[Mapping[str, NDArray] | NDArray]
 #: Default number of random samples.
 RANDOM_SAMPLES = 2
@@ -269,7 +269,7 @@ def samples_of(graph: Graph, given: Calibration) -> list[Sample]:
     Raises
     ------
     InputError
-        There are no samples, or they do not fit the inputs of the graph.
+        There are no samples, or they do not match the inputs of the graph.
     """
     samples = _split(graph, given) if isinstance(given, Mapping) else [_named(graph, each) for each in given]
     if not samples:
@@ -305,7 +305,7 @@ def _named(graph: Graph, sample: Mapping[str, NDArray] | NDArray) -> Sample:
 
 
 def _checked(graph: Graph, sample: Sample) -> Sample:
-    """A sample reshaped to the inputs, which may lack their leading dimension of 1; raises InputError on a mismatch."""
+    """Reshape a sample to the inputs; a leading dimension of 1 may be missing. Raises InputError on a mismatch."""
     if sample.keys() != set(graph.inputs):
         raise InputError(
             f"calibration: inputs must be {', '.join(graph.inputs)}, not {', '.join(sample) or 'none'}"

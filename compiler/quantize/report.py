@@ -1,4 +1,4 @@
-"""Report of the errors of a quantized graph against the float graph."""
+"""Report of the errors of a quantized graph relative to the float graph."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.identity import identity, restored, stored
+from compiler.util.tables import counted
 
-#: Phrase in the reasons of nodes that stay float because of infinite values.
-ENDLESS = "has infinite numbers"
-#: Signal-to-noise ratio in dB below which an output causes a warning.
+#: Phrase in the reasons for which nodes with infinite values remain in floating point.
+INFINITE_VALUES = "has infinite numbers"
+#: Signal-to-noise ratio of an output, in dB, below which a warning is logged.
 _WARNING_DB = 20
 #: Number of nodes listed in a summary.
 _LISTED_NODES = 3
@@ -33,11 +34,11 @@ class TensorReport:
     method : str
         Method that chose the range: min/max, a percentile, least squares, or fixed by the operator.
     sqnr_db : float or None
-        Signal-to-noise ratio including the errors of all preceding operators; None: no error.
+        Signal-to-noise ratio in dB, including the errors of all preceding operators; None if there is no error.
     node : str
         Node of the float graph that computes the tensor; empty for an input.
-    alone_db : float or None
-        Signal-to-noise ratio of that node alone, on exact inputs; None: no error or not measured.
+    node_sqnr_db : float or None
+        Signal-to-noise ratio of the node with exact inputs, in dB; None if there is no error or it was not measured.
     """
 
     name: str
@@ -46,7 +47,7 @@ class TensorReport:
     method: str
     sqnr_db: float | None
     node: str = ""
-    alone_db: float | None = None
+    node_sqnr_db: float | None = None
 
 
 @identity("OutputReport", "name", "max_abs", "sqnr_db", "top1", "quantized", "values", "left_out")
@@ -61,13 +62,13 @@ class OutputReport:
     max_abs : float
         Maximum absolute error.
     sqnr_db : float or None
-        Signal-to-noise ratio, as for a tensor.
+        Signal-to-noise ratio in dB; None if there is no error.
     top1 : float or None
         Share of rows along the last dimension whose largest element agrees; None if rows have one element.
     quantized : bool
-        The output depends on quantized tensors; otherwise it is exactly the float graph's.
+        True if the output depends on quantized tensors; otherwise it equals that of the float graph exactly.
     values, left_out : int
-        Number of values, and the number of infinite or NaN values, which are excluded from errors.
+        Number of values, and number of infinite or NaN values, which are excluded from the errors.
     """
 
     name: str
@@ -82,7 +83,7 @@ class OutputReport:
 @identity("QuantizationReport", "samples", "measured", "random", "outputs", "tensors", "kept")
 @dataclass(frozen=True)
 class QuantizationReport:
-    """Errors of a quantized model and the nodes that stay float.
+    """Errors of a quantized model, and the nodes that remain in floating point.
 
     Parameters
     ----------
@@ -93,9 +94,9 @@ class QuantizationReport:
     random : bool
         True if the samples were random, so that the errors are meaningless.
     outputs, tensors : tuples
-        Errors against the float graph.
+        Errors of the outputs and of the tensors.
     kept : dict
-        Reason by node for nodes that stay float or convert.
+        Reasons, by node, for which nodes remain in floating point or convert quantizations.
     """
 
     samples: int
@@ -110,7 +111,7 @@ class QuantizationReport:
         return stored(self)
 
     @staticmethod
-    def of(document: Mapping[str, Any]) -> "QuantizationReport":
+    def from_document(document: Mapping[str, Any]) -> "QuantizationReport":
         """Restore a report from an untrusted document.
 
         Raises
@@ -131,20 +132,20 @@ class QuantizationReport:
         lines.append(f"{'tensor':<44}{'scale':>12}{'zero':>6}{'SQNR':>10}{'alone':>10}  range")
         for each in self.tensors:
             name = _short(each.node or each.name)
-            noise = f"{_db(each.sqnr_db):>10}{'' if each.alone_db is None else _db(each.alone_db):>10}"
+            noise = (
+                f"{_db(each.sqnr_db):>10}{'' if each.node_sqnr_db is None else _db(each.node_sqnr_db):>10}"
+            )
             lines.append(f"{name:<44}{each.scale:>12.5g}{each.zero_point:>6}{noise}  {each.method}")
         return "\n".join(lines)
 
 
 def summary(document: Mapping[str, Any]) -> list[str]:
-    """Summary of a report's document in a few lines: errors of the outputs, and the nodes that add most noise."""
-    random = " random" if document["random"] else ""
+    """Summarize a report's document in a few lines: the errors of the outputs and the nodes that add the most noise."""
+    used = counted(document["samples"], "random sample" if document["random"] else "sample")
     advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
     if not document["tensors"]:
         return [_nothing(document["kept"].values())]
-    lines = [
-        f"quantized with {document['samples']}{random} samples{advice}; compared with float on {document['measured']}:"
-    ]
+    lines = [f"quantized with {used}{advice}; compared with float on {document['measured']}:"]
     for each in document["outputs"]:
         lines.append(f"  output {each['name']}: {_output(each)}")
     noisy = sorted(
@@ -157,8 +158,8 @@ def summary(document: Mapping[str, Any]) -> list[str]:
 
 
 def _nothing(reasons: Collection[str]) -> str:
-    """Message for a model of which no node is quantized."""
-    endless = sum(ENDLESS in why for why in reasons)
+    """Return the message for a model without quantized nodes."""
+    endless = sum(INFINITE_VALUES in why for why in reasons)
     if endless:
         return (
             f"nothing is quantized: {endless} of {len(reasons)} nodes have infinite numbers on the samples, or as "
@@ -168,7 +169,7 @@ def _nothing(reasons: Collection[str]) -> str:
 
 
 def quality_warnings(document: Mapping[str, Any]) -> list[str]:
-    """A message for each output with a low signal-to-noise ratio; none if the samples were random."""
+    """Return a message for each output with a low signal-to-noise ratio; none if the samples were random."""
     if document["random"]:
         return []
     outputs = document["outputs"]
@@ -182,7 +183,7 @@ def quality_warnings(document: Mapping[str, Any]) -> list[str]:
 
 
 def _output(output: Mapping[str, Any]) -> str:
-    """Errors of an output as text, with the number of values that were not compared."""
+    """Return the errors of an output as a string, with the number of values that were not compared."""
     left_out, values = output.get("left_out", 0), output.get("values", 0)
     excluded = f"{left_out:,} of its {values:,} values are infinite or NaN" if left_out else ""
     if not output.get("quantized", True):
@@ -204,7 +205,7 @@ def _db(value: float | None) -> str:
 
 @dataclass
 class OutputErrors:
-    """Errors of one tensor, accumulated over samples; values that are not finite in both graphs are excluded."""
+    """Errors of one tensor, accumulated over samples; a value that is not finite in either graph is excluded."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -215,7 +216,7 @@ class OutputErrors:
     left_out: int = 0
 
     def add(self, wanted: NDArray, found: NDArray) -> None:
-        """Add a sample, as real numbers of the float graph and of the quantized graph."""
+        """Add a sample, given the values in the float graph and the dequantized values in the quantized graph."""
         numbers = np.isfinite(wanted) & np.isfinite(found)
         self.values += numbers.size
         self.left_out += numbers.size - int(numbers.sum())
@@ -231,21 +232,21 @@ class OutputErrors:
 
     @property
     def sqnr_db(self) -> float | None:
-        """Signal-to-noise ratio in dB; None without noise, 0 for noise without a signal."""
+        """Signal-to-noise ratio in dB; None if there is no noise, 0 if there is noise but no signal."""
         if self.noise == 0:
             return None
         return 10 * float(np.log10(self.signal / self.noise)) if self.signal else 0.0
 
     @property
     def top1(self) -> float | None:
-        """Share of the rows whose largest element has the same index."""
+        """Share of the rows whose largest element has the same index in both graphs."""
         return self.same / self.rows if self.rows else None
 
 
 def output_reports(
     names: Sequence[str], errors: Mapping[str, OutputErrors], quantized: Collection[str]
 ) -> tuple[OutputReport, ...]:
-    """Reports of the outputs; those in `quantized` depend on quantized tensors."""
+    """Return the reports of the outputs; those in `quantized` depend on quantized tensors."""
     return tuple(_report(name, errors[name], name in quantized) for name in names)
 
 

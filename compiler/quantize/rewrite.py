@@ -11,11 +11,12 @@ from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
-from compiler.quantize.ranges import LEAST_SCALE, affine_of, stored
+from compiler.quantize.ranges import MIN_SCALE, affine_of, stored
 
-#: Largest magnitude of an int32 bias, which leaves half of the range to the sum of products.
+#: Maximum magnitude of an int32 bias, which leaves half of the range for the sum of products.
 _MAX_BIAS = 1 << 30
-#: Smallest scale of a channel relative to the largest one; smaller weights have no visible effect.
+#: Minimum scale of a channel relative to the largest scale; weights that would need a smaller one have no visible
+#: effect.
 _MIN_RELATIVE_SCALE = 2.0**-20
 
 
@@ -30,7 +31,7 @@ class QuantizedConstant:
 def quantized_weights(
     weights: NDArray, axis: int, *, per_channel: bool, bias: NDArray | None, x_scale: float
 ) -> tuple[QuantizedConstant, QuantizedConstant | None]:
-    """Symmetric int8 weights, and the int32 bias in the scale of the products.
+    """Quantize weights to symmetric int8, and the bias to int32 in the scale of the products.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ def quantized_weights(
     axis : int
         Axis of the output channels.
     per_channel : bool
-        Use one scale per output channel; otherwise one scale for all.
+        True for one scale per output channel, False for a single scale.
     bias : (channels,) float32 array or None
         Bias of each output channel.
     x_scale : float
@@ -49,21 +50,21 @@ def quantized_weights(
     largest = np.abs(weights.astype(np.float64)).max(others)
     largest = largest if per_channel else np.full_like(largest, largest.max())
     if bias is not None:
-        # Increase scales with which the bias would overflow.
+        # Increase scales for which the bias would overflow.
         required = np.abs(bias.astype(np.float64)) * 127 / (x_scale * _MAX_BIAS)
         largest = np.maximum(largest, required if per_channel else required.max())
-    floor = max(float(largest.max()) * _MIN_RELATIVE_SCALE, LEAST_SCALE)
+    floor = max(float(largest.max()) * _MIN_RELATIVE_SCALE, MIN_SCALE)
     scale = np.maximum(largest / 127, floor).astype(np.float32)
     shape = [1] * weights.ndim
     shape[axis] = -1
     steps = np.rint(weights.astype(np.float64) / scale.astype(np.float64).reshape(shape))
-    q = _per_axis(scale, axis) if per_channel else Quantization.of(float(scale[0]))
+    q = _per_axis(scale, axis) if per_channel else Quantization.per_tensor(float(scale[0]))
     fixed = QuantizedConstant(np.clip(steps, -127, 127).astype(np.int8), q)
     if bias is None:
         return fixed, None
     product = (np.float32(x_scale) * scale).astype(np.float32)
     steps = np.rint(bias.astype(np.float64) / product.astype(np.float64))
-    q = _per_axis(product, 0) if per_channel else Quantization.of(float(product[0]))
+    q = _per_axis(product, 0) if per_channel else Quantization.per_tensor(float(product[0]))
     return fixed, QuantizedConstant(np.clip(steps, -_MAX_BIAS, _MAX_BIAS).astype(np.int32), q)
 
 
@@ -74,12 +75,12 @@ def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
 def quantized_operand(
     values: NDArray, *, symmetric: bool, like: Quantization | None = None
 ) -> QuantizedConstant:
-    """A constant operand of an elementwise operator, product or concat, as int8 with one scale.
+    """Quantize a constant operand of an elementwise operator, product or concat to int8 with one scale.
 
     Parameters
     ----------
     values : array
-        Real numbers of the constant.
+        Floating-point values of the constant.
     symmetric : bool
         True for zero point 0.
     like : Quantization or None
@@ -89,7 +90,7 @@ def quantized_operand(
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     if like is None and symmetric:
         largest = max(-low, high)
-        like = Quantization.of(max(largest / 127, LEAST_SCALE) if largest else 1.0)
+        like = Quantization.per_tensor(max(largest / 127, MIN_SCALE) if largest else 1.0)
     q = like or affine_of(low, high)
     return QuantizedConstant(stored(np.nan_to_num(values), q), q)
 
@@ -134,7 +135,7 @@ class Rewriter:
     graph : Graph
         The float model to rewrite.
     kept : dict
-        Reason by node for nodes that stay float.
+        Reasons, by node, for which nodes remain in floating point.
     quantization : function
         Quantization of a tensor, by name.
     per_channel : bool
@@ -143,9 +144,9 @@ class Rewriter:
     Attributes
     ----------
     reasons : dict
-        Reason by node for nodes of the new graph that run on the host.
+        Reasons, by node, for which nodes of the new graph run on the host.
     floats, integers : dict
-        Tensors of the new graph in the original type and as int8, by the name of the float graph's tensor.
+        Tensors of the new graph in the original type and as int8, by name of the float graph's tensor.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class Rewriter:
         return new.finish(list(old.outputs))
 
     def _copy(self, node: Node) -> None:
-        """Copy a node that stays float."""
+        """Copy a node that remains in floating point."""
         why = self.kept[node.name]
         around = EDGE if why == EDGE else f"input of {node.name!r}, which stays float"
         inputs = [self._as_float(name, around) for name in node.inputs]
@@ -199,7 +200,7 @@ class Rewriter:
         self.integers[name] = self.build.node(node.name, node.op, inputs, out, **node.attributes)
 
     def _convert_input(self, node: Node, name: str, q: Quantization) -> None:
-        """Replace a dequantize node: its integers are used directly, converted to int8 if necessary."""
+        """Replace a dequantize node by its integer operand, converted to int8 if necessary."""
         x = self.floats[node.inputs[0]]
         if x.dtype != "int8":
             x = self.build.node(
@@ -220,7 +221,7 @@ class Rewriter:
         return [self._operand(node, name, q) for name in node.inputs]
 
     def _operand(self, node: Node, name: str, q: Quantization) -> Tensor:
-        """An operand as int8: an activation, or a constant with its own quantization."""
+        """Return an operand as int8: an activation, or a constant with its own quantization."""
         data = self.graph.tensors[name].data
         if data is None:
             return self._as_integers(name)
@@ -228,7 +229,7 @@ class Rewriter:
         return self._constant(name, quantized_operand(data, symmetric=OPS[node.op].symmetric, like=like))
 
     def _converted(self, node: Node, name: str, q: Quantization) -> Tensor:
-        """An operand requantized to the quantization of the result."""
+        """Return an operand requantized to the quantization of the result."""
         operand = self._operand(node, name, q)
         if operand.quantization == q:
             return operand
@@ -257,7 +258,7 @@ class Rewriter:
         return self._constants[key]
 
     def _as_integers(self, name: str) -> Tensor:
-        """An activation as int8; a quantize node is added if there is no such tensor yet."""
+        """Return an activation as int8; a quantize node is added if no such tensor exists yet."""
         if name not in self.integers:
             real = self.floats[name]
             node = self._fresh_node(f"{name}:quantize")
@@ -270,7 +271,7 @@ class Rewriter:
         return self.integers[name]
 
     def _as_float(self, name: str, why: str) -> Tensor:
-        """A tensor in its original type; a dequantize node is added if it exists as int8 only."""
+        """Return a tensor in its original type; a dequantize node is added if it exists as int8 only."""
         if name not in self.floats:
             old = self.graph.tensors[name]
             if old.constant:
@@ -289,7 +290,7 @@ class Rewriter:
         return producer is None or self.kept.get(producer.name) == EDGE
 
     def _unused(self, base: str) -> str:
-        """An unused tensor name: `base`, with a number appended if it is in use."""
+        """Return an unused tensor name: `base`, with a number appended if it is in use."""
         name, number = base, 1
         used = self.build.graph.tensors
         while name in used or (name != base and name in self.graph.tensors):

@@ -1,4 +1,4 @@
-"""Sensitivity analysis: error that each quantized node adds to exact inputs."""
+"""Sensitivity analysis: the error of each quantized node for exact inputs."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -43,22 +43,22 @@ def node_sensitivity(
     samples: Sequence[Sample],
     rounding: Kernels,
 ) -> QuantizationReport:
-    """The report with `node` and `alone_db` of its tensors filled in.
+    """Return the report with `node` and `node_sqnr_db` of its tensors filled in.
 
     Parameters
     ----------
     report : QuantizationReport
-        Report to complete; noise is not measured if its samples were random.
+        Report to complete; errors are not measured if its samples were random.
     floors : SoftmaxRange
-        Floors of the float graph's tensors; smaller values are compared as equal to the floor.
+        Floors of the float graph's tensors; values below the floor are treated as equal to it.
     quantized : Graph
         The quantized graph.
     integers : dict
-        Tensors of the quantized graph, by the name of the float tensor that they represent.
+        Tensors of the quantized graph, by name of the float tensor that they represent.
     samples : list of Sample
         Calibration samples, of which the first ones are used.
     rounding : Kernels
-        Rounding mode of the quantized graph.
+        Kernels whose rounding is used for the quantized graph.
     """
     graph, errors = floors.graph, defaultdict[str, OutputErrors](OutputErrors)
     reported = {each.name for each in report.tensors}
@@ -72,7 +72,7 @@ def node_sensitivity(
     for each in report.tensors:
         producer, own = producers.get(each.name), errors.get(each.name)
         node = producer.name if producer else ""
-        tensors.append(replace(each, node=node, alone_db=own.sqnr_db if own else None))
+        tensors.append(replace(each, node=node, node_sqnr_db=own.sqnr_db if own else None))
     return replace(report, tensors=tuple(tensors))
 
 

@@ -14,32 +14,32 @@ from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import half_away, half_up, saturate, scale
 from hw.isa.enums import Rounding
 
-#: Range of the multipliers that XNNPACK's leaky ReLU supports: magnitude, largest positive and largest negative one.
+#: Multipliers that XNNPACK's leaky ReLU supports: smallest magnitude, largest positive and largest negative value.
 _MIN_SLOPE, _MAX_SLOPE, _MIN_NEGATIVE_SLOPE = np.float32(1 / 256), np.float32(128), np.float32(-127.99609375)
 
 
 def _erfc(x: Array) -> Array:
-    """The complementary error function."""
+    """Compute the complementary error function."""
     from scipy.special import erfc  # imported on demand: loading takes longer than compiling a small network
 
     return erfc(x)
 
 
 def sigmoid(x: Real) -> Real:
-    """1 / (1 + exp(-x)) without overflow."""
+    """Compute 1 / (1 + exp(-x)) without overflow."""
     power = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, power) / (1 + power)
 
 
 def gelu(x: Real, tanh: bool) -> Real:
-    """Product of x and Phi(x), or its approximation by tanh."""
+    """Compute the product of x and Phi(x), or its approximation by tanh."""
     if tanh:
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * _erfc(-x / np.sqrt(2))
 
 
 def _by_table(call: NodeInvocation, function: Callable[[NodeInvocation], Array]) -> Array:
-    """Evaluate a function of 8-bit values through a table of all 256 values if the operand is larger than that."""
+    """Evaluate a function of 8-bit values through a table if the operand has more than 256 elements."""
     limits, x = np.iinfo(call.values[0].dtype), call.values[0]
     if limits.bits > 8 or x.size <= limits.max - limits.min:
         return function(call)
@@ -48,7 +48,7 @@ def _by_table(call: NodeInvocation, function: Callable[[NodeInvocation], Array])
 
 
 def _table_steps(call: NodeInvocation, function: Callable[[Single], Array], delegated: bool) -> Array:
-    """Stored results of a float32 function, as in the tables of LiteRT or, if `delegated`, of XNNPACK."""
+    """Return the stored results of a float32 function like the tables of LiteRT or, if `delegated`, of XNNPACK."""
     real = call.scale() * call.centred().astype(np.float32)
     limit = np.float32(1 << 30)
     steps = np.clip(function(real).astype(np.float32) * (np.float32(1) / call.output_scale), -limit, limit)
@@ -66,19 +66,19 @@ def _unary(
     in_int16: Callable[[NodeInvocation], Array] | None = None,
     int16_table: bool = False,
 ) -> Operator:
-    """An elementwise operator of one operand.
+    """Return an elementwise operator of one operand.
 
     Parameters
     ----------
     function : callable
         The function in double precision.
     single : callable, optional
-        The function in single precision, with which LiteRT fills its table for 8-bit operands. Default: `function`
+        The function in single precision, with which LiteRT fills its table for 8-bit operands; default: `function`
         rounded to single precision.
     in_xnnpack : bool
         True if XNNPACK has a table for 8-bit operands, filled in double precision.
     in_onnxruntime : callable, optional
-        Kernel of onnxruntime between dequantized and quantized numbers, if it is not `function` rounded to float32.
+        Float32 kernel of onnxruntime, applied to dequantized values, if it differs from `function` rounded to float32.
     in_int16 : callable, optional
         LiteRT's kernel for int16 operands.
     int16_table : bool
@@ -133,7 +133,7 @@ def _elu(call: NodeInvocation) -> Array:
 
 
 def softplus(x: Real) -> Real:
-    """Logarithm of 1 + exp(x), without overflow."""
+    """Compute the logarithm of 1 + exp(x) without overflow."""
     return np.logaddexp(0, x)
 
 
@@ -182,7 +182,7 @@ def _prelu(call: NodeInvocation) -> Array:
 
 #: Fraction bits of an inverse square root before it is scaled.
 _FRACTION_BITS = 20
-#: 1.5 with three integer bits, and sqrt(1/2) with none.
+#: Fixed-point constants: 1.5 with three integer bits, and sqrt(1/2) without integer bits.
 _THREE_HALVES, _ROOT_HALF = (1 << 28) + (1 << 27), 1518500250
 _NEWTON_STEPS = 5
 
@@ -192,7 +192,7 @@ def _in_bytes(call: NodeInvocation) -> bool:
 
 
 def _magnitude(call: NodeInvocation) -> Array:
-    """Absolute value; quantized, the magnitude is scaled, so that ties round away from zero."""
+    """Compute the absolute value; if quantized, the magnitude is scaled, so that ties round away from zero."""
     if not call.in_integers():
         return np.abs(call.numbers())
     if call.scale() == call.output_scale:
@@ -201,7 +201,7 @@ def _magnitude(call: NodeInvocation) -> Array:
 
 
 def _root(call: NodeInvocation) -> Array:
-    """Square root; quantized, rounded down, and 0 for negative numbers."""
+    """Compute the square root; if quantized, the result is rounded down, and is 0 for negative values."""
     if not call.in_integers():
         return np.sqrt(call.numbers().astype(np.float64))
     real = np.maximum(call.centred(), 0).astype(np.float32) * call.scale()
@@ -209,7 +209,7 @@ def _root(call: NodeInvocation) -> Array:
 
 
 def _inverse_root(call: NodeInvocation) -> Array:
-    """1 / sqrt(x); quantized, the largest value for numbers that are not positive."""
+    """Compute 1 / sqrt(x); if quantized, the result is the largest value for x that is not positive."""
     if int16.is_int16(call):
         return int16.of_positive(call, lambda x: np.float32(1) / np.sqrt(x), greatest=True)
     if not _in_bytes(call):
@@ -225,7 +225,7 @@ def _inverse_root(call: NodeInvocation) -> Array:
 
 
 def _newton(value: int) -> tuple[int, int]:
-    """31-bit multiplier and exponent of 1 / sqrt(value), by Newton's method starting from 1."""
+    """Return 31-bit multiplier and exponent of 1 / sqrt(value), by Newton's method starting from 1."""
     if value <= 1:
         return ONE, 0
     shift = 11
@@ -267,7 +267,7 @@ _HIGH, _LOW = (1 << 15) - 1, -(1 << 15)
 
 
 def _multiplier(scale: np.float32) -> tuple[int, int]:
-    """16-bit multiplier and exponent."""
+    """Return a 16-bit multiplier and exponent."""
     multiplier, exponent = quantize_multiplier(float(scale))
     return min((multiplier + (1 << 15)) >> 16, _HIGH), exponent
 
@@ -277,7 +277,7 @@ def _left(value: Int64, bits: int) -> Int64:
 
 
 def hard_swish_steps(call: NodeInvocation) -> Int64:
-    """Stored results of LiteRT's 8-bit hard swish."""
+    """Return the stored results of LiteRT's 8-bit hard swish."""
     fine_scale = np.float32(1 / 128) * call.scale()
     multiplier, exponent = _multiplier(fine_scale / call.output_scale)
     if exponent > 0:
@@ -291,12 +291,12 @@ def hard_swish_steps(call: NodeInvocation) -> Int64:
 
 
 def _truncated(product: Int64) -> Int64:
-    """Product in units of 2**-30, truncated towards zero to units of 2**-15."""
+    """Convert a product in units of 2**-30 to units of 2**-15, truncated towards zero."""
     return np.sign(product) * (np.abs(product) >> 15)
 
 
 def _gate(fine: Int64, fine_scale: np.float32) -> Int64:
-    """relu6(x + 3) / 6 in units of 2**-15: x is saturated in units of 3 * 2**-15 and mapped from -1..1 to 0..1."""
+    """Compute relu6(x + 3) / 6 in units of 2**-15: x, in units of 3 * 2**-15, is mapped from -1..1 to 0..1."""
     multiplier, exponent = _multiplier(fine_scale / np.float32(3 / 32768))
     value = _left(fine, exponent - 1) if exponent > 0 else fine
     value = saturate(half_up(value * multiplier, 15), _LOW, _HIGH)

@@ -1,4 +1,4 @@
-"""Execution of `if` and `loop` nodes; the caller supplies functions that run the subgraphs, in numpy or on a device."""
+"""Execution of `if` and `loop` nodes; the caller supplies functions that run the subgraphs in numpy or on a device."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,11 +10,11 @@ from compiler.ir.tensor import Tensor
 from compiler.reference.node_invocation import Array
 from hw.errors import WorkError
 
-#: Limit on the iterations of all loops of a model per sample, beyond which a loop counts as endless. The longest
+#: Limit on the iterations of all loops of a model per sample, beyond which a loop is considered endless. The longest
 #: sequences that networks process step by step are about 16,000 audio samples or 32,000 words.
-MOST_TRIPS = 1 << 15
+MAX_ITERATIONS = 1 << 15
 
-#: Function that runs a subgraph: takes its inputs in order and returns its outputs.
+#: Function that runs a subgraph on inputs, given in order, and returns the outputs.
 Body = Callable[[Sequence[Array]], Sequence[Array]]
 
 
@@ -22,13 +22,13 @@ class Trips:
     """Counter of the iterations of all loops for one sample."""
 
     def __init__(self) -> None:
-        self.left = MOST_TRIPS
+        self.left = MAX_ITERATIONS
 
-    def take(self, name: str) -> None:
+    def count_iteration(self, name: str) -> None:
         """Count an iteration of the named loop; raises WorkError if the limit is exceeded."""
         if not self.left:
             raise WorkError(
-                f"loop {name!r} does not end: the loops of a model may take {MOST_TRIPS:,} iterations for a sample"
+                f"loop {name!r} does not end: the loops of a model may take {MAX_ITERATIONS:,} iterations for a sample"
             )
         self.left -= 1
 
@@ -80,7 +80,7 @@ def _loop(
     stacks: list[list[Array]] = [[] for _ in attributes["stacked"]]
     count = 0
     while going and count < trips:
-        counted.take(name)
+        counted.count_iteration(name)
         slices = [
             _slice(name, each, count, sign)
             for each, sign in zip(given.scanned, attributes["scanned"], strict=True)

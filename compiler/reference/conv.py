@@ -12,20 +12,20 @@ from compiler.reference.reduce import padded, tap, window_outputs
 from compiler.util.scaling import double_ratio
 
 
-def _factors(call: NodeInvocation) -> tuple[Array, ...]:
-    """Operands to multiply: integers less their zero points if the node computes on integers, else real numbers."""
+def _product_operands(call: NodeInvocation) -> tuple[Array, ...]:
+    """Return the operands of a product: floating-point values or, in integer arithmetic, integers minus zero points."""
     values = [call.centred(i) if _integers(call) else call.numbers(i) for i in range(len(call.values))]
     wide = _integers(call) and any(np.dtype(tensor.dtype).itemsize > 2 for tensor in call.tensors[:2])
     return tuple(value.astype(np.int64 if wide else np.float64) for value in values)
 
 
 def _integers(call: NodeInvocation) -> bool:
-    """Return True if products are of integers: all operands are quantized, or the output consists of plain integers."""
+    """Return True if a node multiplies integers, because all operands are quantized or the output is plain integers."""
     return call.quantized(2) or (call.output.quantization is None and call.output.dtype.startswith("int"))
 
 
 def _ratio(call: NodeInvocation, *, single: bool) -> Array:
-    """Ratio of the product's scale to the output's, per output channel, in float32 or double precision."""
+    """Return the ratio of the product's scale to the output's, per output channel, in float32 or double precision."""
     q = call.tensors[1].quantization
     assert q is not None
     weights = np.array(q.scale, np.float32)
@@ -35,7 +35,7 @@ def _ratio(call: NodeInvocation, *, single: bool) -> Array:
 
 
 def _with_bias(call: NodeInvocation, sums: Array, bias: tuple[Array, ...]) -> Array:
-    """The result of a node from its sums of products: adds the bias, if any, and requantizes a quantized node."""
+    """Add the bias, if any, to sums of products and requantize them if the node is quantized."""
     biased = sums + bias[0] if bias else sums
     if not _integers(call):
         return biased
@@ -44,10 +44,10 @@ def _with_bias(call: NodeInvocation, sums: Array, bias: tuple[Array, ...]) -> Ar
 
 
 def _requantized(call: NodeInvocation, sums: Int64) -> Int64:
-    """Sums converted to the output's scale, rounded as by the selected kernels."""
+    """Convert sums to the output's scale, with the rounding of the selected kernels."""
     if (_ratio(call, single=False) == 1).all():
         return sums
-    # XNNPACK supports products of two tensors only if the second one's zero point is 0.
+    # XNNPACK supports products of two tensors only if the zero point of the second is 0.
     in_xnnpack = call.delegated and (call.node.op != "matmul" or call.zero(1) == 0)
     if in_xnnpack or call.kernels == "onnxruntime":
         return multiplied_real(sums, _ratio(call, single=True))
@@ -60,8 +60,8 @@ def _requantized(call: NodeInvocation, sums: Int64) -> Int64:
 
 
 def conv2d(call: NodeInvocation) -> Array:
-    """Convolution; weights (outputs, kernel height, kernel width, inputs of a group)."""
-    (x, weights, *bias), groups = _factors(call), call["groups"]
+    """Compute a convolution with weights (outputs, kernel height, kernel width, inputs of a group)."""
+    (x, weights, *bias), groups = _product_operands(call), call["groups"]
     x = padded(x, call["pads"])
     out_c, kernel_h, kernel_w, in_c = weights.shape
     size = window_outputs(call, (kernel_h, kernel_w))
@@ -77,8 +77,8 @@ def conv2d(call: NodeInvocation) -> Array:
 
 
 def depthwise_conv2d(call: NodeInvocation) -> Array:
-    """Convolution of each channel; weights (kernel height, kernel width, channels)."""
-    x, weights, *bias = _factors(call)
+    """Compute a convolution of each channel with weights (kernel height, kernel width, channels)."""
+    x, weights, *bias = _product_operands(call)
     x = padded(x, call["pads"])
     size = window_outputs(call, weights.shape[:2])
     sums = np.zeros((x.shape[0], *size, x.shape[3]), x.dtype)
@@ -88,8 +88,8 @@ def depthwise_conv2d(call: NodeInvocation) -> Array:
 
 
 def conv_transpose2d(call: NodeInvocation) -> Array:
-    """Transposed convolution: each input pixel adds the kernel, times its value, to the output around it."""
-    (x, weights, *bias), groups = _factors(call), call["groups"]
+    """Compute a transposed convolution: each input pixel adds the kernel, times the pixel's value, to the output."""
+    (x, weights, *bias), groups = _product_operands(call), call["groups"]
     out_c, kernel_h, kernel_w, in_c = weights.shape
     batch, height, width = x.shape[:3]
     (sy, sx), (dy, dx) = call["strides"], call["dilations"]
@@ -112,14 +112,14 @@ def conv_transpose2d(call: NodeInvocation) -> Array:
 
 
 def dense(call: NodeInvocation) -> Array:
-    """Product of x, along its last dimension, and transposed weights (outputs, inputs)."""
-    x, weights, *bias = _factors(call)
+    """Compute the product of x, along its last dimension, and transposed weights (outputs, inputs)."""
+    x, weights, *bias = _product_operands(call)
     return _with_bias(call, x @ weights.T, tuple(bias))
 
 
 def matmul(call: NodeInvocation) -> Array:
-    """Product of two stacks of matrices, whose leading dimensions broadcast."""
-    left, right = _factors(call)
+    """Compute the product of two stacks of matrices, whose leading dimensions broadcast."""
+    left, right = _product_operands(call)
     return _with_bias(call, left @ right, ())
 
 

@@ -19,7 +19,7 @@ _PRODUCT_RATIOS = (np.float32(2**-16), np.float32(2**8))
 
 
 def _sum_reference(call: NodeInvocation, sign: int) -> Int64:
-    """LiteRT's kernel: operands are scaled to twice the larger scale with extra bits, the sum to the output's."""
+    """Compute LiteRT's sum: rescale operands to twice the larger scale with extra bits, and the sum to the output's."""
     left = _LEFT_SHIFT_16 if call.output.dtype == "int16" else LEFT_SHIFT
     twice = 2 * max(float(call.scale(0)), float(call.scale(1)))
     a, b = (multiplied(call.centred(i), float(call.scale(i)) / twice, left=left) for i in (0, 1))
@@ -27,7 +27,7 @@ def _sum_reference(call: NodeInvocation, sign: int) -> Int64:
 
 
 def _sum_xnnpack(call: NodeInvocation, sign: int) -> Int64:
-    """XNNPACK's kernel: one shift, rounding ties up, of the sum of products with 21-bit multipliers."""
+    """Compute XNNPACK's sum: one shift, rounding ties up, of the sum of products with 21-bit multipliers."""
     a, b = (Affine(float(call.scale(i)), call.zero(i)) for i in (0, 1))
     fields = raw_fields(a, b, Affine(float(call.output_scale), call.output_zero))
     total = call.centred(0) * fields["x_mult"] + sign * call.centred(1) * fields["r_mult"]
@@ -48,7 +48,7 @@ def _summed(call: NodeInvocation, sign: int) -> Array:
 
 
 def mul(call: NodeInvocation) -> Array:
-    """Product; if quantized, the ratio of scales is computed in float32."""
+    """Compute a product; if quantized, the ratio of scales is computed in float32."""
     if not call.in_integers(2):
         return call.numbers(0) * call.numbers(1)
     ratio, product = call.scale(0) * call.scale(1) / call.output_scale, call.centred(0) * call.centred(1)
@@ -58,7 +58,7 @@ def mul(call: NodeInvocation) -> Array:
 
 
 def clip(call: NodeInvocation) -> Array:
-    """Clip to real limits; if quantized, the limits are rounded to integers of the output."""
+    """Clip to limits; if quantized, the limits are rounded to integers of the output."""
     low, high = call["low"], call["high"]
     if call.in_integers():
         steps = (_limit(call, low), _limit(call, high))
@@ -72,7 +72,7 @@ def clip(call: NodeInvocation) -> Array:
 
 
 def _limit(call: NodeInvocation, value: float) -> int:
-    """A real limit as an integer of the output."""
+    """Return a limit as an integer of the output."""
     lowest, highest = limits(call.output.dtype)
     if math.isinf(value):
         return highest if value > 0 else lowest
@@ -81,7 +81,7 @@ def _limit(call: NodeInvocation, value: float) -> int:
 
 
 def floor_div(call: NodeInvocation) -> Array:
-    """Quotient of the stored values, rounded down; quantizations are ignored, as in LiteRT's kernel."""
+    """Compute the quotient of the stored values, rounded down; like LiteRT's kernel, this ignores quantizations."""
     a, b = call.values
     if not b.all():
         raise call.error("divides by zero")
@@ -100,7 +100,7 @@ ELEMENTWISE: dict[str, Operator] = {
 
 
 def _comparing(function: Callable[..., Array]) -> Operator:
-    """An operator on the dequantized values of its operands."""
+    """Return an operator on the dequantized values of its operands."""
 
     def compare(call: NodeInvocation) -> Array:
         return np.asarray(function(*(call.numbers(i) for i in range(len(call.values)))))

@@ -28,10 +28,10 @@ from compiler.reference.reduce import POOL, REDUCE
 from compiler.reference.shape import SHAPE
 from hw.errors import InputError, shown
 
-#: Types of integers that are not quantized numbers.
+#: Integer types that are not quantized.
 _WIDE = ("int32", "int64", "bool")
 #: Callback that receives a subgraph and its inputs.
-Watch = Callable[[Graph, Mapping[str, Array]], None]
+SubgraphCallback = Callable[[Graph, Mapping[str, Array]], None]
 
 
 def evaluate(
@@ -40,7 +40,7 @@ def evaluate(
     *,
     rounding: Kernels = "reference",
     keep: bool = False,
-    watch: Watch | None = None,
+    on_subgraph: SubgraphCallback | None = None,
     trips: Trips | None = None,
 ) -> dict[str, Array]:
     """Evaluate a graph on its inputs.
@@ -55,16 +55,16 @@ def evaluate(
         Rounding of quantized operators: LiteRT's reference kernels, its default interpreter with XNNPACK, or
         onnxruntime.
     keep : bool
-        Return every tensor that is not constant, not only the outputs.
-    watch : function, optional
-        Called with every subgraph that runs, and its inputs.
+        True to return all tensors that are not constant, not only the outputs.
+    on_subgraph : function, optional
+        Callback that receives each executed subgraph and its inputs.
     trips : Trips, optional
         Counter of loop iterations, if this graph is part of a larger one.
 
     Raises
     ------
     InputError
-        An input is missing, unknown, or of another shape or type; or `run_node` rejects a node.
+        An input is missing, unknown, or of the wrong shape or type, or `run_node` rejects a node.
     WorkError
         A loop does not end.
     """
@@ -77,7 +77,7 @@ def evaluate(
         operands = [_value(graph.tensors[name], values) for name in node.inputs]
         values |= zip(
             node.outputs,
-            run_node(graph, node, operands, rounding=rounding, watch=watch, trips=trips),
+            run_node(graph, node, operands, rounding=rounding, on_subgraph=on_subgraph, trips=trips),
             strict=True,
         )
         for name in dict.fromkeys(() if keep else node.inputs):
@@ -95,7 +95,7 @@ def run_node(
     inputs: Sequence[Array],
     *,
     rounding: Kernels = "reference",
-    watch: Watch | None = None,
+    on_subgraph: SubgraphCallback | None = None,
     trips: Trips | None = None,
 ) -> list[Array]:
     """Evaluate one node on its inputs, including constants, in the operator's order.
@@ -103,8 +103,8 @@ def run_node(
     Raises
     ------
     InputError
-        The number of inputs, a shape or type is wrong; the operator does not support a window, index or quantization;
-        the result does not have the shape of the output tensor; or memory is exhausted.
+        The number of inputs, a shape or a type is wrong, the operator does not support a window, index or quantization,
+        the result does not have the shape of the output tensor, or memory is exhausted.
     """
     if rounding not in KERNELS:
         raise InputError(f"rounding must be {' or '.join(KERNELS)}, not {shown(rounding)}")
@@ -115,7 +115,7 @@ def run_node(
         _fits(tensor, value, "its input", node)
     if node.bodies:
         trips = trips or Trips()
-        bodies = [_body(each, rounding, watch, trips) for each in node.bodies]
+        bodies = [_body(each, rounding, on_subgraph, trips) for each in node.bodies]
         outputs = [graph.tensors[name] for name in node.outputs]
         return run_control(node.name, node.op, node.attributes, inputs, bodies, outputs, trips)
     tensors, output = _as_integers(tensors, graph.out(node))
@@ -136,10 +136,10 @@ def run_node(
 
 
 def _as_integers(tensors: Sequence[Tensor], output: Tensor) -> tuple[Sequence[Tensor], Tensor]:
-    """The tensors of a node, without quantization if all of them are integers that represent their own value.
+    """Return the tensors of a node, without quantizations if all represent plain integers.
 
-    Arithmetic on such integers is that of their type, which neither saturates nor converts to float32. 8-bit tensors
-    with a quantization are quantized numbers.
+    Plain integers are computed in their own type, without saturation or conversion to float32. 8-bit tensors with a
+    quantization always count as quantized.
     """
     all_tensors = (*tensors, output)
     wide = all(each.dtype in _WIDE for each in tensors) and output.dtype in (*_WIDE, "float32")
@@ -149,12 +149,12 @@ def _as_integers(tensors: Sequence[Tensor], output: Tensor) -> tuple[Sequence[Te
     return [replace(each, quantization=None) for each in tensors], replace(output, quantization=None)
 
 
-def _body(graph: Graph, rounding: Kernels, watch: Watch | None, trips: Trips) -> Body:
+def _body(graph: Graph, rounding: Kernels, on_subgraph: SubgraphCallback | None, trips: Trips) -> Body:
     def run(inputs: Sequence[Array]) -> list[Array]:
         given = dict(zip(graph.inputs, inputs, strict=True))
-        if watch:
-            watch(graph, given)
-        results = evaluate(graph, given, rounding=rounding, watch=watch, trips=trips)
+        if on_subgraph:
+            on_subgraph(graph, given)
+        results = evaluate(graph, given, rounding=rounding, on_subgraph=on_subgraph, trips=trips)
         return [results[name] for name in graph.outputs]
 
     return run
@@ -192,18 +192,18 @@ def _fits(tensor: Tensor, value: object, what: str, node: Node | None = None) ->
 
 
 def onnx_node(call: NodeInvocation) -> Array:
-    """One output of an ONNX node.
+    """Compute one output of an ONNX node.
 
     Raises
     ------
     GraphError
-        The node cannot be computed, or its inputs do not fit.
+        The node cannot be computed, or its inputs are invalid.
     """
     return _computed(call, call.values, call["number"])
 
 
 def function(call: NodeInvocation) -> Array:
-    """An elementwise ONNX function, in single precision."""
+    """Compute an elementwise ONNX function in single precision."""
     return _computed(call, (call.numbers().astype(np.float32),), 0)
 
 

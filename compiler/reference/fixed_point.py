@@ -14,24 +14,25 @@ _MAX_MULTIPLIER_16 = 0x7FFF
 
 
 def round_half_away(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Nearest integers, ties away from zero, exactly."""
+    """Round to the nearest integers, with ties away from zero, exactly."""
     whole = np.trunc(values)
     return whole + np.sign(values) * (np.abs(values - whole) >= 0.5)
 
 
 def multiplied(values: Int64, ratio: ArrayLike, rounding: Rounding = Rounding.DOUBLE, left: int = 0) -> Int64:
-    """LiteRT's MultiplyByQuantizedMultiplier: values << left times a ratio in 31-bit fixed point.
+    """Compute LiteRT's MultiplyByQuantizedMultiplier: values << left times a ratio in 31-bit fixed point.
 
     Parameters
     ----------
     values : int64 array
         Integers to scale.
     ratio : float or array
-        One ratio, or one for each index of the last axis; a negative ratio negates the product of its magnitude.
+        One ratio, or one for each index of the last axis; for a negative ratio, the product with its magnitude is
+        negated.
     rounding : Rounding
         Rounding mode; LiteRT's reference kernels use `Rounding.DOUBLE`.
     left : int
-        Number of bits by which the values are shifted to the left first.
+        Number of bits by which the values are first shifted to the left.
     """
     ratios = np.atleast_1d(np.asarray(ratio, np.float64))
     pairs = [quantize_multiplier(abs(float(r))) for r in ratios]
@@ -45,7 +46,7 @@ def multiplied(values: Int64, ratio: ArrayLike, rounding: Rounding = Rounding.DO
 
 
 def multiplied_16(values: Int64, ratio: ArrayLike) -> Int64:
-    """Scaling of the 64-bit sums of int16 operators, with 16-bit multipliers and a single rounding."""
+    """Scale the 64-bit sums of int16 operators with 16-bit multipliers and a single rounding."""
     pairs = [quantize_multiplier(float(r)) for r in np.atleast_1d(np.asarray(ratio, np.float64))]
     multipliers = np.array([min((m + (1 << 15)) >> 16, _MAX_MULTIPLIER_16) for m, _ in pairs], np.int64)
     shifts = np.array([15 - e for _, e in pairs], np.int64)
@@ -53,12 +54,12 @@ def multiplied_16(values: Int64, ratio: ArrayLike) -> Int64:
 
 
 def multiplied_real(values: Int64, ratio: ArrayLike) -> Int64:
-    """XNNPACK's scaling: a float32 product, ties to even; the ratio must have been computed in float32."""
+    """Scale like XNNPACK, by a float32 product with ties to even; the ratio must have been computed in float32."""
     return np.rint(values.astype(np.float32) * np.asarray(ratio, np.float32)).astype(np.int64)
 
 
 def multiplied_away(values: Int64, ratio: ArrayLike) -> Int64:
-    """Scaling of LiteRT's reference dense layer: a product in double precision, ties away from zero."""
+    """Scale like LiteRT's reference dense layer, by a product in double precision with ties away from zero."""
     return round_half_away(values * np.asarray(ratio, np.float64)).astype(np.int64)
 
 
@@ -71,17 +72,17 @@ _NEWTON = (1515870810, -1010580540)
 
 
 def times(a: Int64, b: Int64 | int) -> Int64:
-    """Product of numbers in units of 2**-31, rounded to the same units, ties up."""
+    """Multiply values in units of 2**-31; the product is rounded to the same unit, ties up."""
     return saturate(half_up(a * b, 31))
 
 
 def shifted(a: Int64, bits: int) -> Int64:
-    """Product with a power of two: saturated to the left, rounded with ties away from zero to the right."""
+    """Shift values; left shifts saturate, right shifts round with ties away from zero."""
     return saturate(a << bits) if bits >= 0 else half_away(a, -bits)
 
 
 def _exp_near_zero(a: Int64) -> Int64:
-    """exp(a) for -1/4 <= a < 0 without integer bits, by a series around -1/8."""
+    """Compute exp(a) for -1/4 <= a < 0 without integer bits, by a series around -1/8."""
     x = a + (1 << 28)
     x2 = times(x, x)
     x3, x4 = times(x2, x), times(x2, x2)
@@ -90,7 +91,7 @@ def _exp_near_zero(a: Int64) -> Int64:
 
 
 def exp_negative(a: Int64, integer_bits: int) -> Int64:
-    """exp(a) without integer bits, of a <= 0 with `integer_bits` of them, 5 at most."""
+    """Compute exp(a) without integer bits, for a <= 0 with at most 5 integer bits."""
     fraction = 31 - integer_bits
     quarter = 1 << (fraction - 2)
     low = (a & (quarter - 1)) - quarter
@@ -101,7 +102,7 @@ def exp_negative(a: Int64, integer_bits: int) -> Int64:
 
 
 def reciprocal(a: Int64) -> Int64:
-    """1 / (1 + a) for 0 <= a < 1, both without integer bits."""
+    """Compute 1 / (1 + a) for 0 <= a < 1, both without integer bits."""
     half = (a + ONE + 1) >> 1
     x = _NEWTON[0] + times(half, _NEWTON[1])
     for _ in range(3):

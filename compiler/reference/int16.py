@@ -30,14 +30,14 @@ def is_int16(call: NodeInvocation) -> bool:
 
 
 def is_unit(call: NodeInvocation) -> bool:
-    """Return True if LiteRT's int16 sigmoid, tanh and softmax apply: results in units of 2**-15, no zero points."""
+    """Return True if LiteRT's int16 sigmoid, tanh and softmax apply: result scale 2**-15, no zero points."""
     if not is_int16(call):
         return False
     return call.output_scale == 2.0**-15 and not (call.zero() or call.output_zero)
 
 
 def sigmoid(call: NodeInvocation) -> Int64:
-    """1 / (1 + exp(-x)) in units of 2**-15."""
+    """Compute 1 / (1 + exp(-x)) in units of 2**-15."""
     x = _scaled(call)
     found = _interpolated(np.abs(x), 9, _INT16_MAX << 10)
     found = np.where(x >= 0, found + (1 << 9), (1 << 25) - found + (1 << 9) - 1)
@@ -45,7 +45,7 @@ def sigmoid(call: NodeInvocation) -> Int64:
 
 
 def tanh(call: NodeInvocation) -> Int64:
-    """Hyperbolic tangent in units of 2**-15: 2 * sigmoid(2 * x) - 1."""
+    """Compute the hyperbolic tangent, 2 * sigmoid(2 * x) - 1, in units of 2**-15."""
     x = _scaled(call)
     found = _interpolated(np.abs(x), 8, 0xFFFF << 8)
     found = np.where(x >= 0, found - (1 << 23) + (1 << 7), -found + (1 << 23) + (1 << 7) - 1)
@@ -53,7 +53,7 @@ def tanh(call: NodeInvocation) -> Int64:
 
 
 def _scaled(call: NodeInvocation) -> Int64:
-    """The operand in units of 1 / (3 * 4096)."""
+    """Return the operand in units of 1 / (3 * 4096)."""
     x, real = call.values[0].astype(np.int64), float(call.scale())
     mantissa, exponent = np.frexp(real)
     left = 12 + int(exponent) - 1
@@ -66,7 +66,7 @@ def _scaled(call: NodeInvocation) -> Int64:
 
 
 def _interpolated(x: Int64, bits: int, saturated: int) -> Int64:
-    """Interpolated sigmoid at x >= 0, whose lowest `bits` bits are the fraction; `saturated` beyond the table."""
+    """Interpolate the sigmoid at x >= 0 with `bits` fraction bits; the result is `saturated` beyond the table."""
     index = np.minimum(x >> bits, 254)
     low = _SIGMOID[index]
     between = (low << bits) + (x & (1 << bits) - 1) * (_SIGMOID[index + 1] - low)
@@ -74,16 +74,16 @@ def _interpolated(x: Int64, bits: int, saturated: int) -> Int64:
 
 
 def softmax(call: NodeInvocation, away: Int64) -> Int64:
-    """Softmax in units of 2**-15.
+    """Compute a softmax in units of 2**-15.
 
     Parameters
     ----------
     call : NodeInvocation
         The softmax node with its operand.
     away : int64 array (..., columns)
-        Difference of each value to the maximum of its row, 0 or negative.
+        Difference between each value and the maximum of its row, 0 or negative.
     """
-    # LiteRT multiplies the two in single precision.
+    # LiteRT multiplies the two factors in single precision.
     ratio = float(np.float32(call.scale()) * np.float32(call["beta"])) / _EXP_STEP
     scaled = scale(away, *quantize_multiplier(ratio), 0, Rounding.DOUBLE)
     powers = _looked_up(_exponentials(), np.clip(scaled + _INT16_MAX, _INT16_MIN, _INT16_MAX))
@@ -96,14 +96,14 @@ def softmax(call: NodeInvocation, away: Int64) -> Int64:
 
 
 def _looked_up(table: Int64, x: Int64) -> Int64:
-    """Interpolated values of a table of 513 entries at int16 numbers."""
+    """Interpolate a table of 513 entries at int16 values."""
     index = (x >> 7) + 256
     slope = table[index + 1] - table[index]
     return table[index] + (slope * (x & 0x7F) + 64 >> 7)
 
 
 def _sigmoids() -> Int64:
-    """The sigmoid's table: entries at multiples of 1/24, in units of 2**-16, corrected by half the midpoint error."""
+    """Return the sigmoid's table at multiples of 1/24, in units of 2**-16, corrected by half the midpoint error."""
     indices = np.arange(256)
     here, middle, there = (65536 / (1 + np.exp(-(indices + offset) / 24)) for offset in (0, 0.5, 1))
     entries = np.rint(here + _MIDPOINT_CORRECTION * (middle - (here + there) / 2)).astype(np.int64)
@@ -125,13 +125,13 @@ def _reciprocals() -> Int64:
 
 
 def by_table(call: NodeInvocation, function: Callable[[Array], Array]) -> Int64:
-    """A function of single-precision numbers, interpolated from a table of 513 entries."""
+    """Apply a function of single-precision values by interpolation of a table of 513 entries."""
     quantizations = ((float(call.scale()), call.zero()), (float(call.output_scale), call.output_zero))
     return _looked_up(_table(function, *quantizations, np.float32), call.values[0].astype(np.int64))
 
 
 def of_positive(call: NodeInvocation, function: Callable[[Array], Array], *, greatest: bool) -> Int64:
-    """`by_table` for a function of positive numbers; others give the largest or smallest result."""
+    """Apply `by_table` to a function of positive values; other values give the largest or smallest integer."""
     bound = _INT16_MAX if greatest else _INT16_MIN
     limit = call.output_scale * np.float32(bound - call.output_zero)
 
@@ -144,14 +144,14 @@ def of_positive(call: NodeInvocation, function: Callable[[Array], Array], *, gre
 def _table(
     function: Callable[[Array], Array], given: tuple[float, int], made: tuple[float, int], kind: type
 ) -> Int64:
-    """Table of a function, with entries corrected by half the midpoint error of linear interpolation.
+    """Return the table of a function, with entries corrected by half the midpoint error of linear interpolation.
 
     Parameters
     ----------
     function : callable
         Function of real numbers.
     given, made : (float, int)
-        Scale and zero point of its operand and of its result.
+        Scale and zero point of the function's operand and of its result.
     kind : type
         float32 or float64, the type in which LiteRT computes the table.
     """

@@ -1,4 +1,4 @@
-"""A node with its operands as stored and as real numbers, and the operators that convert quantizations."""
+"""A node with its operands, stored or dequantized, and the operators that convert quantizations."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import GraphError, Node
-from compiler.ir.tensor import Quantization, Tensor, same_numbers
+from compiler.ir.tensor import Quantization, Tensor, same_values
 from compiler.reference.fixed_point import Int64, multiplied, round_half_away
 
 #: Range of the ratio of scales that XNNPACK's requantization supports.
@@ -17,12 +17,13 @@ _MIN_RATIO, _MAX_RATIO = np.float32(1 / 256), np.float32(128)
 
 
 def eighth_bits(centred: Int64, ratio: np.float32) -> Int64:
-    """XNNPACK's requantization: a multiplier in units of 1/256, ties up."""
+    """Requantize like XNNPACK, with a multiplier in units of 1/256 and ties rounded up."""
     return (centred * int(np.rint(np.float32(256) * ratio)) + 128) >> 8
 
 
 #: Kernels whose rounding quantized operators reproduce: LiteRT's reference kernels, its default interpreter with
-#: XNNPACK, or onnxruntime, where a quantized operator is the real one on dequantized inputs with a quantized result.
+#: XNNPACK, or onnxruntime, where a quantized operator is the float operator on dequantized inputs, with a quantized
+#: result.
 Kernels = Literal["reference", "xnnpack", "onnxruntime"]
 KERNELS: tuple[str, ...] = get_args(Kernels)
 
@@ -34,9 +35,9 @@ Real = NDArray[np.float64]
 class NodeInvocation:
     """A node with its operands.
 
-    An operator is a function of a NodeInvocation. It returns either integers, the values to be stored (saturated to a
-    quantized output's type afterwards), or floating-point numbers, the real results (quantized or rounded to float32
-    afterwards). Real arithmetic is done in double precision, so that a float32 result is rounded once.
+    An operator is a function of a NodeInvocation. It returns either integers to be stored, which are then saturated to
+    a quantized output's type, or floating-point results, which are then quantized or rounded to float32. Floating-point
+    arithmetic is in double precision, so that a float32 result is rounded only once.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class NodeInvocation:
     output : Tensor
         Output tensor of the node.
     kernels : Kernels
-        Kernels whose rounding is reproduced for quantized numbers.
+        Kernels whose rounding is reproduced for quantized values.
     """
 
     node: Node
@@ -70,19 +71,19 @@ class NodeInvocation:
 
     @property
     def delegated(self) -> bool:
-        """True if XNNPACK computes the node, provided it has the operator: the node is quantized to 8 bits."""
+        """True for an 8-bit node with XNNPACK's kernels, which compute the node if they include the operator."""
         eight = all(np.dtype(t.dtype).itemsize == 1 for t in (self.tensors[0], self.output))
         return self.kernels == "xnnpack" and eight
 
     def centred(self, index: int = 0) -> Int64:
-        """Integers of an input less their zero point."""
+        """Return the integers of an input minus the zero point."""
         values, q = self.values[index].astype(np.int64), self.tensors[index].quantization
         if q is None or not any(q.zero_point):
             return values
         return values - along(np.array(q.zero_point, np.int64), q, values.ndim)
 
     def numbers(self, index: int = 0) -> Real | Int64:
-        """Value of an input: integers if it has no quantization, otherwise real numbers."""
+        """Return an input as integers if it has an integer type and no quantization, otherwise in floating point."""
         values, q = self.values[index], self.tensors[index].quantization
         if q is not None:
             return q.dequantized(values).astype(np.float64)
@@ -91,11 +92,11 @@ class NodeInvocation:
         return values.astype(np.int64)
 
     def scale(self, index: int = 0) -> np.float32:
-        """Per-tensor scale of an input."""
+        """Return the per-tensor scale of an input."""
         return np.float32(self._whole(self.tensors[index]).scale[0])
 
     def zero(self, index: int = 0) -> int:
-        """Per-tensor zero point of an input."""
+        """Return the per-tensor zero point of an input."""
         return self._whole(self.tensors[index]).zero_point[0]
 
     @property
@@ -109,7 +110,7 @@ class NodeInvocation:
         return self._whole(self.output).zero_point[0]
 
     def error(self, text: str) -> GraphError:
-        """An error that names the node."""
+        """Return an error that names the node."""
         return GraphError(f"node {self.node.name!r} ({self.node.op}): {text}")
 
     def _whole(self, tensor: Tensor) -> Quantization:
@@ -122,12 +123,12 @@ class NodeInvocation:
 
 
 def requantized(call: NodeInvocation, stored: Array, index: int = 0, dtype: type = np.float64) -> Int64:
-    """Stored integers converted from an input's quantization to the output's, not yet saturated.
+    """Convert stored integers from an input's quantization to the output's, without saturation.
 
-    The ratio of the scales is computed in `dtype`, in which LiteRT's kernels differ.
+    The ratio of the scales is computed in `dtype`, which differs between LiteRT's kernels.
     """
     integers = stored.astype(np.int64)
-    if same_numbers(call.tensors[index].quantization, call.output.quantization):
+    if same_values(call.tensors[index].quantization, call.output.quantization):
         return integers
     if call.kernels == "onnxruntime":
         real = (integers - call.zero(index)).astype(np.float32) * call.scale(index)
@@ -137,12 +138,12 @@ def requantized(call: NodeInvocation, stored: Array, index: int = 0, dtype: type
 
 
 def quantize(call: NodeInvocation) -> Array:
-    """The real operand; it is quantized when the result is stored."""
+    """Return the operand in floating point; it is quantized when the result is stored."""
     return call.numbers()
 
 
 def requantize(call: NodeInvocation) -> Array:
-    """The operand converted to the output's quantization."""
+    """Convert the operand to the output's quantization."""
     ratio = call.scale() / call.output_scale
     if call.delegated and call.tensors[0].dtype == call.output.dtype and _MIN_RATIO <= ratio <= _MAX_RATIO:
         return eighth_bits(call.centred(), ratio) + call.output_zero
@@ -155,7 +156,7 @@ def table(call: NodeInvocation) -> Array:
 
 
 def _dynamic(call: NodeInvocation) -> tuple[np.float32, int]:
-    """Scale and zero point of a dynamic quantization to uint8, as onnxruntime computes them."""
+    """Return scale and zero point of a dynamic quantization to uint8, as onnxruntime computes them."""
     x = call.values[0].astype(np.float32)
     low, high = (np.float32(f(x, initial=np.float32(0))) for f in (np.min, np.max))
     scale = np.float32(1) if low == high else (high - low) / np.float32(255)
@@ -163,7 +164,7 @@ def _dynamic(call: NodeInvocation) -> tuple[np.float32, int]:
 
 
 def dynamic_quantize(call: NodeInvocation) -> Array:
-    """The operand quantized to uint8 with the scale of its own range, ties to even."""
+    """Quantize the operand to uint8 with a scale determined by its range, ties to even."""
     scale, zero = _dynamic(call)
     return np.clip(np.rint(call.values[0].astype(np.float32) / scale) + zero, 0, 255).astype(np.int64)
 
@@ -183,7 +184,7 @@ QUANTIZE: dict[str, Operator] = {
 
 
 def along(values: Array, q: Quantization, dimensions: int) -> Array:
-    """Values per scale, reshaped to broadcast over a tensor with the given number of dimensions."""
+    """Reshape one value per scale to broadcast over a tensor with the given number of dimensions."""
     shape = [1] * dimensions
     if q.axis is not None:
         shape[q.axis] = -1
@@ -191,10 +192,10 @@ def along(values: Array, q: Quantization, dimensions: int) -> Array:
 
 
 def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
-    """Quantize real numbers to integers that are not yet saturated.
+    """Quantize floating-point values to integers that are not yet saturated.
 
-    Ties round to even, with the reference kernels away from zero. The numbers are divided by the scale in float32;
-    XNNPACK multiplies by its float32 reciprocal.
+    Ties round to even or, with the reference kernels, away from zero. The values are divided by the scale in float32;
+    XNNPACK multiplies by the scale's float32 reciprocal instead.
     """
     q = output.quantization
     assert q is not None
@@ -212,13 +213,13 @@ def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
 
 @functools.cache
 def limits(dtype: str) -> tuple[int, int]:
-    """Smallest and largest integer of a type, cached because numpy.iinfo is slow."""
+    """Return the smallest and the largest integer of a type, cached because numpy.iinfo is slow."""
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
 
 
 def finished(call: NodeInvocation, result: Array) -> Array:
-    """An operator's result converted to the contents of the output tensor."""
+    """Convert an operator's result to the contents of the output tensor."""
     output = call.output
     if output.quantization is not None:
         stored = result if result.dtype.kind in "iu" else quantize_real(result, output, call.kernels)

@@ -10,12 +10,12 @@ from compiler.reference.node_invocation import Array, NodeInvocation, Operator, 
 from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import half_away, half_up
 
-#: Integer bits of a scaled difference, and of the sum of exponentials.
+#: Number of integer bits of a scaled difference, and of the sum of exponentials.
 _DIFFERENCE_BITS, _SUM_BITS = 5, 12
 
 
 def softmax(call: NodeInvocation) -> Array:
-    """Softmax of beta * x along an axis."""
+    """Compute the softmax of beta * x along an axis."""
     axis = call["axis"]
     if call.in_integers() and (int16.is_unit(call) or _eighth(call)):
         rows = np.moveaxis(call.values[0].astype(np.int64), axis, -1)
@@ -27,7 +27,7 @@ def softmax(call: NodeInvocation) -> Array:
 
 
 def _kernel(call: NodeInvocation) -> Callable[[NodeInvocation, Int64], Int64]:
-    """LiteRT's kernel for the node's type."""
+    """Return LiteRT's kernel for the node's type."""
     if int16.is_unit(call):
         return int16.softmax
     return _by_table if call.kernels == "xnnpack" else _fixed
@@ -43,7 +43,7 @@ def _eighth(call: NodeInvocation) -> bool:
 
 
 def _fixed(call: NodeInvocation, away: Int64) -> Int64:
-    """LiteRT's reference kernel; `away` is the difference of each value to the maximum of its row."""
+    """Compute like LiteRT's reference kernel; `away` is each value minus the maximum of its row."""
     real = min(
         float(np.float32(call["beta"])) * float(call.scale()) * (1 << (31 - _DIFFERENCE_BITS)),
         (1 << 31) - 1.0,
@@ -61,7 +61,7 @@ def _fixed(call: NodeInvocation, away: Int64) -> Int64:
 
 
 def _by_table(call: NodeInvocation, away: Int64) -> Int64:
-    """LiteRT's optimized kernel: sums in float32, in the order of the row."""
+    """Compute like LiteRT's optimized kernel, with sums in float32 in the order of the row."""
     scale = -call.scale() * np.float32(call["beta"])
     powers = np.exp((scale * np.arange(256).astype(np.float32)).astype(np.float64)).astype(np.float32)[-away]
     sums = np.cumsum(powers, -1, dtype=np.float32)[..., -1:]

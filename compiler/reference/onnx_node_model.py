@@ -13,10 +13,10 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from compiler.reference.onnx_ops import Array, OnnxNodeSpec, own
-from compiler.reference.onnx_ops.registry import MOST_STEPS, steps
+from compiler.reference.onnx_ops.registry import MAX_STEPS, steps
 from hw.errors import InputError, shown
 
-#: Activations of one direction that ONNX's reference uses regardless of the attribute.
+#: Activations of one direction that ONNX's reference uses, whatever the attribute specifies.
 _DEFAULT_ACTIVATIONS = {
     "LSTM": (b"Sigmoid", b"Tanh", b"Tanh"),
     "GRU": (b"Sigmoid", b"Tanh"),
@@ -25,11 +25,11 @@ _DEFAULT_ACTIVATIONS = {
 
 
 class LeftOutError(InputError):
-    """ONNX's reference ignores an attribute or input of a node; the message names it."""
+    """Error for an attribute or input of a node that ONNX's reference ignores; the message names it."""
 
 
 class Given(NamedTuple):
-    """Shape of an input of a node, and its contents if it is constant."""
+    """Shape of a node's input, and its contents if it is constant."""
 
     shape: tuple[int, ...]
     data: NDArray | None
@@ -41,14 +41,14 @@ def check_reference(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> No
     Raises
     ------
     LeftOutError
-        It does; the message names the attribute or input.
+        An attribute or input is ignored; the message names it.
     """
     if proto.op_type in _DEFAULT_ACTIVATIONS:
         _check_recurrent(proto, inputs)
 
 
 def check_work(spec: OnnxNodeSpec, inputs: Sequence[Given | None], outputs: Sequence[tuple[int, ...]]) -> int:
-    """Estimated number of elementary operations of a node.
+    """Return the estimated number of elementary operations of a node.
 
     Raises
     ------
@@ -56,13 +56,13 @@ def check_work(spec: OnnxNodeSpec, inputs: Sequence[Given | None], outputs: Sequ
         The node exceeds the limit for host operators.
     """
     count = steps(spec, [value and value.shape for value in inputs], outputs)
-    if count > MOST_STEPS:
-        raise InputError(f"it takes the host {count:,} steps, more than {MOST_STEPS:,}")
+    if count > MAX_STEPS:
+        raise InputError(f"it takes the host {count:,} steps, more than {MAX_STEPS:,}")
     return count
 
 
 def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
-    """Check an LSTM, GRU or RNN: default activations, no clipping, and sequences of full length."""
+    """Check that an LSTM, GRU or RNN has default activations, no clipping and sequences of full length."""
     given = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
     default = _DEFAULT_ACTIVATIONS[proto.op_type]
     activations = tuple(given.get("activations", default))
@@ -79,7 +79,7 @@ def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> N
         raise LeftOutError(f"sequence_lens other than the {steps} steps of all sequences")
 
 
-#: Exceptions of ONNX's reference for nodes that it does not implement or inputs that do not fit.
+#: Exceptions that ONNX's reference raises for nodes that it does not implement or for invalid inputs.
 REFUSALS = (
     ArithmeticError,
     AssertionError,
@@ -97,7 +97,7 @@ REFUSALS = (
 
 @dataclass(frozen=True)
 class NodeModel:
-    """A model of one node.
+    """Decoded model of one node.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class NodeModel:
     inputs : tuple of str
         Names of the inputs that are passed to `computed`.
     held : dict
-        Constants stored in the model: those without elements, which cannot be tensors.
+        Constants stored in the model: those without elements, which the graph's tensors cannot represent.
     """
 
     model: onnx.ModelProto
@@ -125,7 +125,7 @@ class NodeModel:
         Raises
         ------
         REFUSALS
-            The node cannot be computed with such inputs.
+            The node cannot be computed with these inputs.
         """
         given = dict(zip(self.inputs, values, strict=True)) | self.held
         function = own(self.spec)
@@ -158,7 +158,7 @@ def node_model(text: str) -> NodeModel:
     Raises
     ------
     ValueError, DecodeError
-        The text is not a model of exactly one node without subgraphs, which could contain endless loops.
+        The string is not a model of exactly one node without subgraphs, which could contain endless loops.
     """
     model = onnx.ModelProto.FromString(base64.b64decode(text, validate=True))
     graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
@@ -178,11 +178,11 @@ def node_model(text: str) -> NodeModel:
 
 
 def text_of(model: onnx.ModelProto) -> str:
-    """A model serialized and encoded in base 64."""
+    """Serialize a model and encode it in base 64."""
     return base64.b64encode(model.SerializeToString(deterministic=True)).decode()
 
 
 def line_of(error: BaseException) -> str:
-    """First line of a library's error message, shortened to 200 characters."""
+    """Return the first line of a library's error message, shortened to 200 characters."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip()
     return line if len(line) <= 200 else f"{line[:197].rsplit(' ', 1)[0]} ..."

@@ -51,28 +51,28 @@ _EXP_MIN, _EXP_MAX = np.float32(-104), np.float32(88.723)
 
 
 def sigmoid(x: Single) -> Single:
-    """1 / (1 + exp(-x))."""
+    """Compute 1 / (1 + exp(-x))."""
     return np.clip(_quotient(np.clip(x, -_SIGMOID_END, _SIGMOID_END), *_SIGMOID) + np.float32(0.5), 0, 1)
 
 
 def tanh(x: Single) -> Single:
-    """The hyperbolic tangent."""
+    """Compute the hyperbolic tangent."""
     return _quotient(np.clip(x, -_TANH_END, _TANH_END), *_TANH)
 
 
 def elu(x: Single, alpha: float) -> Single:
-    """X if it is not negative, alpha * (exp(x) - 1) otherwise."""
+    """Return x if it is not negative, otherwise alpha * (exp(x) - 1)."""
     return np.where(x < 0, np.float32(alpha) * (_exp(np.minimum(x, np.float32(0))) - np.float32(1)), x)
 
 
 def hard_swish(x: Single) -> Single:
-    """Product of x and relu6(x + 3) / 6, by ONNX's definition: x times a hard sigmoid."""
+    """Compute the product of x and relu6(x + 3) / 6, by ONNX's definition: x times a hard sigmoid."""
     gate: Single = np.float32(1 / 6) * x + np.float32(0.5)
     return x * np.clip(gate, np.float32(0), np.float32(1))
 
 
 def _exp(x: Single) -> Single:
-    """Exponential function as a power of two times a polynomial, with even and odd powers evaluated separately."""
+    """Compute the exponential function as a power of two times a polynomial, with separate even and odd powers."""
     inside = np.clip(x, _EXP_MIN, _EXP_MAX)
     exponent = np.floor(inside * np.float32(1 / np.log(2)) + np.float32(0.5))
     rest: Single = (inside - exponent * _LN2) - exponent * _LN2_REST
@@ -89,7 +89,7 @@ def _quotient(x: Single, numerator: Sequence[float], denominator: Sequence[float
 
 
 def _polynomial(x: Single, coefficients: Sequence[float]) -> Single:
-    """Polynomial by Horner's rule; products are exact in double precision, so each step rounds once."""
+    """Evaluate a polynomial by Horner's rule; double precision makes products exact, so that each step rounds once."""
     value, *rest = (np.float32(each) for each in coefficients)
     for each in rest:
         value = (x.astype(np.float64) * value + each).astype(np.float32)

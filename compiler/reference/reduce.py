@@ -24,7 +24,7 @@ def _added(call: NodeInvocation, *, mean: bool) -> Array:
 
 
 def _scaled(call: NodeInvocation, sums: Int64, count: int, mean: bool) -> Int64:
-    """Sums of `count` stored integers, or their means, converted to the output's quantization."""
+    """Convert sums of `count` stored integers, or their means, to the output's quantization."""
     if call.delegated:
         return _scaled_xnnpack(call, sums, count, mean)
     centred = sums - count * call.zero()
@@ -37,14 +37,14 @@ def _scaled(call: NodeInvocation, sums: Int64, count: int, mean: bool) -> Int64:
 
 
 def _scaled_xnnpack(call: NodeInvocation, sums: Int64, count: int, mean: bool) -> Int64:
-    """XNNPACK's conversion: everything in float32, zero points included, ties to even."""
+    """Convert like XNNPACK, in float32 including zero points, with ties to even."""
     ratio = call.scale() / call.output_scale * np.float32(1 / count if mean else 1)
     zero = np.float32(call.output_zero) - np.float32(count * call.zero()) * ratio
     return np.rint(sums.astype(np.float32) * ratio + zero).astype(np.int64)
 
 
 def _scaled_reference(call: NodeInvocation, sums: Int64, count: int) -> Int64:
-    """LiteRT's reference conversion: double rounding, with a multiplier divided by the count."""
+    """Convert like LiteRT's reference kernel, with double rounding and the multiplier divided by the count."""
     multiplier, exponent = quantize_multiplier(float(call.scale()) / float(call.output_scale))
     shift = min(count.bit_length() - 1, 32, 31 + exponent)
     return scale(sums, (multiplier << shift) // count, exponent - shift, 0, Rounding.DOUBLE)
@@ -58,7 +58,7 @@ def _extreme(call: NodeInvocation, *, greatest: bool) -> Array:
 
 
 def _cumulated(call: NodeInvocation) -> Array:
-    """Cumulative sums along an axis, requantized like the sums of a dense layer."""
+    """Compute cumulative sums along an axis, requantized like the sums of a dense layer."""
     stored, axis = call.quantized(), call["axis"]
     x = np.moveaxis(call.centred() if stored else call.numbers(), axis, -1)
     x = x[..., ::-1] if call["reverse"] else x
@@ -83,7 +83,7 @@ REDUCE: dict[str, Operator] = {
 
 
 def padded(x: Array, pads: tuple[int, int, int, int], value: float = 0) -> Array:
-    """Images (batch, height, width, channels) with `value` around them."""
+    """Return images (batch, height, width, channels) padded with `value`."""
     top, left, bottom, right = pads
     if not any(pads):
         return x
@@ -91,9 +91,9 @@ def padded(x: Array, pads: tuple[int, int, int, int], value: float = 0) -> Array
 
 
 def window_outputs(call: NodeInvocation, kernel: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width of the output: as many windows as the graph says, which must fit the padded image.
+    """Return height and width of the node's output tensor, whose windows must fit the padded image.
 
-    The last row or column of padding may go unread, and one that reaches beyond it is counted off.
+    The last row or column of padding may remain unread; a window that extends beyond the padding is an error.
     """
     height, width = call.output.shape[1:3]
     top, left, bottom, right = call["pads"]
@@ -109,7 +109,7 @@ def window_outputs(call: NodeInvocation, kernel: tuple[int, ...]) -> tuple[int, 
 
 
 def tap(call: NodeInvocation, x: Array, size: tuple[int, int], ky: int, kx: int) -> Array:
-    """The pixels of a padded image that one tap of the window meets, (batch, *size, channels)."""
+    """Return the pixels of a padded image at one tap of all windows, (batch, *size, channels)."""
     dy, dx = call.node.attributes.get("dilations", (1, 1))
     sy, sx = call["strides"]
     y, left = ky * dy, kx * dx
@@ -117,7 +117,7 @@ def tap(call: NodeInvocation, x: Array, size: tuple[int, int], ky: int, kx: int)
 
 
 def max_pool2d(call: NodeInvocation) -> Array:
-    """Greatest of each window; padding is never greatest."""
+    """Compute the maximum of each window, without the padding."""
     kernel, stored = call["kernel"], call.quantized()
     x = call.values[0].astype(np.int64) if stored else call.numbers()
     lowest = np.iinfo(np.int64).min if x.dtype.kind == "i" else -math.inf
@@ -130,7 +130,7 @@ def max_pool2d(call: NodeInvocation) -> Array:
 
 
 def avg_pool2d(call: NodeInvocation) -> Array:
-    """Mean of each window; of integers rounded, halves away from zero."""
+    """Compute the mean of each window; means of integers are rounded, ties away from zero."""
     kernel, stored = call["kernel"], call.in_integers()
     zero = call.zero() if stored and call["count_pads"] else 0
     x = (call.values[0].astype(np.int64) - zero if stored else call.numbers()).astype(np.float64)
@@ -146,7 +146,7 @@ def avg_pool2d(call: NodeInvocation) -> Array:
         sums += tap(call, x, size, ky, kx)
         counts += tap(call, ones, size, ky, kx)
     if (counts == 0).any():
-        raise call.error("a window lies wholly in the padding")
+        raise call.error("a window contains only padding")
     return (
         requantized(call, round_half_away(sums / counts).astype(np.int64) + zero) if stored else sums / counts
     )

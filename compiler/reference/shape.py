@@ -1,4 +1,4 @@
-"""Operators that move elements; what moved is converted where the output's quantization differs."""
+"""Operators that move elements, and convert them if the output's quantization differs."""
 
 import math
 
@@ -19,7 +19,7 @@ def _concat(call: NodeInvocation) -> Array:
 
 
 def _converted(call: NodeInvocation, index: int) -> Array:
-    """An operand converted to the output's quantization; LiteRT scales in float32, ties away from zero."""
+    """Convert an operand to the output's quantization; LiteRT scales in float32, ties away from zero."""
     values = call.values[index].astype(np.int64)
     if call.kernels == "onnxruntime" or call.tensors[index].quantization == call.output.quantization:
         return requantized(call, values, index)
@@ -65,7 +65,7 @@ def _gather(call: NodeInvocation) -> Array:
 
 
 def _resize_nearest(call: NodeInvocation) -> Array:
-    """Nearest-neighbour resizing: output i is input floor(i * in / out), with i + 1/2 for i if `centers`."""
+    """Resize by nearest neighbour: output i is input floor(i * in / out), with i + 1/2 for i if `centers`."""
     x, half = call.values[0], int(call["centers"])
     rows, columns = (
         (2 * np.arange(size) + half) * given // (2 * size)

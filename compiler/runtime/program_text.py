@@ -1,7 +1,7 @@
 """Conversion of the programs of a compiled network to assembly text, and back from edited text.
 
-Each program begins with its `.name` line, in execution order. An edited program only has to assemble and to fit the
-instruction store here; its safety is checked by the validator.
+Each program begins with its `.name` line, in execution order. This module only checks that an edited program assembles
+and fits the instruction store; the validator checks its safety.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ def listing(network: CompiledNetwork) -> str:
 
 
 def programs_of(text: str, name: str) -> list[Program]:
-    """Assemble the programs of a text, each from its `.name` line to the next; line numbers refer to the whole text.
+    """Assemble the programs of a text, each from its `.name` line to the next one; line numbers are those of the text.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def with_texts(network: CompiledNetwork, texts: Mapping[str, ProgramText]) -> Co
     Raises
     ------
     InputError
-        There is no such program, the text was written as replacement of another program, a line is invalid, or the
+        There is no such program, the text was written as a replacement for another program, a line is invalid, or the
         assembled program is empty or does not fit the instruction store.
     """
     if not texts:
@@ -93,7 +93,7 @@ def with_texts(network: CompiledNetwork, texts: Mapping[str, ProgramText]) -> Co
     for name in texts:
         if name not in names:
             known = ", ".join(map(repr, names))
-            raise InputError(f"schedule: program {name!r}: there is none of that name, only {known}")
+            raise InputError(f"schedule: program {name!r}: no program has this name, only {known}")
     return with_programs(
         network,
         [
@@ -126,7 +126,7 @@ def _assembled(program: Program, given: ProgramText) -> Program:
 
 
 def tags_of(program: Program) -> list[tuple[int, int, int]]:
-    """Return registers and constant of each counter tag of a program, starting with its macro-instruction's."""
+    """Return the registers and constant of each counter tag of a program, starting with its macro-instruction's tag."""
     words = (decode(word) for word in program.words)
     tags = [(each["a"], each["b"], each["imm"]) for each in words if each["opcode"] == MicroOp.TAG]
     return [tag for tag, _ in groupby([(0, 0, ProgramPart(program, ()).tag), *tags])]

@@ -136,7 +136,7 @@ class PlacedStage:
 
     def address(self, name: str, sample: int) -> int:
         """Return the address of an input or output of a sample."""
-        return self.operands(sample)[self.code.places[name]]
+        return self.operands(sample)[self.code.operand_numbers[name]]
 
 
 class Session:
@@ -286,7 +286,7 @@ class Session:
                 values |= self._read_outputs(placed)
 
     def throughput_cycles(self, samples: Sequence[Arrays], counts: Sequence[int]) -> float | None:
-        """Run samples back to back; return cycles per sample, None if stages run on the host or programs are reloaded.
+        """Return the cycles per sample run back to back; None if stages run on the host or programs are reloaded.
 
         If the samples are batches, `counts` has the number of valid samples of each.
 
@@ -308,12 +308,12 @@ class Session:
 
     def _place_stage(self, stage: Stage, code: StageExecutable, samples: int) -> PlacedStage:
         memory = self.driver.memory
-        placed = PlacedStage(stage, code, memory.take(max(code.memory, 1), _ALIGN, "the model's memory"))
+        placed = PlacedStage(stage, code, memory.alloc(max(code.memory, 1), _ALIGN, "the model's memory"))
         self.driver.put(code.image, placed.base)
         for _ in range(samples):
             placed.samples.append(
                 {
-                    tensor.name: memory.take(tensor.bytes, _ALIGN, tensor.name)
+                    tensor.name: memory.alloc(tensor.bytes, _ALIGN, tensor.name)
                     for tensor in (*stage.inputs, *stage.outputs)
                 }
             )
@@ -322,7 +322,7 @@ class Session:
     def _prove(self, placed: PlacedStage, samples: Sequence[int]) -> None:
         """Prove that samples that run back to back, starting from an idle device, are safe.
 
-        The first sample is repeated after the last: this proves that the stream restores the initial state.
+        The first sample is repeated after the last, to prove that the stream restores the initial state.
         """
         key = id(placed), tuple(samples)
         if key in self._proved:

@@ -255,7 +255,7 @@ class StagedNetwork:
         return best
 
     def count(self, samples: int) -> tuple[int, ...]:
-        """Return the operands after the addresses: the number of valid samples if there are several batch sizes.
+        """Return the operands after the addresses: the number of valid samples, or none if there is one batch size.
 
         Raises
         ------
@@ -330,7 +330,7 @@ class StagedNetwork:
         return _checked(self.inputs, inputs)
 
     def check_sample(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """Check the inputs of one sample and return them in the model's order; errors as in `check`."""
+        """Check the inputs of one sample and return them in the model's order; raise the errors of `check`."""
         return _checked(self.sample, inputs)
 
 

@@ -10,7 +10,7 @@ from compiler.validate.explore import validate
 from compiler.validate.macro_call import MacroCall
 from cosim.semantics.command_checks import DramWindow
 
-#: Assumed address of the model's memory; any address would do.
+#: Assumed address of the model's memory; the result does not depend on it.
 _BASE, _ALIGN = 1 << 16, 64
 _READ, _BOTH = 1, 3
 

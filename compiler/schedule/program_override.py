@@ -1,4 +1,4 @@
-"""Micro-programs given as text, which replace those of the code generator."""
+"""Micro-programs as assembly text, which replace generated programs."""
 
 import hashlib
 from dataclasses import dataclass, fields
@@ -8,20 +8,21 @@ from compiler.ir.identity import identity, identity_of, restored
 from hw.errors import InputError, shown
 from hw.isa.program import Program
 
-#: Maximum length of a program's text in characters; a program that fills the largest instruction store has 1.2 million.
+#: Maximum number of characters of a program's text; the text of a program that fills the largest instruction store has
+#: 1.2 million.
 _MAX_CHARACTERS = 1 << 21
 
 
 @identity("ProgramText", "replaces", "text")
 @dataclass(frozen=True)
 class ProgramText:
-    """A program in assembly.
+    """Program in assembly language.
 
     Parameters
     ----------
     replaces : str
-        `digest_of` the program that it replaces. Addresses and semaphores are those of that program, so it must not
-        replace another.
+        `digest_of` the program that this one replaces. The text has the addresses and semaphores of that program, so it
+        must not replace any other program.
     text : str
         Assembly text for `hw.isa.assembler`.
     """
@@ -41,7 +42,7 @@ class ProgramText:
 
 
 def digest_of(program: Program) -> str:
-    """SHA-256 of a program's words."""
+    """Return the SHA-256 of a program's words."""
     return hashlib.sha256(program.image).hexdigest()
 
 
@@ -51,7 +52,7 @@ def text_of(name: str, values: Any) -> ProgramText:
     Raises
     ------
     InputError
-        They are not those of a program; the message has its name.
+        The fields are not those of a program; the message includes the program's name.
     """
     known = set(identity_of(ProgramText).parts.values())
     if not isinstance(values, dict) or values.keys() != known:

@@ -1,4 +1,4 @@
-"""Schedules: all choices in executing a network on a machine."""
+"""Schedules, which contain all decisions for the execution of a network on a machine."""
 
 import json
 from dataclasses import dataclass, field, fields
@@ -8,13 +8,13 @@ from compiler.ir.identity import identity, identity_of, stored
 from compiler.schedule.program_override import ProgramText, text_of
 from hw.errors import InputError, shown
 
-#: Version of written documents. Documents of version 1, whose fields have the stable names, can be read as well.
+#: Version of written documents. Documents of version 1, whose fields have stable names, can be read as well.
 VERSION = 2
 #: Maximum number of result buffers; the hardware's queues are much shorter.
 _MAX_RESULT_BUFFERS = 256
-#: Larger sizes mean no more than this one, which is past the end of every layer.
-_MOST = 1 << 24
-#: Numbers that may be 0.
+#: Maximum value of a size, which exceeds the sizes of every layer.
+_MAX_SIZE = 1 << 24
+#: Fields that may be 0.
 _MAY_BE_NONE = ("prefetch", "stream_channel_blocks")
 
 #: Names of the fields in documents of version 2, in order.
@@ -75,12 +75,12 @@ _NAMES = (
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
-    """Schedule of one layer. Sizes that exceed the layer mean all of it.
+    """Schedule of one layer; sizes that exceed those of the layer select the whole layer.
 
     Parameters
     ----------
     rows : int
-        Output rows of a tile (for a matrix, its rows).
+        Output rows of a tile; for a matrix, rows of the result.
     rows_per_load : int
         Output rows whose input rows are loaded at once: one or more tiles.
     width : int
@@ -88,44 +88,47 @@ class LayerSchedule:
     columns : int
         Blocks of N output channels of a tile.
     depth : int
-        Blocks of N input channels that a MATRIX command sums over.
+        Blocks of N input channels over which a MATRIX command sums.
     param_blocks : int
         Blocks of output channels whose parameters are loaded at once: `columns` or a multiple of it.
     param_buffers : int
-        Number of buffers for such groups of parameters.
+        Number of buffers for groups of `param_blocks` blocks of parameters.
     order : str
         Outer loop: "rows" reuses the input of a tile for all weights, "channels" reuses the weights for all tiles.
     x_buffers, w_buffers, y_buffers, acc_buffers : int
         Number of buffers for tiles of the input, weights, results (at most 256) and sums. Only data that is loaded from
         or stored to DRAM has buffers.
     fold_kernel_width : bool
-        Kernel columns are part of the reduction dimension, which fills the array if there are few channels.
+        True to make kernel columns part of the reduction dimension, which fills the array if there are few channels.
     im2col : bool
-        The whole kernel is part of the reduction dimension: the inputs of each output column are loaded separately.
+        True to make the whole kernel part of the reduction dimension; the inputs of each output column are loaded
+        separately.
     pixels_per_pass : int
-        Adjacent output pixels that are computed as one pixel with that many times the channels.
+        Number of adjacent output pixels that are computed as one pixel with as many times the channels.
     prefetch : int
         Number of steps of earlier layers during which the first weights of this layer may be loaded.
     on_chip : bool
-        The output stays in the scratchpad.
+        True to keep the output in the scratchpad.
     interleave : bool
-        Steps of the layer may be interleaved with those of adjacent layers that permit it as well.
+        True if steps of the layer may be interleaved with those of adjacent layers for which this is True as well.
     common_scale : bool
-        The multiplier, which must be the same for all channels, is part of the command, and only biases are loaded: 4
-        instead of 9 bytes per channel, but FUSE needs four times as long for each pixel.
+        True to make the multiplier, which must be the same for all channels, part of the command and load only biases:
+        4 instead of 9 bytes per channel, but FUSE takes four times as long for each pixel.
     split_first_tile : bool
-        The first tile is computed in parts, the first of which is small, so that MATRIX can start when its input is
+        True to compute the first tile in parts, the first of which is small, so that MATRIX can start when its input is
         loaded.
     split_last_tile : bool
-        The last tile is drained in parts, the last of which is small, so that following layers wait only for that one.
+        True to drain the last tile in parts, the last of which is small, so that following layers wait only for that
+        part.
     stream_channel_blocks : int
-        For a convolution whose result is only read by a depthwise convolution: number of channel blocks of the result
-        in the scratchpad at a time, with both layers interleaved by blocks. 0: the whole result has a buffer.
+        For a convolution whose result is read only by a depthwise convolution: number of channel blocks of the result
+        in the scratchpad at a time, with both layers interleaved by blocks. 0: the buffer holds the whole result.
     same_program_as_previous : bool
-        The layer is part of the previous layer's program, which saves a dispatch but prevents replacing either alone.
+        True to make the layer part of the previous layer's program. This saves a dispatch, but neither layer's program
+        can be replaced separately.
     own_counter_tag : bool
-        The layer's cycles are counted with a separate tag, otherwise with the previous layer. After a tag change a unit
-        may stall for about a hundred cycles until the previous counters are saved.
+        True to count the layer's cycles with a separate tag, False to count them with the previous layer's. After a tag
+        change, a unit may stall for about a hundred cycles until the previous counters are saved.
     """
 
     rows: int = 1 << 16
@@ -166,7 +169,7 @@ class LayerSchedule:
             least = 0 if item.name in _MAY_BE_NONE else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise InputError(f"schedule: {item.name} must be at least {least}, not {shown(value)}")
-            most = _MAX_RESULT_BUFFERS if item.name in ("y_buffers", "acc_buffers") else _MOST
+            most = _MAX_RESULT_BUFFERS if item.name in ("y_buffers", "acc_buffers") else _MAX_SIZE
             if isinstance(value, int) and value > most:
                 raise InputError(f"schedule: {item.name} must be at most {most}, not {shown(value)}")
         if self.order not in ("rows", "channels"):
@@ -176,16 +179,16 @@ class LayerSchedule:
 @identity("Schedule", "fusions", "layers", "programs")
 @dataclass(frozen=True)
 class Schedule:
-    """Everything that may be chosen about how a network runs: fusion, tiling and order of its layers. It is plain data.
+    """All decisions for the execution of a network, as plain data: fusion, tiling and order of its layers.
 
     Parameters
     ----------
     fusions : tuple of tuples of str
-        Names of the nodes of each layer of more than one node.
+        Names of the nodes of each layer that has more than one node.
     layers : dict of str to LayerSchedule
-        The schedule of each layer, by the name of the layer.
+        Schedule of each layer, by name of the layer.
     programs : dict of str to ProgramText
-        Assembly text that replaces a generated program, by the name of the program.
+        Assembly texts that replace generated programs, by name of the program.
 
     Examples
     --------
@@ -202,7 +205,7 @@ class Schedule:
         return f"<Schedule: {len(self.layers)} layers, {len(self.fusions)} fusions, {len(self.programs)} program texts>"
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the schedule as a JSON document."""
         layers = {
             name: {key: getattr(layer, item) for key, item in _FIELDS[VERSION].items()}
             for name, layer in self.layers.items()
@@ -223,12 +226,12 @@ class Schedule:
         except (ValueError, RecursionError) as error:
             raise InputError(f"schedule: not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("schema_version") not in _FIELDS:
-            raise InputError(f'schedule: must be an object whose "schema_version" is {VERSION}')
-        return Schedule.of(data, data["schema_version"])
+            raise InputError(f'schedule: must be an object whose "schema_version" is 1..{VERSION}')
+        return Schedule.from_fields(data, data["schema_version"])
 
     @staticmethod
-    def of(data: dict[str, Any], version: int = 1) -> "Schedule":
-        """Restore a schedule from the fields of a document; databases have documents of version 1.
+    def from_fields(data: dict[str, Any], version: int = 1) -> "Schedule":
+        """Restore a schedule from the fields of a document; databases store documents of version 1.
 
         Raises
         ------
@@ -248,7 +251,7 @@ class Schedule:
         )
 
 
-#: From the names of a layer's fields in documents of each version to those they have in Python.
+#: Python names of a layer's fields by their names in documents, for each version.
 _FIELDS: dict[int, dict[str, str]] = {
     1: {stable: item for item, stable in identity_of(LayerSchedule).parts.items()},
     2: dict(zip(_NAMES, identity_of(LayerSchedule).parts, strict=True)),
@@ -265,7 +268,7 @@ def layer_schedule(name: str, values: Any, version: int = 1) -> LayerSchedule:
     Raises
     ------
     InputError
-        They are not those of a layer's schedule; the message has the layer's name.
+        The fields are not those of a layer's schedule; the message includes the layer's name.
     """
     known = _FIELDS[version]
     if not isinstance(values, dict) or not values.keys() <= known.keys():

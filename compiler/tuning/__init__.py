@@ -1,1 +1,1 @@
-"""The feedback loop: search, candidate generators, fusion, measurement, calibration."""
+"""Tuning by measurement: search methods, candidate generators, fusion, program edits, calibration."""

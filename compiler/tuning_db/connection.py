@@ -1,4 +1,4 @@
-"""Connection to the tuning database (SQLite or any other SQLAlchemy URL), its tables, and authenticated rows."""
+"""Connection to the tuning database (SQLite or any other SQLAlchemy URL), and authenticated rows."""
 
 import hashlib
 import hmac
@@ -30,13 +30,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 
+from compiler.tuning_db.schema import METADATA, TRIALS, VERSION, VERSIONS
 from compiler.util.checks import DAMAGE, written
 from cosim.rtl.cache import cache_folder
 from hw.errors import InputError, MlaError, WorkError, shown
 
 _log = logging.getLogger(__name__)
 
-#: Bytes of a program, and of any other entry; larger ones are neither read nor written.
+#: Maximum bytes of a program, and of any other entry; larger ones are neither read nor written.
 MAX_PROGRAM_BYTES, MAX_ENTRY_BYTES = 64 << 20, 4 << 20
 _MAX_CODE_BYTES = 64
 _CHUNK = 64
@@ -52,7 +53,7 @@ class SealedRows:
     engine : Engine
         Engine of the database.
     secret : bytes or None
-        Secret key of the user; None: nothing is trusted.
+        Secret key of the user; None: no entry is trusted.
     """
 
     def __init__(self, engine: Engine, secret: bytes | None):
@@ -60,7 +61,7 @@ class SealedRows:
         self._writer = engine.execution_options(writes=True)
 
     def work(self, work: Callable[[Connection], T]) -> T:
-        """Run a read transaction; WorkError if the database fails."""
+        """Run a read transaction and return its result; raise WorkError if the database fails."""
 
         def run() -> T:
             with self.engine.connect() as connection:
@@ -69,7 +70,7 @@ class SealedRows:
         return guarded(self.engine, run)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run a durable, atomic write transaction."""
+        """Run a durable, atomic write transaction and return its result; raise WorkError if the database fails."""
 
         def run() -> T:
             with self._writer.begin() as connection:
@@ -78,24 +79,24 @@ class SealedRows:
         def again() -> T:
             try:
                 return run()
-            except IntegrityError:  # another process wrote the same entry meanwhile: now it is seen
+            except IntegrityError:  # another process has just written the same entry, which is now visible
                 return run()
 
         return guarded(self.engine, again)
 
     def add(self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]) -> None:
-        """Write a trusted entry of this user."""
+        """Write an entry of this user, which is trusted."""
         known, digest = self._known(connection, table, data)
         values = {"data": data, "code": self._code(table, data), **columns}
         if known is None:
             connection.execute(insert(table).values(digest=digest, **values))
-        else:  # it was imported before, or was damaged
+        else:  # an equal entry was imported before, or is damaged
             connection.execute(update(table).where(table.c.id == known).values(values))
 
     def add_foreign(
         self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]
     ) -> bool:
-        """Write an untrusted entry; returns False if it exists already."""
+        """Write an untrusted entry; return False if it exists already."""
         known, digest = self._known(connection, table, data)
         if known is None:
             connection.execute(insert(table).values(digest=digest, data=data, code=b"", **columns))
@@ -109,7 +110,7 @@ class SealedRows:
         read: Callable[[bytes], T],
         values: Mapping[str, Any] | None = None,
     ) -> Iterator[tuple[T, bool]]:
-        """Yield the entries found by a query from `entries`, each with a flag that is True if it is trusted.
+        """Yield the entries found by a query from `entries`, each with a flag that is True if the entry is trusted.
 
         Damaged entries are skipped with a warning. `values` are the parameters of the query.
         """
@@ -132,7 +133,7 @@ class SealedRows:
         read: Callable[[bytes], T],
     ) -> tuple[T, bool]:
         if data is None:
-            raise ValueError("it is empty, or too large")
+            raise ValueError("it is empty or too large")
         trusted = self.secret is not None and hmac.compare_digest(code or b"", self._code(table, data))
         if not trusted and _digest(table, data) != digest:
             raise ValueError("it is damaged")
@@ -186,7 +187,7 @@ def entries(table: Table, most: int = MAX_ENTRY_BYTES) -> Select:
 
 
 def many(table: Table) -> Select:
-    """Return the same query for many entries, fetched in chunks."""
+    """Return the query of `entries` for many rows, which are fetched in chunks."""
     return entries(table).execution_options(yield_per=_CHUNK)
 
 
@@ -194,73 +195,15 @@ def _digest(table: Table, data: bytes) -> bytes:
     return hashlib.sha256(table.name.encode() + b"\0" + data).digest()
 
 
-#: Schema version; databases with another version are rejected.
-VERSION = 1
-_DIGEST = 64
-
-METADATA = sa.MetaData()
-VERSIONS = sa.Table(
-    "mla_store", METADATA, sa.Column("version", sa.Integer, primary_key=True, autoincrement=False)
-)
-
-
-def _entries(kind: str, *columns: sa.Column, found_by: tuple[str, ...]) -> sa.Table:
-    """Return a table of entries; `digest` is the SHA-256 of table name and data, which makes entries unique."""
-    number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite counts up only what it calls INTEGER
-    return sa.Table(
-        f"mla_{kind}",
-        METADATA,
-        sa.Column("id", number, primary_key=True),
-        sa.Column("digest", sa.LargeBinary(32), nullable=False, unique=True),
-        *columns,
-        sa.Column("data", sa.LargeBinary, nullable=False),
-        sa.Column("code", sa.LargeBinary, nullable=False),
-        sa.Index(f"mla_{kind}_by", *found_by),
-    )
-
-
-def _key() -> list[sa.Column]:
-    return [
-        sa.Column(name, sa.String(_DIGEST), nullable=False) for name in ("subgraph", "profile", "options")
-    ]
-
-
-PROFILES = _entries(
-    "profiles", sa.Column("profile", sa.String(_DIGEST), nullable=False), found_by=("profile",)
-)
-#: `cycles` is NULL for trials without a believable measurement.
-TRIALS = _entries(
-    "trials",
-    *_key(),
-    sa.Column("schedule", sa.String(_DIGEST), nullable=False),
-    sa.Column("cycles", sa.BigInteger),
-    found_by=("subgraph", "profile", "options", "cycles"),
-)
 sa.Index("mla_trials_by_schedule", TRIALS.c.schedule, TRIALS.c.subgraph)
-PROGRAMS = _entries(
-    "programs",
-    *_key(),
-    sa.Column("cost", sa.Float, nullable=False),
-    found_by=("subgraph", "profile", "options"),
-)
-EXECUTIONS = _entries(
-    "executions",
-    *_key(),
-    sa.Column("moment", sa.Float, nullable=False),
-    found_by=("subgraph", "moment"),
-)
 
 
-def key_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions that select a key's entries; the fields of the key are query parameters."""
-    return [table.c[name] == sa.bindparam(name) for name in ("subgraph", "profile", "options")]
-
-
-#: Name of the database in the cache.
+#: File name of the database in the cache.
 _FILE = "profile.db"
 #: Seconds that a writer waits for other writers.
 _BUSY_TIMEOUT_S = 60
-#: Attempts to create the tables: of concurrent processes one succeeds, the others find the tables on a retry.
+#: Number of attempts to create the tables: one of several concurrent processes succeeds, and the others find the tables
+#: on a retry.
 _MAX_ATTEMPTS = 8
 
 
@@ -272,7 +215,7 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
     url : str, Path or None
         SQLAlchemy URL, or path of an SQLite file.
     read_only : bool
-        Write nothing: the tables must exist, except that a missing `profile.db` in the cache is an empty database.
+        Write nothing: the tables must exist; only a missing `profile.db` in the cache is treated as an empty database.
 
     Raises
     ------
@@ -304,10 +247,12 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
 
 
 def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
-    """Run `work` and return its result.
+    """Run a database operation and return its result.
 
     Raises
     ------
+    InputError
+        The file is not a database.
     WorkError
         The database reported an error; the message contains the reason.
     """
@@ -315,13 +260,15 @@ def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
         return work()
     except (DBAPIError, sqlite3.Error) as error:
         own = error.orig if isinstance(error, DBAPIError) else error
+        if getattr(own, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+            raise InputError(f"{engine.url.database} is not a measurement database") from None
         reason = str(own).strip().splitlines()
         text = reason[0] if reason else type(own).__name__
         raise WorkError(f"the database {title(engine)} cannot be used: {text}") from None
 
 
 def title(engine: sa.Engine) -> str:
-    """Display name of the database: its URL without the password."""
+    """Return the display name of the database: its URL without the password."""
     return engine.url.render_as_string(hide_password=True)
 
 
@@ -339,12 +286,12 @@ def _url(url: str | Path | None, read_only: bool) -> sa.URL:
 
 
 def _connect_read_only(url: sa.URL) -> dict[str, Any]:
-    """Engine options that open an SQLite file without writing to it."""
+    """Return engine options that open an SQLite file without writing to it."""
     if not url.database or url.database == ":memory:" or url.query.get("uri"):
         return {}
     path = Path(url.database).absolute()
-    # For a database in WAL mode SQLite creates two files even to read it. Where the folder is read-only, `immutable`
-    # avoids them, which is correct as long as there is no log with newer entries.
+    # In WAL mode SQLite creates two files even to read a database. In a read-only folder, `immutable` avoids them,
+    # which is correct unless a log with newer entries exists.
     if os.access(path.parent, os.W_OK):
         mode = "mode=rw" if os.access(path, os.W_OK) else "mode=ro"
     else:
@@ -368,7 +315,7 @@ def _named(url: str | Path) -> sa.URL:
 
 
 def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
-    """Configure durable writes, readers concurrent with a writer, and writers that wait for one another."""
+    """Configure durable writes, reads during writes by other processes, and waiting for concurrent writers."""
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
@@ -376,23 +323,23 @@ def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
         cursor.execute("PRAGMA query_only = ON" if read_only else "PRAGMA journal_mode = WAL")
-        # NORMAL would lose the last entries in a power failure. Waiting for the disk takes milliseconds per commit, the
-        # measurement before it seconds.
+        # NORMAL would lose the last entries in a power failure. Waiting for the disk takes milliseconds per commit;
+        # a measurement takes seconds.
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute(
             "PRAGMA trusted_schema = OFF"
-        )  # restricts what views and triggers of a foreign file may call
+        )  # limits the functions that views and triggers of another user's file may call
         cursor.close()
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        # A transaction cannot wait for another writer when upgrading from reading, so writers start as such.
+        # A read transaction that becomes a write transaction cannot wait for another writer: writers start as writers.
         writes = connection.get_execution_options().get("writes", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _make_tables(engine: sa.Engine) -> None:
-    """Create missing tables."""
+    """Create the tables unless they exist."""
     for left in reversed(range(_MAX_ATTEMPTS)):
         try:
             if not _tables_exist(engine):
@@ -408,11 +355,11 @@ def _make_tables(engine: sa.Engine) -> None:
 
 def _need_tables(engine: sa.Engine) -> None:
     if not _tables_exist(engine):
-        raise InputError(f"--db: {title(engine)} holds no measurements: it has none of this program's tables")
+        raise InputError(f"--db: {title(engine)} contains no measurements: it lacks this program's tables")
 
 
 def _tables_exist(engine: sa.Engine) -> bool:
-    """True if all tables exist; InputError if they have another version."""
+    """Return True if all tables exist; raises InputError if they have another version."""
     with engine.connect() as connection:
         names = set(sa.inspect(connection).get_table_names())
         found = connection.scalar(_version()) if VERSIONS.name in names else None
@@ -420,7 +367,11 @@ def _tables_exist(engine: sa.Engine) -> bool:
         return False
     if found != VERSION:
         newer = isinstance(found, int) and found > VERSION
-        how = "a newer version of this program made it: update, or" if newer else "an older one made it:"
+        how = (
+            "a newer version of this program created it: update, or"
+            if newer
+            else "an older version created it:"
+        )
         raise InputError(
             f"--db: {title(engine)} has tables of version {shown(found)}, not {VERSION}: {how} name another database"
         )

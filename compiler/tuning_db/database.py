@@ -1,4 +1,4 @@
-"""Tuning database: measurements by machine, and the best programs."""
+"""Tuning database: trials, best programs, hardware profiles and executions."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +24,9 @@ MAX_PROGRAMS_BYTES = 1 << 30
 
 
 class TuningDatabase:
-    """Entries of one database. Use it as a context manager, or call `close`; each process opens its own.
+    """Access to the entries of one database.
+
+    Use an instance as a context manager, or call `close`. Each process must open its own instance.
 
     Parameters
     ----------
@@ -35,13 +37,13 @@ class TuningDatabase:
     room : int
         Maximum total size of programs in bytes; the oldest are removed first.
     read_only : bool
-        Open without writing anything, so that file and folder may be read-only. No entry is trusted then, because the
-        secret is not read.
+        Open without writing, so that file and folder may be read-only. No entry is trusted then, because the secret is
+        not read.
 
     Raises
     ------
     InputError
-        The URL is invalid or the tables have another version. Methods: a value cannot be stored.
+        The URL is invalid or the tables have another version; raised by methods for a value that cannot be stored.
     WorkError
         The database cannot be used; raised by every method.
     """
@@ -74,23 +76,23 @@ class TuningDatabase:
         trials.add(self._rows, trials_)
 
     def measured(self, key: EntryKey, schedule: AnySchedule) -> Result | None:
-        """Result of this user's last trial of a schedule; None if there is none."""
+        """Return the result of this user's last trial of a schedule; None if there is none."""
         return trials.measured(self._rows, key, schedule)
 
     def trials(self, key: EntryKey) -> list[tuple[TrialEntry, bool]]:
-        """All trials of a key in insertion order, each with a flag for trials by this user."""
+        """Return all trials of a key in insertion order, each with a flag that is True for trials by this user."""
         return trials.of_key(self._rows, key)
 
     def best(self, key: EntryKey) -> Entry | None:
-        """Best program that this user measured; None if there is no plausible one."""
+        """Return the best program that this user measured; None if there is no valid one."""
         return programs.best(self._rows, key)
 
     def put_best(self, entry: Entry) -> bool:
-        """Store a program unless one of at most its cost exists; returns True if stored."""
+        """Store a program unless one with at most its cost exists; return True if stored."""
         return programs.put(self._rows, entry, self._room)
 
     def drop_best(self, key: EntryKey) -> None:
-        """Remove the best program of a key, for example because it has proved faulty."""
+        """Remove the best program of a key, for example because it is faulty."""
         programs.drop(self._rows, key)
 
     def candidates(
@@ -102,9 +104,10 @@ class TuningDatabase:
         nodes: Iterable[str] | None = None,
         elsewhere: bool = False,
     ) -> list[StoredCandidate]:
-        """Promising schedules, which must be measured before use.
+        """Return promising schedules, which must be measured before use.
 
-        Sorted by distance of conditions, then matching options, then this user's trials first, then cycles.
+        They are sorted by the distance of their conditions; at equal distance, schedules with matching options come
+        first, then this user's trials, then those with fewer cycles.
 
         Parameters
         ----------
@@ -117,7 +120,7 @@ class TuningDatabase:
         nodes : names or None
             Existing node names; schedules that name others are skipped.
         elsewhere : bool
-            True: only schedules of other keys.
+            True to return only schedules of other keys.
         """
         names = None if nodes is None else frozenset(nodes)
         return self._rows.work(
@@ -131,7 +134,7 @@ class TuningDatabase:
         machines.add_executions(self._rows, executions)
 
     def history(self, subgraph: str, limit: int = 1000) -> list[Execution]:
-        """Last executions of a subgraph under all conditions, in chronological order."""
+        """Return the last executions of a subgraph under all conditions, in chronological order."""
         return machines.history(self._rows, subgraph, limit)
 
     def put_profile(self, profile: Profile) -> None:
@@ -139,21 +142,21 @@ class TuningDatabase:
         machines.put_profile(self._rows, profile)
 
     def profiles(self) -> list[Profile]:
-        """Latest hardware profile of each machine."""
+        """Return the latest hardware profile of each machine."""
         return self._rows.work(lambda connection: machines.profiles(self._rows, connection))
 
     def nearest(self, conditions: HardwareProfile, limit: int = 1) -> list[tuple[float, Profile]]:
-        """Stored machines nearest to the given one, with their distances (`compiler.tuning_db.machines`)."""
+        """Return the stored profiles nearest to `conditions`, with their distances (`compiler.tuning_db.machines`)."""
         return machines.nearest(self.profiles(), conditions, limit)
 
     def summary(self) -> DatabaseSummary:
-        """Count the entries by type and model."""
+        """Return the number of entries by type and model."""
         return self._rows.work(lambda connection: summary(self._rows, connection))
 
     def export(self, path: Path) -> int:
-        """Write profiles, trials and executions to a file of JSON lines; returns how many."""
+        """Write profiles, trials and executions to a file of JSON lines; return their number."""
         return self._rows.work(lambda connection: export.export(self._rows, connection, path))
 
     def import_(self, path: Path) -> int:
-        """Import missing entries from such a file as untrusted; returns their number."""
+        """Import missing entries from a file of `export` as untrusted; return their number."""
         return export.import_(self._rows, path)

@@ -18,11 +18,11 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.errors import InputError, shown
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-#: Version of the keys, which is part of each key: entries of other versions are not found. Replace it by any other text
-#: when the measured cycles of an unchanged schedule change (tests/fixtures/v1/cycles.json). The present one is the
-#: digest of the sources of commit 077e149, the first whose databases later commits use.
+#: Version of the keys, which is part of each key: entries of other versions are not found. Replace it by any other
+#: string when the measured cycles of an unchanged schedule change (tests/fixtures/v1/cycles.json). The present value is
+#: the digest of the sources of commit 077e149; databases of earlier commits are not used.
 KEY_VERSION = "288a098a94dd4e6e116e6d07ddec81f3eb4418d667f2af56544a58cb765d4334"
-#: Fields (stable names) of layers and their components that contain names of nodes and tensors.
+#: Fields of layers and their components (by stable names) that contain names of nodes and tensors.
 _NAMES = frozenset({"name", "nodes", "x", "y", "tensor", "source", "other"})
 #: Fields that contain names in arbitrary order.
 _NAME_SETS = frozenset({"constants"})
@@ -31,7 +31,7 @@ _NAME_SETS = frozenset({"constants"})
 @identity("Key", "subgraph", "profile", "options")
 @dataclass(frozen=True, order=True)
 class EntryKey:
-    """Key of a database entry; each field is a SHA-256 in hexadecimal.
+    """Key of a database entry; each field is a SHA-256 digest in hexadecimal.
 
     Parameters
     ----------
@@ -61,37 +61,37 @@ class EntryKey:
 
 
 def is_digest(value: Any) -> bool:
-    """True if a value is a SHA-256 in hexadecimal."""
+    """Return True if a value is a SHA-256 digest in hexadecimal."""
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def options_of(**options: Any) -> str:
-    """Digest of options by name (rounding, batch, goal, what else matters), and of `KEY_VERSION`."""
+    """Return the digest of options by name (rounding, batch, goal and others) and of `KEY_VERSION`."""
     return name("options", KEY_VERSION, options)
 
 
 def subgraph_of(what: Graph | Sequence[Layer]) -> str:
-    """Merkle digest of a graph or of layers: names, shapes and weights. Key of stored programs."""
+    """Return the Merkle digest of the names, shapes and weights of a graph or of layers: the key of stored programs."""
     return name("subgraph", what if isinstance(what, Graph) else tuple(what))
 
 
 def shape_of(layers: Sequence[Layer]) -> str:
-    """Digest of what the cycles of layers depend on: no names and no contents of weights.
+    """Return the digest of all properties that the cycles of layers depend on, without names and contents of weights.
 
-    Layers that differ only in these take the same time under the same schedule, so that a measurement of one is
-    known for all. A program, and that its outputs are exact, is not: these belong under `subgraph_of`.
+    Layers that differ only in names or weights take the same time under the same schedule, so a measurement of one is
+    valid for all. Programs and the exactness of outputs are not shared: their key is `subgraph_of`.
     """
     return name("shape", _Anonymous().value(tuple(layers)))
 
 
 class _Anonymous:
-    """Replaces names by numbers in order of first use, and arrays by their shapes."""
+    """Replaces names by numbers in the order of first use, and arrays by their shapes."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
     def value(self, value: Any) -> Any:
-        """A value without names, whose digest says all that counts."""
+        """Return a value without names and array contents, from which the digest is computed."""
         if isinstance(value, np.ndarray):
             return ("array", value.dtype.str, value.shape)
         if isinstance(value, Mapping):
@@ -99,7 +99,7 @@ class _Anonymous:
         if isinstance(value, (tuple, list)):
             return tuple(self.value(each) for each in value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            # Sets of names come last, when most of their names have been met.
+            # Sets of names come last, when most of their names have numbers.
             fields = sorted(items(value), key=lambda item: item[0] in _NAME_SETS)
             parts = [(field, self.part(field, each)) for field, each in fields]
             more = value.common_scale if isinstance(value, Drain) else None
@@ -107,7 +107,7 @@ class _Anonymous:
         return value
 
     def part(self, field: str, value: Any) -> Any:
-        """A field's value."""
+        """Return the value of a field, with numbers instead of names."""
         if field in _NAMES:
             return self.named(value)
         if field in _NAME_SETS:
@@ -117,13 +117,13 @@ class _Anonymous:
         return self.value(value)
 
     def named(self, value: Any) -> Any:
-        """Names, one or several, as numbers."""
+        """Return the number of a name, or the numbers of several names."""
         if isinstance(value, str):
             return self.number(value)
         return tuple(self.named(each) for each in value) if isinstance(value, tuple) else self.value(value)
 
     def number(self, value: str) -> int:
-        """The number of a name."""
+        """Return the number of a name; a new name gets the next number."""
         return self.numbers.setdefault(value, len(self.numbers))
 
 
@@ -133,7 +133,7 @@ AnySchedule: TypeAlias = Schedule | LayerSchedule
 
 @dataclass(frozen=True, kw_only=True)
 class TrialEntry:
-    """A candidate that has been tried.
+    """Trial of a candidate.
 
     Parameters
     ----------
@@ -162,14 +162,14 @@ class TrialEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredCandidate:
-    """A promising schedule, which must be measured before use.
+    """Promising schedule, which must be measured before use.
 
     Parameters
     ----------
     trial : TrialEntry
         Trial of the schedule, possibly under other conditions.
     trusted : bool
-        True if measured by this user.
+        True if this user measured it.
     distance : float
         Distance of its conditions from the requested ones (`compiler.tuning_db.machines`); infinite if unknown.
     """
@@ -192,7 +192,7 @@ class Entry:
     cost : float
         Value of the minimized goal: cycles, unless the options name another goal.
     result : Measurement
-        Measurement that the cost comes from.
+        Measurement from which the cost is computed.
     codes : tuple of StageExecutable
         Code of each accelerator stage, in order; images are read-only.
     when : float
@@ -229,7 +229,7 @@ class Entry:
 )
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """One execution of a subgraph; their history is its execution profile.
+    """Execution of a subgraph; the executions of a subgraph form its execution profile.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class Execution:
     load_bytes, store_bytes : int
         Bytes read from and written to DRAM.
     conflicts : int
-        Accesses delayed by bank conflicts.
+        Number of accesses delayed by bank conflicts.
     reuse : float
         Multiply-accumulates per DRAM byte.
     energy_uj : float
@@ -270,7 +270,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A hardware profile.
+    """Hardware profile of a machine.
 
     Parameters
     ----------

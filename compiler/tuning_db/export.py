@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, Table
 
 from compiler.tuning_db import json_codec, machines, trials
-from compiler.tuning_db.connection import EXECUTIONS, MAX_ENTRY_BYTES, PROFILES, TRIALS, SealedRows, many
+from compiler.tuning_db.connection import MAX_ENTRY_BYTES, SealedRows, many
+from compiler.tuning_db.schema import EXECUTIONS, PROFILES, TRIALS
 from compiler.util.checks import DAMAGE, Fields, parsed, written
 from hw.errors import InputError, WorkError, shown
 
@@ -38,7 +39,7 @@ _MAX_WARNINGS = 10
 
 
 def export(rows: SealedRows, connection: Connection, path: Path) -> int:
-    """Write all undamaged entries, trusted or not; returns their number."""
+    """Write all undamaged entries, trusted or not; return their number."""
     count = 0
     try:
         with path.open("wb") as file:
@@ -54,7 +55,7 @@ def export(rows: SealedRows, connection: Connection, path: Path) -> int:
 
 
 def import_(rows: SealedRows, path: Path) -> int:
-    """Import missing entries as untrusted; returns their number. Invalid lines are skipped with a warning."""
+    """Import missing entries as untrusted and return their number; invalid lines are skipped with a warning."""
     try:
         with path.open("rb") as file:
             _check_head(path, file.readline(_MAX_LINE_BYTES))
@@ -81,7 +82,7 @@ def _check_head(path: Path, line: bytes) -> None:
 
 
 def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[Table, bytes, dict[str, Any]]]:
-    """Parse the entries of a file's lines."""
+    """Yield the valid entries of a file's lines."""
     bad = 0
     for number, line in enumerate(_lines(file), 2):
         try:
@@ -101,6 +102,6 @@ def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[Table, bytes, dict[st
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines of the file, with overlong lines split."""
+    """Yield the lines of a file, with overlong lines split."""
     while line := file.readline(_MAX_LINE_BYTES):
         yield line

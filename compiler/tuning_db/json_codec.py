@@ -24,7 +24,7 @@ def key_values(key: EntryKey) -> Values:
 
 
 def read_key(fields: Fields) -> EntryKey:
-    """Decode the key among the fields of an entry."""
+    """Decode the key from the fields of an entry."""
     return EntryKey(*(fields.text(name) for name in ("subgraph", "profile", "options")))
 
 
@@ -39,7 +39,7 @@ def read_schedule(values: Any) -> AnySchedule:
     kind = fields.text("of")
     given = {name: each for name, each in fields.values.items() if name != "of"}
     if kind == "network":
-        return Schedule.of(given)
+        return Schedule.from_fields(given)
     if kind != "layer":
         raise ValueError("a schedule must be of a network or of a layer")
     return layer_schedule("", given)

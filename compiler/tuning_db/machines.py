@@ -10,12 +10,13 @@ from sqlalchemy import Connection
 
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import json_codec
-from compiler.tuning_db.connection import EXECUTIONS, PROFILES, SealedRows, as_bytes, many
+from compiler.tuning_db.connection import SealedRows, as_bytes, many
 from compiler.tuning_db.entries import Execution, Profile
+from compiler.tuning_db.schema import EXECUTIONS, PROFILES
 from compiler.util.checks import parsed
 from hw.config import MlaConfig
 
-#: Distance per factor of two. The array size weighs most, because tile sizes are multiples of it.
+#: Distance per factor of two in a size. The array size has the largest weight, because tile sizes are multiples of it.
 _WEIGHTS = {"n": 4.0, "sp_bytes": 1.0, "acc_bytes": 1.0, "latency": 1.0, "rate": 1.0}
 #: Weight of all other parameters: small, but different machines never have distance 0.
 _DEFAULT_WEIGHT = 0.125
@@ -24,13 +25,13 @@ _FLAGS = ("serial_commands", "pipelined")
 
 
 def distance(one: HardwareProfile, other: HardwareProfile) -> float:
-    """Sum over all sizes of their ratio's logarithm (base 2) times its weight; 0 only for equal conditions."""
+    """Return the weighted sum of the base-2 logarithms of all size ratios; 0 only for equal conditions."""
     a, b = _coordinates(one), _coordinates(other)
     return sum(_WEIGHTS.get(name, _DEFAULT_WEIGHT) * abs(a[name] - b[name]) for name in a)
 
 
 def _coordinates(conditions: HardwareProfile) -> dict[str, float]:
-    """Logarithms of sizes, unchanged flags, and DRAM bandwidth per bus lane."""
+    """Return coordinates by name: logarithms of sizes and of the DRAM bandwidth per bus lane, and flags."""
     config = conditions.config
     sizes = {item.name: getattr(config, item.name) for item in fields(MlaConfig)}
     out = {name: float(size) if name in _FLAGS else math.log2(size) for name, size in sizes.items()}
@@ -39,23 +40,23 @@ def _coordinates(conditions: HardwareProfile) -> dict[str, float]:
 
 
 def profile_columns(profile: Profile) -> dict[str, Any]:
-    """Index columns of a profile."""
+    """Return the index columns of a profile."""
     return {"profile": profile.conditions.key}
 
 
 def read_profile(data: bytes) -> Profile:
-    """A profile from an entry's data."""
+    """Decode a profile from an entry's data."""
     return json_codec.read_profile(parsed(data))
 
 
 def put_profile(rows: SealedRows, profile: Profile) -> None:
-    """Write a profile."""
+    """Write a profile to the database."""
     data = as_bytes(json_codec.profile_values(profile), json_codec.read_profile)
     rows.write(lambda connection: rows.add(connection, PROFILES, data, profile_columns(profile)))
 
 
 def profiles(rows: SealedRows, connection: Connection) -> list[Profile]:
-    """One profile per conditions: trusted before untrusted ones, the latest of them."""
+    """Return the latest profile of each machine and DRAM timing, trusted ones first."""
     found: dict[str, Profile] = {}
     for profile, trusted in rows.read(
         connection, PROFILES, many(PROFILES).order_by(PROFILES.c.id), read_profile
@@ -67,23 +68,23 @@ def profiles(rows: SealedRows, connection: Connection) -> list[Profile]:
 
 
 def nearest(known: Iterable[Profile], conditions: HardwareProfile, limit: int) -> list[tuple[float, Profile]]:
-    """The profiles nearest to some conditions, with their distances."""
+    """Return the profiles nearest to some conditions, with their distances."""
     apart = [(distance(conditions, profile.conditions), profile) for profile in known]
     return sorted(apart, key=lambda each: (each[0], each[1].conditions.key))[:limit]
 
 
 def execution_columns(execution: Execution) -> dict[str, Any]:
-    """Index columns of an execution."""
+    """Return the index columns of an execution."""
     return json_codec.key_values(execution.key) | {"moment": execution.when}
 
 
 def read_execution(data: bytes) -> Execution:
-    """An execution from an entry's data."""
+    """Decode an execution from an entry's data."""
     return json_codec.read_execution(parsed(data))
 
 
 def add_executions(rows: SealedRows, executions: Iterable[Execution]) -> None:
-    """Write executions, all of them or none."""
+    """Write executions in one transaction."""
     made = [
         (each, as_bytes(json_codec.execution_values(each), json_codec.read_execution)) for each in executions
     ]
@@ -96,7 +97,7 @@ def add_executions(rows: SealedRows, executions: Iterable[Execution]) -> None:
 
 
 def history(rows: SealedRows, subgraph: str, limit: int) -> list[Execution]:
-    """The user's own last executions of a subgraph, in chronological order."""
+    """Return the user's own last executions of a subgraph, in chronological order."""
     query = many(EXECUTIONS).where(EXECUTIONS.c.subgraph == subgraph)
     query = query.order_by(EXECUTIONS.c.moment.desc(), EXECUTIONS.c.id.desc())
 

@@ -27,15 +27,15 @@ class Placement:
     operands : tuple of tuples of int
         Macro-instruction operands for each stage of an entry.
     windows : tuple of tuples of (int, int, int)
-        DRAM windows that the programs of each stage may access, as `compiler.validate.validate` takes them.
+        DRAM windows that the programs of each stage may access, as parameters of `compiler.validate.validate`.
     """
 
     operands: tuple[tuple[int, ...], ...]
     windows: tuple[tuple[DramWindow, ...], ...]
 
     @staticmethod
-    def of(session: Session) -> "Placement":
-        """Placement of a session's network for its first sample."""
+    def of_session(session: Session) -> "Placement":
+        """Return the placement of a session's network for its first sample."""
         most = session.network.config.windows
         return Placement(
             tuple(tuple(each.operands(0)) for each in session.loaded),
@@ -45,21 +45,21 @@ class Placement:
 
 @dataclass
 class _CacheEntry:
-    """An entry and the placements it is proved safe for."""
+    """Entry with the placements for which it was proved safe."""
 
     entry: Entry
     proved: set[Placement] = field(default_factory=set)
 
 
 class ProgramCache:
-    """Thread-safe LRU cache of best programs and of the placements they are proved for.
+    """Thread-safe LRU cache of best programs and of the placements for which they were proved safe.
 
     Updates by other processes become visible after `forget` or after eviction of the entry.
 
     Parameters
     ----------
     database : TuningDatabase
-        Database behind the cache.
+        Database whose programs are cached.
     proofs : ContentStore or None
         Persistent cache of proofs; None: proofs last as long as this object.
     max_entries, max_bytes : int
@@ -68,7 +68,7 @@ class ProgramCache:
     Attributes
     ----------
     hits, misses : int
-        Lookups served from memory, and lookups in the database.
+        Number of lookups served from memory, and number of lookups in the database.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class ProgramCache:
         self._lock = threading.RLock()
 
     def best(self, key: EntryKey) -> Entry | None:
-        """The best program; None if there is none."""
+        """Return the best program of a key; None if there is none."""
         held = self._find(key)
         return None if held is None else held.entry
 
     def runnable(self, key: EntryKey, placement: Placement) -> Entry | None:
-        """Best program, proved safe at a placement; None if there is none or the proof fails (with a warning)."""
+        """Return the best program if it is safe at a placement, else None; a failed proof is logged as a warning."""
         held = self._find(key)
         if held is None:
             return None
@@ -105,21 +105,21 @@ class ProgramCache:
         return held.entry
 
     def put_best(self, entry: Entry) -> bool:
-        """As `TuningDatabase.put_best`; also updates the cache."""
+        """Store a program as `TuningDatabase.put_best` does, and update the cache."""
         with self._lock:
-            self.forget(entry.key)  # if it was not kept, another process may have a better one
+            self.forget(entry.key)  # if it is not stored, another process may have stored a better one
             kept = self.database.put_best(entry)
             if kept:
                 self._hold(entry)
         return kept
 
     def drop_best(self, key: EntryKey) -> None:
-        """As `TuningDatabase.drop_best`."""
+        """Remove the best program of a key from the database and the cache."""
         self.forget(key)
         self.database.drop_best(key)
 
     def forget(self, *keys: EntryKey) -> None:
-        """Evict these keys, or all if none is given."""
+        """Evict the entries of some keys, or all entries if no key is given."""
         with self._lock:
             for key in keys or list(self._entries):
                 held = self._entries.pop(key, None)
@@ -148,7 +148,7 @@ class ProgramCache:
 
 
 def _prove(entry: Entry, placement: Placement, proofs: ContentStore | None) -> None:
-    """Prove each code of an entry; its macro-instructions may follow one another without a pause."""
+    """Prove each executable of an entry safe if it runs twice in direct succession."""
     for code, operands, windows in zip(entry.codes, placement.operands, placement.windows, strict=True):
         calls = [MacroCall(program, operands) for _ in range(2) for program in code.programs]
         prove(code.config, calls, windows, proofs)

@@ -25,7 +25,7 @@ _MAX_MEMORY_BYTES = 1 << 32
 
 
 def to_bytes(head: dict[str, Any], codes: Sequence[StageExecutable]) -> bytes:
-    """Encode JSON header fields and executables."""
+    """Return JSON header fields and executables as bytes."""
     blobs: list[bytes] = []
     stages = []
     for code in codes:
@@ -39,7 +39,7 @@ def to_bytes(head: dict[str, Any], codes: Sequence[StageExecutable]) -> bytes:
                 "tags": code.tags,
                 "image": code.image.size,
                 "memory": code.memory,
-                "places": code.places,
+                "places": code.operand_numbers,
             }
         )
     text = written(head | {"codes": stages})
@@ -72,8 +72,8 @@ class _Reader:
     def __init__(self, data: bytes, start: int):
         self.data, self.start = memoryview(data), start
 
-    def take(self, size: int) -> memoryview:
-        """The next bytes."""
+    def read(self, size: int) -> memoryview:
+        """Return the next `size` bytes."""
         if size > len(self.data) - self.start:
             raise ValueError("cut short")
         self.start += size
@@ -85,13 +85,13 @@ class _Reader:
             raise ValueError("bytes after its end")
 
     def code(self, fields: Fields) -> StageExecutable:
-        """The next code."""
+        """Read the next executable, whose header fields are given."""
         config = read_config(fields.get("config"))
         programs = [self._program(config, _natural(size)) for size in fields.sequence("programs")]
         layers = [
             tuple(_natural(layer) for layer in _checked_list(each)) for each in fields.sequence("layers")
         ]
-        image = np.frombuffer(self.take(fields.count("image")), np.uint8)
+        image = np.frombuffer(self.read(fields.count("image")), np.uint8)
         tags, memory = tuple(_natural(tag) for tag in fields.sequence("tags")), fields.count("memory")
         places = fields.counts("places")
         if not programs or len(programs) != len(layers):
@@ -106,7 +106,7 @@ class _Reader:
         return StageExecutable(config, parts, tags, image, memory, places)
 
     def _program(self, config: MlaConfig, size: int) -> Program:
-        program = Program.from_bytes(bytes(self.take(size)))
+        program = Program.from_bytes(bytes(self.read(size)))
         if len(program.words) > config.wis_words:
             raise ValueError("a program is longer than the instruction store")
         return program

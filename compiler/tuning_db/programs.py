@@ -7,16 +7,9 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from compiler.profile.measurement import Measurement
 from compiler.tuning_db import json_codec, program_codec
-from compiler.tuning_db.connection import (
-    MAX_PROGRAM_BYTES,
-    PROGRAMS,
-    VERSIONS,
-    SealedRows,
-    entries,
-    key_conditions,
-    remove,
-)
+from compiler.tuning_db.connection import MAX_PROGRAM_BYTES, SealedRows, entries, remove
 from compiler.tuning_db.entries import Entry, EntryKey
+from compiler.tuning_db.schema import PROGRAMS, VERSIONS, key_conditions
 from compiler.util.checks import DAMAGE
 from hw.errors import InputError
 
@@ -35,9 +28,9 @@ def to_bytes(entry: Entry) -> bytes:
     Raises
     ------
     InputError
-        The measurement is implausible, or a value cannot be stored.
+        The measurement is not valid, or a value cannot be stored.
     """
-    if not entry.result.believable:
+    if not entry.result.valid:
         raise InputError(
             "a program is stored only if its outputs were correct and its cycles not below the lower bound"
         )
@@ -56,10 +49,10 @@ def to_bytes(entry: Entry) -> bytes:
 
 
 def read(data: bytes) -> Entry:
-    """An entry from its data."""
+    """Decode an entry from its data."""
     fields, made = program_codec.from_bytes(data)
     result = json_codec.read_result(fields.get("result"))
-    if not isinstance(result, Measurement) or not result.believable or not made:
+    if not isinstance(result, Measurement) or not result.valid or not made:
         raise ValueError("a program's outputs must be correct and its cycles not below the lower bound")
     return Entry(
         key=json_codec.read_key(fields),
@@ -72,12 +65,12 @@ def read(data: bytes) -> Entry:
 
 
 def best(rows: SealedRows, key: EntryKey) -> Entry | None:
-    """The best program that the user measured."""
+    """Return the best program that the user measured; None if there is none."""
     return rows.work(lambda connection: _best(rows, connection, key))
 
 
 def put(rows: SealedRows, entry: Entry, room: int) -> bool:
-    """Write a program if there is no better one; returns whether it was written."""
+    """Write a program if there is no better one; return True if it was written."""
     data = to_bytes(entry)
     if len(data) > min(room, MAX_PROGRAM_BYTES):
         _log.warning(
@@ -87,7 +80,7 @@ def put(rows: SealedRows, entry: Entry, room: int) -> bool:
     columns = json_codec.key_values(entry.key) | {"cost": entry.cost}
 
     def work(connection: Connection) -> bool:
-        # Serialize writers, so that concurrent updates are seen. SQLite does so anyway.
+        # Serialize writers, so that concurrent updates are visible. SQLite always does.
         connection.execute(_WRITER_LOCK)
         known = _best(rows, connection, entry.key)
         if known is not None and known.cost <= entry.cost:
@@ -107,7 +100,7 @@ def drop(rows: SealedRows, key: EntryKey) -> None:
 
 def _best(rows: SealedRows, connection: Connection, key: EntryKey) -> Entry | None:
     tried: list[int] = []
-    # Another process may replace a program between the two queries: then both are repeated.
+    # Another process may replace a program between the two queries, which are then repeated.
     while (numbers := _numbers(connection, key)) != tried:
         for number in numbers:
             for entry, trusted in rows.read(connection, PROGRAMS, _ONE, read, {"number": number}):
@@ -126,7 +119,7 @@ def _drop(connection: Connection, key: EntryKey) -> None:
 
 
 def _prune(connection: Connection, room: int) -> None:
-    """Remove the oldest programs beyond the room for all: their schedules are in the trials."""
+    """Remove the oldest programs until the total size is within the limit; their schedules remain in the trials."""
     query = select(PROGRAMS.c.id, func.length(PROGRAMS.c.data)).order_by(PROGRAMS.c.id.desc())
     total, late = 0, []
     for number, size in connection.execute(query):

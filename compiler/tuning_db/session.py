@@ -53,8 +53,8 @@ def _options(limits: MemoryLimits, **options: object) -> str:
 class DatabaseSession:
     """Stores the measurements and the best program of a search, and supplies schedules to start from.
 
-    Measurements are shared by all methods, seeds and goals except throughput, which is measured differently; there is
-    one best program per goal.
+    All methods, seeds and goals share measurements, except the goal throughput, for which schedules are measured
+    differently; there is one best program per goal.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class DatabaseSession:
         return result
 
     def put(self, schedule: Schedule, result: Result) -> None:
-        """Store a measurement, which is durable when this returns."""
+        """Store a measurement, which is durable when the method returns."""
         self.database.add_measurement(
             TrialEntry(key=self.key, schedule=schedule, result=result, seed=self.seed, method=self.method)
         )
@@ -112,7 +112,7 @@ class DatabaseSession:
     def transfer_candidates(self, first: Schedule, limit: int) -> list[Schedule]:
         """Return schedules that were best under other conditions, nearest conditions first; they must be measured.
 
-        Schedules of the same conditions are excluded, since a repeated search finds their measurements anyway.
+        Schedules of the same conditions are excluded, since a repeated search finds their measurements in the database.
 
         Parameters
         ----------

@@ -6,8 +6,9 @@ from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
 
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import machines
-from compiler.tuning_db.connection import EXECUTIONS, PROFILES, PROGRAMS, TRIALS, SealedRows
+from compiler.tuning_db.connection import SealedRows
 from compiler.tuning_db.entries import is_digest
+from compiler.tuning_db.schema import EXECUTIONS, PROFILES, PROGRAMS, TRIALS
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class SearchedModel:
     trials : int
         Number of trials, trusted or not.
     cycles : int or None
-        Least cycles of any trial; None if none was measured.
+        Minimum cycles of all trials; None if no trial was measured.
     """
 
     subgraph: str

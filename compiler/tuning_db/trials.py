@@ -10,21 +10,22 @@ from sqlalchemy import Connection, Select, bindparam
 from compiler.cache.digest import name
 from compiler.profile.measurement import Measurement, Result
 from compiler.tuning_db import json_codec
-from compiler.tuning_db.connection import TRIALS, SealedRows, as_bytes, key_conditions, many
+from compiler.tuning_db.connection import SealedRows, as_bytes, many
 from compiler.tuning_db.entries import AnySchedule, EntryKey, TrialEntry
+from compiler.tuning_db.schema import TRIALS, key_conditions
 from compiler.util.checks import parsed
 
 
 def columns(trial: TrialEntry) -> dict[str, Any]:
     """Return the index columns of a trial."""
     result = trial.result
-    cycles = result.cycles if isinstance(result, Measurement) and result.believable else None
+    cycles = result.cycles if isinstance(result, Measurement) and result.valid else None
     return json_codec.key_values(trial.key) | {"schedule": name(trial.schedule), "cycles": cycles}
 
 
 def is_good(trial: TrialEntry) -> bool:
-    """Return True if a trial was measured with correct outputs and plausible cycles."""
-    return isinstance(trial.result, Measurement) and trial.result.believable
+    """Return True if a trial was measured with correct outputs, and with cycles not below the lower bound."""
+    return isinstance(trial.result, Measurement) and trial.result.valid
 
 
 def read(data: bytes) -> TrialEntry:
@@ -51,7 +52,7 @@ def matching(
     """Yield the trials of a key that a query finds, with trust flags; `values` are further query parameters."""
     query = query.where(*key_conditions(TRIALS))
     for trial, trusted in rows.read(connection, TRIALS, query, read, json_codec.key_values(key) | values):
-        if trial.key == key:  # index columns of a foreign entry may be wrong
+        if trial.key == key:  # index columns of an imported entry may be wrong
             yield trial, trusted
 
 

@@ -12,30 +12,30 @@ from hw.errors import InputError, shown
 
 #: Exceptions raised when an entry is damaged or missing.
 DAMAGE = (ValueError, TypeError, KeyError, InputError, OverflowError, RecursionError)
-#: Maximum of a count; larger values are certainly wrong.
+#: Maximum value of a count; larger values are rejected.
 MAX_COUNT = 1 << 62
-#: Maximum number of characters of a text, and of entries of a list or dict.
+#: Maximum number of characters of a string, and maximum number of entries of a list or dict.
 MAX_CHARACTERS, MAX_ITEMS = 4096, 1 << 16
 _MAX_NUMBER = 1e30
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object; ValueError for constants that are not JSON, such as NaN."""
+    """Parse a JSON object; raises ValueError if it is invalid or contains NaN or an infinity."""
 
-    def refuse(word: str) -> Any:
+    def reject(word: str) -> Any:
         raise ValueError(f"{word} is not a JSON number")
 
     try:
-        value = json.loads(data, parse_constant=refuse)
+        value = json.loads(data, parse_constant=reject)
     except RecursionError:
         raise ValueError("nested too deep") from None
     if not isinstance(value, dict):
-        raise ValueError("no object")
+        raise ValueError("not a JSON object")
     return value
 
 
 def written(values: Mapping[str, Any]) -> bytes:
-    """Return canonical JSON: equal values give equal bytes. NaN is rejected when it is read."""
+    """Return canonical JSON: equal values give equal bytes. NaN is written, but rejected by `parsed`."""
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -50,7 +50,7 @@ class Fields:
 
     def __init__(self, values: Any):
         if not isinstance(values, dict):
-            raise ValueError("no object")
+            raise ValueError("not a JSON object")
         self.values: dict[str, Any] = values
 
     def get(self, name: str) -> Any:
@@ -82,10 +82,10 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """Return a field that is a text."""
+        """Return a field that is a string."""
         value = self.get(name)
         if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
-            raise ValueError(f"{name} must be a text of at most {MAX_CHARACTERS} characters")
+            raise ValueError(f"{name} must be a string of at most {MAX_CHARACTERS} characters")
         return value
 
     def flag(self, name: str) -> bool:
@@ -103,10 +103,10 @@ class Fields:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return a field that is a list of texts, as a tuple."""
+        """Return a field that is a list of strings, as a tuple."""
         value = self.sequence(name)
         if not all(isinstance(each, str) and len(each) <= MAX_CHARACTERS for each in value):
-            raise ValueError(f"{name} must be texts of at most {MAX_CHARACTERS} characters")
+            raise ValueError(f"{name} must be strings of at most {MAX_CHARACTERS} characters")
         return tuple(value)
 
     def counts(self, name: str) -> dict[str, int]:
@@ -154,7 +154,7 @@ def of_type(name: str, value: Any, kinds: type | tuple[type, ...], right: str) -
 
 
 def integer(name: str, value: Any, minimum: int) -> int:
-    """Check an integer argument; InputError if it is not an integer or less than `minimum`."""
+    """Check an integer argument; raises InputError if it is not an integer or is less than `minimum`."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise InputError(f"{name} must be an integer of at least {minimum}, not {shown(value)}")
     if value < minimum:
@@ -163,21 +163,21 @@ def integer(name: str, value: Any, minimum: int) -> int:
 
 
 def integers(name: str, values: Any, minimum: int) -> tuple[int, ...]:
-    """Check a list of integers; InputError if it is not one, or a value is less than `minimum`."""
+    """Check a list of integers; raises InputError if it is not one, or if a value is less than `minimum`."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise InputError(f"{name} must be a list of integers, not {shown(values)}")
     return tuple(integer(name, value, minimum) for value in values)
 
 
 def texts(name: str, values: Any) -> tuple[str, ...]:
-    """Check a list of names; InputError if it is not a list of strings."""
+    """Check a list of names; raises InputError if it is not a list of strings."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise InputError(f"{name} must be a list of names, not {shown(values)}")
     return tuple(of_type(f"each of {name}", value, str, "a name") for value in values)
 
 
 def array(name: str, value: Any) -> NDArray:
-    """Convert numbers to an array; InputError if they are not numbers, or rows have different lengths."""
+    """Convert numbers to an array; raises InputError if they are not numbers, or if rows have different lengths."""
     try:
         made = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -188,7 +188,7 @@ def array(name: str, value: Any) -> NDArray:
 
 
 def arrays(name: str, values: Any) -> dict[str, NDArray]:
-    """Convert a dict of arrays by name; InputError if it is not one."""
+    """Convert the values of a dict to arrays; raises InputError if it is not a dict of arrays by name."""
     of_type(name, values, Mapping, "a dict of arrays by name")
     for key in values:
         of_type(f"a key of {name}", key, str, "the name of an input")
@@ -196,7 +196,7 @@ def arrays(name: str, values: Any) -> dict[str, NDArray]:
 
 
 def inputs(given: Any) -> Mapping[str, Any] | Sequence[Any]:
-    """Check the inputs of a model: a dict by name, a list, or one array, which becomes a list; else InputError."""
+    """Check that inputs are a dict by name, a list, or an array, which becomes a list; raises InputError if not."""
     if isinstance(given, np.ndarray):
         return [given]
     if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Sequence)):
@@ -205,7 +205,7 @@ def inputs(given: Any) -> Mapping[str, Any] | Sequence[Any]:
 
 
 def sizes(given: Any) -> dict[str, int] | None:
-    """Check sizes of dimensions by name; InputError if they are not positive integers."""
+    """Check sizes of dimensions by name; raises InputError if they are not positive integers."""
     if given is None:
         return None
     of_type("sizes", given, Mapping, "a dict of sizes by the names of dimensions")
@@ -215,7 +215,7 @@ def sizes(given: Any) -> dict[str, int] | None:
 
 
 def calibration(given: Any) -> Any:
-    """Convert calibration samples to arrays, keeping their container; InputError for any other type."""
+    """Convert calibration samples to arrays in the same container; raises InputError for any other type."""
     if given is None:
         return None
     if isinstance(given, Mapping):

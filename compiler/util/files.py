@@ -13,19 +13,19 @@ from hw.errors import InputError, WorkError
 
 SCHEMA_VERSION = 1
 
-#: Errors that another path would not avoid: the device is full or broken.
+#: Error numbers of a full or broken device, for which another path in the same folder would fail as well.
 _DEVICE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 def read_input(path: Path) -> bytes:
-    """Read a file that the user named; InputError if it cannot be read."""
+    """Read a file that the user named; raises InputError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _blame(path: Path, error: OSError) -> InputError | WorkError:
+def _as_mla_error(path: Path, error: OSError) -> InputError | WorkError:
     """Convert an OSError to an InputError (bad path) or a WorkError (device failure)."""
     kind = WorkError if error.errno in _DEVICE_ERRORS else InputError
     return kind(f"{path} cannot be written: {error.strerror}")
@@ -38,27 +38,27 @@ def _device_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _DEVICE_ERRORS:
-            raise _blame(path, error) from error
+            raise _as_mla_error(path, error) from error
         raise
 
 
 def check_output(path: Path) -> None:
-    """Check early that a path can be written later; errors as in `atomic_output`."""
+    """Check that a path can be written, before long work starts; errors as in `atomic_output`."""
     path = _writable(path)
     if not path.exists() or path.is_file():
-        with _beside(path):
+        with _temporary_folder(path):
             pass
 
 
 def _writable(path: Path) -> Path:
-    """Resolve links; InputError if the path is a folder, an invalid name, or a device without write permission."""
+    """Resolve links; raises InputError for a folder, an invalid name, or a device without write permission."""
     try:
         if path.is_dir():
             raise InputError(f"{path} cannot be written: it is a folder")
         path = path.resolve()
         path.exists()
     except OSError as error:
-        raise _blame(path, error) from error
+        raise _as_mla_error(path, error) from error
     except RuntimeError as error:
         raise InputError(f"{path} cannot be written: {os.strerror(errno.ELOOP)}") from error
     if path.exists() and not path.is_file() and not os.access(path, os.W_OK):
@@ -66,19 +66,19 @@ def _writable(path: Path) -> Path:
     return path
 
 
-def _beside(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """Create a temporary folder on the same file system."""
+def _temporary_folder(path: Path) -> tempfile.TemporaryDirectory[str]:
+    """Create a temporary folder on the file system of a path."""
     try:
         return tempfile.TemporaryDirectory(prefix=".mla-", dir=path.parent)
     except OSError as error:
-        raise _blame(path, error) from error
+        raise _as_mla_error(path, error) from error
 
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path]:
     """Yield a temporary path on the same file system that replaces `path` when the block ends without an error.
 
-    A device or a pipe cannot be replaced: there the block writes to the path itself.
+    A device or a pipe cannot be replaced; in this case `path` itself is yielded.
 
     Raises
     ------
@@ -92,14 +92,14 @@ def atomic_output(path: Path) -> Iterator[Path]:
         with _device_errors(path):
             yield path
         return
-    with _beside(path) as folder:
+    with _temporary_folder(path) as folder:
         temporary = Path(folder) / path.name
         with _device_errors(path):
             yield temporary
         try:
             temporary.replace(path)
         except OSError as error:
-            raise _blame(path, error) from error
+            raise _as_mla_error(path, error) from error
 
 
 def write_output(path: Path, data: bytes) -> None:
@@ -114,15 +114,32 @@ def report(document: Mapping[str, Any], text: str, destination: str | None) -> N
     If the destination is `-`, only the JSON document is printed.
     """
     if destination != "-":
-        print(text)
+        print_text(text)
     if destination:
         write_report(document, destination)
+
+
+def print_text(text: str) -> None:
+    """Print a text; an OSError names standard output as its file."""
+    try:
+        print(text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def write_report(document: Mapping[str, Any], destination: str) -> None:
     """Write a report as JSON, to standard output if the destination is `-`."""
     encoded = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
     if destination == "-":
-        print(encoded)
+        print_text(encoded)
     else:
         write_output(Path(destination), f"{encoded}\n".encode())
+
+
+def parsed_line(line: str) -> dict[str, Any]:
+    """Parse a line as a JSON object; return an empty one if it is invalid."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}

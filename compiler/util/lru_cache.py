@@ -14,7 +14,7 @@ class LruCache(Generic[Value]):
     Parameters
     ----------
     max_weight : int
-        Maximum total weight; a value that is heavier by itself is not stored.
+        Maximum total weight; a single value that exceeds it is not stored.
     """
 
     def __init__(self, max_weight: int):

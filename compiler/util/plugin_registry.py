@@ -1,6 +1,7 @@
 """Registry of plug-ins by name, entry point or `module:Class`, and one-line errors for failures of user code."""
 
 import importlib
+import importlib.util
 import logging
 import re
 import sys
@@ -19,7 +20,7 @@ _REFERENCE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\
 
 
 def is_reference(text: str) -> bool:
-    """Return True if a text has the form `module:object`."""
+    """Return True if a string has the form `module:object`."""
     return _REFERENCE.fullmatch(text) is not None
 
 
@@ -29,7 +30,7 @@ def load_reference(reference: str, kind: str) -> Any:
     Parameters
     ----------
     reference : str
-        `module:object`. The module is looked up as `python -m` does, in the current folder first.
+        `module:object`. Like for `python -m`, the module is searched in the current folder first.
     kind : str
         Kind of object that is expected, in the plural, for the error message: "functions" or "classes".
 
@@ -53,10 +54,30 @@ def load_reference(reference: str, kind: str) -> Any:
     return value
 
 
-def _imported(name: str, reference: str) -> ModuleType:
+def check_module(reference: str) -> None:
+    """Raise InputError unless the module of a reference can be found; only its parent packages are imported."""
+    name = reference.partition(":")[0]
+    if sys.modules.get(name) is not None:  # including `__main__`, which need not have a specification
+        return
+    _search_current_folder()
+    try:
+        found = guarded(lambda: importlib.util.find_spec(name), f"{reference}: {name} cannot be imported")
+    except InputError as error:
+        if "ModuleNotFoundError" not in str(error):
+            raise
+        found = None
+    if found is None:
+        raise InputError(f"{reference}: there is no module {name} here or among the installed packages")
+
+
+def _search_current_folder() -> None:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+
+
+def _imported(name: str, reference: str) -> ModuleType:
+    _search_current_folder()
     return guarded(lambda: importlib.import_module(name), f"{reference}: {name} cannot be imported")
 
 
@@ -83,14 +104,24 @@ class Registry(Mapping[str, type[T]]):
     base : str
         `module:Class` that every class must be a subclass of.
     guard : str
-        `module:function` that takes a plug-in's class and a title for messages, and returns a subclass of it whose
-        failures are InputErrors that begin with the title.
+        `module:function` with parameters (class, title) that returns a subclass of a plug-in's class whose failures
+        raise InputErrors that begin with the title.
     classes : dict of str to str
         `module:Class` of each built-in class by name.
+    aliases : dict of str to str
+        Former names of built-in classes, which are accepted but not listed.
     """
 
-    def __init__(self, what: str, group: str, base: str, guard: str, classes: Mapping[str, str]):
-        self.what, self.group = what, group
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        base: str,
+        guard: str,
+        classes: Mapping[str, str],
+        aliases: Mapping[str, str] | None = None,
+    ):
+        self.what, self.group, self._aliases = what, group, dict(aliases or {})
         self._base, self._guard, self._classes = base, guard, dict(classes)
 
     def __iter__(self) -> Iterator[str]:
@@ -101,9 +132,10 @@ class Registry(Mapping[str, type[T]]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in tuple(self)
+        return name in tuple(self) or name in self._aliases
 
     def __getitem__(self, name: str) -> type[T]:
+        name = self._aliases.get(name, name)
         if name in self._classes:
             return _object(self._classes[name])
         found = [each for each in self._entry_points() if each.name == name]
@@ -117,12 +149,12 @@ class Registry(Mapping[str, type[T]]):
         Parameters
         ----------
         given : str or class
-            A name of this registry, `module:Class` of the user's own, or the class itself.
+            Name in this registry, `module:Class` of the user, or the class itself.
 
         Raises
         ------
         InputError
-            There is no such class, it cannot be imported, or it is not a subclass of the base.
+            The class does not exist, cannot be imported, or is not a subclass of the base.
         """
         if isinstance(given, type):
             return self._guarded(given, f"{self.what} {given.__module__}:{given.__qualname__}")
@@ -149,9 +181,7 @@ class Registry(Mapping[str, type[T]]):
     def _guarded(self, value: Any, title: str) -> type[T]:
         base = _object(self._base)
         if not isinstance(value, type) or not issubclass(value, base):
-            raise InputError(
-                f"{title} must be a subclass of {base.__module__}.{base.__name__}, not {shown(value)}"
-            )
+            raise InputError(f"{title} must be a subclass of {_public_name(base)}, not {shown(value)}")
         if missing := sorted(getattr(value, "__abstractmethods__", ())):
             raise InputError(f"{title} must define {', '.join(missing)}")
         own = value.__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -159,13 +189,20 @@ class Registry(Mapping[str, type[T]]):
         return guard(value, title)
 
 
+def _public_name(kind: type) -> str:
+    """Return the name by which users import a class: from `compiler` if it exports the class."""
+    package = importlib.import_module(__name__.partition(".")[0])
+    exported = getattr(package, kind.__name__, None) is kind
+    return f"{package.__name__ if exported else kind.__module__}.{kind.__name__}"
+
+
 def _passed(kind: Any, _title: str) -> Any:
-    """Return a built-in class unchanged: its failures are defects and keep their traceback."""
+    """Return a built-in class unchanged, because its failures are defects and keep their traceback."""
     return kind
 
 
 def blamed(work: Callable[[], _Result], title: str, doing: str) -> _Result:
-    """Run a plug-in's code; failures become InputErrors that name the plug-in.
+    """Run a plug-in's code and convert failures to InputErrors that name the plug-in.
 
     Parameters
     ----------
@@ -206,12 +243,12 @@ _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in ([\w<>.]+)')
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m|\[\d+m")
 #: Maximum number of characters of an error message of user code.
 _MAX_CHARACTERS = 400
-#: Exporter packages, whose frames are not the user's.
+#: Exporter packages, whose stack frames are not user code.
 _EXPORTERS = ("torch", "torchao", "onnxscript", "onnx_ir")
 
 
 def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], str] | None = None) -> _Result:
-    """Run user code; any failure becomes an InputError.
+    """Run user code and convert any failure to an InputError.
 
     Parameters
     ----------
@@ -220,7 +257,7 @@ def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], s
     doing : str
         Start of the error message.
     right : callable or None
-        Function from the error's text to advice that is appended to the message.
+        Returns advice that is appended to the message; called with the error's text.
 
     Raises
     ------
@@ -253,7 +290,7 @@ def _all_text(error: BaseException) -> str:
 
 
 def _first(error: BaseException) -> str:
-    """Return type and first line of the root cause's message."""
+    """Return the type of the root cause and the first line of its message."""
     root = _chain(error)[-1]
     if isinstance(root, SyntaxError):
         return f"SyntaxError: {root.msg}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cosim.rtl.monitor import Build
+from cosim.rtl.build_progress import Build
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -33,7 +33,7 @@ class ProgressTask:
     what : str
         Activity, such as "tuning".
     total : int or None
-        Number of items to process, if known.
+        Number of items to process; None if unknown.
     unit : str
         Name of the items, such as "trials".
     seconds : float or None
@@ -54,7 +54,7 @@ class ProgressTask:
         count : int
             Number of items finished since the last call.
         note : str or None
-            Text shown after the figures from now on; None: unchanged.
+            Text displayed after the figures from now on; None: unchanged.
         """
         self.done += count
         if note is not None:
@@ -75,7 +75,7 @@ class ProgressTask:
         return elapsed / share - elapsed if known else None
 
     def describe(self, elapsed: float) -> str:
-        """Format one line of text: activity, finished items, elapsed and remaining time."""
+        """Return one line of text: activity, finished items, elapsed and remaining time."""
         parts = [clock(elapsed)]
         if self.total or self.unit:
             count = f"{self.done} of {self.total}" if self.total else f"{self.done}"
@@ -130,7 +130,7 @@ class _Display:
                 self._live.update(_line(task, now - task.start, self._live.console), refresh=True)
         elif now - task.last >= INTERVAL_SECONDS:
             task.last = now
-            say(task.describe(now - task.start))
+            log(task.describe(now - task.start))
 
     def _stop(self) -> None:
         if self._live is not None:
@@ -156,14 +156,14 @@ def progress(
 
 @contextmanager
 def building(build: Build) -> Iterator[ProgressTask]:
-    """Build monitor for `cosim.rtl`: announce a one-time build and its duration, and show progress."""
-    say(f"building {build.what}: once, then it is cached; about {clock(build.seconds)} on two idle cores")
+    """Announce a one-time build and its duration, and show its progress; a build monitor for `cosim.rtl`."""
+    log(f"building {build.what}: once, then it is cached; about {clock(build.seconds)} on two idle cores")
     with progress(f"building {build.what}", seconds=build.seconds) as task:
         yield task
-    say(f"built {build.what} in {clock(time.monotonic() - task.start)}")
+    log(f"built {build.what} in {clock(time.monotonic() - task.start)}")
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Write a status line to standard error."""
     print(f"mla: {text}", file=sys.stderr, flush=True)
 
@@ -182,7 +182,7 @@ def _live() -> "Live":
     from rich.console import Console
     from rich.live import Live
 
-    # Standard output is left alone: it may be a file while standard error is a terminal.
+    # Standard output is unaffected, because it may be a file even if standard error is a terminal.
     return Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
 
 

@@ -18,7 +18,7 @@ class Affine:
 def quantize_multiplier(scale: float) -> tuple[int, int]:
     """Return the 31-bit multiplier and exponent of a positive scale: scale = multiplier * 2**(exponent - 31).
 
-    As TFLite's QuantizeMultiplier: a scale below 2**-31 becomes 0.
+    Like in TFLite's QuantizeMultiplier, a scale below 2**-31 becomes 0.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> N
 
 
 def float32_multiplier(scale: float) -> tuple[int, int]:
-    """Return multiplier and exponent of a positive float32 scale, with which `Rounding.EVEN` rounds like float32.
+    """Return multiplier and exponent of a positive float32 scale for which `Rounding.EVEN` rounds like float32.
 
     The scale is represented exactly: its 24 bits are the highest of the multiplier's 31. A scale below 2**-32, which
     rounds every int32 to 0, becomes 0.
@@ -108,7 +108,7 @@ def clip_operand(low: int, high: int) -> int:
 
 
 def halves_word(low: int, high: int) -> int:
-    """Pack two signed 16-bit numbers, as in the zero point fields."""
+    """Pack two signed 16-bit values, as in zero-point fields."""
     return (low & 0xFFFF) | (high & 0xFFFF) << 16
 
 

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from typing import IO
 
 ELLIPSIS = "…"
-#: Share of the remaining characters taken from the start of the name.
+#: Share of the remaining characters that are taken from the start of the name.
 _HEAD = 0.6
 
 
+def counted(count: int, noun: str) -> str:
+    """Format a count with its noun, in the plural unless the count is one."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def shorten_middle(text: str, fits: Callable[[str], bool]) -> str:
-    """Return the longest text that fits after removing characters from the middle; the text itself if it fits.
+    """Shorten a text in the middle to the longest one that fits; return it unchanged if it fits.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Candidate tile sizes and scratchpad placement of tiles."""
+"""Candidate tile sizes, and allocation of scratchpad regions."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -20,7 +20,7 @@ def cuts(total: int) -> list[int]:
     return sizes
 
 
-def place(sizes: list[int], bank: int, total: int) -> list[int]:
+def allocate(sizes: list[int], bank: int, total: int) -> list[int]:
     """Return start addresses of scratchpad regions: bank-aligned if they fit that way, otherwise packed.
 
     Raises

@@ -18,24 +18,24 @@ class ControlInstructions(Protocol):
     pinned: Sequence[DecodedProgram]
 
     def value(self, path: ExecutionPath, selector: int) -> Word:
-        """Value of the register, operand or statistic that a selector names."""
+        """Return the value of the register, operand or statistic that a selector names."""
         ...
 
-    def refuse(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
-        """Validation error located at the current instruction of a path."""
+    def error_at(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
+        """Return a validation error located at the current instruction of a path."""
         ...
 
 
 def _halt(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    path.timeline.end_call()
+    path.order.end_call()
 
 
 def _trap(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    raise sequencer.refuse(path, "trap", f"the program traps here with {imm & MASK:#x}")
+    raise sequencer.error_at(path, "trap", f"the program traps here with {imm & MASK:#x}")
 
 
 def _illegal(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    raise sequencer.refuse(path, "illegal", "this word is not a valid instruction")
+    raise sequencer.error_at(path, "illegal", "this word is not a valid instruction")
 
 
 def _loop(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
@@ -43,14 +43,14 @@ def _loop(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b
     end, trips = packed["end"], add(sequencer.value(path, a), packed["count"] & MASK)
     if end <= path.pc + 1:
         reason = f"a loop must end after its first instruction {path.pc + 1}, not at {end}"
-        raise sequencer.refuse(path, "loop", reason)
+        raise sequencer.error_at(path, "loop", reason)
     if not isinstance(trips, int):
-        raise sequencer.refuse(path, "statistics", "the trip count of a loop must not depend on the data")
+        raise sequencer.error_at(path, "statistics", "the trip count of a loop must not depend on the data")
     if signed(trips) <= 0:
         path.fall_through(end)
         return
     if len(path.loops) >= sequencer.config.loop_depth:
-        raise sequencer.refuse(
+        raise sequencer.error_at(
             path, "loop", f"loops may be nested at most {sequencer.config.loop_depth} deep"
         )
     path.loops.append((path.pc + 1, end, signed(trips)))
@@ -59,14 +59,14 @@ def _loop(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b
 
 def _break(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
     if len(path.loops) <= path.loop_base:
-        raise sequencer.refuse(path, "loop", "break needs an enclosing loop in the same subroutine")
+        raise sequencer.error_at(path, "loop", "break needs an enclosing loop in the same subroutine")
     path.loops.pop()
     path.pc = imm & MASK
 
 
 def _call(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
     if len(path.frames) >= sequencer.config.call_depth:
-        raise sequencer.refuse(
+        raise sequencer.error_at(
             path, "call", f"calls may be nested at most {sequencer.config.call_depth} deep"
         )
     path.frames.append((path.segment, path.pc + 1, len(path.loops)))
@@ -76,9 +76,9 @@ def _call(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b
 def _callp(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
     if d >= sequencer.config.segments:
         reason = f"the segment must be in 0..{sequencer.config.segments - 1}, not {d}"
-        raise sequencer.refuse(path, "illegal", reason)
+        raise sequencer.error_at(path, "illegal", reason)
     if d >= len(sequencer.pinned):
-        raise sequencer.refuse(
+        raise sequencer.error_at(
             path, "segment", f"segment {d} holds no pinned program; {len(sequencer.pinned)} are pinned"
         )
     _call(sequencer, path, d, a, b, imm)
@@ -87,7 +87,7 @@ def _callp(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, 
 
 def _ret(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
     if not path.frames:
-        raise sequencer.refuse(path, "call", "ret outside a subroutine: no call is active")
+        raise sequencer.error_at(path, "call", "ret outside a subroutine: no call is active")
     path.segment, pc, loops = path.frames.pop()
     del path.loops[loops:]
     path.fall_through(pc)

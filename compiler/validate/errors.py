@@ -1,8 +1,9 @@
-"""Refusals and reports of the validator."""
+"""Errors and reports of the validator."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from compiler.util.tables import counted
 from compiler.validate.footprint import StridedRegion
 from hw.errors import InputError
 from hw.isa.enums import Trap, Unit
@@ -83,7 +84,7 @@ class ValidationError(InputError):
     location : InstructionLocation
         The offending instruction.
     reason : str
-        One sentence: what is wrong and what would be right.
+        One sentence that states the fault and the requirement.
     """
 
     def __init__(self, kind: str, location: InstructionLocation, reason: str):
@@ -104,7 +105,7 @@ class ValidationError(InputError):
 
     @property
     def program(self) -> str:
-        """Name of the program the instruction is in."""
+        """Name of the program that contains the instruction."""
         return self.location.program
 
     @property
@@ -132,13 +133,13 @@ class ValidationError(InputError):
 
 @dataclass(frozen=True)
 class ProofReport:
-    """Figures of a stream that is proved safe; the maximum over all paths where the data select one.
+    """Figures of a stream that is proved safe; maxima over all paths if the data select the path.
 
     Parameters
     ----------
     calls : int
         Number of macro-instructions.
-    ways : int
+    paths : int
         Number of execution paths that the data can select.
     instructions : int
         Number of micro-instructions executed.
@@ -151,7 +152,7 @@ class ProofReport:
     """
 
     calls: int
-    ways: int
+    paths: int
     instructions: int
     commands: dict[str, int]
     peak_in_flight: int
@@ -159,24 +160,19 @@ class ProofReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON-serializable dict."""
-        return dict(vars(self))
+        return {"ways" if name == "paths" else name: value for name, value in vars(self).items()}
 
     def __str__(self) -> str:
         commands = ", ".join(f"{count} {unit}" for unit, count in self.commands.items())
         lines = [
-            f"safe: {_counted(self.calls, 'call')}, {_counted(self.instructions, 'instruction')}, "
-            f"{_counted(self.ways, 'path')}",
+            f"safe: {counted(self.calls, 'call')}, {counted(self.instructions, 'instruction')}, "
+            f"{counted(self.paths, 'path')}",
             f"commands: {commands}; at most {self.peak_in_flight} in flight",
         ]
         for space, spans in self.regions.items():
             touched = [f"{how} {span[0]:#x}..{span[1]:#x}" for how, span in spans.items() if span]
             lines.append(f"{space}: {', '.join(touched)}")
         return "\n".join(lines)
-
-
-def _counted(count: int, noun: str) -> str:
-    """Format a count with its noun, in the plural unless the count is one."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @dataclass
@@ -209,7 +205,7 @@ class ProofFigures:
         self.commands = [a + b for a, b in zip(commands, more.commands, strict=True)]
 
     def join(self, other: "ProofFigures") -> None:
-        """Take the maximum of each figure over two paths."""
+        """Set each figure to the maximum over two paths."""
         self.instructions = max(self.instructions, other.instructions)
         self.peak = max(self.peak, other.peak)
         self.commands = [max(pair) for pair in zip(self.commands, other.commands, strict=True)]
@@ -217,15 +213,15 @@ class ProofFigures:
             mine = self.reach.get(key, (low, high))
             self.reach[key] = min(mine[0], low), max(mine[1], high)
 
-    def report(self, calls: int, ways: int) -> ProofReport:
-        """Make the report of `calls` calls and `ways` paths."""
+    def report(self, calls: int, paths: int) -> ProofReport:
+        """Return the report of `calls` calls and `paths` execution paths."""
         regions: dict[str, dict[str, list[int] | None]] = {}
         for (space, write), span in sorted(self.reach.items()):
             regions.setdefault(space, {"read": None, "write": None})["write" if write else "read"] = list(
                 span
             )
         commands = {unit.name.lower(): self.commands[unit] for unit in Unit}
-        return ProofReport(calls, ways, self.instructions, commands, self.peak, regions)
+        return ProofReport(calls, paths, self.instructions, commands, self.peak, regions)
 
 
 def _count(number: int, noun: str) -> str:

@@ -22,7 +22,7 @@ OWN = -1
 #: Capacity of the cache of decoded programs, in instruction words.
 MAX_CACHED_WORDS = 1 << 20
 #: Estimated memory of a path: fixed part and part per recorded access.
-_WAY_BYTES, _ACCESS_BYTES = 1 << 13, 24
+_PATH_BYTES, _ACCESS_BYTES = 1 << 13, 24
 
 
 class DecodedProgram(NamedTuple):
@@ -50,8 +50,8 @@ class ExecutionPath:
 
     Parameters
     ----------
-    timeline : Timeline
-        Unit commands issued so far.
+    order : HappensBefore
+        Unit commands issued so far and their happens-before order.
     call : int
         Index of the current call.
     choice : int
@@ -68,7 +68,7 @@ class ExecutionPath:
         For each call that may be in flight, the number of commands of each unit issued when it halted.
     """
 
-    timeline: HappensBefore
+    order: HappensBefore
     written: InitializedMemory | None
     figures: ProofFigures = field(default_factory=ProofFigures)
     call: int = -1
@@ -86,13 +86,13 @@ class ExecutionPath:
     ends: dict[int, Clock] = field(default_factory=dict)
 
     def begin(self, tag: int) -> None:
-        """Start the next call; the hardware does so once the call MAX_IN_FLIGHT earlier has completed."""
+        """Start the next call; the hardware starts it once the call MAX_IN_FLIGHT positions earlier has completed."""
         if self.call >= 0:
-            issued = self.timeline.issued
+            issued = self.order.issued
             self.ends[self.call] = (issued[0], issued[1], issued[2], issued[3])
         self.call, self.choice = self.call + 1, 0
         if done := self.ends.pop(self.call - MAX_IN_FLIGHT, None):
-            self.timeline.wait_for(done)
+            self.order.wait_for(done)
         self.segment, self.pc, self.tag, self.steps = OWN, 0, tag, 0
         self.registers = [0] * REGISTERS
         self.fields = [list[Word](default_fields(unit)) for unit in Unit]
@@ -102,7 +102,7 @@ class ExecutionPath:
     def fork(self) -> "ExecutionPath":
         """Copy the state so that another path can continue from here."""
         return ExecutionPath(
-            self.timeline.copy(),
+            self.order.copy(),
             self.written.copy() if self.written else None,
             self.figures.copy(),
             self.call,
@@ -124,8 +124,8 @@ class ExecutionPath:
     def bytes(self) -> int:
         """Estimated memory of this path in bytes."""
         return (
-            _WAY_BYTES
-            + _ACCESS_BYTES * self.timeline.accesses.total
+            _PATH_BYTES
+            + _ACCESS_BYTES * self.order.accesses.total
             + (self.written.size if self.written else 0)
         )
 
@@ -146,11 +146,11 @@ class ExecutionPath:
         self.pc = pc
 
     def settle(self) -> tuple:
-        """Drop the history that can no longer matter and return the rest; only when the timeline is quiet.
+        """Drop the history that has no further effect and return the remaining state; the units must be quiet.
 
         Two paths with equal results, disregarding steps and work, continue identically.
         """
-        tokens = self.timeline.new_epoch()
+        tokens = self.order.new_epoch()
         self.ends = dict.fromkeys(self.ends, (0, 0, 0, 0))
         return (
             self.call,

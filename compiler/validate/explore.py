@@ -16,11 +16,11 @@ from hw.isa.program import Program
 
 #: Default limit on the instructions of one call.
 LIMIT = 1 << 22
-#: Limits on the explored paths, and on the instructions of all paths but the first.
-MAX_WAYS = 4096
-MAX_WAY_INSTRUCTIONS = 1 << 22
+#: Limits on the explored paths, and on the instructions of all paths except the first.
+MAX_PATHS = 4096
+MAX_PATH_INSTRUCTIONS = 1 << 22
 #: Limits on the bytes of paths still to be explored, and on the states remembered to merge paths.
-MAX_WAY_BYTES = 1 << 29
+MAX_PATH_BYTES = 1 << 29
 MAX_STATES = 1 << 16
 _MEET = "paths in the same state merge at a fence of all units"
 
@@ -36,8 +36,8 @@ def validate(
 ) -> ProofReport:
     """Prove that a stream of macro-instructions is safe for all data and all timings.
 
-    Safe means: no instruction traps, every call terminates, all accesses stay inside the memories and the windows,
-    conflicting accesses are ordered (so results do not depend on timing), and all semaphores end at zero.
+    A stream is safe if no instruction traps, every call terminates, all accesses stay inside the memories and the
+    windows, conflicting accesses are ordered (so results do not depend on timing), and all semaphores end at zero.
     Initially all semaphores are zero and no command is in flight.
 
     Parameters
@@ -45,7 +45,7 @@ def validate(
     config : MlaConfig
         Hardware configuration to validate for.
     calls : sequence of MacroCall
-        Macro-instructions in submission order. None may depend on a later one to finish.
+        Macro-instructions in submission order. No macro-instruction may need a later one in order to finish.
     windows : sequence of (first byte, last byte, permissions)
         DRAM ranges that programs may access; permission bit 0 is read, bit 1 write.
     pinned : sequence of Program
@@ -69,18 +69,18 @@ def validate(
 
 
 def followed(stream: CallStream, *, require_written: bool = False) -> ProofReport:
-    """Prove a stream by exploring it, without the proof memo; errors as in `validate`."""
+    """Prove a stream safe by exploring it, without the proof memo; raise the errors of `validate`."""
     return _Proof(stream, require_written).run()
 
 
 class _Proof:
-    """Explores every path. Where a path reaches an explored state, it ends there."""
+    """Exploration of every path; a path ends where it reaches an explored state."""
 
     def __init__(self, stream: CallStream, require_written: bool):
         self.stream = stream
         config = stream.config
         self.figures = ProofFigures()
-        self.ways = 1
+        self.paths = 1
         self._open = [
             ExecutionPath(
                 HappensBefore(config.queue_depth), InitializedMemory(config) if require_written else None
@@ -91,7 +91,7 @@ class _Proof:
         self._states = 0
 
     def run(self) -> ProofReport:
-        """Explore all paths; raises the ValidationError of the first unsafe one."""
+        """Explore all paths; raise the ValidationError of the first unsafe one."""
         spent = 0
         while self._open:
             path = self._open.pop()
@@ -100,13 +100,13 @@ class _Proof:
             self._follow(path)
             self.figures.join(path.figures)
             spent += path.figures.instructions - before if before else 0
-            if spent > MAX_WAY_INSTRUCTIONS and self._open:
+            if spent > MAX_PATH_INSTRUCTIONS and self._open:
                 path = self._open.pop()
                 reason = (
-                    f"the paths that the data can select take more than {MAX_WAY_INSTRUCTIONS} instructions"
+                    f"the paths that the data can select take more than {MAX_PATH_INSTRUCTIONS} instructions"
                 )
-                raise self._sequencer(path).refuse(path, "statistics", f"{reason}; {_MEET}")
-        return self.figures.report(len(self.stream.calls), self.ways)
+                raise self._sequencer(path).error_at(path, "statistics", f"{reason}; {_MEET}")
+        return self.figures.report(len(self.stream.calls), self.paths)
 
     def _follow(self, path: ExecutionPath) -> None:
         """Explore a path to the end of the stream, or to an explored state."""
@@ -121,14 +121,14 @@ class _Proof:
             if op is MicroOp.HALT:
                 path.figures.instructions += path.steps
                 if not self._next(path):
-                    path.timeline.end()
+                    path.order.end()
                     return
-            if self.ways > 1 and path.timeline.quiet and self._been_here(path):
+            if self.paths > 1 and path.order.quiet and self._been_here(path):
                 path.figures.instructions += path.steps
                 return
 
     def _next(self, path: ExecutionPath) -> bool:
-        """Start the next call; returns False if there is none."""
+        """Start the next call; return False if there is none."""
         if path.call + 1 >= len(self.stream.calls):
             return False
         path.begin(self.stream.calls[path.call + 1].tag)
@@ -159,18 +159,16 @@ class _Proof:
         path.steps += 1
 
     def _other(self, path: ExecutionPath) -> ExecutionPath:
-        """Add a path that is identical so far."""
-        self.ways += 1
-        if self.ways > MAX_WAYS:
-            reason = f"the data can select more than {MAX_WAYS} paths up to here; {_MEET}"
-            raise self._sequencer(path).refuse(path, "statistics", reason)
+        """Return a copy of a path, counted as another path."""
+        self.paths += 1
+        if self.paths > MAX_PATHS:
+            reason = f"the data can select more than {MAX_PATHS} paths up to here; {_MEET}"
+            raise self._sequencer(path).error_at(path, "statistics", reason)
         other = path.fork()
         self._open_bytes += other.bytes
-        if self._open_bytes > MAX_WAY_BYTES:
-            reason = (
-                f"the paths that the data can select take more than {MAX_WAY_BYTES} bytes to explore; {_MEET}"
-            )
-            raise self._sequencer(path).refuse(path, "statistics", reason)
+        if self._open_bytes > MAX_PATH_BYTES:
+            reason = f"the paths that the data can select take more than {MAX_PATH_BYTES} bytes to explore; {_MEET}"
+            raise self._sequencer(path).error_at(path, "statistics", reason)
         return other
 
     def _been_here(self, path: ExecutionPath) -> bool:

@@ -53,7 +53,7 @@ _intervals: LruCache[tuple[np.ndarray, np.ndarray]] = LruCache(_MAX_CACHED)
 def region(
     space: str, base: int, steps: Sequence[tuple[int, int]], run: int, *, write: bool = False
 ) -> StridedRegion:
-    """Region of a walk from `base` with any (count, stride) dimensions that touches `run` addresses at each step."""
+    """Return the region of a walk from `base` in (count, stride) dimensions, with `run` addresses at each step."""
     high = base + run - 1
     gaps: list[tuple[int, int]] = []
     for count, stride in sorted((s if s[1] >= 0 else (s[0], -s[1]) for s in _moving(steps)), key=_stride):
@@ -97,7 +97,7 @@ def _overlap(
 
 
 def runs(item: StridedRegion) -> int:
-    """Number of contiguous runs that `overlap` examines, at most MAX_RUNS."""
+    """Return the number of contiguous runs that `overlap` examines, at most MAX_RUNS."""
     count = 1
     for steps, _ in item.steps:
         count *= steps
@@ -105,7 +105,7 @@ def runs(item: StridedRegion) -> int:
 
 
 def intervals(steps: Steps, run: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends (exclusive) of the disjoint intervals that a walk from 0 to `last` touches, sorted."""
+    """Return sorted starts and ends (exclusive) of the disjoint intervals that a walk from 0 to `last` touches."""
     found = _intervals.get((steps, run, last))
     if found is None:
         found = _walked(steps, run, last)
@@ -134,7 +134,7 @@ def _merged(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarra
 _SPACES = ("sp", "param", "table")
 #: Maximum number of coordinates enumerated one by one; a larger set is approximated by its range.
 _MAX_COORDINATES = 1 << 12
-#: Bytes per lane of a parameter slot: bias, multiplier, exponent; with the second multiplier and exponent.
+#: Bytes per lane of a parameter slot: with bias, multiplier and exponent; also with the second multiplier and exponent.
 _SLOT_PARTS = (9, 14)
 Dims = list[tuple[int, int]]
 
@@ -169,9 +169,9 @@ def _store(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
 
 @lru_cache(maxsize=1 << 12)
 def coordinate_steps(start: int, steps: tuple[tuple[int, int], ...], limit: int) -> tuple[int, Dims] | None:
-    """First coordinate and dimensions of the coordinates that are not padding; None if all are padding.
+    """Return the first coordinate and the dimensions of those that are not padding; None if all are padding.
 
-    An irregular set left by padding is over-approximated by the coordinates between its members.
+    If padding leaves an irregular set, all coordinates between its members are included.
     """
     low = start + sum(min(0, (count - 1) * stride) for count, stride in steps)
     high = start + sum(max(0, (count - 1) * stride) for count, stride in steps)
@@ -197,7 +197,7 @@ def coordinate_steps(start: int, steps: tuple[tuple[int, int], ...], limit: int)
 def _padded(
     space: str, c: CommandFields, u_steps: tuple, v_steps: tuple, others: Dims, run: int
 ) -> Iterator[StridedRegion]:
-    """A stream addressed by coordinates."""
+    """Yield the region of a stream that is addressed by coordinates."""
     u, v = coordinate_steps(c.u0, u_steps, c.u_lim), coordinate_steps(c.v0, v_steps, c.v_lim)
     if u is None or v is None:
         return
@@ -214,7 +214,7 @@ def _padded_blocks(
     block: tuple[int, int],
     runs: tuple[int, int],
 ) -> Iterator[StridedRegion]:
-    """Regions of a stream with a dimension `block` whose last step touches a different number of addresses."""
+    """Yield the regions of a stream with a dimension `block` whose last step has another number of addresses."""
     count, stride = block
     if runs[0] == runs[1]:
         yield from _padded(space, c, *coordinates, [*others, block], runs[0])
@@ -296,12 +296,12 @@ def _fuse(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
 
 
 def _walk(c: CommandFields, stream: str) -> Dims:
-    """Dimensions of stream b, r or d, innermost first."""
+    """Return the dimensions of stream b, r or d, innermost first."""
     return [(getattr(c, f"{dim}_count"), getattr(c, f"{stream}_{dim}")) for dim in FUSE_DIMS]
 
 
 def _results(c: CommandFields) -> tuple[int, Dims]:
-    """Base and dimensions of the results: a reduced window gives one result, at its last step."""
+    """Return base and dimensions of the results: a reduced window gives one result, at its last step."""
     base, dims = c.d_base, _walk(c, "d")
     if c.reduce != Reduce.NONE:
         base += sum((count - 1) * stride for count, stride in dims[:2])
@@ -322,7 +322,7 @@ def _operand_a(n: int, c: CommandFields) -> Iterator[StridedRegion]:
 
 
 def _lanes(n: int, c: CommandFields, stream: str, size: int, elements: int = 0) -> Iterator[StridedRegion]:
-    """A scratchpad stream: `elements` per step, or the active lanes if 0."""
+    """Yield the regions of a scratchpad stream with `elements` per step, or the active lanes if 0."""
     write = stream == "d"
     base, dims = _results(c) if write else (getattr(c, f"{stream}_base"), _walk(c, stream))
     lanes, tail = c.lanes or n, c.lanes_tail or n
@@ -338,7 +338,7 @@ def _lanes(n: int, c: CommandFields, stream: str, size: int, elements: int = 0) 
 
 
 class InitializedMemory:
-    """A written flag for each byte of scratchpad, slots and tables, and for each row of the accumulator.
+    """Flags, set if written, of each byte of scratchpad, slots and tables, and of each row of the accumulator.
 
     Parameters
     ----------
@@ -367,11 +367,11 @@ class InitializedMemory:
         return other
 
     def digest(self) -> bytes:
-        """SHA-256 digest of the flags."""
+        """Return the SHA-256 digest of the flags."""
         return hashlib.sha256(b"".join(flags.tobytes() for flags in self._flags.values())).digest()
 
     def enter(self, unit: Unit, c: CommandFields) -> tuple[str, int] | None:
-        """Record a command; returns memory and first address that it reads before any write, or None."""
+        """Record a command; return the memory and first address that it reads before any write, or None."""
         regions = streams(self._config, unit, c, used=True)
         for item in regions:
             if item.space == "dram" or (item.write and not accumulates(unit, c)):

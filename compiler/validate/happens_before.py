@@ -2,8 +2,9 @@
 
 Every semaphore has one producer and one consumer, so an enabled command stays enabled until it starts, and starting it
 never disables another unit or the sequencer. All interleavings therefore end in the same state, and simulating the
-eager one suffices: whenever the sequencer has issued a command or made room in a full semaphore, every enabled command
-starts. For each command a vector clock gives the commands that have retired before it starts under any timing.
+eager interleaving suffices: whenever the sequencer has issued a command or made room in a full semaphore, every enabled
+command starts. For each command, a vector clock gives the commands that, under any timing, have retired before the
+command starts.
 """
 
 from collections import deque
@@ -56,12 +57,12 @@ class Pending:
 
 @lru_cache(maxsize=1 << 10)
 def bits(mask: int) -> tuple[int, ...]:
-    """Indices of the set bits of a mask."""
+    """Return the indices of the set bits of a mask."""
     return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
 
 
 def later(a: Clock, b: Clock) -> Clock:
-    """Element-wise maximum of two vector clocks."""
+    """Return the element-wise maximum of two vector clocks."""
     if a is b:
         return a
     (p, q, r, s), (t, u, v, w) = a, b
@@ -69,7 +70,7 @@ def later(a: Clock, b: Clock) -> Clock:
 
 
 def semaphore(producer: int, consumer: int, index: int) -> str:
-    """Name of a semaphore in messages."""
+    """Return the name of a semaphore in messages."""
     return f"{_NAMES[producer]}->{_NAMES[consumer]}:{index}"
 
 
@@ -104,7 +105,7 @@ class HappensBefore:
         return other
 
     def _least(self) -> Clock:
-        """Lower bound of the clocks of all commands that start from now on."""
+        """Return a lower bound of the clocks of all commands that start from now on."""
         clocks = [
             later(self._started[unit], self._queues[unit][0].known if self._queues[unit] else self.known)
             for unit in Unit
@@ -122,7 +123,7 @@ class HappensBefore:
         return any(self._queues)
 
     def new_epoch(self) -> tuple[int, ...]:
-        """Drop the history that nothing can race with; only when quiet. Returns the counts of all semaphores."""
+        """Drop the history with which nothing can race; return the counts of all semaphores; requires quiet units."""
         self.accesses = self.accesses.forget(tuple(self.issued))  # type: ignore[arg-type]
         self.issued, self.known, self._started = [0] * len(Unit), START, [START] * len(Unit)
         for row in self._tokens:
@@ -168,7 +169,7 @@ class HappensBefore:
             pass
 
     def _move(self, unit: Unit) -> bool:
-        """Start all enabled commands of a unit; returns True if there were any."""
+        """Start all enabled commands of a unit; return True if there were any."""
         queue, moved = self._queues[unit], False
         while queue and self._startable(queue[0]):
             self._start(queue.popleft())
@@ -219,12 +220,12 @@ class HappensBefore:
             return True
 
     def _retired(self, unit: Unit, count: int) -> Clock:
-        """Clock after the command that `unit` started last has retired."""
+        """Return the clock after the command that `unit` started last has retired."""
         known = self._started[unit]
         return (*known[:unit], count, *known[unit + 1 :])  # type: ignore[return-value]
 
     def wait(self, number: int, location: InstructionLocation) -> None:
-        """Let the sequencer consume a token, which may make room for a unit; ValidationError if it waits forever."""
+        """Let the sequencer consume a token, which may unblock a unit; raise ValidationError if none ever arrives."""
         tokens = self._tokens[SEQUENCER][number]
         full = len(tokens) >= SEMAPHORE_MAX
         if not tokens:
@@ -236,7 +237,7 @@ class HappensBefore:
             self._move_all()
 
     def fence(self, mask: int, location: InstructionLocation) -> None:
-        """Let the sequencer wait for units; ValidationError if it waits forever."""
+        """Let the sequencer wait for units; raise ValidationError if the wait never ends."""
         for unit in bits(mask):
             if self._queues[unit]:
                 raise ValidationError("deadlock", location, f"the fence waits forever: {self._blocked(unit)}")
@@ -244,7 +245,7 @@ class HappensBefore:
                 self.known = later(self.known, self._retired(Unit(unit), self.issued[unit]))
 
     def wait_for(self, counts: Clock) -> None:
-        """Tell the sequencer that `counts` commands of each unit have retired."""
+        """Record that the sequencer knows that `counts` commands of each unit have retired."""
         self.known = later(self.known, counts)
 
     def end_call(self) -> None:
@@ -272,7 +273,7 @@ class HappensBefore:
                     )
 
     def _blocked(self, unit: int) -> str:
-        """Reason why the head of a queue cannot start; empty if the queue is empty."""
+        """Return the reason why the head of a queue cannot start; empty if the queue is empty."""
         if not self._queues[unit]:
             return ""
         head = self._queues[unit][0]
@@ -301,6 +302,6 @@ def _race(command: Pending, region: StridedRegion, clash: Clash) -> ValidationEr
 
 
 def span(region: StridedRegion) -> str:
-    """Text of a region in messages."""
+    """Return the text of a region in messages."""
     gaps = " (with gaps)" if region.steps else ""
     return f"{region.space} {region.low:#x}..{region.high:#x}{gaps}"

@@ -12,7 +12,7 @@ _SHIFTS = (MicroOp.SHL, MicroOp.SHR, MicroOp.SAR)
 
 @dataclass(frozen=True)
 class KnownBits:
-    """A word whose bits in `unknown` may have any value; those bits of `value` are 0."""
+    """Word whose bits in `unknown` may have any value; these bits of `value` are 0."""
 
     value: int
     unknown: int
@@ -35,7 +35,7 @@ def word_of(value: int, unknown: int) -> Word:
 
 
 def add(a: Word, b: Word, carry: int = 0) -> Word:
-    """Sum; a bit is known where both bits and the carry into it are."""
+    """Return the sum; a bit is known where both bits and the carry into it are known."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b + carry & MASK
     (va, ua), (vb, ub) = parts(a), parts(b)
@@ -45,9 +45,9 @@ def add(a: Word, b: Word, carry: int = 0) -> Word:
 
 
 def compute(op: MicroOp, a: Word, b: Word) -> Word:
-    """Result of a scalar operation."""
+    """Return the result of a scalar operation."""
     if isinstance(a, int) and isinstance(b, int):
-        return int(ALU[op](a, b)) & MASK  # a comparison gives a truth value
+        return int(ALU[op](a, b)) & MASK  # the result of a comparison is a bool
     (va, ua), (vb, ub) = parts(a), parts(b)
     if op == MicroOp.ADD:
         return add(a, b)

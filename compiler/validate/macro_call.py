@@ -43,7 +43,7 @@ class MacroCall:
 
 
 class CallStream:
-    """Calls, windows and pinned code, checked and decoded; errors as in `validate`."""
+    """Calls, windows and pinned code, checked and decoded; raises the errors of `validate`."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class Races(Protocol):
     def clash(
         self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
     ) -> tuple[StridedRegion, Clash] | None:
-        """Return a racing access of a command and the earlier access; `known` has retired under any timing."""
+        """Return a racing access of a command and the earlier access; the commands in `known` have retired."""
         ...
 
     def enter(
@@ -67,7 +67,7 @@ class Races(Protocol):
         ...
 
     def forget(self, known: Clock) -> "Races":
-        """Copy without the commands that have retired according to `known`."""
+        """Return a copy without the commands that have retired according to `known`."""
         ...
 
 
@@ -87,9 +87,9 @@ class _Log:
         self.locations.append(location)
 
     def clash(self, known: int, region: StridedRegion, allowed: int) -> tuple[int, int]:
-        """Index of an access by command `known` or a later one that shares an address with `region`; -1 if none.
+        """Return the index of an access by command `known` or a later one that overlaps `region` (-1: none).
 
-        Returns the index and the weight of the comparisons made.
+        The second result is the weight of the comparisons made.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class _Log:
         self._boxed = total
 
     def forget(self, known: int) -> "_Log":
-        """Copy without the commands before `known`."""
+        """Return a copy without the commands before `known`."""
         first = bisect_left(self.numbers, known)
         log = _Log()
         log.numbers, log.regions, log.locations = (
@@ -195,7 +195,7 @@ class Accesses:
         self.total += len(regions)
 
     def forget(self, known: Clock) -> "Accesses":
-        """Copy without the commands that have retired according to `known`."""
+        """Return a copy without the commands that have retired according to `known`."""
         accesses = Accesses(self.compared)
         accesses._logs = {key: log.forget(known[key[0]]) for key, log in self._logs.items()}
         accesses.total = sum(len(log.numbers) for log in accesses._logs.values())

@@ -8,13 +8,13 @@ from itertools import count
 import numpy as np
 
 from compiler.util.lru_cache import LruCache
+from compiler.validate.call_trace import FENCE, WAIT, Kind, Log, Trace, begins_fenced, follow, operands_of
 from compiler.validate.errors import InstructionLocation, ProofFigures, ProofReport, ValidationError
 from compiler.validate.execution_path import MAX_CACHED_WORDS, DecodedProgram
 from compiler.validate.footprint import StridedRegion
 from compiler.validate.happens_before import HappensBefore
 from compiler.validate.macro_call import CallStream, MacroCall
 from compiler.validate.races import Clash, Clock
-from compiler.validate.trace import FENCE, WAIT, Kind, Log, Trace, begins_fenced, follow, operands_of
 from compiler.validate.unit_commands import CommandLine
 from compiler.validate.vectorized_races import in_order
 from cosim.semantics.command_checks import DramWindow
@@ -62,7 +62,7 @@ class _Clocks:
     def enter(
         self, unit: Unit, number: int, regions: Sequence[StridedRegion], location: InstructionLocation
     ) -> None:
-        """Ignore the accesses: the traces have them."""
+        """Ignore the accesses: the traces contain them."""
 
     def forget(self, known: Clock) -> "_Clocks":
         """Return the object itself: all clocks are needed."""
@@ -70,24 +70,24 @@ class _Clocks:
 
 
 def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
-    """Proof of a sequence of calls from idle units; None if it is unsafe, leaves a token, or cannot be decided."""
+    """Return the proof of a sequence of calls from idle units; None if unsafe, undecidable, or a token remains."""
     clocks = _Clocks()
-    timeline = HappensBefore(config.queue_depth, clocks)
+    order = HappensBefore(config.queue_depth, clocks)
     figures = ProofFigures()
     ends: list[Clock] = []
     logs: dict[Kind, list[tuple[int, Log]]] = {}
     try:
         for number, trace in enumerate(traces):
             if number >= MAX_IN_FLIGHT:
-                timeline.wait_for(ends[number - MAX_IN_FLIGHT])
+                order.wait_for(ends[number - MAX_IN_FLIGHT])
             for kind, log in trace.logs.items():
-                logs.setdefault(kind, []).append((timeline.issued[kind[0]], log))
+                logs.setdefault(kind, []).append((order.issued[kind[0]], log))
             figures.add(trace.figures)
             figures.instructions += trace.steps
-            figures.peak = max(figures.peak, _ordered(timeline, trace))
-            timeline.end_call()
-            ends.append(tuple(timeline.issued))  # type: ignore[arg-type]
-        timeline.end()
+            figures.peak = max(figures.peak, _ordered(order, trace))
+            order.end_call()
+            ends.append(tuple(order.issued))  # type: ignore[arg-type]
+        order.end()
     except ValidationError:
         return None
     known = [np.array(each, np.int64).reshape(-1, len(Unit)) for each in clocks.known]
@@ -97,17 +97,17 @@ def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
     return SequenceProof(figures, line, max(trace.steps for trace in traces))
 
 
-def _ordered(timeline: HappensBefore, trace: Trace) -> int:
-    """Simulate the commands of a call; returns the maximum number in flight."""
+def _ordered(order: HappensBefore, trace: Trace) -> int:
+    """Simulate the commands of a call; return the maximum number in flight."""
     peak = 0
     for what, number, signal in trace.events:
         if what == WAIT:
-            timeline.wait(number, _NOWHERE)
+            order.wait(number, _NOWHERE)
         elif what == FENCE:
-            timeline.fence(number, _NOWHERE)
+            order.fence(number, _NOWHERE)
         else:
-            timeline.issue(_UNITS[what], number, signal, [], _NOWHERE)
-            peak = max(peak, sum(timeline.issued) - sum(timeline.known))
+            order.issue(_UNITS[what], number, signal, [], _NOWHERE)
+            peak = max(peak, sum(order.issued) - sum(order.known))
     return peak
 
 
@@ -128,7 +128,7 @@ _READ, _WRITE = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class ProofMemo:
-    """Facts about a program: unique number, operands that it uses (None: must be explored), starts with a fence."""
+    """Facts about a program: unique ID, operands in use (None: must be explored), True if it starts with a fence."""
 
     number: int
     code: DecodedProgram
@@ -137,7 +137,7 @@ class ProofMemo:
 
 
 def proved(stream: CallStream) -> ProofReport | None:
-    """Report of a stream that the memo proves safe; None if it must be explored."""
+    """Return the report of a stream that the memo proves safe; None if it must be explored."""
     if stream.pinned or any(call.instead for call in stream.calls):
         return None
     memo = _memo(stream.config)
@@ -159,13 +159,13 @@ def proved(stream: CallStream) -> ProofReport | None:
 
 
 def _runs(codes: Sequence[ProofMemo]) -> list[tuple[int, int]]:
-    """Half-open range of calls of each run."""
+    """Return the half-open range of calls of each run."""
     starts = [0, *(at for at, code in enumerate(codes) if at and code.fenced)]
     return list(zip(starts, [*starts[1:], len(codes)], strict=True)) if codes else []
 
 
 def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[int | None, ...] | None:
-    """Operands common to all calls of a run; None if they differ or an operand in use is missing or unknown."""
+    """Return the operands common to all calls of a run; None if an operand in use differs, is missing or unknown."""
     operands = calls[0].operands
     for code, call in zip(codes, calls, strict=True):
         if code.operands is None or call.operands != operands:
@@ -178,7 +178,7 @@ def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[i
 def _relocated(
     figures: ProofFigures, operands: Sequence[int | None], windows: Sequence[DramWindow]
 ) -> ProofFigures | None:
-    """Replace offsets from operands by addresses; None if one is outside the windows or two buffers overlap."""
+    """Replace offsets from operands by addresses; return None if one is outside the windows or buffers overlap."""
     relocated = figures.copy()
     reach, stretches = dict[tuple[str, bool], tuple[int, int]](), []
     for (space, write), (low, high) in figures.reach.items():
@@ -215,7 +215,7 @@ class _Memo:
         self._proved: LruCache[tuple[SequenceProof | None]] = LruCache(_MAX_RUNS)
 
     def program(self, code: DecodedProgram) -> ProofMemo:
-        """Facts about a program, looked up by its words."""
+        """Return the facts about a program, looked up by its words."""
         words = code.program.words
         known = self._programs.get(words)
         if known is None:
@@ -224,7 +224,7 @@ class _Memo:
         return known
 
     def run(self, codes: Sequence[ProofMemo], line: CommandLine | None) -> SequenceProof | None:
-        """Proof of consecutive calls; None if they cannot be proved safe."""
+        """Return the proof of consecutive calls; None if they cannot be proved safe."""
         # Most calls do not depend on the previous contents of the line buffers.
         numbers = tuple(code.number for code in codes)
         for before in dict.fromkeys((None, line)):

@@ -20,7 +20,7 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.fields import Field
 from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, MicroOp, Statistic
 
-#: Instructions after which `run` returns.
+#: Operations after which `run` returns.
 _PAUSES = frozenset({MicroOp.HALT, MicroOp.WAIT, MicroOp.FENCE})
 _UNIT_OF = {
     Statistic.FUSE_ROWS: Unit.FUSE,
@@ -38,7 +38,7 @@ class SymbolicSequencer:
     ----------
     config : MlaConfig
         Hardware configuration to validate for.
-    windows : list of Window
+    windows : list of DramWindow
         DRAM ranges that programs may access.
     code : DecodedProgram
         The call's program.
@@ -67,17 +67,17 @@ class SymbolicSequencer:
         self.limit = limit
 
     def location(self, path: ExecutionPath) -> InstructionLocation:
-        """Location of the current instruction of a path."""
+        """Return the location of the current instruction of a path."""
         program = (self.code if path.segment == OWN else self.pinned[path.segment]).program
         line = program.lines[path.pc] if path.pc < len(program.lines) else 0
         return InstructionLocation(path.call, program.name, path.pc, line)
 
-    def refuse(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
-        """Validation error located at the current instruction of a path."""
+    def error_at(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
+        """Return a validation error located at the current instruction of a path."""
         return ValidationError(kind, self.location(path), reason)
 
     def run(self, path: ExecutionPath) -> MicroOp | None:
-        """Execute through the next halt, wait or fence and return it; None at a branch that depends on the data.
+        """Execute through the next halt, wait or fence and return it; return None at a branch that depends on the data.
 
         Raises
         ------
@@ -88,9 +88,9 @@ class SymbolicSequencer:
             words = self._words(path)
             if path.pc >= len(words):
                 reason = f"the program has {len(words)} instructions and must end in halt or ret"
-                raise self.refuse(path, "pc", reason)
+                raise self.error_at(path, "pc", reason)
             if path.steps >= self.limit:
-                raise self.refuse(path, "endless", f"a call must end within {self.limit} instructions")
+                raise self.error_at(path, "endless", f"a call must end within {self.limit} instructions")
             op, d, a, b, imm = words[path.pc]
             if op in BRANCH:
                 decision = taken(op, self.value(path, a), self.value(path, b))
@@ -104,7 +104,7 @@ class SymbolicSequencer:
                 return op
 
     def execute(self, path: ExecutionPath, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:
-        """Execute an instruction other than a branch; ValidationError if it is unsafe."""
+        """Execute an instruction other than a branch; raise ValidationError if it is unsafe."""
         if op is MicroOp.SET:
             self._set(path, d, a, b, imm)
         elif op in ALU:
@@ -133,7 +133,7 @@ class SymbolicSequencer:
         return guard.holds(word) if isinstance(word, int) else None
 
     def value(self, path: ExecutionPath, selector: int) -> Word:
-        """Value of the register, operand or statistic that a selector names; ValidationError if there is none."""
+        """Return the value that a selector names; raise ValidationError if the selector is invalid."""
         if selector < REGISTERS:
             return path.registers[selector]
         if OPERAND_BASE <= selector < OPERAND_BASE + len(self.operands):
@@ -142,7 +142,7 @@ class SymbolicSequencer:
         if which is None:
             index = selector - OPERAND_BASE
             has = f"operand {index} is read, the call has {len(self.operands)}" if 0 <= index < 64 else None
-            raise self.refuse(
+            raise self.error_at(
                 path, "operand", has or f"there is no operand or statistic with selector {selector}"
             )
         if which == Statistic.OPERANDS:
@@ -152,20 +152,20 @@ class SymbolicSequencer:
         if which == Statistic.N:
             return self.config.n
         if which == Statistic.CYCLE:
-            raise self.refuse(
+            raise self.error_at(
                 path, "statistics", "%cycle differs from run to run: no result may depend on it"
             )
         unit = _UNIT_OF[which]
-        if path.timeline.known[unit] < path.timeline.issued[unit]:
+        if path.order.known[unit] < path.order.issued[unit]:
             name = unit.name.lower()
             reason = f"%{which.name.lower()} is read while {name} may still run: fence {name} first"
-            raise self.refuse(path, "race", reason)
+            raise self.error_at(path, "race", reason)
         return UNKNOWN
 
     def _set(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
         if unit >= len(UNIT_FIELDS) or index >= len(UNIT_FIELDS[unit]):
-            raise self.refuse(path, "illegal", f"unit {unit} has no field {index}")
+            raise self.error_at(path, "illegal", f"unit {unit} has no field {index}")
         va, vb = self.value(path, a), self.value(path, b)
         if isinstance(va, int) and isinstance(vb, int):
             path.fields[unit][index] = UNIT_FIELDS[unit][index].truncate(va + vb + imm)
@@ -174,7 +174,7 @@ class SymbolicSequencer:
         path.fall_through(path.pc + 1)
 
     def command(self, path: ExecutionPath, unit: Unit) -> tuple[CommandFields, list[StridedRegion], int]:
-        """The command in a unit's fields, its regions, and the unit's minimum cycles including it.
+        """Return the command in a unit's fields, its regions, and the unit's minimum cycles including the command.
 
         Raises
         ------
@@ -187,11 +187,11 @@ class SymbolicSequencer:
             if unit == Unit.MATRIX and c.dw:
                 follow_line(c, path.line)
         except BadCommandError as bad:
-            raise self.refuse(path, bad.kind, f"{unit.name.lower()}: {bad.reason}") from None
+            raise self.error_at(path, bad.kind, f"{unit.name.lower()}: {bad.reason}") from None
         cycles = path.work[unit] + work(self.config, unit, c)
         if cycles > WATCHDOG_CYCLES:
             reason = f"{unit.name.lower()} takes {cycles} cycles; the watchdog allows {WATCHDOG_CYCLES}"
-            raise self.refuse(path, "endless", reason)
+            raise self.error_at(path, "endless", reason)
         return c, regions, cycles
 
     def _examined(self, unit: Unit, fields: list[int]) -> tuple[CommandFields, list[StridedRegion]]:
@@ -204,16 +204,16 @@ class SymbolicSequencer:
             path.line = follow_line(c, path.line)
         if path.written and (missing := path.written.enter(unit, c)):
             reason = f"{unit.name.lower()} reads {missing[0]} {missing[1]:#x} before anything has written it"
-            raise self.refuse(path, "uninitialized", reason)
-        timeline = path.timeline
+            raise self.error_at(path, "uninitialized", reason)
+        order = path.order
         signal = imm >> 16 & 0xFFFF | (d >> 2 & 15) << SEQUENCER * SEMAPHORES_PER_PAIR
-        timeline.issue(unit, imm & 0xFFFF, signal, regions, self.location(path))
-        path.figures.command(unit, regions, sum(timeline.issued) - sum(timeline.known))
+        order.issue(unit, imm & 0xFFFF, signal, regions, self.location(path))
+        path.figures.command(unit, regions, sum(order.issued) - sum(order.known))
         path.fall_through(path.pc + 1)
 
     def _clear(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         if d >= len(Unit):
-            raise self.refuse(path, "illegal", f"there is no unit {d}; units are 0..{len(Unit) - 1}")
+            raise self.error_at(path, "illegal", f"there is no unit {d}; units are 0..{len(Unit) - 1}")
         path.fields[d] = list[Word](default_fields(d))
         path.fall_through(path.pc + 1)
 
@@ -223,11 +223,11 @@ class SymbolicSequencer:
         path.fall_through(path.pc + 1)
 
     def _wait(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-        path.timeline.wait(d & 15, self.location(path))
+        path.order.wait(d & 15, self.location(path))
         path.fall_through(path.pc + 1)
 
     def _fence(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-        path.timeline.fence(d & 15, self.location(path))
+        path.order.fence(d & 15, self.location(path))
         path.fall_through(path.pc + 1)
 
 

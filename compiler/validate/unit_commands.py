@@ -23,7 +23,7 @@ _BASES = ("a_base", "b_base", "r_base", "d_base")
 
 def reads_own_results(n: int, c: CommandFields) -> bool:
     """Return True if a point of a FUSE command may read an earlier point's result; conservative above MAX_ELEMENTS."""
-    # Only addresses relative to each other matter, so tiles of one shape share a cache entry.
+    # The result depends only on relative addresses, so tiles of one shape share a cache entry.
     values = dict(vars(c))
     values |= {base: values[base] - c.d_base for base in _BASES}
     return _reads_own_results(n, tuple(values.items()))
@@ -44,9 +44,8 @@ def _reads_own_results(n: int, fields: tuple[tuple[str, int], ...]) -> bool:
     written, when = _touched(block.address(c, "d")[last], lanes[last] * width, _order(block)[last])
     low, high = int(written.min()), int(written.max())
     first = np.full(high - low + 1, len(block.valid), np.int64)
-    first[written[::-1] - low] = when[
-        ::-1
-    ]  # of several assignments to an address the last one stays: the earliest
+    # Of several assignments to an array element the last one remains: that of the earliest point.
+    first[written[::-1] - low] = when[::-1]
     for where, address, length, order in _reads(n, c, block):
         if where == space and address.size:
             read, at = _touched(address, length, order)
@@ -63,7 +62,7 @@ def _order(block: PointBlock) -> np.ndarray:
 def _reads(
     n: int, c: CommandFields, block: PointBlock
 ) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
-    """For each input stream: memory, address, bytes (0: a row) and index of each point that reads."""
+    """Return memory, and address, bytes (0: a row) and index of each point that reads, for each input stream."""
     order, valid = _order(block), block.valid
     a = c.a_base + block.index["n"] * c.a_n + block.u * c.a_u + block.v * c.a_v
     a_size = DTYPE_BYTES[c.a_dtype] if c.a_src else 0
@@ -79,7 +78,7 @@ def _reads(
 
 
 def _touched(address: np.ndarray, length: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every touched address with the index of the point that touches it, in the order of the points."""
+    """Return each touched address with the index of the point that touches it, in the order of the points."""
     length = np.maximum(length, 1)
     offsets = np.arange(int(length.max()))
     taken = offsets < length[:, None]
@@ -129,7 +128,7 @@ _RIGHT = {
 
 
 class BadCommandError(Exception):
-    """A command that must not be issued, with kind and reason of the error."""
+    """Raised for a command that must not be issued, with the kind of the error and the reason."""
 
     def __init__(self, kind: str, reason: str):
         super().__init__(reason)
@@ -145,7 +144,7 @@ class CommandLine:
 
 
 def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
-    """Concrete fields of a command; unknown fields that affect only values become 0.
+    """Return the concrete fields of a command; unknown fields that affect only values become 0.
 
     Raises
     ------
@@ -175,12 +174,12 @@ def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
 def examine(
     config: MlaConfig, windows: list[DramWindow], unit: Unit, fields: list[int]
 ) -> tuple[CommandFields, list[StridedRegion]]:
-    """Fields of a command by name, and its regions.
+    """Return the fields of a command by name, and its regions.
 
     Raises
     ------
     BadCommandError
-        The hardware would trap on it, or points of the command race with each other.
+        The hardware would trap on the command, or points of the command race with each other.
     """
     c = unpack_fields(unit, fields)
     found = check_command(config, windows, unit, c)
@@ -212,12 +211,12 @@ def _illegal(config: MlaConfig, unit: Unit, c: CommandFields, cause: Trap, addre
 
 
 def follow_line(c: CommandFields, before: CommandLine | None) -> CommandLine:
-    """Contents of the line buffers after a depthwise command.
+    """Return the contents of the line buffers after a depthwise command.
 
     Raises
     ------
     BadCommandError
-        It needs pixels that the previous command has not left in the buffers.
+        The command needs pixels that the previous command has not left in the buffers.
     """
     if not c.keep:
         return CommandLine(c.x_count, c.dw_len)
@@ -236,7 +235,7 @@ def follow_line(c: CommandFields, before: CommandLine | None) -> CommandLine:
 
 
 def work(config: MlaConfig, unit: Unit, c: CommandFields) -> int:
-    """Minimum number of cycles that a command takes."""
+    """Return the minimum number of cycles that a command takes."""
     if unit == Unit.MATRIX:
         if c.dw:
             return c.oc_count * c.dw_len

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.validate.call_trace import Kind, Log
 from compiler.validate.footprint import overlap, runs
-from compiler.validate.trace import Kind, Log
 
 #: Limits on the access pairs compared at once, and on the total runs of pairs whose bounding boxes intersect.
 _MAX_PAIRS, _MAX_RUNS = 1 << 20, 1 << 26
 
 
 def in_order(logs: Mapping[Kind, Log], clocks: Sequence[NDArray[np.int64]]) -> bool:
-    """Return True if every pair of conflicting accesses is ordered; may return False if there are too many to decide.
+    """Return True if every pair of conflicting accesses is ordered; may return False for too many pairs to decide.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def in_order(logs: Mapping[Kind, Log], clocks: Sequence[NDArray[np.int64]]) -> b
 
 
 def _counts(one: Kind, other: Kind) -> bool:
-    """Return True for pairs of kinds to compare: each pair once.
+    """Return True if two kinds must be compared in this order, so that each pair is compared once.
 
     Within a unit, writes stay in order and reads stay before later writes, but a read may run before an earlier write
     has finished.
@@ -45,18 +45,18 @@ def _counts(one: Kind, other: Kind) -> bool:
 def _unordered(
     log: Log, one: Kind, other: Kind, clocks: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Half-open range of the other unit's commands that are unordered with each command of a log."""
+    """Return, for each command of a log, the half-open range of the other unit's commands unordered with it."""
     first = clocks[one[0]][log.numbers, other[0]]
     if one[0] == other[0]:
         return first, log.numbers
-    # A unit's clock never decreases: the commands that do not know of this command's end are the first ones.
+    # A unit's clock never decreases: the commands that start before this one has retired are the first ones.
     return first, np.searchsorted(clocks[other[0]][:, one[0]], log.numbers, "right")
 
 
-def _disjoint(log: Log, other: Log, first: NDArray[np.int64], behind: NDArray[np.int64]) -> bool:
-    """Return True if no access of `log` shares an address with the other log's accesses by commands first..behind-1."""
+def _disjoint(log: Log, other: Log, first: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
+    """Return True if no access of `log` shares an address with the other log's accesses by commands first..end-1."""
     start = np.searchsorted(other.numbers, first)
-    counts = np.maximum(np.searchsorted(other.numbers, behind) - start, 0)
+    counts = np.maximum(np.searchsorted(other.numbers, end) - start, 0)
     total = int(counts.sum())
     if total > _MAX_PAIRS:
         return False

@@ -5,14 +5,14 @@ from pathlib import PurePath
 from typing import Any
 
 from compiler.profile.counters import MEANINGS
-from compiler.profile.trace import LANES, Span
+from compiler.profile.perfetto_trace import LANES, Span
 from compiler.util.tables import shorten_middle
 from compiler.visualize.svg.svg import CAUSE_COLOURS, hue
 
 _TEMPLATE = "profile_page.html.j2"
 #: Timeline layout in pixels: total width, left margin, lane height, lane pitch.
 _WIDTH, _LEFT, _LANE, _STEP = 1200, 76, 22, 28
-#: Number of spans above which adjacent ones are merged, since single ones are not visible.
+#: Number of spans above which adjacent spans are merged, since single ones are not visible.
 _MOST_SPANS = 4000
 _TICKS = 10
 #: Maximum characters of a layer name in the table; the tooltip has the full name.
@@ -36,7 +36,7 @@ def page(
     work : sequence of Span
         Timeline of the first sample.
     clock_hz : float or None
-        Clock frequency in hertz; if given, the page shows milliseconds.
+        Clock frequency in hertz; if given, the page shows milliseconds, and the report has `inferences_per_second`.
     memory : mapping or None
         Bytes in use by memory name, such as {"DRAM": 4096}.
     """
@@ -65,7 +65,10 @@ def page(
             _layer(number, layer, total, longest, clock_hz) for number, layer in enumerate(document["layers"])
         ],
         timed=clock_hz is not None,
-        depthwise=any(_DEPTHWISE in layer.get("ops", ()) for layer in document["layers"]),
+        depthwise=any(
+            _DEPTHWISE in layer.get("ops", ()) and layer["cycles"] > layer["floor_cycles"]
+            for layer in document["layers"]
+        ),
         timeline=_timeline(document, work),
     )
 
@@ -79,7 +82,7 @@ def _facts(
         if clock_hz is None
         else [
             (f"time per sample at {clock_hz / 1e6:g} MHz", f"{each / clock_hz * 1e3:,.3f} ms"),
-            ("samples per second", f"{clock_hz / max(each, 1):,.1f}"),
+            ("samples per second", f"{document['inferences_per_second']:,.1f}"),
         ]
     )
     return [
@@ -90,6 +93,7 @@ def _facts(
         ("lower bound", f"{document['floor_cycles'] // samples:,} cycles"),
         ("lower bound, layer by layer", f"{document['floor_layerwise_cycles'] // samples:,} cycles"),
         ("energy in all (45 nm estimate)", f"{document['energy_uj']:,.1f} µJ"),
+        ("nodes on the host", f"{len(document['host_ops']):,}"),
         ("DRAM", f"{dram['bytes_per_cycle']:g} bytes a cycle, latency {dram['latency']} cycles"),
         *((f"{name} in use", f"{count:,} bytes") for name, count in memory.items()),
     ]

@@ -1,4 +1,4 @@
-"""Golden model: docs/machine.md in numpy. It executes the same binaries through the same registers as the RTL."""
+"""Golden model: implementation of docs/machine.md in numpy, with the same binaries and registers as the RTL."""
 
 from cosim.golden.device import GoldenDevice
 

@@ -17,9 +17,9 @@ def update_distinct(acc: np.ndarray, c: CommandFields, rows: np.ndarray, total: 
 def update_in_order(
     acc: np.ndarray, c: CommandFields, rows: np.ndarray, psums: np.ndarray, *, first: bool
 ) -> None:
-    """Add partial sums (int64) one after the other to accumulator rows that may repeat.
+    """Add partial sums (int64) one after another to accumulator rows, which may repeat.
 
-    `first` marks the first partial sums of the command, which overwrite the rows unless it accumulates.
+    `first` is True for the first partial sums of the command, which overwrite the rows unless the command accumulates.
     """
     for row, psum in zip(rows, psums, strict=True):
         if first and c.shift8:

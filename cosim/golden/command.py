@@ -20,7 +20,7 @@ class Command:
         Masks of semaphores to wait for (bit `producer << 2 | index`) and to signal (bit `consumer << 2 | index`;
         consumer 4 is the sequencer).
     tag, macro : int
-        Tag in effect, and number of the macro-instruction that issued the command.
+        Tag in effect at issue, and number of the macro-instruction that issued the command.
     """
 
     unit: Unit

@@ -9,7 +9,7 @@ from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 class CommandQueues:
     """Queues of commands that have not started, and all semaphores.
 
-    Commands start, execute and retire in one action, so there are no reserved signals as in the RTL.
+    Commands start, execute and retire in a single action, so signals need no reservations, unlike in the RTL.
 
     Parameters
     ----------
@@ -26,7 +26,8 @@ class CommandQueues:
         """Remove all commands and set all semaphores to 0."""
         for queue in self.commands:
             queue.clear()
-        # First index: consumer; second: producer and number, as in a wait mask.
+        # The first index is the consumer; the second index is the semaphore's bit position in a wait mask, producer <<
+        # 2 | index.
         self.counts = [[0] * (SEMAPHORES_PER_PAIR * len(Unit)) for _ in range(SEQUENCER + 1)]
 
     def full(self, unit: int) -> bool:
@@ -34,7 +35,9 @@ class CommandQueues:
         return len(self.commands[unit]) >= self.depth
 
     def startable(self, unit: int) -> bool:
-        """Return whether the unit's oldest command can start: its tokens are there, its signals have room."""
+        """Return whether the unit's oldest command can start, that is, whether its tokens are available and its signals
+        have room.
+        """
         if not self.commands[unit]:
             return False
         head = self.commands[unit][0]
@@ -44,7 +47,7 @@ class CommandQueues:
         )
 
     def start(self, unit: int) -> Command:
-        """Remove the unit's oldest command from its queue and take the tokens it waits for."""
+        """Remove the unit's oldest command from its queue, take the tokens for which it waits, and return it."""
         command = self.commands[unit].popleft()
         for i in command.waits:
             self.counts[unit][i] -= 1
@@ -56,7 +59,7 @@ class CommandQueues:
             self.counts[i >> 2][command.unit << 2 | i & 3] += 1
 
     def try_take(self, semaphore: int) -> bool:
-        """Take a token from a semaphore of the sequencer; return whether there was one."""
+        """Take a token from a semaphore of the sequencer; return whether a token was available."""
         if not self.counts[SEQUENCER][semaphore]:
             return False
         self.counts[SEQUENCER][semaphore] -= 1

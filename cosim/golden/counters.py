@@ -1,4 +1,4 @@
-"""Performance counters by tag."""
+"""Performance counters of each tag."""
 
 from collections.abc import Mapping
 
@@ -10,23 +10,23 @@ _INDEX = {counter.name: index for index, counter in enumerate(COUNTERS)}
 
 
 class TaggedCounters:
-    """64-bit counters, one set per tag. Only the architectural ones ever change.
+    """64-bit counters, one set per tag. Only the architectural counters ever change.
 
     Parameters
     ----------
     tags : int
-        Number of counter sets; a tag counts in set `tag % tags`.
+        Number of counter sets; the events of a tag are counted in set `tag % tags`.
     """
 
     def __init__(self, tags: int):
         self.values = np.zeros((tags, len(COUNTERS)), np.uint64)
 
     def add(self, tag: int, events: Mapping[str, int]) -> None:
-        """Add to the named counters of a tag."""
+        """Add the increments of the named counters to the counters of a tag."""
         row = self.values[tag % len(self.values)]
         for name, amount in events.items():
             row[_INDEX[name]] += np.uint64(amount)
 
     def read(self, tag: int, index: int) -> int:
-        """One counter; 0 where there is none."""
+        """Return the value of a counter; 0 if the counter does not exist."""
         return int(self.values[tag % len(self.values), index]) if index < len(COUNTERS) else 0

@@ -27,7 +27,7 @@ _PLAIN = (
 
 
 class ControlRegisters:
-    """Reads and writes of registers by address.
+    """Registers of the golden model, accessed by address.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class ControlRegisters:
         return bool(self.machine.irq & self._plain["IRQ_ENABLE"])
 
     def read(self, address: int) -> int:
-        """Value of a register; 0 if no register has the address."""
+        """Return the value of a register; 0 if no register has the address."""
         name = _NAMES.get(address & ~3, "")
         if name.startswith("WINDOW"):
             window, part = divmod(address - WINDOW_BASE, WINDOW_STRIDE)
@@ -183,7 +183,7 @@ class ControlRegisters:
         self._attempt(load)
 
     def _attempt(self, action: Callable[[], None], quiet: bool = False) -> None:
-        """Execute a command of the host; a refusal sets LOADER_ERROR, success clears it unless `quiet`."""
+        """Execute a host command; a refusal sets LOADER_ERROR, and success clears LOADER_ERROR unless `quiet`."""
         try:
             action()
             self._loader_error = self._loader_error if quiet else 0

@@ -18,7 +18,7 @@ _ADDRESSES = frozenset(ADDRESS.values())
 class GoldenDevice(Device):
     """Device that executes the golden model.
 
-    Its clock counts actions: a micro-instruction, a dispatch or a whole unit command each.
+    The clock counts actions, each of which is a micro-instruction, a dispatch or a complete unit command.
 
     Parameters
     ----------
@@ -48,15 +48,15 @@ class GoldenDevice(Device):
         return self.machine.cycle
 
     def reset(self) -> None:
-        """Reset the chip; DRAM keeps its contents."""
+        """Reset the chip; the contents of DRAM are preserved."""
         self.machine = Machine(self.config, self.dram, self._order_seed)
         self._host = ControlRegisters(self.machine)
 
     def close(self) -> None:
-        """Do nothing: the golden model holds no resources."""
+        """Do nothing, because the golden model holds no resources."""
 
     def _read_regs(self, addresses: list[int]) -> list[int]:
-        """Read registers; each read executes one action, so that polling loops end."""
+        """Read registers; each read also executes one action, so that polling loops terminate."""
         values = []
         for address in addresses:
             self.machine.step()
@@ -74,21 +74,21 @@ class GoldenDevice(Device):
                 raise _refused("write", address)
 
     def _run_cycles(self, cycles: int) -> None:
-        """Execute `cycles` actions; the clock also counts those for which there is nothing to do."""
+        """Execute `cycles` actions; the clock also advances when no action is possible."""
         for left in range(cycles, 0, -1):
             if not self.machine.step():
                 self.machine.cycle += left - 1
                 return
 
     def _wait_irq(self, timeout_cycles: int) -> bool:
-        """Run until the interrupt pin is high, the time is over, or nothing is left to do; return its level."""
+        """Run until the interrupt pin is high, the time is over or no action is possible; return the pin's level."""
         for _ in range(timeout_cycles):
             if self._host.pin or not self.machine.step():
                 break
         return self._host.pin
 
     def _set_dram_timing(self, latency: int, rate: Fraction) -> None:
-        """Do nothing: the golden model has no memory timing."""
+        """Do nothing, because the golden model has no memory timing."""
 
     def _set_dram_faults(self, faults: list[DramFault]) -> None:
         def fault(low: int, high: int, write: bool) -> bool:
@@ -112,5 +112,5 @@ class GoldenDevice(Device):
 
 
 def _refused(kind: str, address: int) -> RegisterError:
-    """Error of a refused register access, worded as on the RTL."""
+    """Return the error for a refused register access, with the same message as for the RTL."""
     return RegisterError(f"the {kind} of register 0x{address:04x} answered SLVERR")

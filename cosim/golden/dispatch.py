@@ -1,4 +1,4 @@
-"""Dispatch: decoding of ring slots, and choice of the program to run."""
+"""Dispatch: decoding of ring slots, and selection of the program to run."""
 
 import numpy as np
 
@@ -22,12 +22,12 @@ _COMPARE = {
 
 
 class DispatchTable:
-    """Dispatch table: shadow and live entries of (candidate word, guard value).
+    """Dispatch table with shadow and live entries, each a pair (candidate word, guard value).
 
     Parameters
     ----------
     config : MlaConfig
-        Configuration of the machine; sets opcodes and candidates.
+        Configuration of the machine, which determines the number of opcodes and candidates.
     """
 
     def __init__(self, config: MlaConfig):
@@ -47,7 +47,9 @@ class DispatchTable:
     def choose(
         self, machine: SequencerContext, opcode: int, operands: list[int], tag: int
     ) -> tuple[int, int]:
-        """Segment and number of the opcode's first candidate whose guard holds; traps if there is none."""
+        """Return segment and index of the opcode's first candidate whose guard holds; raises TrapRaisedError if there
+        is none.
+        """
         if opcode < self.config.opcodes:
             for candidate in range(self.config.candidates):
                 word, value = self.live[opcode * self.config.candidates + candidate]
@@ -80,7 +82,7 @@ def _holds(
 
 
 def read_slot(dram: np.ndarray, slot: int) -> tuple[dict[str, int], list[int]]:
-    """Header and operands of a ring slot."""
+    """Return header and operands of a ring slot."""
     words = dram[slot : slot + SLOT_BYTES].view("<u4").tolist()
     header = HEADER.unpack(words[0])
     return header | {"word": words[0]}, words[
@@ -89,6 +91,6 @@ def read_slot(dram: np.ndarray, slot: int) -> tuple[dict[str, int], list[int]]:
 
 
 def check_header(header: dict[str, int]) -> None:
-    """Raise TrapRaisedError for a slot that holds no macro-instruction."""
+    """Raise TrapRaisedError if the header is not that of a macro-instruction."""
     if header["magic"] != MAGIC or header["operands"] > MAX_OPERANDS:
         raise TrapRaisedError(Trap.BAD_MACRO, header["word"], NO_SEGMENT)

@@ -1,17 +1,17 @@
-"""Conversion between float32 and integers at the edges of FUSE: IEEE 754 without subnormal results."""
+"""Conversion between float32 and integers in FUSE: IEEE 754 without subnormal results."""
 
 import numpy as np
 
 _FRACTION = 23
 _BIAS = 127
-#: Smallest normal number, and the first power of two above the largest.
+#: Smallest normal float32 value, and the first power of two above the largest.
 _MIN_NORMAL, _OVERFLOW = 2.0**-126, 2.0**128
 
 
 def unpack(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Significand and exponent of each float32, whose value is significand * 2**exponent.
+    """Return significand and exponent of each float32 value, which is significand * 2**exponent.
 
-    Infinity and NaN are treated as numbers one binade above the largest.
+    Infinity and NaN are treated as values one binade above the largest.
 
     Parameters
     ----------
@@ -24,9 +24,9 @@ def unpack(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pack(product: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
-    """Bit patterns of the float32 nearest to product * 2**exponent, halves rounded to even.
+    """Return the bit patterns of the float32 nearest to product * 2**exponent, with halves rounded to even.
 
-    Results below the smallest normal number become 0, results above the largest become infinity.
+    Results below the smallest normal value become 0; results above the largest finite value become infinity.
     """
     single = product.astype(np.float32).astype(np.float64)
     number = np.ldexp(single, np.asarray(exponent, np.int64).astype(np.int32))

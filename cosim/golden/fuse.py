@@ -1,6 +1,6 @@
-"""Execution of FUSE commands: drain path and vector engine.
+"""Execution of FUSE commands, for the drain path of the array and the vector engine.
 
-Points are independent of each other, so a command executes in large blocks of points.
+Points are independent of each other, so a command is executed in large blocks of points.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from cosim.semantics.fixed_point import saturate
 from cosim.semantics.fuse_points import PointBlock, points
 from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Requant
 
-#: Elements computed at once, few enough that intermediate values stay in the processor's cache.
+#: Number of elements computed at once, small enough for intermediate values to stay in the processor's cache.
 _CHUNK_ELEMENTS = 1 << 17
 _RANGES = ((-128, 127), (0, 255), (-(1 << 15), (1 << 15) - 1), (-(1 << 31), (1 << 31) - 1))
 
@@ -85,7 +85,7 @@ def _run_block(memories: Memories, c: CommandFields, block: PointBlock, written:
 def _write(
     memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray, written: WriteStatistics
 ) -> int:
-    """Step 6, write-back; returns the number of elements that saturation changed."""
+    """Execute step 6, the write of the results; returns the number of elements that saturation changed."""
     last = (
         slice(None)
         if c.reduce == Reduce.NONE

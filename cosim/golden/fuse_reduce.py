@@ -15,13 +15,13 @@ from cosim.semantics.fixed_point import (
 from cosim.semantics.fuse_points import PointBlock
 from hw.isa.enums import Post, Reduce, Rounding
 
-#: Maximum magnitude that the division of post=count accepts.
+#: Maximum magnitude of a dividend for post=count.
 _COUNT_LIMIT = (1 << 23) - 1
 _NEUTRAL = {Reduce.SUM: 0, Reduce.MAX: INT32_MIN, Reduce.MIN: INT32_MAX}
 
 
 def _fold(value: np.ndarray, active: np.ndarray, how: Reduce, axis: int) -> np.ndarray:
-    """Reduce the active elements along an axis; 0 where there are none."""
+    """Reduce the active elements along an axis; the result is 0 if no element is active."""
     value = np.where(active, value, _NEUTRAL[how])
     if how == Reduce.SUM:
         return wrap32(value.sum(axis=axis))
@@ -32,7 +32,9 @@ def _fold(value: np.ndarray, active: np.ndarray, how: Reduce, axis: int) -> np.n
 def reduce_windows(
     c: CommandFields, block: PointBlock, value: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reduced values, mask of lanes that contributed, and number of valid points, one row per result."""
+    """Return the reduced values, the mask of lanes that contributed, and the number of valid points, each with one row
+    per result.
+    """
     active = block.active
     if c.reduce == Reduce.NONE:
         return value, active, block.valid.astype(np.int64)
@@ -48,7 +50,7 @@ def reduce_lanes(c: CommandFields, value: np.ndarray, active: np.ndarray) -> np.
 
 
 def post_scale(c: CommandFields, value: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Post-scaled values; for recip and rsqrt a second column holds the exponent.
+    """Return the post-scaled values; for recip and rsqrt a second column contains the exponent.
 
     Parameters
     ----------

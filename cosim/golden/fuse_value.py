@@ -1,4 +1,4 @@
-"""FUSE steps 2 to 4: requantization, table lookup, residual addition."""
+"""FUSE steps 2 to 4: requantization, table lookup and residual addition."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from cosim.semantics.fixed_point import saturate, scale, wrap32
 from cosim.semantics.fuse_points import PointBlock
 from hw.isa.enums import Dtype, Requant, Rounding
 
-#: Exponent with which `scale` by multiplier 1 is the identity.
+#: Exponent for which `scale` with multiplier 1 is the identity.
 _IDENTITY = 31
 
 
@@ -22,7 +22,7 @@ def requantize(
     exponent: np.ndarray | int,
     row: np.ndarray | None,
 ) -> tuple:
-    """Step 2, requantization: clipped values, and the mask of lanes that clipping changed.
+    """Execute step 2, requantization; returns the clipped values and the mask of lanes that clipping changed.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def requantize(
     exponent : numpy.ndarray or int
         Exponents of operand A's elements.
     row : numpy.ndarray or None
-        Operand B, which holds multiplier and exponent with requant=row.
+        Operand B, which contains multiplier and exponent for requant=row.
     """
     lanes = _parameters(memories, c, block, row)
     if c.bias_en:
@@ -61,7 +61,7 @@ def requantize(
 
 
 def _parameters(memories: Memories, c: CommandFields, block: PointBlock, row: np.ndarray | None) -> dict:
-    """Bias, multipliers and exponents by name: numbers, or arrays of shape (point, lane)."""
+    """Return bias, multipliers and exponents by name, each an integer or an array of shape (point, lane)."""
     values = {
         "bias": c.bias,
         "mult": c.mult,
@@ -73,7 +73,7 @@ def _parameters(memories: Memories, c: CommandFields, block: PointBlock, row: np
         slots = c.p_base + block.index["x"] * c.p_x + block.index["n"] * c.p_n
         used, which = np.unique(slots, return_inverse=True)
         rows = [memories.slot(int(slot)) for slot in used]
-        spread = which if len(used) > 1 else slice(None)  # one slot serves all points
+        spread = which if len(used) > 1 else slice(None)  # all points use the same slot
         for name in values:
             table = np.stack([row[name] for row in rows])[:, : block.width].astype(np.int64)
             values[name] = table[spread]
@@ -85,12 +85,12 @@ def _parameters(memories: Memories, c: CommandFields, block: PointBlock, row: np
 
 
 def lookup(memories: Memories, c: CommandFields, value: np.ndarray) -> np.ndarray:
-    """Step 3, table lookup: the entry that the low 8 bits of each value select."""
+    """Execute step 3, table lookup; returns the table entry that the low 8 bits of each value select."""
     return memories.table_values(c.table_slot).astype(np.int64)[value & 255]
 
 
 def add_residual(memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray) -> np.ndarray:
-    """Step 4, residual addition, without the second table lookup."""
+    """Execute step 4, residual addition, without the second table lookup."""
     rounding = Rounding.SINGLE if c.r_raw else Rounding(c.rounding)
     x = value.astype(np.int16).astype(np.int64) - signed16(c.zp_xr, 0)
     r = gather(memories.sp, block.address(c, "r"), block.width, Dtype(c.r_dtype)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Writable instruction store: words, segment table, and the rules for changing them."""
+"""Writable instruction store: its words, its segment table, and the rules for changes of both."""
 
 import zlib
 from collections.abc import Callable
@@ -13,14 +13,15 @@ IN_USE, BAD_RANGE, NOT_OPEN, BAD_CRC, BUS, OVERLAP = 1, 2, 3, 4, 5, 6
 
 
 class RefusedError(Exception):
-    """The store refuses a command of the host.
+    """Refusal of a host command by the instruction store.
 
     Parameters
     ----------
     error : int
-        Value of LOADER_ERROR.
+        Value of register LOADER_ERROR.
     trap : tuple of (int, int) or None
-        Segment and word address if the reason is that a program uses the segment.
+        Segment and word address that a trap reports, if the command is refused because a program uses the segment; else
+        None.
     """
 
     def __init__(self, error: int, trap: tuple[int, int] | None = None):
@@ -40,7 +41,7 @@ class StoredSegment:
     base, length : int
         First word and number of words in the store.
     pinned : bool
-        Set for a segment that all programs may call and nobody can change.
+        True if all programs may call the segment and it cannot be changed.
     """
 
     state: SegmentState = SegmentState.FREE
@@ -55,9 +56,9 @@ class InstructionStore:
     Parameters
     ----------
     config : MlaConfig
-        Configuration of the machine; sets the number of words and segments.
+        Configuration of the machine, which determines the number of words and segments.
     running : Callable
-        Returns the segments of the running program and its callers.
+        Function that returns the segments of the running program and its callers.
     """
 
     def __init__(self, config: MlaConfig, running: Callable[[], set[int]]):
@@ -66,7 +67,9 @@ class InstructionStore:
         self._running = running
 
     def in_use(self, index: int) -> bool:
-        """Return whether the segment is pinned or running, so that it cannot be changed."""
+        """Return whether the segment is pinned or in use by the running program or its callers, so that it cannot be
+        changed.
+        """
         return self.segments[index].pinned or index in self._running()
 
     def open(self, index: int, base: int, length: int) -> None:
@@ -98,7 +101,7 @@ class InstructionStore:
         segment.state = SegmentState.FREE
 
     def pin(self, index: int) -> None:
-        """Pin a valid segment: every program may call it, and it cannot be changed until reset."""
+        """Pin a valid segment, so that every program may call it and it cannot be changed until reset."""
         segment = self._selected(index)
         if segment.state != SegmentState.VALID:
             raise RefusedError(NOT_OPEN)
@@ -132,11 +135,11 @@ class InstructionStore:
         raise RefusedError(NOT_OPEN)
 
     def image(self, segment: StoredSegment) -> bytes:
-        """Bytes of the segment's words, little endian."""
+        """Return the bytes of the segment's words, little endian."""
         return np.array(self.words[segment.base : segment.base + segment.length], "<u8").tobytes()
 
     def status(self, index: int) -> int:
-        """Value of register SEG_STATUS for a segment; 0 if no such segment exists."""
+        """Return the value of register SEG_STATUS for a segment; 0 if no such segment exists."""
         if index >= len(self.segments):
             return 0
         segment = self.segments[index]

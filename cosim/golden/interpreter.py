@@ -25,11 +25,11 @@ class SequencerContext(Protocol):
     config: MlaConfig
 
     def fetch(self, segment: int, pc: int) -> int | None:
-        """Word of a segment; None beyond its length."""
+        """Return the word of a segment at `pc`; None beyond the length of the segment."""
         ...
 
     def statistic(self, which: Statistic) -> int:
-        """Value of a statistic that does not depend on the program."""
+        """Return the value of a statistic that does not depend on the program state."""
         ...
 
     def segment_ready(self, segment: int) -> bool | None:
@@ -41,7 +41,7 @@ class SequencerContext(Protocol):
         ...
 
     def check(self, command: Command) -> None:
-        """Raise TrapRaisedError for an illegal command."""
+        """Raise TrapRaisedError if a command is illegal."""
         ...
 
     def enqueue(self, command: Command) -> None:
@@ -49,11 +49,11 @@ class SequencerContext(Protocol):
         ...
 
     def take_semaphore(self, semaphore: int) -> bool:
-        """Take a token from a semaphore of the sequencer; return whether there was one."""
+        """Take a token from a semaphore of the sequencer; return whether a token was available."""
         ...
 
     def drained(self, mask: int) -> bool:
-        """Return whether the masked units have no command left."""
+        """Return whether the units in `mask` have no commands."""
         ...
 
 
@@ -72,7 +72,7 @@ def step(machine: SequencerContext, running: ProgramState, limit: int) -> str | 
     Returns
     -------
     str or None
-        Counter of the instruction's class; None if it is blocked and has had no effect.
+        Name of the counter of the instruction's class; None if the instruction is blocked and has had no effect.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""State machine of the golden model: sequencer, units and ring, one action at a time."""
+"""State machine of the golden model, which executes sequencer, units and command ring one action at a time."""
 
 import random
 from collections import deque
@@ -29,7 +29,7 @@ IRQ_COMPLETION, IRQ_TRAP, IRQ_CHECK, IRQ_LOADER = 1, 2, 4, 8
 
 
 class Machine:
-    """All state that a program or the host can observe.
+    """State machine that contains all state that a program or the host can observe.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ class Machine:
     dram : numpy.ndarray
         DRAM image, uint8, modified in place.
     order_seed : int or None
-        Seed of a random order of actions; None for the sequencer before the units. Race-free programs give the same
-        results in every order.
+        Seed of a random order of actions; None to execute the sequencer before the units. Race-free programs give the
+        same results in every order.
     """
 
     def __init__(self, config: MlaConfig, dram: np.ndarray, order_seed: int | None = None):
@@ -63,15 +63,15 @@ class Machine:
         self.cycle = self.progress = self.current_tag = 0
         self._order = None if order_seed is None else random.Random(order_seed)
 
-    # Interface of the interpreter
+    # Methods of SequencerContext
 
     def fetch(self, segment: int, pc: int) -> int | None:
-        """Word of a segment, or None beyond its length."""
+        """Return the word of a segment at `pc`; None beyond the length of the segment."""
         entry = self.store.segments[segment]
         return self.store.words[entry.base + pc] if pc < entry.length else None
 
     def statistic(self, which: Statistic) -> int:
-        """Current value of a statistic that does not depend on the program."""
+        """Return the value of a statistic that does not depend on the program state."""
         return self.cycle if which == Statistic.CYCLE else self.units.statistics[which]
 
     def segment_ready(self, segment: int) -> bool | None:
@@ -86,7 +86,7 @@ class Machine:
         return self.queues.full(unit)
 
     def check(self, command: Command) -> None:
-        """Raise TrapRaisedError for an illegal command."""
+        """Raise TrapRaisedError if a command is illegal."""
         found = check_command(self.config, self.windows, command.unit, command.config)
         if found:
             raise TrapRaisedError(*found)
@@ -96,11 +96,11 @@ class Machine:
         self.queues.commands[command.unit].append(command)
 
     def take_semaphore(self, semaphore: int) -> bool:
-        """Take a token from a semaphore of the sequencer; return whether there was one."""
+        """Take a token from a semaphore of the sequencer; return whether a token was available."""
         return self.queues.try_take(semaphore)
 
     def drained(self, mask: int) -> bool:
-        """Return whether the masked units have no command left."""
+        """Return whether the units in `mask` have no commands."""
         return not any(self.queues.commands[unit] for unit in Unit if mask >> unit & 1)
 
     # Actions
@@ -111,7 +111,7 @@ class Machine:
         return self.ring.empty and not self.flight
 
     def step(self) -> bool:
-        """Execute one action of the sequencer or a unit; return False if nothing can happen before the host acts."""
+        """Execute one action of the sequencer or a unit; return False if no action is possible until the host acts."""
         self.cycle += 1
         if self.trapped:
             return False
@@ -212,13 +212,13 @@ class Machine:
             self._stop(Trap.DEADLOCK, 0, oldest.program, oldest.tag, oldest.number, 0)
 
     def _stop(self, cause: Trap, pc: int, segment: int, tag: int, macro: int, address: int) -> None:
-        """Take a precise trap: finish all commands that can run, clear the queues, record the trap."""
+        """Take an exact trap: execute all commands that can start, clear the queues and record the trap."""
         self.running = None
         self.trapped = True
         count = self.trap.count
         while any(self._step_unit(unit) for unit in Unit):
             pass
-        if self.trap.count == count:  # else a bus error meanwhile has replaced this trap
+        if self.trap.count == count:  # otherwise a bus error has replaced this trap
             self._clear(cause, pc, segment, tag, macro, address)
 
     def _stop_imprecisely(self, cause: Trap, address: int) -> None:

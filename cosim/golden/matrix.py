@@ -10,7 +10,7 @@ from cosim.golden.dma import Events
 from cosim.golden.memory import Memories, windows
 from cosim.semantics.command_fields import CommandFields
 
-#: Elements gathered at once; bounds the memory of the unfolded activations.
+#: Maximum number of elements gathered at once, which limits the memory for the unfolded activations.
 _CHUNK_ELEMENTS = 1 << 23
 #: Number of products, each at most 255 * 255, whose sum float32 represents exactly.
 _EXACT_PRODUCTS = 256
@@ -25,11 +25,11 @@ class _Activations:
     values : numpy.ndarray
         Bytes minus their zero point, int16 of shape (point, tile, lane).
     flat : numpy.ndarray
-        The same values as float32 of shape (point, tile * lane).
+        Copy of `values` as float32 of shape (point, tile * lane).
     valid : numpy.ndarray
         Number of rows of each tile that are not padding.
     zeros : int
-        Number of lanes that are zero, padding included.
+        Number of lanes that are zero, including padding.
     """
 
     values: np.ndarray
@@ -39,17 +39,17 @@ class _Activations:
 
 
 def run_matrix(memories: Memories, c: CommandFields) -> Events:
-    """Execute a MATRIX command; returns its counter events, among them the statistic `matrix_zeros`."""
+    """Execute a MATRIX command; returns its counter events, including the statistic `matrix_zeros`."""
     return run_depthwise(memories, c) if c.dw else _run_normal(memories, c)
 
 
 def edge(raw: np.ndarray, unsigned: int, zero_point: int) -> np.ndarray:
-    """Operands at the edge of the array: signed or unsigned bytes minus their zero point, int16."""
+    """Return the operands that enter the array: signed or unsigned bytes minus their zero point, int16."""
     return (raw if unsigned else raw.view(np.int8)).astype(np.int16) - np.int16(zero_point)
 
 
 def active(count: int, tail: int, n: int) -> tuple[int, int]:
-    """Active rows or columns of all blocks but the last, and of the last block."""
+    """Return the number of active rows or columns of all blocks except the last, and of the last block."""
     count = count or n
     return count, tail or count
 
@@ -97,7 +97,7 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
 def _weights(
     sp: np.ndarray, c: CommandFields, n: int, oc: int, columns: int, k_rows: int, k_tail: int
 ) -> np.ndarray:
-    """Weight tiles of one block of output channels, shape (tile, k, column); tiles in loop order."""
+    """Return the weight tiles of one block of output channels, with shape (tile, k, column) and tiles in loop order."""
     tiles = c.ic_count * c.ky_count * c.kx_count
     weights = np.zeros((tiles, n, n), np.int16)
     ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
@@ -116,7 +116,7 @@ def _weights(
 
 
 def _activations(sp: np.ndarray, c: CommandFields, n: int, oc: int, point: np.ndarray) -> _Activations:
-    """Activation rows of the given points for one block of output channels."""
+    """Return the activation rows of the given points for one block of output channels."""
     tiles = c.ic_count * c.ky_count * c.kx_count
     ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
     y, x = np.divmod(point[:, None], c.x_count)
@@ -138,7 +138,9 @@ def _activations(sp: np.ndarray, c: CommandFields, n: int, oc: int, point: np.nd
 
 
 def _reduce(a: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Sums over all tiles by few matrix products, exact because sums of _EXACT_PRODUCTS products are below 2**24."""
+    """Return the sums over all tiles, computed by a few float32 matrix products, which are exact because sums of
+    _EXACT_PRODUCTS products are below 2**24.
+    """
     w = weights.reshape(-1, weights.shape[-1]).astype(np.float32)
     total = np.zeros((len(a), w.shape[1]), np.int64)
     for first in range(0, len(w), _EXACT_PRODUCTS):

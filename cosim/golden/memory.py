@@ -19,9 +19,9 @@ class Memories:
     Parameters
     ----------
     config : MlaConfig
-        Configuration of the machine; sets the sizes.
+        Configuration of the machine, which determines the sizes.
     dram : numpy.ndarray
-        DRAM image, uint8.
+        Image of DRAM as uint8.
     """
 
     def __init__(self, config: MlaConfig, dram: np.ndarray):
@@ -32,10 +32,10 @@ class Memories:
         self.acc = np.zeros((config.acc_rows, n), np.int32)
         self.param = np.zeros(config.param_slots * 16 * n, np.uint8)
         self.table = np.zeros(config.table_slots * 512, np.uint8)
-        self.line = np.zeros((0, n), np.int32)  # pixels of the last depthwise stream, for `keep`
+        self.line = np.zeros((0, n), np.int32)  # pixels of the last depthwise stream, used by `keep`
 
     def slot(self, index: int) -> dict[str, np.ndarray]:
-        """Lanes of parameter slot `index`: bias, mult, exp, neg_mult, neg_exp."""
+        """Return the lanes of parameter slot `index`: bias, mult, exp, neg_mult, neg_exp."""
         n = self.config.n
         raw = self.param[index * 16 * n : (index + 1) * 16 * n]
         return {
@@ -47,17 +47,17 @@ class Memories:
         }
 
     def table_values(self, index: int) -> np.ndarray:
-        """View of the 256 int16 entries of a table."""
+        """Return a view of the 256 int16 entries of a table."""
         return self.table[index * 512 : (index + 1) * 512].view("<i2")
 
 
 def windows(memory: np.ndarray, width: int) -> np.ndarray:
-    """View of a byte array whose row i is bytes i..i + width - 1."""
+    """Return a view of a byte array in which row i consists of bytes i..i + width - 1."""
     return np.ndarray((memory.size - width + 1, width), np.uint8, memory, 0, (1, 1))  # pyright: ignore
 
 
 def gather(memory: np.ndarray, addresses: np.ndarray, lanes: int, dtype: Dtype) -> np.ndarray:
-    """Rows of `lanes` elements at byte addresses: shape (*addresses.shape, lanes)."""
+    """Return rows of `lanes` elements at byte addresses, of shape (*addresses.shape, lanes)."""
     rows = windows(memory, lanes * DTYPE_BYTES[dtype])[addresses]
     return rows.view(_NUMPY[dtype])
 

@@ -9,28 +9,28 @@ from hw.isa.micro_instruction import REGISTERS
 
 @dataclass
 class InFlightMacro:
-    """A macro-instruction in flight.
+    """State of a macro-instruction in flight.
 
     Parameters
     ----------
     number : int
-        Number of the macro-instruction since reset, 32 bits.
+        Sequence number of the macro-instruction since reset, 32 bits.
     slot : int
         DRAM address of its ring slot.
     tag : int
         Tag from its header.
     irq : bool
-        Set if its completion raises an interrupt.
+        True if its completion raises an interrupt.
     dispatched : int
         Cycle of its dispatch.
     program, candidate : int
-        Segment of its program, and number of the candidate that was chosen.
+        Segment of its program, and index of the chosen candidate.
     outstanding : int
-        Commands issued and not yet retired.
+        Number of commands issued and not yet retired.
     halted : bool
-        Set once its program has executed HALT.
+        True once its program has executed HALT.
     micros : int
-        Micro-instructions executed so far.
+        Number of micro-instructions executed so far.
     """
 
     number: int
@@ -57,9 +57,9 @@ class OpenLoop:
     Parameters
     ----------
     start, end : int
-        First instruction of the body, and the instruction after it.
+        First instruction of the body, and the instruction after the body.
     remaining : int
-        Iterations left, the current one included.
+        Number of iterations left, including the current one.
     """
 
     start: int
@@ -91,13 +91,13 @@ class ProgramState:
     Parameters
     ----------
     macro : InFlightMacro
-        Macro-instruction that the program runs for.
+        Macro-instruction that the program executes.
     operands : list of int
         Operands of the macro-instruction, 32-bit words.
     segment, pc : int
         Segment and program counter of the next instruction.
     tag : int
-        Tag in effect.
+        Tag that is currently in effect.
     registers : list of int
         General registers, 32-bit words.
     fields : list of list of int
@@ -125,7 +125,7 @@ class ProgramState:
 
     @property
     def segments(self) -> set[int]:
-        """Segments of the program and its callers."""
+        """The segments of the program and its callers."""
         return {self.segment, *(frame.segment for frame in self.frames)}
 
     def fall_through(self, pc: int) -> None:

@@ -8,7 +8,7 @@ from hw.isa.macro_instruction import RECORD, RECORD_WORD, RECORD_WORDS, SLOT_BYT
 
 
 class CommandRing:
-    """Slots between the host's head and the machine's tail.
+    """Ring of slots between the host's head and the machine's tail.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class CommandRing:
         return self.dispatched == self.head
 
     def pop(self, cycle: int) -> InFlightMacro:
-        """Remove the next slot and return it as a macro-instruction whose header has not been read."""
+        """Remove the next slot and return it as a macro-instruction, without reading the slot's header."""
         number = self.dispatched
         self.dispatched = number + 1 & 0xFFFFFFFF
         return InFlightMacro(

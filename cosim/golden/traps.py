@@ -1,4 +1,4 @@
-"""Traps: the exception that raises one, and the record that the host reads."""
+"""Traps: the exception for a trap, and the record that the host reads."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ NO_SEGMENT = 0xFF
 
 
 class TrapRaisedError(Exception):
-    """An instruction or a dispatch traps.
+    """Trap of an instruction or a dispatch.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ class TrapRaisedError(Exception):
     address : int
         Address or value that the trap record reports.
     segment : int or None
-        Segment that the trap record reports; None for that of the running program, if there is one.
+        Segment that the trap record reports; None for the segment of the running program, if there is one.
     """
 
     def __init__(self, cause: Trap, address: int = 0, segment: int | None = None):
@@ -30,7 +30,7 @@ class TrapRaisedError(Exception):
 
 @dataclass
 class TrapRecord:
-    """Contents of the TRAP registers; `count` is the number of traps since reset."""
+    """Values of the TRAP registers; `count` is the number of traps since reset."""
 
     cause: int = 0
     pc: int = 0

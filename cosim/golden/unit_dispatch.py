@@ -1,4 +1,4 @@
-"""Execution of commands by the four units, with their counter events and statistics."""
+"""Execution of commands by the four units, with counter events and statistics."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from hw.isa.micro_instruction import Statistic
 
 
 class UnitExecutor:
-    """Executes unit commands.
+    """Executor of unit commands.
 
     Parameters
     ----------
@@ -51,7 +51,9 @@ class UnitExecutor:
         return events
 
     def faulty(self, command: Command) -> int | None:
-        """First byte of the DRAM stream that gets a bus error; None if no stream does."""
+        """Return the lowest address of the command's DRAM stream if an access to the stream gets a bus error; else
+        None.
+        """
         if command.unit in (Unit.LOAD, Unit.STORE):
             for item in boxes(self.memories.config, command.unit, command.config):
                 if item.space == "dram" and self.bus_error(item.low, item.high, item.write):

@@ -1,4 +1,4 @@
-"""Binary layouts of arrays exchanged between the device and the C++ model."""
+"""Binary layouts of arrays that the device and the C++ model exchange."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,39 +8,39 @@ import numpy as np
 from cosim.dram import DramFault
 
 REGISTER_OP = np.dtype([("write", "<u4"), ("address", "<u4"), ("data", "<u4"), ("response", "<u4")])
-"""One register access, laid out as HostOp in model/host.h."""
+"""Layout of a register access, equal to HostOp in model/host.h."""
 
 FAULT = np.dtype(
     [("start", "<u8"), ("stop", "<u8"), ("response", "<u4"), ("on_read", "<u4"), ("on_write", "<u4")],
     align=True,
 )
-"""One DRAM range that answers with errors, laid out as Fault in model/dram.h."""
+"""Layout of a DRAM range that answers with errors, equal to Fault in model/dram.h."""
 
 EVENT = np.dtype([("cycle", "<u8"), ("pulses", "<u4"), ("tags", "<u4")])
-"""Events of one cycle, laid out as Event in model/probe.cpp. Pulses: one bit per unit that starts a command, one per
-unit that retires a command, one for a program that starts and one for a program that halts. Tags: 6 bits for each
-unit's next command, then 6 bits for the program."""
+"""Layout of the events of one cycle, equal to Event in model/probe.cpp. Pulses: one bit per unit for the start of a
+command, one bit per unit for the retirement of a command, one bit for the start of a program and one for its halt.
+Tags: 6 bits for each unit's next command, followed by 6 bits for the program."""
 
 BEATS = np.dtype([("read", "<u4"), ("written", "<u4")])
-"""Bus beats within a window of BEATS_WINDOW cycles, laid out as Beats in model/probe.cpp."""
+"""Layout of the number of bus beats in a window of BEATS_WINDOW cycles, equal to Beats in model/probe.cpp."""
 BEATS_WINDOW = 256
 
 RESPONSES = {"SLVERR": 2, "DECERR": 3}
 
 
 def register_ops(ops: Iterable[tuple[bool, int, int]]) -> np.ndarray:
-    """Array of REGISTER_OP from accesses (is a write, address, value)."""
+    """Return an array of REGISTER_OP from accesses (is a write, address, value)."""
     return np.array([(write, address, value & 0xFFFFFFFF, 0) for write, address, value in ops], REGISTER_OP)
 
 
 def faults(ranges: Iterable[DramFault]) -> np.ndarray:
-    """Array of FAULT from DRAM ranges that answer with errors."""
+    """Return an array of FAULT from DRAM ranges that answer with errors."""
     return np.array([(f.start, f.stop, RESPONSES[f.response], f.on_read, f.on_write) for f in ranges], FAULT)
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Recording of a probe.
+    """Events and bus traffic that a probe has recorded.
 
     Parameters
     ----------

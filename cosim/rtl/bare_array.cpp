@@ -1,4 +1,4 @@
-// Drives the yardstick bare_array.v with changing numbers at every cycle and prints its speed in kHz.
+// Drives the baseline design bare_array.v with new values in every cycle and prints its speed in kHz.
 #include <verilated.h>
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// xorshift32: fast enough to cost nothing beside the array.
+// xorshift32, whose cost is negligible compared with that of the array.
 uint32_t noise() {
     static uint32_t state = 1;
     state ^= state << 13;

@@ -1,4 +1,4 @@
-// Yardstick of simulation speed, frozen: a plain 16x16 weight-stationary int8 systolic array.
+// Baseline of simulation speed, never changed: a plain 16x16 weight-stationary int8 systolic array.
 //
 // Activations enter at the left and move right, partial sums (int32) move down, weights shift down through one shadow
 // register each while `load` is high, and `swap` makes them live, moving right with the activations. The processing

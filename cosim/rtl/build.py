@@ -1,18 +1,18 @@
-"""Build of simulator binaries from Verilog, cached."""
+"""Build of simulator binaries from Verilog, with a cache."""
 
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from cosim.rtl import cache, toolchain
-from cosim.rtl.monitor import Build, Monitor, watch
+from cosim.rtl.build_progress import Build, Monitor, watch
 from cosim.rtl.runner import TOP, ModelRunner
 
 HERE = Path(__file__).parent
 MODEL_SOURCES = ("main.cpp", "api.cpp", "dram.cpp", "host.cpp")
 MODEL_HEADERS = ("model.h", "dram.h", "host.h")
 COMPRESSION = "model/fst"
-"""Folder of headers that replace the system's liblz4 and libz in the wave writer."""
+"""Folder of headers that replace the system's liblz4 and libz for the wave writer."""
 
 VERILATOR_FLAGS = (
     "-O3",
@@ -21,7 +21,7 @@ VERILATOR_FLAGS = (
     "--x-assign",
     "fast",
     "--x-initial",
-    "unique",  # so that a seed can fill what no reset clears; zero without one
+    "unique",  # state without a reset is initialized from a seed, or with zeros if there is no seed
     "--output-split",
     "20000",
     "--output-split-cfuncs",
@@ -31,27 +31,29 @@ VERILATOR_FLAGS = (
     "-CFLAGS",
     "-DVL_TIME_CONTEXT -O2",
     "-LDFLAGS",
-    "-rdynamic",  # the cocotb side finds the C interface in its own process
+    "-rdynamic",  # the cocotb code looks up the C interface in the process that it runs in
 )
-# Vectorising the scattered assignments of a model costs up to half its speed; -O3 gains nothing over -O2.
+# Vectorization of the scattered assignments of a model reduces its speed by up to half; -O3 is not faster than -O2.
 MAKE_FLAGS = ("OPT_FAST=-O2 -fno-tree-vectorize", "OPT_GLOBAL=-O2")
 
-#: Build time of a simulator that records waves, relative to one that does not: no signal is optimized away.
+#: Build time of a simulator that records waves, relative to one that does not; it is longer because no signal is
+#: optimized away.
 _WAVES_FACTOR = 6
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Extras built into a simulator; each combination is a separate build, and each extra costs speed.
+    """Optional features that are built into a simulator; each combination is a separate build, and each feature reduces
+    the simulation speed.
 
     Parameters
     ----------
     waves : bool
-        Recording of all signals to FST files.
+        Include the recording of all signals to FST files.
     coverage : bool
-        Line coverage of the Verilog.
+        Include the line coverage of the Verilog.
     probe : bool
-        Recording of the start and end of commands and programs.
+        Include the recording of the start and end of commands and programs.
     """
 
     waves: bool = False
@@ -60,33 +62,33 @@ class Variant:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Options for Verilator."""
+        """The options for Verilator."""
         waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-Isources/{COMPRESSION}", "-LDFLAGS", "-L.")
         return (waves if self.waves else ()) + (("--coverage-line",) if self.coverage else ())
 
     @property
     def label(self) -> str:
-        """Names of the extras; "plain" without any."""
+        """The names of the optional features; "plain" if there are none."""
         extras = [name for name, there in vars(self).items() if there]
         return ", ".join(extras) or "plain"
 
     def build_seconds(self, n: int) -> float:
-        """Estimated build time in seconds on two idle cores, for an n x n array."""
+        """Return the estimated build time in seconds on two idle cores, for an n x n array."""
         return (60 + n * n / 4) * (_WAVES_FACTOR if self.waves else 1)
 
     @property
     def fast(self) -> bool:
-        """True if no extra observes signals, so that the chip may be rearranged for speed."""
+        """True if no optional feature observes signals, so that the Verilog may be rearranged for speed."""
         return not (self.waves or self.coverage)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Verilog files of the top level around the chip."""
+        """Names of the Verilog files of the top level around the chip."""
         return ("mla_top.sv", "mla_probe.sv") if self.probe else ("mla_top.sv",)
 
     @property
     def model(self) -> tuple[str, ...]:
-        """C++ files of the model."""
+        """Names of the C++ files of the model."""
         return (*MODEL_SOURCES, "probe.cpp") if self.probe else MODEL_SOURCES
 
 
@@ -94,18 +96,18 @@ PLAIN = Variant()
 
 
 def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Monitor | None = None) -> Path:
-    """Path of the simulator of a chip, which is built if it is not in the cache.
+    """Return the path of a chip's simulator, which is built if it is not in the cache.
 
     Parameters
     ----------
     verilog : str
-        Text with the module `mla_chip`.
+        Verilog text with the module `mla_chip`.
     n : int
         Bus width of the chip in bytes.
     variant : Variant
-        Extras built into the simulator.
+        Optional features built into the simulator.
     monitor : Monitor or None
-        Notified if the simulator has to be built.
+        Monitor that is notified if the simulator has to be built.
 
     Raises
     ------
@@ -123,7 +125,7 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
             (around / name).parent.mkdir(parents=True, exist_ok=True)
             (around / name).write_text(text)
         if variant.waves:
-            for name in ("liblz4.a", "libz.a"):  # empty: the functions are inline in our headers
+            for name in ("liblz4.a", "libz.a"):  # empty, because our headers define the functions inline
                 (work / name).write_bytes(b"!<arch>\n")
         runner = ModelRunner(lock, MAKE_FLAGS)
         runner.build(
@@ -146,16 +148,16 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
 
 
 def simulator_key(verilog: str, n: int, variant: Variant) -> str:
-    """Cache key of a simulator: a hash of the contents that determine it, independent of paths.
+    """Return the cache key of a simulator, a hash of all inputs that determine the simulator, independent of paths.
 
     Parameters
     ----------
     verilog : str
-        Text with the module `mla_chip`.
+        Verilog text with the module `mla_chip`.
     n : int
         Bus width of the chip in bytes.
     variant : Variant
-        Extras built into the simulator.
+        Optional features built into the simulator.
 
     Raises
     ------
@@ -177,9 +179,10 @@ def simulator_key(verilog: str, n: int, variant: Variant) -> str:
 
 
 def _sources(variant: Variant) -> dict[str, str]:
-    """Texts of the files around the chip, by path relative to this package.
+    """Return the contents of the files around the chip, by path relative to this package.
 
-    The build copies them into its folder, because make does not support paths with blanks, which a checkout may have.
+    The build copies these files to its folder, because the path of a checkout may contain blanks, which make does not
+    support.
     """
     model = [HERE / "model" / name for name in (*variant.model, *MODEL_HEADERS)]
     paths = [*(HERE / name for name in variant.modules), *model, *sorted((HERE / COMPRESSION).glob("*.h"))]

@@ -1,7 +1,7 @@
-"""Per-user cache of built files: one folder per key, complete or absent.
+"""Per-user cache of built files with one folder per key, which is either complete or absent.
 
-An entry is built in `<key>.part` under a lock on `<key>.lock` and renamed to `<key>` when complete, so neither an
-interrupted build nor concurrent builds leave incomplete entries.
+An entry is built in `<key>.part` under a lock on `<key>.lock` and renamed to `<key>` when complete, so neither
+interrupted nor concurrent builds leave incomplete entries.
 """
 
 import errno
@@ -18,20 +18,20 @@ from cosim.rtl.errors import DiskFullError
 from hw.errors import InputError, WorkError, shown
 
 MAX_ENTRIES = 32
-"""Maximum number of entries of each kind; the least recently used ones beyond are removed."""
+"""Maximum number of entries of each kind; beyond it, the least recently used entries are removed."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def cache_folder() -> Path:
-    """Folder of the cache: `MLA_CACHE`, or else `mla` in `XDG_CACHE_HOME`, or else ~/.cache/mla.
+    """Return the folder of the cache: `MLA_CACHE`, or else `mla` in `XDG_CACHE_HOME`, or else ~/.cache/mla.
 
-    As the XDG base directory specification says, a relative `XDG_CACHE_HOME` is ignored.
+    A relative `XDG_CACHE_HOME` is ignored, as the XDG base directory specification requires.
 
     Raises
     ------
     InputError
-        The path has blanks, which make does not support.
+        The path contains blanks, which make does not support.
     """
     shared = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 
 
 def cache_key(parts: Iterable[str | bytes]) -> str:
-    """Hash of all inputs of an entry."""
+    """Return a hash of all inputs of an entry."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -56,7 +56,8 @@ def cached(
     make: Callable[[Path, int], None],
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Path:
-    """Folder of entry `key`; if absent, `make(folder, lock)` fills an empty folder that becomes the entry.
+    """Return the folder of entry `key`; if the entry does not exist, `make(folder, lock)` creates it in an empty
+    folder.
 
     An existing entry is found without writing anything, so the cache may be read-only.
 
@@ -67,15 +68,16 @@ def cached(
     key : str
         Key of the entry from `cache_key`.
     make : Callable
-        Builds the entry. Child processes it starts should inherit the file descriptor `lock`, so that the lock
-        outlives this process if it is killed while they still write.
+        Function that builds the entry. Child processes that it starts should inherit the file descriptor `lock`, so
+        that the lock remains held if this process is killed while they are still writing.
     watch : Callable
-        Returns a context that is active while the entry is built here, or awaited from another process.
+        Function that returns a context that is active while the entry is built by this process or awaited from another
+        process.
 
     Raises
     ------
     DiskFullError
-        The disk is full; nothing is left behind.
+        The disk is full; no incomplete entry remains.
     InputError
         `MLA_CACHE` is not a folder in which files can be created.
     WorkError
@@ -92,7 +94,7 @@ def cached(
             _prune(shelf)
         except OSError as error:
             raise _explained(error, shelf) from error
-    with suppress(OSError):  # a read-only cache does not record the order of use
+    with suppress(OSError):  # in a read-only cache, the order of use is not recorded
         os.utime(entry)
     return entry
 
@@ -100,12 +102,14 @@ def cached(
 def _exists(entry: Path) -> bool:
     try:
         return entry.exists()
-    except OSError:  # not a possible path: creating its folder reports the reason
+    except OSError:  # the path is not valid; the creation of its folder reports the reason
         return False
 
 
 def _make_shelf(shelf: Path) -> None:
-    """Create the folder of a kind; on failure blame `MLA_CACHE` if it is set, since the user can change it."""
+    """Create the folder of a kind; on failure the message names `MLA_CACHE` if it is set, since the user can change
+    it.
+    """
     try:
         shelf.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -138,9 +142,9 @@ def _locked(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _prune(shelf: Path) -> None:
-    """Remove the least recently used entries, and leftovers of killed builds, whose locks are free.
+    """Remove the least recently used entries, and the incomplete folders of killed builds, whose locks are free.
 
-    Lock files stay: if one were removed, two processes could hold locks of the same name.
+    Lock files are not removed: otherwise two processes could hold locks on different files with the same name.
     """
     for part in shelf.glob("*.part"):
         with suppress(BlockingIOError), _locked(part.with_suffix(".lock"), fcntl.LOCK_NB):

@@ -1,17 +1,17 @@
-"""File descriptors for inheritance by child processes."""
+"""File descriptors that child processes inherit."""
 
 import fcntl
 import os
 
 FIRST_FREE = 3
-"""First descriptor above standard input, output and error, which are replaced in every child."""
+"""First descriptor above those of standard input, output and error, which are replaced in every child process."""
 
 
 def above_standard(descriptor: int) -> int:
-    """Duplicate a descriptor to a number above the standard streams if it is not above them already.
+    """Return a descriptor above those of the standard streams, duplicated if the given descriptor is one of them.
 
-    The system gives a new file the lowest free number: 0, 1 or 2 in a process that was started with that stream
-    closed, as daemons are. In a child, such a descriptor would be replaced by a standard stream.
+    The system gives a new file the lowest free number: 0, 1 or 2 in a process that was started with that stream closed,
+    as daemons are. In a child process, such a descriptor would be replaced by a standard stream.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ def above_standard(descriptor: int) -> int:
     Returns
     -------
     int
-        Descriptor of the same open file, at least 3, that is closed on exec.
+        Descriptor of the same open file, at least FIRST_FREE, that is closed on exec.
     """
     if descriptor >= FIRST_FREE:
         return descriptor

@@ -1,10 +1,10 @@
-"""Errors of building and caching simulators. This module needs nothing but Python's standard library."""
+"""Errors in building and caching simulators. This module needs only Python's standard library."""
 
 from hw.errors import WorkError
 
 
 class BuildError(WorkError):
-    """Verilator, make or the C++ compiler refused the simulator."""
+    """Verilator, make or the C++ compiler failed to build the simulator."""
 
 
 class ToolMissingError(WorkError):
@@ -12,4 +12,4 @@ class ToolMissingError(WorkError):
 
 
 class DiskFullError(WorkError):
-    """The disk, or the memory that holds the DRAM, is full."""
+    """The disk, or the shared memory that contains the DRAM, is full."""

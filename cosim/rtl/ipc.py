@@ -35,6 +35,6 @@ def _exactly(sock: socket.socket, length: int) -> bytearray:
         except ConnectionError:
             count = 0
         if count == 0:
-            raise EOFError("the other side is gone")
+            raise EOFError("the peer has closed the connection")
         view = view[count:]
     return data

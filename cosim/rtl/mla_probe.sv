@@ -1,4 +1,4 @@
-// Tells probe.cpp when commands and programs start and end, and of each beat on the bus.
+// Reports the start and the end of commands and programs, and each beat on the bus, to probe.cpp.
 module mla_probe (
     input logic clk,
     input logic [3:0] started,

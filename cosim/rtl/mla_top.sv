@@ -1,12 +1,12 @@
-// Simulation top: the chip, its DRAM and its host. The clock comes from main.cpp; DRAM and host are C++
-// behind DPI and are called only on edges where there is something to do.
+// Simulation top: the chip, its DRAM and its host. The clock comes from main.cpp; DRAM and host are C++ code
+// that is called through DPI, only at clock edges at which it has work.
 module mla_top #(
     parameter int N = 16  // bus width in bytes
 ) (
     input  logic clk,
     input  logic rst,
-    input  logic poke,  // the host model has accesses to make
-    output logic irq /*verilator public_flat_rd*/  // public, or cocotb sees no design at all
+    input  logic poke,  // the host model has accesses to execute
+    output logic irq /*verilator public_flat_rd*/  // public, because cocotb would otherwise find no design
 );
     localparam int W = 8 * N;
 
@@ -18,7 +18,7 @@ module mla_top #(
         input int unsigned ctl, input int unsigned r_data,
         output int unsigned addr, output int unsigned data);
 
-    // Registered: logic that hangs on a port of the top is evaluated at every call, twice a cycle.
+    // This is registered, because logic that depends on a top-level port is evaluated at every call, twice per cycle.
     logic reset = 1;
     always_ff @(posedge clk) reset <= rst;
 
@@ -45,7 +45,7 @@ module mla_top #(
     localparam dram_out_t DRAM_IDLE = '{busy: 1'b1, default: '0};
     dram_out_t dram = DRAM_IDLE;
 
-    // One address a cycle in all; when both channels offer one they take turns.
+    // At most one address is accepted per cycle; if both channels offer one, they take turns.
     logic aw_turn = 0;
     wire arready = ~(aw_turn & awvalid);
     wire awready = aw_turn | ~arvalid;

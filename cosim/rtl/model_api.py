@@ -1,6 +1,6 @@
 """Python binding of the C interface of the model (model/api.cpp), for use inside the simulator process.
 
-This module and those it imports stay free of numpy, which would double the time a simulator takes to start.
+This module and those that it imports do not import numpy, which would double the start time of a simulator.
 """
 
 import ctypes
@@ -11,12 +11,12 @@ from typing import Any
 
 OP_BYTES = 16
 FAULT_BYTES = 32
-#: Option of prctl(2): signal to get when the parent process ends.
+#: Option of prctl(2) for the signal that the process receives when its parent process ends.
 _PR_SET_PDEATHSIG = 1
 
 
 class ModelApi:
-    """Calls into the model. Orders take effect only when the cocotb test waits.
+    """Interface to the model. An order is executed only when the cocotb test waits.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class ModelApi:
     row : int
         Bus width in bytes.
     client_fd : int
-        Socket of the client; this process ends when it closes.
+        Socket of the client; this process ends when the client closes the socket.
     """
 
     def __init__(self, dram_fd: int, dram_bytes: int, row: int, client_fd: int) -> None:
@@ -38,12 +38,12 @@ class ModelApi:
         self._lib.mla_open(c_void_p(base), c_uint64(dram_bytes), c_uint32(row), client_fd)
 
     def adopted(self) -> None:
-        """Register a new parent process, so that this process ends with it."""
+        """Register a new parent process, so that this process ends when its parent ends."""
         self._lib.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         self._lib.mla_adopted()
 
     def state(self) -> dict[str, int | str]:
-        """State of the model that is part of every reply to the client."""
+        """Return the state of the model that is part of every reply to the client."""
         return {
             "cycle": self._lib.mla_cycle(),
             "irq": self._lib.mla_irq(),
@@ -51,15 +51,15 @@ class ModelApi:
         }
 
     def order_reset(self, cycles: int) -> None:
-        """Order a reset of a number of cycles; the cycle count then starts at 0."""
+        """Order a reset of the given number of cycles; the cycle count then restarts at 0."""
         self._lib.mla_order_reset(c_uint64(cycles))
 
     def order_run(self, cycles: int, stop_on_irq: bool) -> None:
-        """Order a run of a number of cycles, which can end early when the interrupt is high."""
+        """Order a run of the given number of cycles; with `stop_on_irq`, the run ends when the interrupt is high."""
         self._lib.mla_order_run(c_uint64(cycles), int(stop_on_irq))
 
     def order_registers(self, ops: bytes, delay_cycles: int) -> bytearray:
-        """Order register accesses; the returned array holds their results once the order is done."""
+        """Order register accesses; the returned array contains the results once the order has been executed."""
         self._ops = bytearray(ops)
         count = c_uint32(len(ops) // OP_BYTES)
         self._lib.mla_order_host(_address(self._ops), count, c_uint64(delay_cycles))
@@ -71,22 +71,22 @@ class ModelApi:
 
     def dram_faults(self, faults: bytes) -> None:
         """Replace the DRAM ranges that answer with errors."""
-        table = bytearray(faults)  # the model copies it
+        table = bytearray(faults)  # the model copies the table
         self._lib.mla_dram_faults(_address(table), c_uint32(len(faults) // FAULT_BYTES))
 
     def dram_traffic(self) -> list[int]:
-        """Beats read, beats written and bursts since the start."""
+        """Return the number of beats read, beats written and bursts since the start."""
         counts = (c_uint64 * 3)()
         self._lib.mla_dram_traffic(counts)
         return list(counts)
 
     def memory(self, path: str) -> memoryview:
-        """Storage of the memory whose instance path ends in `path`, without copying.
+        """Return the storage of the memory whose instance path ends in `path`, without copying.
 
         Raises
         ------
         LookupError
-            There is not exactly one.
+            There is no such memory, or more than one.
         """
         data, length = c_void_p(), c_uint64()
         found = self._lib.mla_memory(path.encode(), byref(data), byref(length))
@@ -104,11 +104,11 @@ class ModelApi:
         self._lib.mla_waves_stop()
 
     def probe_record(self, on: bool) -> None:
-        """Clear the probe's recording, then record or stop."""
+        """Clear the probe's recording, then start or stop recording."""
         self._lib.mla_probe_record(int(on))
 
     def probed(self) -> tuple[bytes, bytes]:
-        """Events and beat counts that the probe has recorded, as raw arrays."""
+        """Return the events and beat counts that the probe has recorded, as raw arrays."""
         return self._bytes(self._lib.mla_probe_events), self._bytes(self._lib.mla_probe_beats)
 
     def _bytes(self, call: Any) -> bytes:
@@ -122,5 +122,5 @@ class ModelApi:
 
 
 def _address(data: bytearray) -> c_void_p | None:
-    """Pointer to the bytes, valid as long as the caller holds a reference; None if empty."""
+    """Return a pointer to the bytes, valid while the caller holds a reference to `data`; None if `data` is empty."""
     return c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(data))) if data else None

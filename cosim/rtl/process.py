@@ -1,4 +1,4 @@
-"""Client side of a simulator process: start, requests, unexpected exit, shutdown."""
+"""Client of a simulator process, which handles its start, requests, unexpected exit and shutdown."""
 
 import contextlib
 import os
@@ -22,22 +22,22 @@ LOG_LINES = 15
 
 
 class SimulatorProcess:
-    """Simulator process that serves requests until closed.
+    """Simulator process that serves requests until it is closed.
 
-    It runs in its own session, so that Ctrl-C in a terminal reaches only the client; it ends when the client closes the
-    connection or dies. An exception that interrupts a request, including Ctrl-C, also ends it, because client and
-    simulator would no longer agree on which reply comes next.
+    The process runs in a separate session, so that Ctrl-C in a terminal affects only the client. The process ends when
+    the client closes the connection or dies. An exception that interrupts a request, including Ctrl-C, also ends the
+    process, because the client could no longer match replies to requests.
 
     Parameters
     ----------
     binary : Path
-        Simulator from `build_simulator`.
+        Path of the simulator from `build_simulator`.
     dram_fd, dram_bytes : int
         File descriptor and size of the shared memory that holds the DRAM.
     row : int
         Bus width in bytes.
     seed : int
-        Seed of random initial values of state without a reset; 0 initializes it with zeros.
+        Seed of random initial values for state without a reset; 0 for initial values of zero.
     """
 
     def __init__(self, binary: Path, *, dram_fd: int, dram_bytes: int, row: int, seed: int = 0) -> None:
@@ -51,7 +51,7 @@ class SimulatorProcess:
             "MLA_SIM_DRAM_BYTES": str(dram_bytes),
             "MLA_SIM_ROW": str(row),
             "COCOTB_RESULTS_FILE": os.devnull,
-            "COCOTB_REWRITE_ASSERTION_FILES": "",  # saves loading pytest
+            "COCOTB_REWRITE_ASSERTION_FILES": "",  # avoids loading pytest
             "COCOTB_LOG_LEVEL": "WARNING",
             "COCOTB_RANDOM_SEED": "1",
         }
@@ -103,7 +103,7 @@ class SimulatorProcess:
                 raise
 
     def close(self) -> None:
-        """End the process; may be called twice."""
+        """End the process; a second call has no effect."""
         if not self._finalizer.alive:
             return
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -118,14 +118,14 @@ class SimulatorProcess:
         log = self._log.read().decode(errors="replace").splitlines()
         lines = [line for line in log if " INFO " not in line][
             -LOG_LINES:
-        ]  # cocotb's greeting explains nothing
+        ]  # cocotb's start message does not explain the exit
         self._finalizer()
-        said = ":\n" + "\n".join(lines) if lines else " without a word"
+        said = ":\n" + "\n".join(lines) if lines else " without a message"
         return f"the simulator process ended, {how}{said}"
 
 
 def _reaped(process: subprocess.Popen) -> int:
-    """Exit status of a process that is about to end; it is killed if it does not."""
+    """Return the exit status of a process that is expected to end; a process that does not end is killed."""
     try:
         return process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -134,8 +134,8 @@ def _reaped(process: subprocess.Popen) -> int:
 
 
 def _end(process: subprocess.Popen, sock: socket.socket, log: IO[bytes], owner: int) -> None:
-    """Close the connection, kill the process if it has not ended, and reap it."""
-    if os.getpid() != owner:  # a fork of the client does not own the simulator
+    """Close the connection, kill the process if it has not ended, and collect its exit status."""
+    if os.getpid() != owner:  # a fork of the client must not end the simulator
         return
     sock.close()
     process.kill()

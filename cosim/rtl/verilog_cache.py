@@ -1,4 +1,4 @@
-"""Cache of emitted Verilog, keyed by the hardware's sources and the tools."""
+"""Cache of emitted Verilog; the key includes the hardware sources and the tool versions."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cosim.rtl import cache
-from cosim.rtl.monitor import Build, Monitor, watch
+from cosim.rtl.build_progress import Build, Monitor, watch
 from hw.config import MlaConfig
 
 HARDWARE = Path(__file__).parents[2] / "hw"
@@ -17,22 +17,23 @@ EMIT_SECONDS = 40.0
 def chip_verilog(
     config: MlaConfig, *, fast: bool = True, probe: bool = False, monitor: Monitor | None = None
 ) -> str:
-    """Text of the module `mla_chip`, cached.
+    """Return the Verilog text of the module `mla_chip`, cached.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the machine.
     fast : bool
-        Rearrange for fast simulation; unused signals are missing.
+        True to rearrange the text for fast simulation; unused signals are then missing.
     probe : bool
-        Add the signal that `mla_probe.sv` records.
+        True to add the signals that `mla_probe.sv` records.
     monitor : Monitor or None
-        Notified if the Verilog has to be emitted.
+        Monitor that is notified if the Verilog has to be emitted.
     """
 
     def write(path: Path) -> None:
-        # Imported late: Amaranth takes a second to load, and a cached chip does not need it.
+        # This import is inside the function, because Amaranth takes a second to load and is not needed for a cached
+        # chip.
         from hw.verilog.writer import emit_verilog
 
         emit_verilog(config, path, fast=fast, probe=probe)
@@ -47,16 +48,16 @@ def cached_verilog(
     write: Callable[[Path], None],
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> str:
-    """Text of the file that `write(path)` emits, cached.
+    """Return the text of the file that `write(path)` emits, cached.
 
     Parameters
     ----------
     parts : Sequence of str or bytes
-        Key of the file besides the hardware's sources and the versions of the tools.
+        Key of the file, in addition to the hardware sources and the tool versions.
     write : Callable
-        Emits the file to a path, which may take many seconds.
+        Function that emits the file to a path, which may take many seconds.
     watch : Callable
-        Returns a context that is active while the file is emitted.
+        Function that returns a context that is active while the file is emitted.
     """
     sources = sorted(HARDWARE.rglob("*.py"))
     key = cache.cache_key(

@@ -1,26 +1,26 @@
 """Semantics of the instruction set, defined once for the golden model and the compiler.
 
-Shared code, formulas of docs/machine.md:
+The following modules implement the formulas of docs/machine.md and are used by both:
 
 * `alu`: scalar arithmetic, comparisons and branch conditions of micro-instructions.
 * `instruction`: operation and operands of a micro-instruction word, statistics by selector.
 * `command_fields`: the fields of a unit command, unpacked from the raw words that SET writes.
 * `command_checks`: the checks that the sequencer makes before it queues a command, and the trap of each.
-* `coordinates`, `bounding_box`: image coordinates and address ranges of a command, on which those checks rest.
+* `coordinates`, `bounding_box`: image coordinates and address ranges of a command, which the checks use.
 * `fuse_points`: the points of a FUSE command and their addresses.
 * `fixed_point`: scaling, rounding and saturation.
 * `limits`: architectural limits of the machine.
 
-Independent code, so that neither side inherits an error of the other:
+The following code is independent of this package, so that an error in one implementation is not repeated in the other:
 
-* The RTL. `hw` imports nothing of `cosim`: it has its own ALU, checkers, address generators and scalers, and shares
-  only the encodings in `hw.isa` with this package. The golden model is the reference for the RTL, and comparing the two
-  tests this package as well.
-* Unit execution in `cosim.golden`. LOAD, STORE and MATRIX compute their own addresses and results and use no bounding
-  box, except to find the first byte of a bus error. The compiler orders commands by bounding boxes, and the golden
-  model, which can interleave the units at random, is the reference for that order.
-* Sequencing in `cosim.golden`: interpreter, dispatch, queues, semaphores, traps. The compiler's validator has a
-  symbolic executor of its own and is tested against the golden model.
+* The RTL. `hw` does not import `cosim`; it contains separate ALUs, checkers, address generators and scalers, and shares
+  only the encodings in `hw.isa` with this package. The golden model is the reference for the RTL, and comparisons of
+  the two also test this package.
+* Unit execution in `cosim.golden`. LOAD, STORE and MATRIX compute their addresses and results independently and use
+  bounding boxes only to find the first byte of a bus error. The compiler orders commands by bounding boxes, and the
+  golden model, which can interleave the units at random, is the reference for this order.
+* Sequencing in `cosim.golden`: interpreter, dispatch, queues, semaphores, traps. The compiler's validator contains a
+  separate symbolic executor and is tested with the golden model as its reference.
 * References in tests. `tests/golden/reference.py` and `tests/numerics/reference.py` restate the arithmetic in Python
-  integers and take no function of this package, since operators of `compiler.reference` and FUSE share `fixed_point`.
+  integers and use no function of this package, since operators of `compiler.reference` and FUSE share `fixed_point`.
 """

@@ -8,7 +8,7 @@ MASK = 0xFFFFFFFF
 
 
 def signed(value: int) -> int:
-    """Signed value of a 32-bit word."""
+    """Return the signed value of a 32-bit word."""
     return (value & MASK ^ 1 << 31) - (1 << 31)
 
 

@@ -1,4 +1,4 @@
-"""Address ranges of a command: the bounding box of each of its streams."""
+"""Address ranges of a command, represented by the bounding box of each of its streams."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ class BoundingBox:
     Parameters
     ----------
     space : str
-        Address space: sp, acc, param, table, slot (parameter slots by number) or dram.
+        Address space: sp, acc, param, table, slot (parameter slots by index) or dram.
     low, high : int
-        First and last unit: byte, row or slot, depending on the space.
+        First and last element accessed: byte, row or slot, depending on the space.
     write : bool
-        Set for a stream that writes.
+        True if the stream writes.
     steps : tuple of (int, int)
-        Counts and strides of the loops of the stream; empty if every unit of the box is accessed.
+        Count and stride of each loop of the stream; empty if every element of the box is accessed.
     touched : int
-        Consecutive units accessed in each iteration.
+        Number of consecutive elements accessed in each iteration.
     """
 
     space: str
@@ -39,7 +39,7 @@ class BoundingBox:
 
     @cached_property
     def comb(self) -> tuple[int, int]:
-        """Period and width of a periodic pattern that covers the stream: (unit - low) % period < width."""
+        """Period and width of a periodic pattern that covers the stream: (address - low) % period < width."""
         size = self.high - self.low + 1
         strides = [(count, abs(stride)) for count, stride in self.steps if count > 1 and stride]
         for period in sorted({stride for _, stride in strides}):
@@ -50,9 +50,9 @@ class BoundingBox:
         return size, size
 
     def meets(self, other: "BoundingBox") -> bool:
-        """Return False if the two streams certainly have no unit in common, True if they may have one.
+        """Return False if the two streams certainly have no element in common, and True if they may have one.
 
-        Patterns that interleave without overlap are recognized, such as disjoint channels of the same image.
+        Interleaved patterns without overlap are recognized, for example disjoint channels of the same image.
         """
         if self.space != other.space or self.low > other.high or other.low > self.high:
             return False
@@ -61,13 +61,13 @@ class BoundingBox:
 
     @property
     def combs(self) -> tuple[tuple[int, int], ...]:
-        """Patterns that each cover the stream: the periodic one, and one interval from `low` to `high`."""
+        """Patterns that each cover the stream: the periodic pattern, and a single interval from `low` to `high`."""
         size = self.high - self.low + 1
         return (self.comb,) if self.comb[0] == size else (self.comb, (size, size))
 
 
 def _combs_meet(a: tuple[int, int], b: tuple[int, int], offset: int) -> bool:
-    """Return whether two periodic patterns may overlap if the second begins `offset` units after the first."""
+    """Return whether two periodic patterns may overlap if the second begins `offset` elements after the first."""
     mine, its = _with_common_period(a, b), _with_common_period(b, a)
     period = gcd(mine[0], its[0])
     offset %= period
@@ -75,14 +75,16 @@ def _combs_meet(a: tuple[int, int], b: tuple[int, int], offset: int) -> bool:
 
 
 def _with_common_period(comb: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Give a single interval the period of another pattern, if that is longer than the interval."""
+    """Return the pattern with the period of the other one if it is a single interval shorter than this period; else
+    return it unchanged.
+    """
     return (other[0], comb[1]) if comb[0] == comb[1] < other[0] else comb
 
 
 def box(
     space: str, base: int, steps: Sequence[tuple[int, int]], touched: int, write: bool = False
 ) -> BoundingBox:
-    """Bounding box of a loop nest that starts at `base` and accesses `touched` units in each iteration.
+    """Return the bounding box of a loop nest that starts at `base` and accesses `touched` elements in each iteration.
 
     Parameters
     ----------
@@ -93,9 +95,9 @@ def box(
     steps : Sequence of (int, int)
         Count and stride of each loop.
     touched : int
-        Consecutive units accessed in each iteration.
+        Number of consecutive elements accessed in each iteration.
     write : bool
-        Set for a stream that writes.
+        True if the stream writes.
     """
     low = base + sum(min(0, (count - 1) * stride) for count, stride in steps)
     high = base + sum(max(0, (count - 1) * stride) for count, stride in steps)
@@ -103,7 +105,7 @@ def box(
 
 
 def boxes(config: MlaConfig, unit: Unit, c: CommandFields) -> Iterator[BoundingBox]:
-    """Bounding boxes of all streams of a command, reads and writes."""
+    """Return the bounding boxes of all streams that a command reads or writes."""
     return (_load, _matrix, _fuse, _store)[unit](config, c)
 
 
@@ -126,7 +128,9 @@ def _store(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
 def _padded(
     unit: Unit, space: str, c: CommandFields, steps: list[tuple[int, int]], touched: int
 ) -> Iterator[BoundingBox]:
-    """Box of a stream addressed by image coordinates; none if all of it is padding."""
+    """Return the bounding box of a stream that is addressed by image coordinates, or no box if the whole stream is
+    padding.
+    """
     whole_u, whole_v = coordinate_ranges(unit, c)
     u, v = unpadded_range(whole_u, c.u_lim), unpadded_range(whole_v, c.v_lim)
     if u is None or v is None:
@@ -166,7 +170,7 @@ def _matrix(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
 
 
 def _max_active(count: int, tail: int, blocks: int, n: int) -> int:
-    """Maximum number of active rows or columns of any block."""
+    """Return the maximum number of active rows or columns of any block."""
     count = count or n
     tail = tail or count
     return tail if blocks == 1 else max(count, tail)

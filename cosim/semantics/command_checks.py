@@ -15,7 +15,7 @@ DramWindow = tuple[int, int, int]
 def check_command(
     config: MlaConfig, windows: list[DramWindow], unit: Unit, c: CommandFields
 ) -> tuple[Trap, int] | None:
-    """Trap of an illegal command and the address it reports; None for a legal command.
+    """Return the trap of an illegal command and the address that the trap reports; None for a legal command.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Fields of unit commands: defaults, and values unpacked from the raw words that SET writes."""
+"""Fields of unit commands: default values, and values unpacked from the raw words that SET writes."""
 
 from functools import lru_cache
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Unit
 
-#: For each unit, the packed words: field name -> layout.
+#: Layouts of the packed words of each unit, by field name.
 PACKED = tuple(
     {
         name.split(".")[1]: packed
@@ -23,7 +23,7 @@ class CommandFields(SimpleNamespace):
 
 
 def unpack_fields(unit: Unit, values: list[int]) -> CommandFields:
-    """Fields of a command from raw values.
+    """Return the fields of a command from raw values.
 
     Parameters
     ----------
@@ -48,5 +48,5 @@ _DEFAULTS = tuple([f.default for f in UNIT_FIELDS[unit]] for unit in Unit)
 
 
 def default_fields(unit: int) -> list[int]:
-    """Raw values of a unit's fields when a program starts."""
+    """Return the raw values of a unit's fields when a program starts."""
     return list(_DEFAULTS[unit])

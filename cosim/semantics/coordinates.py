@@ -10,7 +10,7 @@ COORDINATE_LIMITS = (-65536, 65535)
 
 
 def coordinate_ranges(unit: Unit, c: CommandFields) -> tuple[CoordinateRange, CoordinateRange]:
-    """Ranges of u and v of a MATRIX or FUSE command, padding included."""
+    """Return the ranges of u and v of a MATRIX or FUSE command, including padding."""
     if unit == Unit.FUSE:
         u_steps = ((c.y_count, c.u_y), (c.wy_count, c.u_wy))
         v_steps = ((c.x_count, c.v_x), (c.wx_count, c.v_wx))
@@ -30,12 +30,12 @@ def _range(start: int, steps: tuple[tuple[int, int], ...]) -> CoordinateRange:
 
 
 def unpadded_range(span: CoordinateRange, limit: int) -> CoordinateRange | None:
-    """Coordinates of a range that lie inside the image; None if all of them are padding.
+    """Return the coordinates of a range that are inside the image; None if all of them are padding.
 
     Parameters
     ----------
     span : CoordinateRange
-        Range of coordinates, padding included.
+        Range of coordinates, including padding.
     limit : int
         Size of the image in this dimension; 0 for an image without padding.
     """

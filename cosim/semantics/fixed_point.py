@@ -1,4 +1,4 @@
-"""Fixed-point scaling and rounding, exact, on int64 arrays."""
+"""Exact fixed-point scaling and rounding on int64 arrays."""
 
 import math
 
@@ -10,12 +10,12 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 
 
 def wrap32(value: np.ndarray) -> np.ndarray:
-    """Signed value of the low 32 bits."""
+    """Return the signed value of the low 32 bits."""
     return value.astype(np.int32).astype(np.int64)
 
 
 def saturate(value: np.ndarray, low: int = INT32_MIN, high: int = INT32_MAX) -> np.ndarray:
-    """Clip to low..high; the result is high if low exceeds it."""
+    """Clip to low..high; the result is `high` if `low` exceeds `high`."""
     return np.minimum(np.maximum(value, low), high)
 
 
@@ -39,7 +39,7 @@ def half_even(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
     """Divide p by 2**s, rounding halves to even."""
     up = half_up(p, s)
     shift = np.maximum(np.asarray(s, np.int64) - 1, 0)
-    halves = p >> shift  # an odd number of halves and nothing below them is a tie
+    halves = p >> shift  # an odd number of halves without lower bits is a tie
     tie = (np.asarray(s) > 0) & (halves & 1 == 1) & (halves << shift == p)
     return up - (tie & (up & 1 == 1))
 
@@ -47,7 +47,7 @@ def half_even(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
 def half_even_single(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
     """Divide p by 2**s, rounding halves to even, after rounding p to the 24 bits of a float32 in the same way.
 
-    A quotient of more than 24 bits would lose integer bits in the first rounding, so it is rounded only once.
+    The first rounding never drops integer bits of the quotient; a quotient of more than 24 bits is rounded only once.
     """
     single = p.astype(np.float32).astype(np.int64)
     top = np.minimum(np.asarray(s, np.int64) + 24, 63)
@@ -55,20 +55,20 @@ def half_even_single(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
 
 
 def scale(x: np.ndarray, m: np.ndarray | int, e: np.ndarray | int, ls: int, mode: Rounding) -> np.ndarray:
-    """`scale` of docs/machine.md: x * m * 2**(e + ls - 31), rounded and saturated to int32.
+    """Return `scale` of docs/machine.md: x * m * 2**(e + ls - 31), rounded and saturated to int32.
 
     Parameters
     ----------
     x : numpy.ndarray
         Values to scale, int64.
     m : numpy.ndarray or int
-        Multiplier, one for all or one per element.
+        Multiplier, a single value or one per element.
     e : numpy.ndarray or int
-        Exponent, one for all or one per element.
+        Exponent, a single value or one per element.
     ls : int
         Additional left shift of the product.
     mode : Rounding
-        Rounding of the result.
+        Rounding mode of the result.
     """
     product = x * m
     if isinstance(e, int):
@@ -95,14 +95,14 @@ def _double(product: np.ndarray, e: np.ndarray | int, s: np.ndarray | int, ls: i
 
 
 def reciprocal(x: int) -> tuple[int, int]:
-    """Multiplier and exponent k of 1/x, as FUSE computes them; x below 1 counts as 1."""
+    """Return multiplier and exponent k of 1/x, as FUSE computes them; x below 1 is treated as 1."""
     x = max(x, 1)
     k = x.bit_length() - 1
     return min((1 << 62) // (x << (31 - k)), INT32_MAX), k
 
 
 def reciprocal_root(x: int) -> tuple[int, int]:
-    """Multiplier and exponent k of 1/sqrt(x), as FUSE computes them; x below 1 counts as 1."""
+    """Return multiplier and exponent k of 1/sqrt(x), as FUSE computes them; x below 1 is treated as 1."""
     x = max(x, 1)
     k = (x.bit_length() - 1) // 2
     return min((1 << 62) // math.isqrt(x << (62 - 2 * k)), INT32_MAX), k

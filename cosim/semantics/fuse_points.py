@@ -1,4 +1,4 @@
-"""Points of a FUSE command in loop order, and the addresses of each in every stream."""
+"""Points of a FUSE command in loop order, and the address of each point in every stream."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ AXES = FUSE_DIMS[::-1]
 
 @dataclass
 class PointBlock:
-    """Consecutive points of a command, whole windows in loop order.
+    """Consecutive points of a command: complete windows in loop order.
 
     Parameters
     ----------
@@ -24,9 +24,9 @@ class PointBlock:
     u, v : numpy.ndarray
         Image coordinates of every point.
     lanes : numpy.ndarray
-        Number of active lanes of every point.
+        Number of active lanes of each point.
     width : int
-        Maximum number of active lanes of any point.
+        Maximum number of active lanes over all points.
     """
 
     index: dict[str, np.ndarray]
@@ -37,7 +37,7 @@ class PointBlock:
     width: int
 
     def address(self, c: CommandFields, stream: str) -> np.ndarray:
-        """Address of every point in stream `b`, `r` or `d`."""
+        """Return the address of every point in stream `b`, `r` or `d`."""
         base = np.full(self.valid.shape, getattr(c, f"{stream}_base"), np.int64)
         for dim in AXES:
             stride = getattr(c, f"{stream}_{dim}")
@@ -47,19 +47,19 @@ class PointBlock:
 
     @property
     def active(self) -> np.ndarray:
-        """Mask of active lanes, bool of shape (point, width)."""
+        """The mask of active lanes, bool of shape (point, width)."""
         return np.arange(self.width) < self.lanes[:, None]
 
 
 def points(c: CommandFields, n: int, first: int, last: int) -> PointBlock:
-    """Points of the windows first..last-1; a window is one iteration of loops n, y and x.
+    """Return the points of the windows first..last-1; a window is one iteration of loops n, y and x.
 
     Parameters
     ----------
     c : CommandFields
         Fields of the FUSE command.
     n : int
-        Lanes of the machine.
+        Number of lanes of the machine.
     first, last : int
         First window, and the window after the last one.
     """

@@ -1,4 +1,4 @@
-"""Line buffers: one stream of pixels becomes the lines of up to three image rows."""
+"""Line buffers, which convert one stream of pixels to the lines of up to three image rows."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -12,11 +12,11 @@ LINES = 3
 
 
 def line_step_layout(config: MlaConfig) -> data.StructLayout:
-    """One step of a depthwise stream.
+    """Return the layout of one step of a depthwise stream.
 
-    `pixel`: the step brings a pixel; otherwise it replays the pixel `back` (1 and up) before the next one.
-    `fresh`: everything before this step counts as zero. `period`: pixels of an image row. `taps`, `groups`:
-    shape of the kernel.
+    `pixel`: set if the step brings a new pixel; otherwise the step replays the pixel that is `back` (at least 1)
+    positions before the next new pixel. `fresh`: set if all pixels before this step count as zero. `period`: number of
+    pixels of an image row. `taps`, `groups`: shape of the kernel.
     """
     return data.StructLayout(
         {
@@ -33,17 +33,17 @@ def line_step_layout(config: MlaConfig) -> data.StructLayout:
 class LineBuffer(wiring.Component):
     """History of the pixel stream, read at up to three distances.
 
-    Line g of G groups shows pixel s - (G-1-g) * period, g * taps cycles after step s: the first delay counts
-    pixels and comes from a history memory for each line, the second counts cycles and comes from a small
-    ring. The two delays make the array a transposed FIR filter (docs/machine.md, depthwise mode): array row g
-    * taps + t of the sum that enters the array with step s meets pixel s - (G-1-g) * period + t. So the sum
-    of stream position n enters with step n - (taps-1).
+    Line g of G groups carries pixel s - (G-1-g) * period, g * taps cycles after step s. The first delay counts pixels
+    and is provided by a history memory for each line; the second counts cycles and is provided by a small ring. The two
+    delays make the array a transposed FIR filter (docs/machine.md, depthwise mode): the sum that enters the array with
+    step s meets pixel s - (G-1-g) * period + t in array row g * taps + t. The sum of stream position n therefore enters
+    with step n - (taps-1).
 
-    Pixels before a `fresh` step, or before the oldest one stored, are zero. Steps of one stream must follow
-    each other without a gap; `taps` and `groups` may change only n or more cycles after the last step.
+    Pixels before a `fresh` step, or before the oldest stored pixel, are zero. Steps of one stream must follow each
+    other without a gap; `taps` and `groups` may change only n or more cycles after the last step.
 
-    Latency: `step` in cycle c, its pixel on `row` in c + 2, on the lines in c + 3 (plus the delays).
-    Throughput: one step a cycle.
+    Latency: if `step` is valid in cycle c, its pixel must be on `row` in cycle c + 2 and appears on the lines in cycle
+    c + 3 (plus the delays). Throughput: one step per cycle.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class LineBuffer(wiring.Component):
     Members
     -------
     valid : In(1), step : In(line_step_layout)
-        Step of the pixel stream, taken in every cycle with `valid`.
+        Step of the pixel stream, accepted in every cycle with `valid`.
     row : In(9 * n)
-        Pixel of the step, two cycles later.
+        Pixel of the step that was valid two cycles before.
     line0, line1, line2 : Out(9 * n)
         Delayed pixels of each line, for the systolic array.
     live : Out(1)
-        A step may still be inside the buffers or the array.
+        High while a step may still be inside the buffers or the array.
     """
 
     def __init__(self, config: MlaConfig):
@@ -124,7 +124,7 @@ class LineBuffer(wiring.Component):
         return m
 
     def _distances(self, m: Module) -> tuple[Signal, list[Signal]]:
-        """Taps, and for each line how many pixels back it reads in stage 1."""
+        """Return the number of taps, and the distance in pixels at which each line reads in stage 1."""
         taps = Signal(5, reset_less=True)
         period, twice = self.step.period, Signal(len(self.step.period))
         m.d.comb += twice.eq(period << 1)
@@ -144,7 +144,7 @@ class LineBuffer(wiring.Component):
         return taps, distances
 
     def _rings(self, m: Module, taps: Signal, lines: list[Signal]) -> None:
-        """Line 0 as it is, lines 1 and 2 later by taps and 2 * taps cycles."""
+        """Drive line 0 without delay, and lines 1 and 2 with a delay of taps and 2 * taps cycles."""
         now = Signal((self.n - 1).bit_length())
         m.d.sync += now.eq(now + 1)
         m.d.comb += self.line0.eq(lines[0])
@@ -159,8 +159,8 @@ class LineBuffer(wiring.Component):
             ]
 
     def _live(self, m: Module) -> None:
-        """Stays high until the last step has left: rings, skew and both directions of the array, less
-        than n cycles each.
+        """Drive `live`, which remains high until the last step has left the rings, the skew and both directions of the
+        array; each of these takes less than n cycles.
         """
         left = Signal(range(4 * self.n + 4))
         with m.If(self.valid):

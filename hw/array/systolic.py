@@ -8,10 +8,10 @@ from hw.config import MlaConfig
 
 
 def skew(m: Module, name: str, lanes: list[Value], enable: Value) -> list[Value]:
-    """Lanes with lane i delayed by i cycles; the delays move only while `enable` is high.
+    """Delay lane i by i cycles; the delays advance only while `enable` is high.
 
-    Each delay is one register of all lanes still waiting, the lane that leaves next on top: a wide register
-    that is copied and truncated simulates far faster than one register for each lane.
+    Each stage is one register of all lanes whose delay is not complete, with the lane that leaves next in its high
+    bits. A wide register that is copied and truncated simulates far faster than one register for each lane.
     """
     width = len(lanes[0])
     delayed = [lanes[0]]
@@ -26,7 +26,9 @@ def skew(m: Module, name: str, lanes: list[Value], enable: Value) -> list[Value]
 
 
 def deskew(m: Module, name: str, lanes: list[Value]) -> Value:
-    """Concatenated lanes, lane i arriving i cycles after lane 0 and leaving with the last one."""
+    """Delay the lanes, of which lane i arrives i cycles after lane 0, until the last one arrives, and return them
+    concatenated.
+    """
     gathered = lanes[0]
     for i, lane in enumerate(lanes[1:], start=1):
         held = Signal(len(gathered), name=f"{name}_deskew{i}", reset_less=True)
@@ -35,7 +37,7 @@ def deskew(m: Module, name: str, lanes: list[Value]) -> Value:
     return gathered
 
 
-#: Bits of an operand after its zero point was subtracted.
+#: Width of an operand in bits after its zero point has been subtracted.
 OPERAND_BITS = 9
 
 
@@ -43,24 +45,24 @@ class SystolicArray(wiring.Component):
     """Weight-stationary array of N rows (k) and N columns (c): psum[c] = sum over k of row[k] * weight[k][c],
     wrapping at 32 bits.
 
-    Activations move right, partial sums move down, both one element a cycle; lane k of a row enters k cycles
-    after lane 0. So every event of a row in element (k, c) comes k + c cycles after the same event in
-    element (0, 0), and all control is a delay line with one stage for each diagonal d = k + c. The array is
-    rigid: it has no flow control, and bubbles carry undefined values.
+    Activations move right and partial sums move down, both by one element per cycle; lane k of a row enters k cycles
+    after lane 0. Every event of a row therefore reaches element (k, c) k + c cycles after it reaches element (0, 0), so
+    all control signals travel through a delay line with one stage for each diagonal d = k + c. The array is rigid: it
+    has no flow control, and bubbles carry undefined values.
 
-    Each element holds two weights: the one in use and a shadow. `swap` precedes the first row of a tile
-    by one cycle and copies shadow to active, diagonal after diagonal. The shadow is written over a bus: row k
-    of a tile (column c when it comes transposed) k (or c) cycles after the swap entered, which is just before
-    the swap reaches it and at the earliest just after the swap N cycles before has left its last element. So
-    tiles may follow each other every N cycles, in either direction, with one shadow and without weights
-    travelling through the elements.
+    Each element holds two weights: the one in use and a shadow. `swap` precedes the first row of a tile by one cycle
+    and copies the shadow weight to the active one, diagonal by diagonal. The shadow is written over a bus: row k of a
+    tile (column c of a transposed tile) is written k (or c) cycles after the swap has entered: one cycle before the
+    swap reaches that row, and after any swap that entered at least N cycles before has left the last element of that
+    row. Tiles of either orientation may therefore follow each other every N cycles, with a single shadow and without
+    weights that travel through the elements.
 
-    In depthwise mode (`select` of a row not 0) the elements of array row k take lane c of line `select` - 1
-    instead of what comes from the left. All elements of a column see a line's lane in the same cycle, c
-    cycles after lane 0, while the partial sums move down: a transposed FIR filter. The mode travels
-    with the swap: tiles of both modes follow each other freely.
+    In depthwise mode (`select` of an array row is not 0), the element in array row k and column c uses lane c of line
+    `select` - 1 instead of the activation from the left. All elements of column c receive a line's lane in the same
+    cycle, c cycles after lane 0, while the partial sums move down; this is a transposed FIR filter. The mode travels
+    with the swap, so tiles of both modes may follow each other in any order.
 
-    Latency: 2 * n + 1 cycles from `row` to `psum`. Throughput: one row a cycle.
+    Latency: 2 * n + 1 cycles from `row` to `psum`. Throughput: one row per cycle.
 
     Parameters
     ----------
@@ -70,21 +72,20 @@ class SystolicArray(wiring.Component):
     Members
     -------
     row : In(9 * n)
-        Activations, lane k of array row k.
+        Activations; lane k is for array row k.
     line0, line1, line2 : In(9 * n)
-        Depthwise lines: array row i of a row that entered in cycle t uses their value in cycle t + i.
+        Depthwise lines; array row i uses their value in cycle t + i for a row that entered in cycle t.
     live : In(1)
-        The lines are in use; must be high from the first to the last cycle in which a depthwise row is
-        inside.
+        High while the lines are in use: from the first to the last cycle in which a depthwise row is inside.
     swap : In(1)
-        The row entering in the next cycle is the first of a tile.
+        High if the row that enters in the next cycle is the first row of a tile.
     select : In(2 * n)
-        For each array row 0 or 1 + its line, sampled with `swap`.
+        For each array row, 0 if the row uses no line, else 1 + the index of its line; sampled with `swap`.
     weights : In(9 * n)
         One row or column of a tile.
     write_row, write_column : In(n)
-        One-hot row or column of the shadows that stores `weights`; row (column) i of a tile i cycles after its
-        `swap`.
+        One-hot row or column of the shadows that stores `weights`; row (column) i of a tile is written i cycles after
+        its `swap`.
     psum : Out(32 * n)
         Completed sums of a row, one per column.
     """
@@ -128,7 +129,7 @@ class SystolicArray(wiring.Component):
                 product = Signal(signed(2 * OPERAND_BITS), name=f"product_{k}_{c}", reset_less=True)
                 psum = Signal(signed(32), name=f"psum_{k}_{c}", reset_less=True)
                 select = selects[k + c][2 * k : 2 * k + 2]
-                # Bits instead of numbers, so that selecting between them does not extend them.
+                # Unsigned bits, so that selecting between them does not extend their sign.
                 moved = activation[:OPERAND_BITS]
                 line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])[:OPERAND_BITS]
                 m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, moved), moved))
@@ -141,7 +142,7 @@ class SystolicArray(wiring.Component):
         return m
 
     def _shadows(self, m: Module) -> list[Signal]:
-        """Shadow weights, one register for each row of the array."""
+        """Return the shadow weights, one register for each row of the array."""
         columns = Signal(OPERAND_BITS * self.n)
         m.d.comb += columns.eq(Cat(bit.replicate(OPERAND_BITS) for bit in self.write_column))
         by_column = Signal()
@@ -158,7 +159,7 @@ class SystolicArray(wiring.Component):
         return shadows
 
     def _control(self, m: Module) -> tuple[list[Signal], list[Signal]]:
-        """For each diagonal: the swap, and the select of each array row, one delay after the other."""
+        """Delay the swap and the select of each array row along the diagonals."""
         diagonals = 2 * self.n - 1
         swaps = Signal(diagonals)
         m.d.sync += swaps.eq(Cat(self.swap, swaps))
@@ -173,13 +174,13 @@ class SystolicArray(wiring.Component):
 
 
 def _lanes(row: Signal) -> list:
-    """Operands of a row, signed."""
+    """Return the signed operands of a row."""
     return [row[i : i + OPERAND_BITS].as_signed() for i in range(0, len(row), OPERAND_BITS)]
 
 
 def operands(m: Module, name: str, row: Value, *, unsigned: Value, zero_point: Value) -> list[Signal]:
-    """Lanes of a row of bytes, each (unsigned or signed byte) - zero_point; one subtraction,
-    combinational.
+    """Return the lanes of a row of bytes, each of them (unsigned or signed byte) - zero_point, computed
+    combinationally.
     """
     lanes = []
     for i in range(0, len(row), 8):

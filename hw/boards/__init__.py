@@ -1,1 +1,1 @@
-"""From a component to a bitstream: board descriptions, the scan harness, the tool flow and its report."""
+"""Generation of a bitstream from a component: board descriptions, the scan harness, the tool flow and its report."""

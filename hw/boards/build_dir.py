@@ -1,4 +1,4 @@
-"""Working and output directories of board builds: only files of a completed build reach the output."""
+"""Working and output directories of board builds: only files of a completed build are moved to the output directory."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -8,28 +8,31 @@ from pathlib import Path
 from hw.errors import InputError, WorkError
 
 MARK = ".mla-board-build"
-"""Names, one a line, of the files in its folder that builds made: these alone may be replaced or removed."""
+"""Name of the file that lists, one per line, the files in its folder that builds have written; only these may be
+replaced or removed."""
 
 
 @contextmanager
 def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
-    """Give a hidden folder inside `folder` to work in; when the block ends well, its files move to `folder`.
+    """Yield a hidden working folder inside `folder`; if the block succeeds, its files are moved to `folder`.
 
-    Until then `folder` and an earlier build in it stay as they are. After a WorkError the logs alone move.
+    Until then, `folder` and the files of an earlier build remain unchanged. After a WorkError only the logs are moved.
 
     Parameters
     ----------
     folder : Path
-        Made if it does not exist.
+        Output folder, created if it does not exist.
     names : sequence of str
-        Files that the block may leave.
+        Names of the files that the block may write to the working folder.
 
     Raises
     ------
     InputError
-        The folder cannot be used, or a file of one of these names is not of an earlier build.
+        The folder cannot be used, or it contains a file with one of these names that no earlier build wrote.
     """
     is_new = not folder.exists()
+    if not is_new and not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         made = _made(folder)
@@ -44,7 +47,7 @@ def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
                 yield work
             except WorkError as error:
                 _move(work, folder, [name for name in names if name.endswith(".log")], made)
-                # The message names a log, which is no longer where the tool wrote it.
+                # The message contains the path of a log, which has been moved from the working folder to `folder`.
                 raise WorkError(str(error).replace(str(work), str(folder))) from error
             _move(work, folder, names, made)
             _forget(folder, made.difference(names), names)
@@ -55,7 +58,9 @@ def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
 
 
 def _made(folder: Path) -> set[str]:
-    """Names of an earlier build's files; names outside the folder are ignored, even if the mark file lists them."""
+    """Return the names of an earlier build's files; files outside the folder are ignored, even if the mark file lists
+    them.
+    """
     mark = folder / MARK
     lines = mark.read_text(errors="replace").splitlines() if mark.is_file() else []
     return {line for line in lines if line not in ("", ".", "..") and "/" not in line}
@@ -75,7 +80,9 @@ def _is_there(path: Path) -> bool:
 
 
 def _move(work: Path, folder: Path, names: Sequence[str], made: set[str]) -> None:
-    """Move files that are there; the mark comes first, so that they are known even if this is interrupted."""
+    """Move the files that exist to `folder`; the mark file is written before, so that it lists them even if the move is
+    interrupted.
+    """
     present = [name for name in names if (work / name).exists()]
     _write_mark(folder, {*made, *present})
     for name in present:
@@ -83,7 +90,7 @@ def _move(work: Path, folder: Path, names: Sequence[str], made: set[str]) -> Non
 
 
 def _forget(folder: Path, old: set[str], names: Sequence[str]) -> None:
-    """Remove files that an earlier build made and this one does not."""
+    """Remove the files that an earlier build wrote and this build did not."""
     for name in old:
         if not (folder / name).is_dir():
             (folder / name).unlink(missing_ok=True)

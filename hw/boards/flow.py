@@ -8,11 +8,9 @@ from amaranth.lib import wiring
 
 from hw.boards.board import Board
 from hw.boards.build_dir import build_directory
-from hw.boards.dsp_packing import register_products
-from hw.boards.dsp_placement import fix_multipliers
-from hw.boards.nextpnr_options import ROUTING, set_options
+from hw.boards.fpga_device import FpgaDevice
 from hw.boards.report import BoardReport, parse_seed, write_report
-from hw.boards.toolchain import ECPPACK, NEXTPNR, YOSYS, Job, Progress, run_all, silent
+from hw.boards.toolchain import YOSYS, Job, Progress, run_all, silent
 from hw.boards.top import BoardTop
 from hw.config import MlaConfig
 from hw.verilog.writer import convert
@@ -21,7 +19,7 @@ from hw.verilog.writer import convert
 def build(
     board: Board, config: MlaConfig, *, seeds: int, folder: Path, progress: Progress = silent
 ) -> BoardReport:
-    """Build the chip for a board; see `build_component`."""
+    """Build the chip for a board; the other parameters are those of `build_component`."""
     from hw.chip import Chip
 
     return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder, progress=progress)
@@ -35,74 +33,72 @@ def build_component(
     folder: Path,
     progress: Progress = silent,
 ) -> BoardReport:
-    """Build any component for a board, its ports on a scan chain.
+    """Build any component for a board, with the component's ports on a scan chain.
 
     Parameters
     ----------
     board : Board
         Board to build for.
     make : callable
-        Returns the component to build, in the sync domain; called after the folder was checked.
+        Function that returns the component to build, in the sync domain; called after the folder has been checked.
     seeds : int
-        Placements; the slowest is reported, the fastest becomes the bitstream.
+        Number of placement seeds; the report states the slowest placement, and the bitstream contains the fastest.
     folder : Path
-        Takes Verilog, logs, `report.json`, `report.txt` and the bitstream, all when the build is done; only files of
-        an earlier build are replaced. A build that fails leaves its logs, an interrupted one nothing.
+        Output folder for Verilog, logs, `report.json`, `report.txt` and the bitstream, which are written when the build
+        is complete. Only files of an earlier build are replaced. A failed build leaves its logs; an interrupted build
+        leaves nothing.
     progress : callable
-        Called with lines of text that report progress.
+        Function called with lines of text that report progress.
 
     Raises
     ------
     InputError
-        The folder cannot be used, or holds a file of one of these names that no build made.
+        The folder cannot be used, or it contains a file with one of the output names that no earlier build wrote.
     WorkError
         A tool failed.
     """
     numbers = range(1, seeds + 1)
     with build_directory(folder, _files(board, numbers)) as work:
-        (work / "top.v").write_text(convert(BoardTop(make(), board.pll), "top"))
-        (work / "top.lpf").write_text(board.constraints())
-        script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
+        device = board.device
+        (work / "top.v").write_text(convert(BoardTop(make(), device), "top"))
+        (work / device.constraints_file).write_text(board.constraints())
+        script = f"read_verilog -sv top.v; {device.synthesis}"
         synthesis = Job(tool=YOSYS, arguments=["-p", script], folder=work, log="yosys.log", title="synthesis")
         run_all([synthesis], progress=progress)
-        fix_multipliers(work / "top.json", board)
-        register_products(work / "top.json")
-        set_options(work / "top.json", ROUTING)
+        device.adapt_netlist(work / "top.json")
         workers = os.cpu_count() or 1
-        run_all([_place(board, work, seed) for seed in numbers], workers=workers, progress=progress)
-        run_all([_route(board, work, seed) for seed in numbers], workers=workers, progress=progress)
+        run_all([_place(device, work, seed) for seed in numbers], workers=workers, progress=progress)
+        run_all([_route(device, work, seed) for seed in numbers], workers=workers, progress=progress)
         for seed in numbers:
-            (work / _placed(seed)).unlink()  # over a hundred megabytes each
-        results = tuple(parse_seed((work / f"seed{n}.json").read_text(), n) for n in numbers)
+            (work / _placed(seed)).unlink()  # each file is larger than a hundred megabytes
+        results = tuple(
+            parse_seed((work / f"seed{n}.json").read_text(), n, device.resources) for n in numbers
+        )
         report = BoardReport(
             board=board.name,
             part=board.part,
             clock_mhz=board.clock_mhz,
             seeds=results,
-            bitstream=str(folder / _bitstream(board)),
+            bitstream=str(folder / board.bitstream),
         )
-        _pack(work, report.best.seed, _bitstream(board), progress)
+        run_all([_pack(board, work, report.best.seed)], progress=progress)
         write_report(report, work)
     return report
 
 
-def _bitstream(board: Board) -> str:
-    return f"{board.name}.bit"
-
-
 def _files(board: Board, seeds: range) -> list[str]:
-    """Everything that a build writes."""
+    """Return the names of all files that a build writes."""
     of_seeds = [f"seed{seed}.{kind}" for seed in seeds for kind in ("log", "config", "json")]
     placings = [name for seed in seeds for name in (f"place{seed}.log", _placed(seed))]
     return [
         "top.v",
-        "top.lpf",
+        board.device.constraints_file,
         "top.json",
         "yosys.log",
         *placings,
         *of_seeds,
-        "ecppack.log",
-        _bitstream(board),
+        f"{board.device.packer.name}.log",
+        board.bitstream,
         "report.json",
         "report.txt",
     ]
@@ -112,72 +108,41 @@ def _placed(seed: int) -> str:
     return f"placed{seed}.json"
 
 
-def _place(board: Board, folder: Path, seed: int) -> Job:
-    """Place with one seed, for the board's clock."""
-    arguments = [
-        *_common(board, seed),
-        "--json",
-        "top.json",
-        "--write",
-        _placed(seed),
-        "--no-route",
-        "--placer-heap-beta",
-        "0.75",  # less dense than the default: dense regions run out of wires
-        # Late paths weigh more than by default: the chip, seed 2, reaches 78.7 MHz instead of 62.7.
-        "--placer-heap-critexp",
-        "4",
-        "--placer-heap-timingweight",
-        "30",
-    ]
+def _place(device: FpgaDevice, folder: Path, seed: int) -> Job:
+    """Return the job that places the design with one seed."""
     return Job(
-        tool=NEXTPNR, arguments=arguments, folder=folder, log=f"place{seed}.log", title=f"placing {seed}"
+        tool=device.nextpnr,
+        arguments=device.place_arguments(seed, _placed(seed)),
+        folder=folder,
+        log=f"place{seed}.log",
+        title=f"placing {seed}",
     )
 
 
-def _route(board: Board, folder: Path, seed: int) -> Job:
-    """Route with one seed; the report states if the clock is missed.
+def _route(device: FpgaDevice, folder: Path, seed: int) -> Job:
+    """Return the job that routes the design with one seed; its report states the frequency that is reached.
 
-    A separate call without a clock constraint: with one, the router gives short wires to late nets, and conflicts about
-    them never end on a full device (the chip, seed 2: 5,062 conflicts after 45 minutes and rising; without the
-    constraint none after 18 minutes, and 65.5 MHz).
+    The router runs as a separate call without a clock constraint. With a constraint, it assigns short wires to critical
+    nets, and on a full device the conflicts over these wires are never resolved: for the chip with seed 2, there were
+    5,062 conflicts after 45 minutes, and their number was rising. Without the constraint, all conflicts were resolved
+    after 18 minutes, with a clock of 65.5 MHz.
     """
-    arguments = [
-        *_common(board, seed),
-        "--json",
-        _placed(seed),
-        "--no-pack",
-        "--no-place",
-        "--router",
-        "router2",  # the default one is many times slower on a full device
-        "--textcfg",
-        f"seed{seed}.config",
-        "--report",
-        f"seed{seed}.json",
-    ]
     return Job(
-        tool=NEXTPNR, arguments=arguments, folder=folder, log=f"seed{seed}.log", title=f"routing {seed}"
+        tool=device.nextpnr,
+        arguments=device.route_arguments(seed, _placed(seed), f"seed{seed}.config", f"seed{seed}.json"),
+        folder=folder,
+        log=f"seed{seed}.log",
+        title=f"routing {seed}",
     )
 
 
-def _common(board: Board, seed: int) -> list[str]:
-    return [
-        f"--{board.device}",
-        "--package",
-        board.package,
-        "--speed",
-        board.speed,
-        "--lpf",
-        "top.lpf",
-        "--seed",
-        str(seed),
-        "--timing-allow-fail",
-    ]
-
-
-def _pack(folder: Path, seed: int, bitstream: str, progress: Progress) -> None:
-    """Turn the configuration of one seed into the bitstream."""
-    arguments = ["--compress", "--input", f"seed{seed}.config", "--bit", bitstream]
-    run_all(
-        [Job(tool=ECPPACK, arguments=arguments, folder=folder, log="ecppack.log", title="bitstream")],
-        progress=progress,
+def _pack(board: Board, folder: Path, seed: int) -> Job:
+    """Return the job that converts the configuration of one seed to the bitstream."""
+    device = board.device
+    return Job(
+        tool=device.packer,
+        arguments=device.pack_arguments(f"seed{seed}.config", board.bitstream),
+        folder=folder,
+        log=f"{device.packer.name}.log",
+        title="bitstream",
     )

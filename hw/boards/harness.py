@@ -1,4 +1,4 @@
-"""A scan chain around a component, so that a design of any width fits on a handful of pins."""
+"""A scan chain around a component, so that a component with any number of ports needs only a few pins."""
 
 from typing import Any
 
@@ -8,14 +8,15 @@ from amaranth.lib.wiring import In, Out
 
 
 class ScanHarness(wiring.Component):
-    """Holds every port of a component in a register, and strings these registers into one shift register.
+    """Connects every port of a component to a register, and these registers to one shift register.
 
-    The chip's buses have hundreds of wires, and a board without a link to a host provides a few pins.
-    Here each input comes from a register and each output ends in one: synthesis can remove nothing, every
-    timing path through a port is from register to register, and five pins are enough. This serves synthesis and
-    timing analysis. It is no link to a host: while bits shift, the inputs of `inner` change and its clock runs.
+    The chip's buses have hundreds of wires, and a board without a link to a host provides a few pins. Here a register
+    drives each input and a register captures each output, so synthesis cannot remove any logic, every timing path
+    through a port is from register to register, and five pins are enough. The harness is for synthesis and timing
+    analysis. It is not a link to a host, because the inputs of `inner` change and its clock runs while bits are
+    shifted.
 
-    Cost: one flip-flop for each port bit and one LUT for each output bit. Throughput: one bit a cycle.
+    Cost: one flip-flop for each port bit and one LUT for each output bit. Throughput: one bit per cycle.
 
     Parameters
     ----------
@@ -25,11 +26,11 @@ class ScanHarness(wiring.Component):
     Members
     -------
     shift : In
-        High: the chain moves by one bit. Low: inputs hold and outputs are captured.
+        If high, the chain moves by one bit; if low, inputs are held and outputs are captured.
     scan_in : In
-        Into the first input bit.
+        Bit that is shifted into the first input.
     scan_out : Out
-        The last output bit.
+        Bit that is shifted out of the last output.
     """
 
     shift: In(1)
@@ -41,16 +42,17 @@ class ScanHarness(wiring.Component):
         super().__init__()
 
     def _ports(self, flow: wiring.Flow) -> list[Value]:
-        """Port values of one direction, in the order of the signature."""
+        """Return the ports with one direction as values, in the order of the signature."""
         members = self.inner.signature.flatten(self.inner)
         return [Value.cast(value) for _, member, value in members if member.flow == flow]
 
     def elaborate(self, platform: Any) -> Elaboratable:
-        """Two registers end to end: the inputs of the component, then its captured outputs."""
+        """Build one shift register from the inputs of the component, followed by its captured outputs."""
         m = Module()
         m.submodules.inner = self.inner
         inputs, outputs = Cat(*self._ports(In)), Cat(*self._ports(Out))
-        # No reset: a scan chain is loaded before it is used, and resets would cost routing.
+        # The registers have no reset, because the scan chain is loaded before it is used, and resets would cost
+        # routing.
         drive = Signal(len(inputs), reset_less=True)
         seen = Signal(len(outputs), reset_less=True)
         m.d.comb += [inputs.eq(drive), self.scan_out.eq(seen[-1])]

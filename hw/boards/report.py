@@ -2,20 +2,12 @@
 
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hw.errors import WorkError
-
-#: Name in the report -> nextpnr's name of the cell.
-RESOURCES = {
-    "lut": "TRELLIS_COMB",
-    "ff": "TRELLIS_FF",
-    "lut_ram": "TRELLIS_RAMW",
-    "dsp": "MULT18X18D",
-    "bram": "DP16KD",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +19,9 @@ class CriticalPath:
     start, end : str
         Cell and port of the first and the last register.
     logic_ns, routing_ns : float
-        Its delay, split into cells (setup and clock-to-output included) and wires.
+        Delay of the path in cells (including setup and clock-to-output) and in wires.
     hops : tuple of str
-        Each wire on it but carries: its name, its delay, and the delay of the cell it leads to.
+        For each wire of the path except carries: its name, its delay, and the delay of the cell that it drives.
     """
 
     start: str
@@ -41,16 +33,16 @@ class CriticalPath:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedResult:
-    """One placement.
+    """Result of one placement.
 
     Parameters
     ----------
     seed : int
         Seed of the placer.
     fmax_mhz : float
-        Highest frequency of the chip's clock.
+        Maximum frequency of the chip's clock.
     resources : dict
-        Name of `RESOURCES` -> {"used", "available"}.
+        Counts "used" and "available" of each resource, by resource name.
     critical_path : CriticalPath
         Path that limits the clock frequency.
     """
@@ -63,18 +55,18 @@ class SeedResult:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardReport:
-    """A build for a board.
+    """Results of a build for a board.
 
     Parameters
     ----------
     board, part : str
         Name of the board, and its FPGA.
     clock_mhz : float
-        Frequency every placement must reach.
+        Clock frequency that every placement must meet.
     seeds : tuple of SeedResult
         Result of each placement seed.
     bitstream : str
-        File made from the fastest of them.
+        File name of the bitstream, which contains the fastest placement.
     """
 
     board: str
@@ -85,21 +77,21 @@ class BoardReport:
 
     @property
     def worst(self) -> SeedResult:
-        """The slowest placement, which is the one that counts."""
+        """The slowest placement, which determines whether the build meets the clock."""
         return min(self.seeds, key=lambda result: result.fmax_mhz)
 
     @property
     def best(self) -> SeedResult:
-        """The fastest placement, which becomes the bitstream."""
+        """The fastest placement, which the bitstream contains."""
         return max(self.seeds, key=lambda result: result.fmax_mhz)
 
     @property
     def meets_clock(self) -> bool:
-        """True if even the slowest placement reaches the board's clock."""
+        """True if even the slowest placement meets the board's clock."""
         return self.worst.fmax_mhz >= self.clock_mhz
 
     def to_document(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """Return the report as data that JSON can represent."""
         return {
             "board": self.board,
             "part": self.part,
@@ -112,7 +104,7 @@ class BoardReport:
 
 
 def parse_critical_path(path: list[dict[str, Any]]) -> CriticalPath:
-    """Condense one entry of nextpnr's `critical_paths`: a chain of cell and wire delays."""
+    """Return the critical path from one entry of nextpnr's `critical_paths`, a list of cell and wire delays."""
     hops = []
     for wire, cell in itertools.pairwise(path):
         if wire["type"] == "routing" and wire["delay"] > 0:
@@ -127,17 +119,26 @@ def parse_critical_path(path: list[dict[str, Any]]) -> CriticalPath:
     )
 
 
-def parse_seed(text: str, seed: int) -> SeedResult:
-    """Result of one placement from the text of nextpnr's report.
+def parse_seed(text: str, seed: int, resources: Mapping[str, str]) -> SeedResult:
+    """Return the result of one placement from the text of nextpnr's report.
+
+    Parameters
+    ----------
+    text : str
+        Text of the JSON report.
+    seed : int
+        Seed of the placer.
+    resources : mapping
+        nextpnr's cell name of each resource.
 
     Raises
     ------
     WorkError
-        The text is not such a report, or it has no clocked path.
+        The text is not a nextpnr report, or it contains no clocked path.
     """
     try:
         document = json.loads(text)
-        # The board's input clock drives nothing but the PLL, so the chip's clock is the only one with paths.
+        # The board's input clock drives only the PLL, so the chip's clock is the only clock with paths.
         clock, timing = min(document["fmax"].items(), key=lambda item: item[1]["achieved"])
         edge = f"posedge {clock}"
         path = next(p["path"] for p in document["critical_paths"] if p["from"] == p["to"] == edge)
@@ -146,15 +147,15 @@ def parse_seed(text: str, seed: int) -> SeedResult:
         return SeedResult(
             seed=seed,
             fmax_mhz=round(timing["achieved"], 2),
-            resources={name: dict(counts.get(cell, absent)) for name, cell in RESOURCES.items()},
+            resources={name: dict(counts.get(cell, absent)) for name, cell in resources.items()},
             critical_path=parse_critical_path(path),
         )
     except (ValueError, KeyError, IndexError, StopIteration) as error:
-        raise WorkError(f"the placer's report of seed {seed} cannot be understood: {error!r}") from error
+        raise WorkError(f"the placer's report of seed {seed} cannot be parsed: {error!r}") from error
 
 
 def format_report(report: BoardReport) -> str:
-    """Text of the report."""
+    """Return the report as text."""
     worst = report.worst
     path = worst.critical_path
     seeds = "  ".join(f"{result.seed}: {result.fmax_mhz:.1f}" for result in report.seeds)

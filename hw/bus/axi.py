@@ -1,7 +1,7 @@
 """The AXI4 master side: payloads, identifiers and pins.
 
-Inside the machine a channel is a stream; masters have streams without an identifier, which the arbiters add.
-Every burst is INCR of full-width beats, starts at a multiple of n bytes and stays within 4 KiB.
+Inside the machine, a channel is a stream. The masters' streams have no identifiers; the arbiters add them. Every burst
+is INCR of full-width beats, starts at a multiple of n bytes and does not cross a multiple of 4 KiB.
 """
 
 from amaranth.hdl import Module, Value
@@ -11,46 +11,48 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 
 ID_BITS = 2
-#: A burst may not cross a multiple of this many bytes.
+#: Boundary in bytes: a burst must not cross a multiple of this number.
 BOUNDARY = 4096
 #: Bit of `resp` that is set in SLVERR and DECERR.
 RESP_ERROR_BIT = 1
-#: Identifiers of the read masters, in the order in which ReadArbiter names them.
+#: Names of the read masters, in the order of their identifiers.
 READ_MASTERS = ("load", "fetch", "loader")
-#: Identifiers of the write masters, in the order in which WriteArbiter names them.
+#: Names of the write masters, in the order of their identifiers.
 WRITE_MASTERS = ("store", "record")
 
-#: AR and AW of one master: byte address and beats less one.
+#: AR and AW of one master: byte address, and number of beats minus one.
 BURST = data.StructLayout({"addr": 32, "len": 8})
 #: AR and AW at the pins.
 ID_BURST = data.StructLayout({"addr": 32, "len": 8, "id": ID_BITS})
-#: B of one master, and at the pins.
+#: B of one master, followed by B at the pins.
 RESPONSE = data.StructLayout({"resp": 2})
 ID_RESPONSE = data.StructLayout({"resp": 2, "id": ID_BITS})
 
 
 def read_beat(config: MlaConfig) -> data.StructLayout:
-    """R of one master."""
+    """Return the layout of R of one master."""
     return data.StructLayout({"data": 8 * config.n, "resp": 2, "last": 1})
 
 
 def id_read_beat(config: MlaConfig) -> data.StructLayout:
-    """R at the pins."""
+    """Return the layout of R at the pins."""
     return data.StructLayout({"data": 8 * config.n, "resp": 2, "last": 1, "id": ID_BITS})
 
 
 def write_beat(config: MlaConfig) -> data.StructLayout:
-    """W of one master, and at the pins."""
+    """Return the layout of W, which is the same for a master and at the pins."""
     return data.StructLayout({"data": 8 * config.n, "strb": config.n, "last": 1})
 
 
 def chunk_beats(config: MlaConfig) -> int:
-    """Beats between two addresses at which bursts are split: a power of two, at most `max_burst` and 4 KiB."""
+    """Return the number of beats between two addresses at which bursts are split: a power of two, at most `max_burst`
+    and at most 4 KiB.
+    """
     return min(config.max_burst, BOUNDARY // config.n)
 
 
 class AxiMaster(wiring.Signature):
-    """The five channels at the edge of the chip, seen from the chip: streams with identifiers."""
+    """The five channels at the edge of the chip, from the chip's point of view: streams with identifiers."""
 
     def __init__(self, config: MlaConfig):
         super().__init__(
@@ -65,7 +67,9 @@ class AxiMaster(wiring.Signature):
 
 
 def pin_members(config: MlaConfig, prefix: str = "m_axi_") -> dict[str, wiring.Member]:
-    """Pins of the master by name, for a component's signature; `drive_pins` joins them to an AxiMaster."""
+    """Return the pins of the master by name, for a component's signature; `drive_pins` connects them to an
+    AxiMaster.
+    """
     address = {"id": ID_BITS, "addr": 32, "len": 8, "size": 3, "burst": 2}
     outputs = {
         "ar": address,
@@ -87,7 +91,7 @@ def pin_members(config: MlaConfig, prefix: str = "m_axi_") -> dict[str, wiring.M
 def drive_pins(
     m: Module, config: MlaConfig, top: wiring.Component, bus: wiring.PureInterface, prefix: str = "m_axi_"
 ) -> None:
-    """Join the pins of `top` (see `pin_members`) to `bus`, an interface of AxiMaster."""
+    """Connect the pins of `top` (see `pin_members`) to `bus`, an interface of AxiMaster."""
 
     def pin(name: str) -> Value:
         return getattr(top, prefix + name)

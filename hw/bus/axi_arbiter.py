@@ -1,4 +1,4 @@
-"""Arbiters of the AXI master: registered round-robin arbitration of address channels, of all reads, of all writes."""
+"""Arbiters of the AXI master, registered and round-robin: for address channels, for all reads, for all writes."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
 from amaranth.lib import stream, wiring
@@ -22,10 +22,10 @@ from hw.lib.fifo import StreamFifo
 class AddressArbiter(wiring.Component):
     """Merges address channels; the identifier is the master's index.
 
-    Round robin: a master waits for at most one burst of each other master, so one that requests in every cycle
-    starves none, and a rare one (ring fetch, completion record) is served at once. The chosen burst is
-    registered, because a later request must not displace one that the bus has seen. Latency: one cycle.
-    Throughput: one burst per cycle.
+    With round robin, a master waits for at most one burst of each other master. A master that requests in every cycle
+    therefore starves no other master, and a rare request (ring fetch, completion record) is served without a long
+    delay. The chosen burst is registered, because a later request must not replace a burst that the bus has observed.
+    Latency: one cycle. Throughput: one burst per cycle.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ class AddressArbiter(wiring.Component):
     out : Out(stream of ID_BURST)
         Address channel of the bus.
     allow : In
-        A burst may be chosen.
+        High if a burst may be chosen.
     chosen, chosen_id : Out
-        A burst is chosen in this cycle, and the index of its master.
+        High if a burst is chosen in this cycle; index of its master.
     """
 
     def __init__(self, count: int):
@@ -69,7 +69,7 @@ class AddressArbiter(wiring.Component):
             for turn in range(self._count):
                 with m.Case(turn):
                     order = [(turn + 1 + i) % self._count for i in range(self._count)]
-                    for i in reversed(order):  # the last assignment wins: the master that is next in turn
+                    for i in reversed(order):  # the next master in turn is assigned last, with priority
                         with m.If(masters[i].valid):
                             m.d.comb += self.chosen_id.eq(i)
         for i, port in enumerate(masters):
@@ -95,9 +95,9 @@ class AddressArbiter(wiring.Component):
 class ReadArbiter(wiring.Component):
     """Shares the read channels between LOAD, the ring fetch and the loader of the instruction store.
 
-    Round robin on AR (see AddressArbiter): the ring fetch, whose latency matters, never waits for more than
-    two bursts, and LOAD gets at least every third. Latency: one cycle on AR, none on R. Throughput: one
-    burst, one beat per cycle.
+    Round robin on AR (see AddressArbiter): the ring fetch, whose latency matters, never waits for more than two bursts,
+    and at least every third burst is LOAD's. Latency: one cycle on AR, none on R. Throughput: one burst and one beat
+    per cycle.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class ReadArbiter(wiring.Component):
     {name}_ar : In(stream of BURST), {name}_r : Out(stream of read_beat)
         Master `name` of hw.bus.axi.READ_MASTERS; its index is its identifier.
     ar : Out(stream of ID_BURST), r : In(stream of id_read_beat)
-        The bus. A beat with another identifier is taken and dropped.
+        Read channels of the bus. A beat with any other identifier is accepted and discarded.
     """
 
     def __init__(self, config: MlaConfig):
@@ -140,17 +140,18 @@ class ReadArbiter(wiring.Component):
         return m
 
 
-#: Bursts whose address can be sent ahead of the data: hides the cycles between AW and the first beat.
+#: Maximum number of bursts whose address is sent ahead of the data; this hides the cycles between AW and the first
+#: beat.
 ORDER_DEPTH = 16
 
 
 class WriteArbiter(wiring.Component):
     """Shares the write channels between STORE and the writer of completion records.
 
-    Round robin on AW (see AddressArbiter). The beats of W follow in the order of the bursts on AW, also for a
-    bus that takes the data before the address: a burst's turn on W comes as soon as it is offered on AW. A
-    master must deliver the beats of its bursts in their order and without waiting for another master.
-    Latency: one cycle on AW, none on W and B. Throughput: one burst, one beat per cycle.
+    Round robin on AW (see AddressArbiter). The beats of W are sent in the order of the bursts on AW. The beats of a
+    burst may be sent as soon as the burst is offered on AW, because a bus may accept the data before the address. A
+    master must deliver the beats of its bursts in order and must not wait for another master. Latency: one cycle on AW,
+    none on W and B. Throughput: one burst and one beat per cycle.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ class WriteArbiter(wiring.Component):
     {name}_aw : In(stream of BURST), {name}_w : In(stream of write_beat), {name}_b : Out(stream of RESPONSE)
         Master `name` of hw.bus.axi.WRITE_MASTERS; its index is its identifier.
     aw : Out(stream of ID_BURST), w : Out(stream of write_beat), b : In(stream of ID_RESPONSE)
-        The bus. An answer with another identifier is taken and dropped.
+        Write channels of the bus. A response with any other identifier is accepted and discarded.
     """
 
     def __init__(self, config: MlaConfig):
@@ -202,12 +203,12 @@ class WriteArbiter(wiring.Component):
         return m
 
     def _turns(self, m: Module, choice: AddressArbiter) -> tuple[Value, Value]:
-        """Grant of the W channel: valid flag and index of the master whose data are next. Both are registers,
-        because the grant is used deep inside the masters. The bursts behind it wait in a buffer.
+        """Return the grant of the W channel: a valid flag, and the index of the master whose data are next. Both are
+        registers, because the paths from the grant through the masters are long. Later bursts wait in a buffer.
         """
         m.submodules.order = order = StreamFifo(2, ORDER_DEPTH)
         turn, turn_id, free, room = Signal(), Signal(2), Signal(), Signal()
-        # Of the cycle before: at most one burst has come in since.
+        # This is the level of the previous cycle; at most one burst has been added since then.
         m.d.sync += room.eq(order.level < ORDER_DEPTH - 1)
         m.d.comb += [
             choice.allow.eq(room),

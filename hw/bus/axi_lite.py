@@ -1,17 +1,17 @@
-"""The AXI4-Lite slave: pins on one side, one write and one read at a time on the other."""
+"""AXI4-Lite slave, which converts the pins to one register write and one register read at a time."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-#: Bits of a byte address.
+#: Width of a byte address in bits.
 LITE_ADDR_BITS = 16
-#: SLVERR.
+#: Response to a refused access, SLVERR.
 _RESP_ERROR = 2
 
-#: One register write.
+#: Payload of one register write.
 LITE_WRITE = data.StructLayout({"addr": LITE_ADDR_BITS, "data": 32})
-#: One register read.
+#: Payload of one register read.
 LITE_READ = data.StructLayout({"addr": LITE_ADDR_BITS})
 
 _IN_PINS = {
@@ -38,19 +38,19 @@ _OUT_PINS = {
 
 
 def lite_pins(prefix: str = "s_axil_") -> dict[str, wiring.Member]:
-    """Pins of the slave by name, for a component's signature."""
+    """Return the pins of the slave by name, for a component's signature."""
     return {f"{prefix}{name}": In(width) for name, width in _IN_PINS.items()} | {
         f"{prefix}{name}": Out(width) for name, width in _OUT_PINS.items()
     }
 
 
 def lite_names() -> list[str]:
-    """Names of the pins without their prefix."""
+    """Return the names of the pins without their prefix."""
     return [*_IN_PINS, *_OUT_PINS]
 
 
 def join_lite_pins(m: Module, outer: wiring.Component, inner: wiring.Component) -> None:
-    """Give the pins of `outer` to `inner`, a component inside it with the same pins."""
+    """Connect the pins of `outer` to `inner`, a component inside it with the same pins."""
     for name in _IN_PINS:
         m.d.comb += getattr(inner, f"s_axil_{name}").eq(getattr(outer, f"s_axil_{name}"))
     for name in _OUT_PINS:
@@ -58,26 +58,28 @@ def join_lite_pins(m: Module, outer: wiring.Component, inner: wiring.Component) 
 
 
 class AxiLite(wiring.Component):
-    """AXI4-Lite slave of 32-bit registers. Reads and writes proceed independently; one of each is in progress
-    at a time.
+    """AXI4-Lite slave of 32-bit registers. Reads and writes proceed independently; at most one read and one write are
+    in progress at a time.
 
-    Writes must cover the whole register: any other strobe answers SLVERR and writes nothing.
+    Writes must cover the whole register: a write with any other write strobes is answered with SLVERR and has no
+    effect.
 
-    Latency: a write is offered 1 cycle after its address and data, answered 1 cycle after the transfer; reads
-    likewise. Throughput: an access every 3 cycles.
+    Latency: a write is offered 1 cycle after its address and data have arrived and answered 1 cycle after the transfer;
+    a read is offered 1 cycle after its address and answered 1 cycle after the transfer. Throughput: one access every 3
+    cycles.
 
     Members
     -------
     s_axil_* : In, Out
         Pins of the AXI4-Lite slave.
     write : Out
-        Writes; the transfer is the end of the write. `write_bad` is sampled with it.
+        Stream of register writes; a transfer completes the write and samples `write_bad`.
     write_bad : In
-        No such register.
+        High if no register has the address of the write.
     read : Out
-        Reads; `read_data` and `read_bad` are sampled at the transfer.
+        Stream of register reads; a transfer samples `read_data` and `read_bad`.
     read_data, read_bad : In
-        The register; no such register.
+        Value of the register; high if no register has the address of the read.
     """
 
     def __init__(self) -> None:

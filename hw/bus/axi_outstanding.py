@@ -1,4 +1,4 @@
-"""Bookkeeping of the bursts that a master has in flight: their number, age and addresses."""
+"""Tracking of a master's bursts in flight: their number, latency and addresses."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -7,15 +7,15 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.lib.ram import Ram
 
-#: Bursts that may be in flight: enough for a latency of 400 cycles with bursts of one beat.
+#: Maximum number of bursts in flight: enough for a latency of 400 cycles with bursts of one beat.
 BURSTS = 512
 
 
 class OutstandingBursts(wiring.Component):
-    """Tracks address and time of each burst until its response; responses arrive in the order of the
-    requests.
+    """Records the address and the request time of each burst until its response arrives; responses arrive in the order
+    of the requests.
 
-    Latency: `error` comes two cycles after `beat_error`; the maxima grow three cycles after `answered`.
+    Latency: `error` is set two cycles after `beat_error`; the maxima are updated three cycles after `answered`.
     Throughput: one request and one answer per cycle.
 
     Parameters
@@ -26,21 +26,21 @@ class OutstandingBursts(wiring.Component):
     Members
     -------
     issued, issued_addr : In
-        A request was accepted by the bus, and its byte address.
+        High if the bus accepts a request in this cycle; byte address of the request.
     beat : In
-        A beat of the oldest burst came.
+        High if a beat of the oldest burst is transferred in this cycle.
     answered : In
-        The oldest burst came to its end.
+        High if the oldest burst completes in this cycle.
     beat_error : In
-        That beat or answer carries an error.
+        High if the beat or response of this cycle reports an error.
     allow : Out
-        There is room for another burst.
+        High if another burst may be requested.
     in_flight : Out
-        Bursts accepted and not yet answered.
+        Number of bursts accepted and not yet answered.
     error, error_addr : Out
-        Pulse, and the byte address of the beat (or of the burst, when `beat` is not used).
+        One-cycle pulse for an error; byte address of the beat with the error (of the burst if `beat` is not used).
     in_flight_max, latency_max : Out
-        Most bursts in flight at once; most cycles from a request to its end.
+        Maximum number of bursts in flight; maximum number of cycles from a request to its completion.
     """
 
     issued: In(1)
@@ -69,7 +69,7 @@ class OutstandingBursts(wiring.Component):
         latency, latency_valid = Signal(16), Signal()
         started, first_beat = Signal(16), Signal(32 - self._lane_bits)
         m.d.comb += [
-            # Two below the limit, because a request may be offered while the count is read.
+            # The threshold is two below the limit, because a request may be offered while the count is read.
             self.allow.eq(self.in_flight < BURSTS - 2),
             ram.w_addr.eq(tail),
             ram.w_en.eq(self.issued),

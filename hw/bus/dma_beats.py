@@ -10,11 +10,11 @@ from hw.lib.pipeline import vacancy, vacate
 
 
 def span_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
-    """Line at the input of BeatWalk.
+    """Return the layout of a line at the input of BeatWalk.
 
-    `start`: first byte within its first beat; `last`: last byte counted from that beat's byte 0; `addr`:
-    scratchpad address of that byte 0; `double`: each beat takes two rows of the scratchpad; `slot`: number of
-    the first beat within its chunk.
+    `start`: position of the line's first byte within its first beat; `last`: position of its last byte, counted from
+    byte 0 of that beat; `addr`: scratchpad address of that byte 0; `double`: set if each beat fills two rows of the
+    scratchpad; `slot`: index of the first beat within its chunk.
     """
     return data.StructLayout(
         {
@@ -29,7 +29,9 @@ def span_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
 
 
 def beat_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
-    """A beat: scratchpad address of its byte 0, its bytes that belong to the line, and flags of the line's ends."""
+    """Return the layout of a beat: scratchpad address of its byte 0, mask of its bytes that belong to the line, and
+    flags for the first and the last beat of the line.
+    """
     return data.StructLayout(
         {
             "addr": SP_ADDR_BITS,
@@ -46,14 +48,15 @@ def beat_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
 class BeatWalk(wiring.Component):
     """Emits the beats of each line.
 
-    Latency: one cycle. Throughput: one beat per cycle, with no gap between lines (with `pipelined` one of a cycle).
+    Latency: one cycle. Throughput: one beat per cycle without a gap between lines (with `pipelined`, with a gap of one
+    cycle).
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the machine.
     context : ShapeLike
-        Data of a line that accompany each of its beats unchanged.
+        Layout of the data that each beat copies from its line.
 
     Members
     -------
@@ -62,7 +65,7 @@ class BeatWalk(wiring.Component):
     beat : Out(stream of beat_layout)
         Beats of the lines, in order.
     clear : In
-        Drop the line in hand.
+        Discard the current line.
     """
 
     def __init__(self, config: MlaConfig, context: ShapeLike):

@@ -1,4 +1,4 @@
-"""The requests of a DMA command: its lines, split into bursts."""
+"""The requests of a DMA command, whose lines are split into bursts."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -10,18 +10,18 @@ from hw.config import MlaConfig
 from hw.lib.pipeline import vacancy, vacate
 
 ADDRESSES = {"dram": 32}
-#: Context of the walk: bytes of a line, less one.
+#: Context of the walk: number of bytes of a line minus one.
 CONTEXT = data.StructLayout({"rest": 20})
-#: A request: byte address of its first beat, beats less one, and a flag of the command's last request.
+#: A request: byte address of its first beat, number of beats minus one, and a flag set in the command's last request.
 REQUEST = data.StructLayout({"addr": 32, "len": 8, "end": 1})
 
 
 class BurstWalk(wiring.Component):
-    """Emits the bursts that cover the lines of a command, each line on its own.
+    """Emits the bursts that cover the lines of a command; no burst covers parts of two lines.
 
-    Bursts are split at multiples of `chunk_beats`, so none crosses 4 KiB and a line costs at most one short
-    burst more. Latency: 3 cycles to the first request. Throughput: one request per cycle, also when each line
-    is a single beat; with `pipelined` a cycle more for each line.
+    Bursts are split at multiples of `chunk_beats`, so none crosses a 4 KiB boundary, and a line costs at most one
+    additional short burst. Latency: 3 cycles to the first request. Throughput: one request per cycle, even if each line
+    is a single beat; with `pipelined`, each line takes one more cycle.
 
     Parameters
     ----------
@@ -31,15 +31,15 @@ class BurstWalk(wiring.Component):
     Members
     -------
     walk : In(stream)
-        Commands: walk_layout(ADDRESSES, CONTEXT).
+        Commands, with the layout walk_layout(ADDRESSES, CONTEXT).
     request : Out(stream of REQUEST)
-        Bursts; an offered one stays until it is taken, whatever `allow` and `stop` do.
+        Stream of bursts; an offered burst remains valid until it is accepted, regardless of `allow` and `stop`.
     allow : In
-        Another request may be offered.
+        High if another request may be offered.
     stop : In
-        Drop the commands in progress and accept none.
+        Discard the commands in progress and accept none.
     active : Out
-        A request is offered or will be.
+        High while a request is offered or will be offered.
     """
 
     def __init__(self, config: MlaConfig):
@@ -63,7 +63,7 @@ class BurstWalk(wiring.Component):
         m.submodules.lines = lines = line_walk(addresses=ADDRESSES, context=CONTEXT)
         wiring.connect(m, wiring.flipped(self.walk), lines.walk)
         line, request = lines.line, self.request
-        # The line in hand: number of its next beat, beats left less one.
+        # The current line: address of its next beat in units of beats, and number of remaining beats minus one.
         valid, end = Signal(), Signal()
         beat, left = Signal(32 - lane_bits), Signal(21 - lane_bits)
         room, size = Signal(chunk_bits), Signal(chunk_bits)

@@ -1,4 +1,4 @@
-"""The lines of a DMA command: a walk over y inside z of several addresses at once."""
+"""The lines of a DMA command: two nested loops, y inside z, that advance several addresses at once."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, ShapeLike, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -8,7 +8,7 @@ from hw.lib.pipeline import vacancy
 
 
 def walk_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLayout:
-    """Payload that starts a LineWalk: counts, and base and strides of each address."""
+    """Return the layout of the payload that starts a LineWalk: counts, and base and strides of each address."""
     members: dict = {"y_count": 16, "z_count": 16}
     for name, width in addresses.items():
         members |= {name: width, f"{name}_y": width, f"{name}_z": width}
@@ -16,22 +16,24 @@ def walk_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLay
 
 
 def line_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLayout:
-    """Payload of a line: its addresses, flags of the end of a plane and of the walk, and the walk's context."""
+    """Return the layout of a line: its addresses, flags for the last line of a plane and of the walk, and the walk's
+    context.
+    """
     return data.StructLayout({**addresses, "plane_end": 1, "end": 1, "context": context})
 
 
 class LineWalk(wiring.Component):
     """Emits the lines of z_count planes of y_count lines.
 
-    Latency: the first line is there one cycle after the walk was accepted. Throughput: one line per cycle;
+    Latency: the first line is valid one cycle after the walk has been accepted. Throughput: one line per cycle;
     the next walk is accepted in the cycle of the last line, so walks follow each other without a gap.
 
     Parameters
     ----------
     addresses : dict of str to int
-        Addresses that advance in the same step: name and width; they wrap at their width.
+        Width in bits of each address, by name; all addresses advance in the same step and wrap at their width.
     context : ShapeLike
-        Data of a walk that accompany each of its lines unchanged.
+        Layout of the data that each line copies from its walk.
 
     Members
     -------
@@ -40,7 +42,7 @@ class LineWalk(wiring.Component):
     line : Out(stream of line_layout)
         Lines of the walks, in order.
     clear : In
-        Drop the walk in progress and accept none.
+        Discard the walk in progress and accept none.
     """
 
     def __init__(self, *, addresses: dict[str, int], context: ShapeLike):
@@ -105,24 +107,26 @@ class LineWalk(wiring.Component):
         return m
 
     def _last(self, y_left: Signal, z_left: Signal) -> tuple[Value, Value]:
-        """Conditions that one line of the plane, one plane of the walk is left."""
+        """Return the conditions that one line of the plane remains and that one plane of the walk remains."""
         return y_left == 1, z_left == 1
 
     def _vacancy(self, active: Signal, ends: Value) -> Value:
-        """Condition that the next walk can be taken."""
+        """Return the condition that the next walk can be accepted."""
         return vacancy(active, ends, 0)
 
     def _find_last(
         self, m: Module, load: Signal, step: Signal, left: tuple[Signal, ...], last: tuple[Value, ...]
     ) -> None:
-        """Drive the values of `_last` that are registers."""
+        """Drive those conditions of `_last` that are registers."""
 
 
 class PipelinedLineWalk(LineWalk):
-    """`LineWalk` whose ends of planes and walks, and whose readiness for a walk, come from registers.
+    """`LineWalk` with the conditions for the end of a plane, the end of a walk and the acceptance of a walk in
+    registers.
 
-    Latency: as `LineWalk`. Throughput: one line per cycle; the next walk is accepted a cycle after the last line.
-    Parameters, members: as `LineWalk`.
+    Latency: that of `LineWalk`. Throughput: one line per cycle; the next walk is accepted a cycle after the last
+    line.
+    Parameters and members are those of `LineWalk`.
     """
 
     def _last(self, y_left: Signal, z_left: Signal) -> tuple[Value, Value]:

@@ -7,7 +7,7 @@ ID = 0x4D4C4131
 
 @dataclass(frozen=True)
 class Register:
-    """One 32-bit register.
+    """A 32-bit register of the AXI4-Lite slave.
 
     Parameters
     ----------
@@ -16,9 +16,10 @@ class Register:
     address : int
         Byte address of the register.
     access : str
-        `ro` read only, `rw` read and write, `wo` write starts an action and reads 0, `w1c` writing 1 clears a bit.
+        Access mode. `ro`: read only; `rw`: read and write; `wo`: a write starts an action and reads return 0; `w1c`:
+        writing 1 to a bit clears the bit.
     doc : str
-        One line for the reference page.
+        Description in one line for the reference page.
     """
 
     name: str
@@ -31,7 +32,7 @@ def _bank(base: int, rows: tuple[tuple[str, str, str], ...]) -> tuple[Register, 
     return tuple(Register(name, base + 4 * i, access, doc) for i, (name, access, doc) in enumerate(rows))
 
 
-#: Configuration read-back: register name -> MlaConfig field.
+#: MlaConfig fields that can be read back; the register of field `n` is CONFIG_N, and so on.
 CONFIG_FIELDS = (
     "n",
     "sp_bytes",
@@ -65,10 +66,10 @@ REGISTERS: tuple[Register, ...] = (
             (
                 "CONTROL",
                 "rw",
-                "bit 0: the sequencer may take macro-instructions; "
-                "bit 1: cycles are counted only while any is in flight",
+                "bit 0: the sequencer may start macro-instructions; "
+                "bit 1: cycles are counted only while a macro-instruction is in flight",
             ),
-            ("RESUME", "wo", "1: go on after a trap"),
+            ("RESUME", "wo", "1: continue after a trap"),
             (
                 "STATUS",
                 "ro",
@@ -85,8 +86,16 @@ REGISTERS: tuple[Register, ...] = (
             ("RING_LOG2", "rw", "log2 of the number of slots, 0..16"),
             ("RING_HEAD", "rw", "doorbell: number of macro-instructions enqueued since reset, modulo 2**32"),
             ("RING_TAIL", "ro", "number of macro-instructions completed since reset, modulo 2**32"),
-            ("STEP_LIMIT", "rw", "micro-instructions one macro-instruction may take; 0: no limit"),
-            ("WATCHDOG", "rw", "cycles without a completion after which work in flight is stopped; 0: off"),
+            (
+                "STEP_LIMIT",
+                "rw",
+                "maximum number of micro-instructions of one macro-instruction; 0: no limit",
+            ),
+            (
+                "WATCHDOG",
+                "rw",
+                "number of cycles without a completion after which work in flight is stopped; 0: off",
+            ),
             ("CYCLE_LO", "ro", "cycle counter; reading latches CYCLE_HI"),
             ("CYCLE_HI", "ro", "high half of the cycle counter"),
         ),
@@ -95,8 +104,8 @@ REGISTERS: tuple[Register, ...] = (
         0x0C0,
         (
             ("TRAP_CAUSE", "ro", "cause of the last trap (hw.isa.enums.Trap)"),
-            ("TRAP_PC", "ro", "word in the segment"),
-            ("TRAP_SEGMENT", "ro", "segment, 0xFF: none"),
+            ("TRAP_PC", "ro", "word address within the segment"),
+            ("TRAP_SEGMENT", "ro", "number of the segment; 0xFF: none"),
             ("TRAP_TAG", "ro", "tag"),
             ("TRAP_MACRO", "ro", "number of the macro-instruction since reset"),
             ("TRAP_ADDRESS", "ro", "offending address, field value or software trap number"),
@@ -106,9 +115,9 @@ REGISTERS: tuple[Register, ...] = (
     *_bank(
         0x100,
         (
-            ("SEG_SELECT", "rw", "segment the SEG registers act on"),
-            ("SEG_BASE", "rw", "first word in the instruction store, used by open"),
-            ("SEG_LENGTH", "rw", "words, used by open"),
+            ("SEG_SELECT", "rw", "segment that the SEG registers act on"),
+            ("SEG_BASE", "rw", "first word of the segment in the instruction store, used by open"),
+            ("SEG_LENGTH", "rw", "length of the segment in words, used by open"),
             ("SEG_CRC", "rw", "expected CRC-32, used by check"),
             ("SEG_COMMAND", "wo", "1 open, 2 check (lock, read back, compare), 3 free, 4 pin"),
             (
@@ -116,9 +125,9 @@ REGISTERS: tuple[Register, ...] = (
                 "ro",
                 "of the selected segment: state in bits 2..0, pinned in bit 3, in use in bit 4",
             ),
-            ("WIS_ADDRESS", "rw", "next word to write"),
-            ("WIS_DATA_LO", "rw", "low half of the word"),
-            ("WIS_DATA_HI", "wo", "high half: writes the word and advances WIS_ADDRESS"),
+            ("WIS_ADDRESS", "rw", "address of the next word to write"),
+            ("WIS_DATA_LO", "rw", "low half of the word to write"),
+            ("WIS_DATA_HI", "wo", "high half of the word; a write stores the word and advances WIS_ADDRESS"),
             (
                 "LOADER_SOURCE",
                 "rw",
@@ -132,7 +141,7 @@ REGISTERS: tuple[Register, ...] = (
             (
                 "LOADER_ERROR",
                 "ro",
-                "last error: 0 none, 1 in use, 2 bad range, 3 not open, 4 CRC, 5 bus, 6 overlaps a segment",
+                "last error: 0 none, 1 in use, 2 bad range, 3 not open, 4 CRC mismatch, 5 bus error, 6 overlap",
             ),
         ),
     ),
@@ -141,8 +150,8 @@ REGISTERS: tuple[Register, ...] = (
         (
             ("DISPATCH_INDEX", "rw", "opcode * candidates + candidate"),
             ("DISPATCH_WORD", "rw", "hw.isa.macro_instruction.CANDIDATE"),
-            ("DISPATCH_VALUE", "wo", "the guard's value: writes the entry into the shadow table"),
-            ("DISPATCH_COMMIT", "wo", "1: the shadow becomes the table between two dispatches"),
+            ("DISPATCH_VALUE", "wo", "value of the guard; a write stores the entry in the shadow table"),
+            ("DISPATCH_COMMIT", "wo", "1: make the shadow table live, between two dispatches"),
         ),
     ),
     *_bank(
@@ -151,7 +160,7 @@ REGISTERS: tuple[Register, ...] = (
             ("COUNTER_SELECT", "rw", "counter number in bits 15..0, tag in bits 31..16"),
             ("COUNTER_LO", "ro", "selected counter; reading latches COUNTER_HI"),
             ("COUNTER_HI", "ro", "high half"),
-            ("MAXIMUM_SELECT", "rw", "number of a maximum"),
+            ("MAXIMUM_SELECT", "rw", "number of the selected maximum"),
             ("MAXIMUM", "ro", "selected maximum"),
         ),
     ),
@@ -163,7 +172,7 @@ REGISTERS: tuple[Register, ...] = (
             (
                 (f"WINDOW{w}_BASE", "rw", "first DRAM byte of the window"),
                 (f"WINDOW{w}_LAST", "rw", "last DRAM byte of the window"),
-                (f"WINDOW{w}_PERM", "rw", "bit 0 read, bit 1 write"),
+                (f"WINDOW{w}_PERM", "rw", "permissions: bit 0 read, bit 1 write"),
             ),
         )
     ),

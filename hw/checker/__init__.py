@@ -1,1 +1,1 @@
-"""Checks of a command's fields and of the memory it touches, before it is issued."""
+"""Checks of a command's fields and of its memory accesses, before the command is issued."""

@@ -1,24 +1,24 @@
-"""Multipliers, shared by bounds checks and the scalar MUL, and the divider of the checkers."""
+"""The multipliers, which the bounds checks and the scalar MUL share, and the divider of the checkers."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-#: Multiplications that start in the same cycle.
+#: Number of multiplications that start in the same cycle.
 LANES = 4
 X_BITS = 17
 Y_BITS = 21
 
 
 class Multipliers(wiring.Component):
-    """Registered operands, registered products.
+    """Multipliers with registered operands and registered products.
 
-    Latency: 2 cycles from operand to product. Throughput: four products a cycle.
+    Latency: 2 cycles from operand to product. Throughput: four products per cycle.
 
     Members
     -------
     en : In
-        Sample new operands; otherwise the products of the previous ones stay valid.
+        Sample new operands; while low, the products of the previous operands remain valid.
     x{i}, y{i} : In
         Operands of lane i, signed.
     p{i} : Out
@@ -56,19 +56,19 @@ _PER_CYCLE = 2
 
 
 class Divider(wiring.Component):
-    """Unsigned quotient, two bits a cycle.
+    """Unsigned divider that finds two bits of the quotient in each cycle.
 
-    Latency: `done` is set 11 cycles after `start`. Throughput: one division at a time. A division by zero
-    ends with an undefined quotient.
+    Latency: `done` is set 11 cycles after `start`. Throughput: one division at a time. The quotient of a division by
+    zero is undefined.
 
     Members
     -------
     start : In
-        Sample the operands.
+        Start a division and sample the operands.
     dividend, divisor : In
-        20 and 16 bits.
+        Operands of the division, 20 and 16 bits wide.
     done : Out
-        The quotient is there; stays until the next start.
+        High if the quotient is valid; remains high until the next `start`.
     quotient : Out
         Result of the division.
     """
@@ -82,7 +82,7 @@ class Divider(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         divisor, rest = Signal(_DIVISOR), Signal(_DIVISOR)
-        work = Signal(ROW_BITS)  # dividend bits still to come, above the quotient bits found
+        work = Signal(ROW_BITS)  # dividend bits not yet processed, above the quotient bits found
         left = Signal(range(ROW_BITS // _PER_CYCLE + 1))
         next_rest, bits = rest, []
         for i in range(_PER_CYCLE):

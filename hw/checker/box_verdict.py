@@ -1,4 +1,4 @@
-"""Last stage of both checkers: compares boxes with their spaces."""
+"""Last stage of both checkers, which compares bounding boxes with their address spaces."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
@@ -7,14 +7,15 @@ from amaranth.lib.wiring import In, Member, Out
 from hw.checker.values import AddressSpace, address_bits
 from hw.config import MlaConfig
 
-#: Bits of an end of a box.
+#: Width of an end of a box in bits.
 SUM_BITS = 52
 
 
 class BoxVerdict(wiring.Component):
-    """Holds the box outside its space that comes first in the order of checks; each checker has its own variant.
+    """Stores the first box, in the order of checks, that is outside its address space; each checker has a variant of
+    this class.
 
-    Latency: 1 cycle. Throughput: one box a cycle, unless the variant states another.
+    Latency: 1 cycle. Throughput: one box per cycle, unless the variant states another.
 
     Parameters
     ----------
@@ -26,15 +27,15 @@ class BoxVerdict(wiring.Component):
     Members
     -------
     start : In
-        Discard the results of the last command.
+        Discard the results of the previous command.
     valid : In
-        The box at the inputs is valid.
+        High if the box at the inputs is valid.
     kind, order : In
-        Its space and its index among the streams of the space.
+        Address space of the box, and index of its stream among the streams of this space.
     low, high : In
         Ends of the bounding box.
     fail, fail_kind, fail_address : Out
-        The first box outside its space and its offending address.
+        High if a box is outside its space; space and offending address of the first such box.
     """
 
     def __init__(self, config: MlaConfig, access: dict[str, Member]):
@@ -85,5 +86,7 @@ class BoxVerdict(wiring.Component):
         return m
 
     def _judge(self, m: Module, reaches: Value) -> tuple[Value, Value]:
-        """`reaches` (the box reaches beyond its on-chip space) and a flag that a window permits a DRAM access."""
+        """Return the conditions that the box exceeds its on-chip space (`reaches`) and that a window permits the DRAM
+        access.
+        """
         raise NotImplementedError

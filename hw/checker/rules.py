@@ -1,4 +1,4 @@
-"""BAD_COMMAND: illegal values of a command's fields that do not depend on the sizes of its walks."""
+"""Rules of BAD_COMMAND: illegal values of a command's fields that do not depend on the sizes of its walks."""
 
 from amaranth.hdl import Cat, Value
 from amaranth.lib import data
@@ -13,7 +13,7 @@ def _zero(fields: data.View, *names: str) -> list[Value]:
 
 
 def load_rules(fields: data.View, config: MlaConfig) -> list[Value]:
-    """Conditions that each make a LOAD illegal."""
+    """Return conditions, any of which makes a LOAD command illegal."""
     word, n = fields.word, config.n
     elsewhere = word.space != Space.SP
     low = (n - 1).bit_length()
@@ -30,15 +30,16 @@ def load_rules(fields: data.View, config: MlaConfig) -> list[Value]:
 
 
 def store_rules(fields: data.View, config: MlaConfig) -> list[Value]:
-    """Conditions that each make a STORE illegal."""
+    """Return conditions, any of which makes a STORE command illegal."""
     return _zero(fields, "len", "y_count", "z_count")
 
 
 def matrix_rules(fields: data.View, config: MlaConfig) -> list[Value]:
-    """Conditions that each make a MATRIX command illegal."""
+    """Return conditions, any of which makes a MATRIX command illegal."""
     word, n = fields.word, config.n
     zero_points = [
-        # Nine bits: an unsigned operand's must not be negative, a signed operand's must fit eight.
+        # Zero points have nine bits; the zero point of an unsigned operand must not be negative, that of a signed
+        # operand must fit eight bits.
         (unsigned & value[8]) | (~unsigned & (value[8] ^ value[7]))
         for value, unsigned in (
             (fields.a_zp.as_unsigned(), word.a_unsigned),
@@ -66,7 +67,7 @@ def matrix_rules(fields: data.View, config: MlaConfig) -> list[Value]:
 
 
 def fuse_word_rules(src: data.View, stage: data.View, config: MlaConfig) -> list[Value]:
-    """Conditions on the packed words that each make a FUSE command illegal."""
+    """Return conditions on the packed words, any of which makes a FUSE command illegal."""
     n = config.n
     none = src.b_src == BSource.NONE
     pair = (stage.post == Post.RECIP) | (stage.post == Post.RSQRT)
@@ -88,7 +89,7 @@ def fuse_word_rules(src: data.View, stage: data.View, config: MlaConfig) -> list
 
 
 def fuse_rules(fields: data.View, config: MlaConfig) -> list[Value]:
-    """Conditions that each make a FUSE command illegal."""
+    """Return conditions, any of which makes a FUSE command illegal."""
     return [
         *_zero(fields, "wx_count", "wy_count", "x_count", "y_count", "n_count"),
         fields.lanes > config.n,

@@ -15,7 +15,7 @@ def _named(m: Module, unit: Unit, name: str, width: int, value: Value) -> Signal
 
 
 def times_groups(value: Value, groups: Value) -> Value:
-    """`value` times the two bits of `groups`, as an addition: it must not take a multiplier."""
+    """Return `value` times the two-bit number `groups`, computed by an addition to save a multiplier."""
     return Mux(groups[0], value, 0) + Mux(groups[1], value << 1, 0)
 
 
@@ -28,7 +28,7 @@ def _larger(a: Value, b: Value) -> Value:
 
 
 def _bytes(count: Value | int, dtype: Value) -> Value:
-    """Bytes of `count` elements."""
+    """Return the number of bytes of `count` elements."""
     one = Value.cast(count)
     return Mux(dtype == Dtype.I32, one << 2, Mux(dtype == Dtype.I16, one << 1, one))
 
@@ -39,7 +39,7 @@ def _halves(fields: data.View, name: str) -> dict[str, Value]:
 
 
 def load_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """LOAD: destination lines, DRAM strides in halves."""
+    """Return the derived values of LOAD: destination lines, and DRAM strides in halves."""
     word = fields.word
     length = fields.len
     return {
@@ -58,12 +58,12 @@ def load_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Va
 
 
 def store_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """STORE: DRAM strides in halves."""
+    """Return the derived values of STORE: DRAM strides in halves."""
     return {**_halves(fields, "dram_y"), **_halves(fields, "dram_z")}
 
 
 def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """MATRIX: rows of the largest weight tile, columns of the depthwise stream."""
+    """Return the derived values of MATRIX: rows of the largest weight tile, and columns of the depthwise stream."""
     word, n = fields.word, config.n
     rows = _named(m, Unit.MATRIX, "rows", 6, _or_default(fields.k_rows, n))
     rows_tail = _named(m, Unit.MATRIX, "rows_tail", 6, _or_default(fields.k_tail, rows))
@@ -95,7 +95,9 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
 
 
 def fuse_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """FUSE: bytes, rows or slots touched at each address, and which streams are read."""
+    """Return the derived values of FUSE: number of bytes, rows or slots accessed at each address, and flags for the
+    streams that are read.
+    """
     src, stage, n = fields.src, fields.stage, config.n
     lanes = _named(m, Unit.FUSE, "lanes_used", 6, _or_default(fields.lanes, n))
     tail = _named(m, Unit.FUSE, "lanes_tail_used", 6, _or_default(fields.lanes_tail, n))
@@ -127,7 +129,7 @@ VALUES = {
 
 
 class AddressSpace:
-    """Address spaces of streams, in the order of their traps; bits 3..2 select the trap."""
+    """Address spaces of streams; the values are in the order of the traps, and bits 3..2 of a value select the trap."""
 
     SP = 0
     ACC = 4
@@ -141,7 +143,7 @@ class AddressSpace:
 
 
 def spaces(fields: dict[Unit, data.View]) -> dict[str, Value | int]:
-    """Memory space (see `Kind`) of each stream."""
+    """Return the address space of each stream."""
     fuse, load = fields[Unit.FUSE], fields[Unit.LOAD]
     return {
         "load_dram": AddressSpace.DRAM_READ,
@@ -164,7 +166,7 @@ def spaces(fields: dict[Unit, data.View]) -> dict[str, Value | int]:
 
 
 def address_bits(config: MlaConfig) -> dict[int, int]:
-    """log2 of the size of each on-chip space."""
+    """Return log2 of the size of each on-chip address space."""
     sizes = {
         AddressSpace.SP: config.sp_bytes,
         AddressSpace.ACC: config.acc_rows,
@@ -175,9 +177,9 @@ def address_bits(config: MlaConfig) -> dict[int, int]:
     return {kind: (size - 1).bit_length() for kind, size in sizes.items()}
 
 
-#: Walk increments, modulo 2**20: the first address, then those of the four coordinate dimensions.
+#: Walk increments, modulo 2**20: the first address, followed by the increments of the four coordinate dimensions.
 INCREMENTS_LAYOUT = data.StructLayout(dict.fromkeys(("start", "du1", "du2", "dv1", "dv2"), 20))
-#: Increment that each derived field of a command takes.
+#: Name of the increment that each derived field of a command contains.
 INCREMENT_OF = {
     "a_start": "start",
     "a_dy": "du1",

@@ -1,1 +1,1 @@
-"""The host's side of the machine: registers, command ring, dispatch, segments, completion, traps."""
+"""The host interface of the machine: registers, command ring, dispatch, segments, completion, traps."""

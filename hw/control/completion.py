@@ -1,4 +1,4 @@
-"""In-order completion of macro-instructions: retirement of their commands, and their records in DRAM."""
+"""In-order completion of macro-instructions: retirement of their commands, and their completion records in DRAM."""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -15,20 +15,20 @@ _INDEX_BITS = (IN_FLIGHT - 1).bit_length()
 
 _RECORD_BYTES = 4 * RECORD_WORDS
 
-#: A record and the address of its slot.
+#: A completion record, and the address of the slot that it is written to.
 WRITE_LAYOUT = data.StructLayout({"slot": 32, "record": RECORD_LAYOUT, "begin": 32, "end": 32, "steps": 32})
 
 
 class RecordWriter(wiring.Component):
-    """One AXI burst for each completion record.
+    """Writes each completion record with one AXI burst.
 
-    Latency: `aw` and the first beat 1 cycle after `record`. Throughput: a record every 16 / n + 1 cycles,
-    every 2 when it fits a beat.
+    Latency: `aw` and the first beat are valid 1 cycle after `record`. Throughput: one record every 16 / n + 1 cycles,
+    or every 2 cycles if a record fits one beat.
 
     Parameters
     ----------
     config : MlaConfig
-        `n` is the width of the bus in bytes.
+        Machine configuration; uses `n`, the width of the bus in bytes.
 
     Members
     -------
@@ -52,7 +52,7 @@ class RecordWriter(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         record = self.record.p
-        first_byte = RECORD_WORD * 4 // self.n * self.n  # a burst starts with a whole beat
+        first_byte = RECORD_WORD * 4 // self.n * self.n  # a burst starts at the first byte of a beat
         skip = RECORD_WORD * 4 - first_byte
         width = 8 * self.n * self.beats
         words, left, address = Signal(width), Signal(range(self.beats + 1)), Signal(32)
@@ -85,32 +85,35 @@ class RecordWriter(wiring.Component):
         return m
 
 
-#: A unit has far fewer than half of 2**_COUNT_BITS commands issued and not retired.
+#: Width of a count of commands. The number of commands of a unit that are issued and not retired is far below half of
+#: 2**_COUNT_BITS.
 _COUNT_BITS = 8
 
 
 class RetireTracker(wiring.Component):
-    """Counts one unit's commands and follows its retirements through the macro-instructions in flight.
+    """Counts the commands of one unit to detect when the unit has retired all commands of each macro-instruction in
+    flight.
 
-    At a program's halt the number of commands issued so far is noted; when that many have retired, the unit
-    has passed the macro-instruction. Commands of one unit retire in order, so it passes them in order.
+    When a program halts, the number of commands issued so far is recorded. Once this number of commands has retired,
+    the unit has *passed* the macro-instruction. Commands of one unit retire in order, so a unit passes
+    macro-instructions in order.
 
-    Latency: `passed` comes 1 cycle after the last retirement, at the earliest 1 cycle after the halt.
+    Latency: `passed` is set 1 cycle after the last retirement, but no earlier than 1 cycle after the halt.
     Throughput: one event of each type per cycle, one macro-instruction passed per cycle.
 
     Members
     -------
     issued, retired : In
-        A command was issued; one was retired.
+        High if a command is issued in this cycle; high if a command retires in this cycle.
     halt : In
-        The oldest macro-instruction without a noted end has issued its last command (at the latest in this
-        cycle).
+        High if the program of the oldest macro-instruction that has not halted halts; its last command is issued in
+        this cycle at the latest.
     flush : In
-        Commands issued and not retired are gone.
+        Discard all commands that are issued and not retired.
     spared : Out
-        With `halt`: the macro-instruction has no commands of this unit.
+        Valid with `halt`: high if the macro-instruction has no commands of this unit.
     passed, index : Out
-        All commands of the macro-instruction `index`, which has some, have retired. One cycle.
+        One-cycle pulse when all commands of macro-instruction `index`, which has at least one, have retired.
     """
 
     issued: In(1)
@@ -134,7 +137,7 @@ class RetireTracker(wiring.Component):
             ends.w_en.eq(self.halt),
             ends.w_data[:_COUNT_BITS].eq(issues_next),
             ends.w_data[_COUNT_BITS].eq(~self.spared),
-            # The counts alone do not suffice, because they wrap around to the same values.
+            # The counts alone are not sufficient, because they wrap around.
             self.spared.eq(~(some | self.issued)),
             ends.r0_addr.eq(passes),
             ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
@@ -155,53 +158,54 @@ class RetireTracker(wiring.Component):
         return m
 
 
-#: State of a macro-instruction from its start on.
+#: State of a macro-instruction from its start to its completion record.
 _ENTRY_LAYOUT = data.StructLayout({"program": 8, "candidate": 4, "tag": 6, "begin": 32})
 
 
 class Completion(wiring.Component):
-    """Macro-instructions in flight, from dispatch until the bus has answered their completion records.
+    """Tracks macro-instructions in flight, from dispatch until the bus has answered their completion records.
 
     A macro-instruction is complete when its program has halted and every command that it issued has retired.
     Records are written in order without waiting for the answers of earlier ones.
 
-    Latency: `aw` comes 4 cycles after the last retirement of the oldest macro-instruction, 3 after the halt
-    if all retired before. Throughput: a record every 2 cycles (n >= 16).
+    Latency: `aw` is valid 4 cycles after the last command of the oldest macro-instruction retires, or 3 cycles after
+    its halt if all its commands have retired before. Throughput: one record every 2 cycles (n >= 16).
 
     Parameters
     ----------
     config : MlaConfig
-        `n` is the width of the bus in bytes.
+        Machine configuration; uses `n`, the width of the bus in bytes.
 
     Members
     -------
     push : In
-        A macro-instruction starts. Not while `full`.
+        Macro-instruction that starts; `push.valid` must not be set while `full` is high.
     halt, steps : In
-        The macro-instruction pushed last ends, after this number of micro-instructions.
+        High if the program of the macro-instruction pushed last ends; number of micro-instructions that it executed.
     issued, retired : In
-        Commands, a bit for each unit.
+        One bit for each unit: high if a command is issued (retires) in this cycle.
     flush, cause : In
-        `flush` ends the running macro-instruction; macro-instructions that are not complete take `cause` into their
-        records.
+        `flush` ends the running macro-instruction; `cause` is written to the records of macro-instructions that are
+        not complete.
     cycle : In
-        Low half of the cycle counter.
+        Low 32 bits of the cycle counter.
     base, mask : In
         Address of the command ring, and mask of its slot numbers.
     aw, w, b : Out, Out, In
         Write master of the bus: addresses, data, responses.
     full, empty : Out
-        No room for a further macro-instruction; none in flight.
+        High if no further macro-instruction may be pushed; high if no macro-instruction is in flight.
     waiting : Out
-        The oldest macro-instruction is not complete, and the records of those before it have been answered.
+        High if the oldest macro-instruction is not complete, and the records of those before it have been answered.
     oldest : Out
         The oldest macro-instruction whose record has not been sent.
     tail : Out
-        Macro-instructions whose records have been answered, since reset.
+        Number of macro-instructions since reset whose records the bus has answered.
     progress, irq : Out
-        One was answered; one with its irq flag set.
+        One-cycle pulses when the bus answers a record, and when it answers the record of a macro-instruction whose irq
+        flag is set.
     error : Out
-        The bus refused a record.
+        High if the bus answers a record with an error.
     """
 
     def __init__(self, config: MlaConfig):
@@ -238,7 +242,7 @@ class Completion(wiring.Component):
         flying = Signal(range(IN_FLIGHT + 1))
         finish, sent, answered = Signal(), Signal(), Signal()
         complete, trapped = Signal(IN_FLIGHT), Signal(IN_FLIGHT)
-        # A flush ends the program that was running, too.
+        # A flush also ends the running program.
         m.d.comb += [
             finish.eq(self.halt | self.flush & (pushes != halts)),
             answered.eq(self.b.valid),
@@ -271,7 +275,7 @@ class Completion(wiring.Component):
     def _track(
         self, m: Module, pushes: Signal, halts: Signal, finish: Signal, complete: Signal
     ) -> list[Signal]:
-        """Sets `complete`; returns the cycles in which the macro-instructions became complete."""
+        """Drive `complete`; returns, for each macro-instruction in flight, the cycle in which it became complete."""
         ends = [Signal(32, name=f"end{i}") for i in range(IN_FLIGHT)]
         passed = [Signal(IN_FLIGHT, name=f"passed_{unit.name.lower()}") for unit in Unit]
         stamps = [Signal(IN_FLIGHT, name=f"stamps_{unit.name.lower()}") for unit in Unit]

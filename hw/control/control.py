@@ -28,7 +28,7 @@ from hw.layouts import (
 from hw.lib.pipeline import optional_register
 from hw.memory.instruction_store import WIS_ADDR_BITS
 
-#: Events of the control side, one cycle each; names as in hw.isa.counters.
+#: Events of the control side, one-cycle pulses with the names of `hw.isa.counters`.
 EVENT_LAYOUT = data.StructLayout(
     dict.fromkeys(("dispatch_first", "dispatch_other", "wis_words", "wis_loads", "traps"), 1)
 )
@@ -36,7 +36,7 @@ _UNITS = len(Unit)
 
 
 def control_ports(config: MlaConfig) -> dict[str, wiring.Member]:
-    """Ports of Control by name; its docstring describes them."""
+    """Return the ports of `Control` by name; its docstring describes them."""
     beats = stream.Signature(read_beat(config))
     return lite_pins() | {
         "irq": Out(1),
@@ -95,8 +95,9 @@ def control_ports(config: MlaConfig) -> dict[str, wiring.Member]:
 class Control(wiring.Component):
     """Host registers, command ring, dispatch, instruction store, completion records and trap control.
 
-    Latency: 3 cycles from the doorbell to the bus, 6 to 8 from the last needed beat to the program's start, 4
-    from the last retirement to the record. Throughput: see the submodules.
+    Latency: 3 cycles from the doorbell to the bus request, 6 to 8 cycles from the last required beat to the start of
+    the program, 4 cycles from the retirement of the last command to the completion record. Throughput: see the
+    submodules.
 
     Parameters
     ----------
@@ -112,39 +113,41 @@ class Control(wiring.Component):
     cycle : Out
         Value of the cycle counter.
     start, fetch_addr, fetch_en, fetch_data, operand_addr, operand_data, seg_index, seg_info : In, Out
-        The core's ports of these names.
+        Ports of the core with the same names.
     in_use, halted, steps, trap : In
-        The core's ports of these names. `steps` is also sampled when a trap clears the machine.
+        Ports of the core with the same names. `steps` is also sampled when a trap clears the machine.
     core_blocked, blocked_pc, core_pc, core_segment, core_tag : In
-        The core's blocked, blocked_pc, pc, segment and tag.
+        Ports `blocked`, `blocked_pc`, `pc`, `segment` and `tag` of the core.
     stop, flush : Out
-        Freeze the core; clear core (its `clear`), queues and semaphores. `flush` lasts one cycle.
+        `stop` freezes the core; `flush`, a one-cycle pulse, clears the core (through its `clear`), the queues and the
+        semaphores.
     abort : Out
-        Units finish their bus transfers and drop their commands; lasts until `flush`, inclusive.
+        Makes units complete their bus transfers and discard their commands; high up to and including the cycle of
+        `flush`.
     step_limit, windows : Out, limit : In
-        Registers for the core, and the limit of a window that it requests.
+        Register values for the core, and the index of the window limit that the core requests.
     statistics : In
         Statistics that guards compare.
     issued, retired, idle, stuck : In
-        A bit for each unit: command entered its queue, command retired, nothing queued or started, nothing
-        started and queue empty or head unable to start.
+        One bit for each unit, high if: a command enters its queue (`issued`); a command retires (`retired`); no command
+        is queued or started (`idle`); no command is started, and the queue is empty or its head cannot start (`stuck`).
     busy : In
-        A bit for each unit: not yet drained after `abort`; for a unit that cannot abort, the inverse of
-        `stuck`.
+        One bit for each unit: high if the unit has not yet drained after `abort`; for a unit that cannot abort, the
+        inverse of `stuck`.
     load_error, store_error : In
         Bus errors of LOAD and STORE.
     fetch_ar, fetch_r, loader_ar, loader_r, record_aw, record_w, record_b : Out, In
         Bus masters of ring, loader and completion records.
     counter_select, counter_read, counter_done, counter_value, maximum_select, maximum_value : Out, In
-        Counter window, see Csr.
+        Ports of the counter window, see `Csr`.
     events : Out
         Counter events of this component (EVENT_LAYOUT).
     status : Out
         Value of register STATUS.
     trap_tag : Out
-        Tag of the trap that events.traps counts.
+        Tag of the trap that `events.traps` counts.
     gated : Out
-        Cycles are counted only while a macro-instruction is in flight.
+        High if cycles are counted only while a macro-instruction is in flight.
     """
 
     def __init__(self, config: MlaConfig):
@@ -168,7 +171,7 @@ class Control(wiring.Component):
         self._completion(m, csr, ring, dispatch, completion, traps)
         self._traps(m, csr, store, ring, dispatch, completion, traps)
         m.d.sync += self.cycle.eq(self.cycle + 1)
-        settled = traps.enable | traps.trapped  # else there is going to be a trap, though all is complete
+        settled = traps.enable | traps.trapped  # otherwise a trap is pending
         m.d.comb += [
             self.status.eq(
                 Cat(

@@ -1,6 +1,6 @@
-"""The control and status registers behind the AXI4-Lite slave, from the table in `hw.bus.register_map`.
+"""Control and status registers that the AXI4-Lite slave accesses, from the table in `hw.bus.register_map`.
 
-With `serial_commands`, registers that only hold values of the host are words of a small memory (`CsrWords`).
+With `serial_commands`, registers that only store values written by the host are words of a small memory (`CsrWords`).
 """
 
 from collections.abc import Callable
@@ -18,34 +18,34 @@ from hw.lib.pipeline import pipeline_register
 from hw.lib.ram import Ram
 
 _BITS = (max(ADDRESS.values()) >> 2).bit_length()
-_WINDOWS = WINDOW_BASE // WINDOW_STRIDE  # of four words each: first byte, last byte, permissions
+_WINDOWS = WINDOW_BASE // WINDOW_STRIDE  # windows of four words each: first byte, last byte, permissions
 
 
 class CsrWords(wiring.Component):
-    """Reads back registers without a wire from each of them, and the limits of the DRAM windows.
+    """Memory that returns register values without a wire from each register, and the limits of the DRAM windows.
 
-    Latency: 1 cycle. Throughput: a write and two reads a cycle. Data are undefined if a word is read while it is
-    written; the host does not do so.
+    Latency: 1 cycle. Throughput: one write and two reads per cycle. Data are undefined if a word is read in the cycle
+    in which it is written; the host never does this.
 
     Parameters
     ----------
     masks : dict of str and int
-        Registers, and the bits of each that can be 1.
+        Mask of the bits that can be 1, by register name.
 
     Attributes
     ----------
     masks : dict of str and int
-        Value of the parameter.
+        Value of the parameter `masks`.
 
     Members
     -------
     address, data, writes : In
-        Write: bit i of `writes` for register i.
+        Write port; bit i of `writes` enables a write of register i.
     read : In, value : Out
-        Byte address, whose upper bits are ignored, and the value of that register a cycle later: 0 before the first
-        write, and at other addresses. `read` stays unchanged for that cycle.
+        Byte address, whose upper bits are ignored; value of the register one cycle later, which is 0 before the first
+        write and at other addresses. `read` must be held until then.
     limit : In, word : Out
-        Number of a limit (see LIMIT_BITS), and the value that the host wrote to it.
+        Index of a window's limit (see LIMIT_BITS); value that the host has written to this limit.
     """
 
     def __init__(self, masks: dict[str, int]):
@@ -86,7 +86,9 @@ class CsrWords(wiring.Component):
 def add_words(
     m: Module, csr: wiring.Component, masks: dict[str, int], writes: Callable[[str], Value]
 ) -> CsrWords:
-    """Memory for some registers and for those of all windows; `writes` returns the write enable of one."""
+    """Add a memory for the registers in `masks` and for those of all windows; `writes` returns a register's write
+    enable.
+    """
     for index in range(csr.config.windows):
         masks |= dict.fromkeys((f"WINDOW{index}_BASE", f"WINDOW{index}_LAST"), 0xFFFFFFFF)
         masks |= {f"WINDOW{index}_PERM": 3}
@@ -103,12 +105,12 @@ def add_words(
 
 
 ISA_VERSION = 1
-#: Bits of a register's number, and the addresses' bits above it.
+#: Address bits that are the index of a register, and the address bits above them.
 _NUMBER, _ABOVE = slice(2, 9), slice(9, None)
 
 
 def read_only(csr: wiring.Component) -> dict[str, Value]:
-    """Values of the read-only registers."""
+    """Return the values of the read-only registers, by name."""
     config = csr.config
     values: dict[str, Value] = {"ID": Const(ID, 32), "ISA_VERSION": Const(ISA_VERSION, 32)}
     values |= {f"CONFIG_{name.upper()}": Const(getattr(config, name), 32) for name in CONFIG_FIELDS}
@@ -127,7 +129,7 @@ def read_only(csr: wiring.Component) -> dict[str, Value]:
 
 
 def select_register(m: Module, address: Value, values: dict[str, Value], data: Signal, bad: Signal) -> None:
-    """Load the value at an address, and a flag that no register has this address."""
+    """Load `data` with the register at an address, and set `bad` if no register has this address."""
     m.d.sync += [data.eq(0), bad.eq(1)]
     with m.Switch(address[2:]):
         for entry in REGISTERS:
@@ -144,8 +146,8 @@ def select_register_late(
     data: Signal,
     bad: Signal,
 ) -> None:
-    """Like `select_register`, with the values that the host wrote in a memory; the address is valid a cycle earlier,
-    in which it is compared with the address of each register.
+    """Like `select_register`, but the values written by the host are in a memory. The address must be valid one cycle
+    earlier; in that cycle it is compared with the address of each register.
     """
     fixed, known = Signal(32), Signal()
     with m.Switch(address[_NUMBER]):
@@ -166,55 +168,57 @@ def select_register_late(
         m.d.sync += [data.eq(found), bad.eq(0)]
 
 
-#: Registers that only hold the values that the host wrote.
+#: Registers that only store values written by the host.
 _PLAIN = tuple(
     register.name
     for register in REGISTERS
     if register.access == "rw" and register.name != "WIS_ADDRESS" and not register.name.startswith("WINDOW")
 )
-#: Low bits of theirs that read 0.
+#: Number of low bits that read 0, by register.
 _ZEROS = {"RING_BASE": 8, "LOADER_SOURCE": 6}
 _WIDTHS = {"CONTROL": 2, "IRQ_ENABLE": 4, "RING_LOG2": 5}
-#: Cycles from MAXIMUM_SELECT to its value.
+#: Cycles from a write of MAXIMUM_SELECT until the selected value is valid.
 _SETTLE = 3
 
 
 class Csr(wiring.Component):
-    """Registers. A write that starts an operation is answered when the operation is decided, so whatever the
-    host reads next shows its effect. Reads change nothing but the latches of the high halves.
+    """Host registers. A write that starts an operation is answered when the operation has been accepted or refused, so
+    that the host's next read observes its effect. Reads have no side effects, except that a read of the low half of a
+    64-bit value latches the high half.
 
-    Latency: 1 cycle for plain writes, 2 for reads; a counter takes as long as its block. Throughput: one read and one
-    write at a time.
+    Latency: 1 cycle for plain writes, 2 for reads; a read of a counter takes until the counter block answers.
+    Throughput: one read and one write at a time.
 
     Parameters
     ----------
     config : MlaConfig
-        Read-back values, number of windows.
+        Machine configuration, which can be read back; uses the number of windows.
 
     Members
     -------
     write, write_bad, read, read_data, read_bad : In, Out
-        To the AXI4-Lite slave.
+        Ports to the AXI4-Lite slave `AxiLite`.
     cycle : In
         Value of the cycle counter.
     status, tail, trap, trap_count, segment_status, loader_error, maximum_value : In
-        Values of the read-only registers.
+        Values that the read-only registers return.
     irq_set : In
-        Bits of IRQ_STATUS to set.
+        Mask of bits of IRQ_STATUS to set.
     counter_select, counter_read : Out, counter_done, counter_value : In
-        Counter read: `counter_read` is held until `counter_done`, in whose cycle the value is there.
+        Read of a counter: `counter_read` is held until `counter_done`; `counter_value` is valid in the cycle of
+        `counter_done`.
     segment_op, table_op : Out
         Operations on the segment table and the dispatch table.
     resume : Out
-        One cycle for each write of 1 to RESUME.
+        One-cycle pulse for each write of 1 to RESUME.
     control, gated, ring_base, ring_log2, ring_head, step_limit, watchdog : Out
-        Values of the registers.
+        Values of the registers with these names.
     segment_select, maximum_select, windows : Out
-        Values of the registers.
+        Values of the registers with these names.
     limit : In
-        With `serial_commands`: number of the limit of a window that is returned in two cycles.
+        With `serial_commands`: index of the window limit that is returned two cycles later.
     irq : Out
-        Interrupt pin, level.
+        Interrupt pin, active high, level.
     """
 
     def __init__(self, config: MlaConfig):
@@ -290,18 +294,18 @@ class Csr(wiring.Component):
         return m
 
     def _delay_writes(self, m: Module) -> None:
-        """Withhold `write.ready` until the register of the write is decoded."""
+        """Keep `write.ready` low until the register of the write is decoded."""
 
     def _hit(self, name: str) -> Value:
-        """Condition that the address of a write is that of a register."""
+        """Return the condition that a write has the address of the named register."""
         return self.write.p.addr[2:] == ADDRESS[name] >> 2
 
     def _writes(self, name: str) -> Value:
-        """Condition that a register is written."""
+        """Return the condition that the named register is written."""
         return self.write.valid & self._hit(name)
 
     def _window_registers(self, index: int) -> dict[str, Value]:
-        """Registers of a DRAM window that are in `windows`, by the end of their name."""
+        """Return the registers of a DRAM window that are part of `windows`, by the suffix of their names."""
         window = self.windows[index]
         return {name: window[name.lower()] for name in ("BASE", "LAST", "PERM")}
 
@@ -313,7 +317,7 @@ class Csr(wiring.Component):
                 m.d.sync += register.eq(self.write.p.data)
 
     def _start_operations(self, m: Module, values: dict[str, Value]) -> None:
-        """Writes that start an operation and wait until another component accepts it."""
+        """Connect the writes that start an operation; a write waits until another component accepts its operation."""
         data, word_address = self.write.p.data, Signal(32, name="wis_address")
         values["WIS_ADDRESS"] = word_address
         op, table = self.segment_op, self.table_op
@@ -362,7 +366,7 @@ class Csr(wiring.Component):
         ]
 
     def _read(self, m: Module, values: dict[str, Value]) -> None:
-        """Two steps: the selected register into `read_data`, then the transfer."""
+        """Add the two steps of a read: loading `read_data` from the selected register, and the transfer."""
         address, taken = self.read.p.addr, Signal()
         settled = Signal(range(_SETTLE + 1))
         cycle_high, counter_high = Signal(32), Signal(32)
@@ -400,22 +404,22 @@ class Csr(wiring.Component):
             m.d.comb += self.write_bad.eq(0)
 
     def _look_up(self, m: Module, taken: Signal, is_counter: Signal, ready: Signal) -> None:
-        """Add a memory of registers, and the cycle that its look-up takes before `ready`."""
+        """Add a memory of registers, whose look-up delays `ready` by one cycle; without such a memory, do nothing."""
 
     def _select_before(self, m: Module, step: Signal, values: dict[str, Value]) -> None:
-        """Select the register to read from the values of a cycle before `step`."""
+        """Select the register to read in the cycle before `step`."""
 
     def _select(self, m: Module, values: dict[str, Value]) -> None:
-        """Select the register to read, in the block of `step`."""
+        """Select the register to read in the cycle of `step`."""
         select_register(m, self.read.p.addr, values, self.read_data, self.read_bad)
 
 
 class SerialCsr(Csr):
-    """`Csr` of machines with `serial_commands`: a memory returns the registers that only hold values of the host, and
-    the limits of the DRAM windows one at a time.
+    """`Csr` of machines with `serial_commands`: a memory returns the registers that only store values written by the
+    host, and the limits of the DRAM windows one at a time.
 
-    Latency: as `Csr`, 3 cycles for reads. Throughput: as `Csr`.
-    Parameters, members: as `Csr`.
+    Latency: that of `Csr`, but 3 cycles for reads. Throughput: that of `Csr`.
+    Parameters and members are those of `Csr`.
     """
 
     def _window_registers(self, index: int) -> dict[str, Value]:
@@ -437,10 +441,10 @@ class SerialCsr(Csr):
 
 
 class PipelinedCsr(SerialCsr):
-    """`SerialCsr` that decodes the register of a write in a cycle of its own.
+    """`SerialCsr` that decodes the address of a write in a separate cycle.
 
-    Latency: as `SerialCsr`, 2 cycles for plain writes. Throughput: as `Csr`.
-    Parameters, members: as `Csr`.
+    Latency: that of `SerialCsr`, but 2 cycles for plain writes. Throughput: that of `Csr`.
+    Parameters and members are those of `Csr`.
     """
 
     def _delay_writes(self, m: Module) -> None:
@@ -453,7 +457,7 @@ class PipelinedCsr(SerialCsr):
 
 
 def host_registers(config: MlaConfig) -> Csr:
-    """The variant of Csr for a machine, by `serial_commands` and `pipelined`."""
+    """Return the variant of `Csr` for a machine, by `serial_commands` and `pipelined`."""
     if config.serial_commands:
         return config.variant(SerialCsr, PipelinedCsr)(config)
     return Csr(config)

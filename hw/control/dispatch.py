@@ -1,4 +1,4 @@
-"""Dispatch: chooses the program of each macro-instruction and starts it."""
+"""Dispatch, which chooses the program of each macro-instruction and starts it."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -24,20 +24,21 @@ class Lookup:
         self.candidate = Signal(candidate_bits)
         #: Candidate requested in this cycle.
         self.asked = Signal(candidate_bits)
-        #: The look-up ended in a trap in the cycle before.
+        #: High if the look-up ended in a trap in the previous cycle.
         self.trapped = Signal()
         self.cause, self.segment, self.address = Signal(5), Signal(8), Signal(32)
 
 
 class Dispatch(wiring.Component):
     """Dispatches macro-instructions one at a time: looks up the candidates of the opcode in order, starts the first
-    one whose guard holds, and releases the macro-instruction when its program ends.
+    candidate whose guard holds, and releases the macro-instruction when its program ends.
 
-    A look-up begins after the previous program has halted, so that guards see its statistics. The chosen
-    segment is claimed from the cycle in which its state is evaluated until the program ends.
+    A look-up begins after the previous program has halted, so that guards observe its statistics. The chosen segment is
+    claimed from the cycle in which its state is evaluated until the program ends.
 
-    Latency: 4 cycles from `macro` to `start` for a first candidate without a guard, 6 with one; each
-    candidate before the chosen one costs 2 (not valid) or 4 cycles. Throughput: one macro-instruction at a time.
+    Latency: 4 cycles from `macro` to `start` if the first candidate is chosen without a guard, 6 with one; each
+    candidate before the chosen one takes 2 cycles if it is not valid, else 4. Throughput: one macro-instruction at a
+    time.
 
     Parameters
     ----------
@@ -47,41 +48,42 @@ class Dispatch(wiring.Component):
     Members
     -------
     macro : In
-        Macro-instructions; the transfer is the end of the program.
+        Macro-instructions to run; the transfer takes place when the program ends.
     enable : In
-        A dispatch may begin, and a program start.
+        High if a dispatch may begin and a program may start.
     table_hold, table_addr, table_en : Out, table_entry, table_ready : In
         Look-up port of the dispatch table.
     operand_taken, operand_addr : Out, operand_data : In
-        The guard reads the operand buffer while `operand_taken`.
+        Read port of the operand buffer, which the guard uses while `operand_taken` is high.
     statistics : In
         Statistics that guards compare.
     lookup_index : Out, lookup_info : In
         Look-up port of the segment table.
     claim, claim_segment : Out
-        A segment that must not change.
+        High if a segment is claimed, so that its state must not change; index of this segment.
     start : Out
-        Programs, for the core.
+        Programs for the core to run.
     halted : In
-        The core's program has ended.
+        High if the core's program has ended.
     push : Out
-        A macro-instruction has begun: its program started, or it trapped here. One cycle.
+        One-cycle pulse when a macro-instruction begins, either because its program starts or because its dispatch
+        traps.
     running : Out
-        A program has been started and not ended.
+        High if a program has been started and has not ended.
     waiting : Out
-        No macro-instruction is being looked up or run.
+        High if no macro-instruction is being looked up or run.
     trap : Out
-        Held until `clear`.
+        Trap of a dispatch, held until `clear`.
     clear : In
-        After a trap: a macro-instruction that was pushed ends, any other state is discarded. An offered program that
-        the core has not taken is withdrawn, the only case in which `start` drops.
+        After a trap: ends a macro-instruction that has been pushed and discards all other state. A program that is
+        offered and not yet accepted by the core is withdrawn; in no other case is an offer on `start` withdrawn.
     first, other : Out
-        Events: a program started, from the first or a later candidate.
+        Counter events: the program of the first candidate has started; the program of a later candidate has started.
     """
 
-    #: States from the choice of a segment to the one before `CLAIM`; the segment is claimed in them.
+    #: States from the choice of a segment to the state before `CLAIM`; the segment is claimed in these states.
     _CLAIM_STATES: tuple[str, ...] = ()
-    #: States from the read of the value that a guard compares to the one before `COMPARE`.
+    #: States from the read of the value that a guard compares to the state before `COMPARE`.
     _VALUE_STATES: tuple[str, ...] = ("VALUE",)
 
     def __init__(self, config: MlaConfig):
@@ -175,7 +177,9 @@ class Dispatch(wiring.Component):
         return m
 
     def _claims(self, ongoing: Callable[[str], Value]) -> Value:
-        """Condition that the chosen segment is claimed and must not change, from the state of dispatch."""
+        """Return the condition that the chosen segment is claimed; `ongoing` returns whether dispatch is in a named
+        state.
+        """
         claimed = ongoing("CLAIM") | ongoing("START") | ongoing("RUN")
         for state in self._CLAIM_STATES:
             claimed |= ongoing(state)
@@ -186,8 +190,8 @@ class Dispatch(wiring.Component):
         return self.lookup_info
 
     def _guard_states(self, m: Module, guard: DispatchGuard, at: Lookup) -> None:
-        """From the look-up of a candidate to its choice; without `enable` the look-up is dropped and
-        starts again later.
+        """Add the states from the look-up of a candidate to its choice; if `enable` is low, the look-up is dropped
+        and starts again later.
         """
         header = self.macro.p.header
         last = self.config.candidates - 1
@@ -283,14 +287,14 @@ class Dispatch(wiring.Component):
 
 
 class PipelinedDispatch(Dispatch):
-    """`Dispatch` with more states, so that look-ups of segments and guards are registered.
+    """`Dispatch` with more states, so that the look-ups of segments and guards are registered.
 
-    `SegmentHost` sees a claim two cycles late: the segment is claimed for two cycles before its entry is read,
-    in the last of these, and evaluated in the next.
+    `SegmentHost` receives a claim two cycles late. The segment is therefore claimed for two cycles before its entry
+    is evaluated; the entry is read in the last of these cycles.
 
-    Latency: as `Dispatch`, with three cycles more from the choice to `start`, and one more for a guard. Throughput: as
-    `Dispatch`.
-    Parameters, members: as `Dispatch`.
+    Latency: that of `Dispatch`, plus three cycles from the choice to `start` and one cycle for a guard. Throughput:
+    that of `Dispatch`.
+    Parameters and members are those of `Dispatch`.
     """
 
     _CLAIM_STATES = ("HOLD", "STAND", "LOOK")

@@ -12,30 +12,31 @@ from hw.lib.pipeline import pipeline_domain
 
 
 class DispatchGuard(wiring.Component):
-    """Compares an operand of the macro-instruction or a statistic with a candidate's value.
+    """Compares an operand of the macro-instruction or a statistic with the guard value of a candidate.
 
-    Latency: `selector` in cycle 0, `operand_data` in cycle 1, `holds` in cycle 2 for `compare` and `value` of
-    that cycle, with `pipelined` in the cycle after it. Throughput: one guard per cycle.
+    Latency: `selector` is sampled in cycle 0 and `operand_data` in cycle 1; `holds` is valid in cycle 2 (with
+    `pipelined`, in cycle 3) for the values of `compare` and `value` in cycle 2. Throughput: one guard per cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        `n` is a statistic; `pipelined`.
+        Machine configuration; uses `n`, which is a statistic, and `pipelined`.
 
     Members
     -------
     selector : In
-        Operand or statistic; with any other the guard does not hold, whatever it compares.
+        Selector of an operand or a statistic; with any other selector the guard does not hold, regardless of
+        `compare`.
     operands, tag : In
-        Operands the macro-instruction has, and its tag.
+        Number of operands of the macro-instruction, and its tag.
     operand_addr : Out, operand_data : In
         Read port of the operand buffer.
     statistics : In
         Statistics, latched for the look-up.
     compare, value : In
-        Comparison and its right side.
+        Comparison and its right-hand side.
     holds : Out
-        The comparison is true.
+        High if the guard holds, that is, if its comparison is true.
     """
 
     def __init__(self, config: MlaConfig):

@@ -1,4 +1,4 @@
-"""The dispatch table: a shadow for the host to write, switched to at once."""
+"""Dispatch table with a shadow, which the host writes and then makes live in one step."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal
 from amaranth.lib import stream, wiring
@@ -9,32 +9,32 @@ from hw.lib.ram import Ram
 
 
 class DispatchTable(wiring.Component):
-    """Two banks of entries: the live table, and a shadow that the host writes. A commit exchanges them
-    between two dispatches and then copies the entries to the new shadow in the background. Writes wait during the
-    copy, so none is lost.
+    """Two banks of entries: the live table, and a shadow that the host writes. A commit exchanges the two banks between
+    two dispatches and then copies the entries to the new shadow in the background. Writes wait during the copy, so no
+    write is lost.
 
-    After reset both banks are cleared, one entry a cycle, before `ready` rises.
+    After reset both banks are cleared, one entry per cycle, before `ready` rises.
 
-    Latency: look-ups 1 cycle; a commit takes effect in the cycle after its transfer. Throughput: a look-up
-    every cycle; a copy takes `entries` + 1 cycles.
+    Latency: a look-up takes 1 cycle; a commit takes effect in the cycle after its transfer. Throughput: one look-up per
+    cycle; a copy takes `entries` + 1 cycles.
 
     Parameters
     ----------
     entries : int
-        Entries of the table, a power of two.
+        Number of entries of the table, a power of two.
 
     Members
     -------
     op : In
-        Writes and commits of the host; writes beyond the table are ignored.
+        Writes and commits of the host; a write to an index beyond the table is ignored.
     hold : In
-        A dispatch is reading the table, possibly over several cycles; commits are delayed.
+        High if a dispatch is reading the table, possibly over several cycles; commits wait.
     addr, en : In, entry : Out
         Look-up port of the live table.
     ready : Out
-        The table is clear.
+        High if the table has been cleared after reset.
     busy : Out
-        Clearing or copying.
+        High if the table is being cleared or copied.
     """
 
     def __init__(self, *, entries: int):

@@ -7,9 +7,9 @@ from amaranth.lib import data
 from hw.isa.macro_instruction import CANDIDATE, HEADER, RECORD
 from hw.layouts import PC_BITS, packed_layout
 
-#: Macro-instructions between dispatch and the bus's answer to their record.
+#: Maximum number of macro-instructions between dispatch and the bus's answer to their record.
 IN_FLIGHT = 8
-#: Segment number that represents no segment.
+#: Segment index that represents no segment.
 NO_SEGMENT = 0xFF
 
 
@@ -36,7 +36,7 @@ class LoaderError(IntEnum):
     OVERLAP = 6
 
 
-#: One request of the host to the segment table; the members an operation does not use are ignored.
+#: A request of the host to the segment table; members that its operation does not use are ignored.
 SEGMENT_OP_LAYOUT = data.StructLayout(
     {
         "kind": SegmentOp,
@@ -50,13 +50,13 @@ SEGMENT_OP_LAYOUT = data.StructLayout(
     }
 )
 
-#: Entry of the segment table as the scan sees it.
+#: Entry of the segment table, with the fields that the scan uses.
 SEGMENT_ENTRY_LAYOUT = data.StructLayout({"base": PC_BITS, "length": PC_BITS, "state": 3})
 
 #: A refused access to a segment in use.
 IN_USE_TRAP_LAYOUT = data.StructLayout({"valid": 1, "segment": 8, "address": 32})
 
-#: Operation of the loader on a segment; `load` 0: only check.
+#: Operation of the loader on a segment; if `load` is 0, the segment is only checked.
 JOB_LAYOUT = data.StructLayout(
     {
         "load": 1,
@@ -71,7 +71,7 @@ JOB_LAYOUT = data.StructLayout(
 #: Result of an operation of the loader.
 JOB_RESULT_LAYOUT = data.StructLayout({"valid": 1, "good": 1, "bus": 1})
 
-#: A word of the loader for the instruction store.
+#: A word that the loader writes to the instruction store.
 WIS_WRITE_LAYOUT = data.StructLayout({"addr": PC_BITS, "data": 64})
 
 #: Word 0 of a slot and of a dispatch entry.
@@ -79,20 +79,20 @@ HEADER_LAYOUT = packed_layout(HEADER)
 CANDIDATE_LAYOUT = packed_layout(CANDIDATE)
 RECORD_LAYOUT = packed_layout(RECORD)
 
-#: Dispatch entry in the table's memory: the candidate, then the guard's value.
+#: Dispatch entry in the memory of the table: the candidate, followed by the guard's value.
 ENTRY_LAYOUT = data.StructLayout({"candidate": CANDIDATE_LAYOUT, "value": 32})
 
-#: Write of the host to the dispatch table: an entry of the shadow, or with `commit` the switch.
+#: Request of the host to the dispatch table: write an entry of the shadow, or with `commit` make the shadow live.
 TABLE_OP_LAYOUT = data.StructLayout({"commit": 1, "index": 32, "entry": ENTRY_LAYOUT})
 
 #: A macro-instruction whose operands are in the buffer.
 MACRO_LAYOUT = data.StructLayout({"header": HEADER_LAYOUT, "fault": 1, "number": 32, "address": 32})
 
-#: A macro-instruction that enters the pipeline of completions.
+#: A macro-instruction that enters the queue of completions.
 PUSH_LAYOUT = data.StructLayout({"valid": 1, "program": 8, "candidate": 4, "irq": 1, "tag": 6})
 
 #: The oldest macro-instruction that is not complete.
 OLDEST_LAYOUT = data.StructLayout({"program": 8, "tag": 6, "number": 32})
 
-#: A bus error: `valid` for one cycle.
+#: A bus error, with `valid` set for one cycle.
 BUS_ERROR_LAYOUT = data.StructLayout({"valid": 1, "address": 32})

@@ -1,4 +1,4 @@
-"""Segment loader: copies a program image from DRAM into the instruction store and checks it."""
+"""Segment loader, which copies a program image from DRAM to the instruction store and checks it."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -12,38 +12,38 @@ from hw.layouts import PC_BITS
 from hw.lib.ram import Ram
 from hw.memory.instruction_store import WIS_ADDR_BITS
 
-#: Bursts in flight.
+#: Maximum number of bursts in flight.
 BURSTS = 8
-#: Bytes that every image is aligned to.
+#: Alignment of every image in bytes.
 ALIGNMENT = 64
 
 
 class LoaderDma(wiring.Component):
-    """Reads `length` 64-bit words from `source` on and hands them out with their addresses.
+    """Reads `length` 64-bit words from DRAM address `source` on and outputs them with their addresses in the store.
 
-    A burst is only requested when the buffer has room for all of it, so `r` is always ready and the loader
-    never holds up the beats of others on the shared bus. Bursts are whole chunks of at most 64 bytes; the
-    image is aligned to 64, so none crosses 4 KiB.
+    A burst is requested only when the buffer has room for all its beats, so `r` is always ready and the loader never
+    blocks the beats of other masters on the shared bus. Bursts are whole chunks of at most 64 bytes; the image is
+    aligned to 64 bytes, so no burst crosses a 4 KiB boundary.
 
-    Latency: 3 cycles from `start` to the first request, 2 from a beat to its first word.
-    Throughput: one word per cycle, one beat every two cycles when a beat is half a word.
+    Latency: 3 cycles from `start` to the first request, 2 from a beat to its first word. Throughput: one word per
+    cycle; one word every two cycles if a beat is half a word.
 
     Parameters
     ----------
     config : MlaConfig
-        `n` is the width of the bus in bytes, `max_burst` limits bursts.
+        Machine configuration; uses `n`, the width of the bus in bytes, and `max_burst`.
 
     Members
     -------
     start : In
-        Begin; `source`, `base`, `length` stay until `done`.
+        Start a transfer; `source`, `base` and `length` must be held until `done`.
     ar, r : Out, In
         Read master of the bus: addresses and data.
     write : Out
-        Words in order.
+        Words in order, with their addresses in the store.
     done, failed : Out
-        `done` is up for one cycle when every word has been handed over and every beat has arrived; `failed`:
-        one had an error (no further words are handed over then).
+        `done` is high for one cycle when every word has been output and every beat has arrived; `failed` is high if a
+        beat had an error, after which no further words are output.
     """
 
     def __init__(self, config: MlaConfig):
@@ -68,7 +68,7 @@ class LoaderDma(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         busy = Signal()
-        taken_burst = Signal()  # the last word of a burst's beats leaves the buffer
+        taken_burst = Signal()  # high if the last word of a burst leaves the buffer
         outstanding = self._request(m, busy, taken_burst)
         words_left = self._unpack(m, busy, taken_burst)
         with m.If(self.start):
@@ -85,7 +85,7 @@ class LoaderDma(wiring.Component):
         return m
 
     def _request(self, m: Module, busy: Signal, taken_burst: Signal) -> Signal:
-        """Returns the number of bursts requested and not complete."""
+        """Add the requests; returns the number of bursts that are requested and not complete."""
         left = Signal(range((1 << PC_BITS) // self.burst_words + 2))
         outstanding, room = Signal(range(BURSTS + 1)), Signal(range(BURSTS + 1))
         ask, arrived, address = Signal(), Signal(), Signal(32)
@@ -110,7 +110,7 @@ class LoaderDma(wiring.Component):
         return outstanding
 
     def _unpack(self, m: Module, busy: Signal, taken_burst: Signal) -> Signal:
-        """Returns the number of words not handed over yet."""
+        """Add the output of words; returns the number of words that are not yet output."""
         per_word, per_beat = max(1, 8 // self.n), max(1, self.n // 8)
         m.submodules.buffer = buffer = Ram(width=8 * self.n, depth=self.depth, comb=True)
         head, tail = Signal(range(self.depth)), Signal(range(self.depth))
@@ -164,26 +164,28 @@ class LoaderDma(wiring.Component):
 
 
 class Loader(wiring.Component):
-    """Loads and checks a segment: optionally reads its image from DRAM, then reads the segment back and compares
-    its CRC.
+    """Loads and checks a segment: optionally reads the segment's image from DRAM, then reads the segment back and
+    compares its CRC.
 
-    Latency: a check takes `length` + 7 cycles; a load adds that of the DMA. Throughput: one operation at a time.
+    Latency: a check takes `length` + 7 cycles; a load adds the latency of the DMA. Throughput: one operation at a
+    time.
 
     Parameters
     ----------
     config : MlaConfig
-        Width of the bus and burst limit.
+        Machine configuration; uses the width of the bus and the maximum burst length.
 
     Members
     -------
     job, start : In
-        `start` begins the operation `job`, which stays unchanged until `result`.
+        `start` begins the operation `job`, which must be held until `result`.
     cancel : In
-        End a check; a result in this cycle or the next is to be ignored.
+        Abort a check; a result in this cycle or the next one must be ignored.
     checking : Out
-        The image is complete in the store; its check begins. Not set by operations that only check.
+        One-cycle pulse when the image is complete in the store and its check begins; never set by operations that only
+        check.
     result : Out
-        The operation has ended, and its outcome.
+        End of the operation (`valid`), with its outcome.
     write : Out
         Words for the instruction store.
     check_addr, check_en : Out, check_data : In
@@ -245,7 +247,7 @@ class Loader(wiring.Component):
                     m.d.comb += self.checking.eq(1)
                     m.next = "SETTLE"
             with m.State("SETTLE"):
-                # A word of the host written while the state still was OPEN reaches the store in this cycle.
+                # A word that the host wrote while the state was still OPEN reaches the store in this cycle.
                 m.next = "BEGIN"
                 self._end_if_cancelled(m)
             with m.State("BEGIN"):

@@ -10,10 +10,10 @@ from hw.isa.enums import SegmentState
 
 
 class LoaderStatus(wiring.Component):
-    """Tracks the loader's operations and the outcome of the host's operations.
+    """Records the progress of the loader's operations and the outcome of the host's operations.
 
-    Latency: a result of the loader reaches the segment table in the next cycle; `busy` rises the cycle after
-    `start`. Throughput: does not apply.
+    Latency: a result of the loader reaches the segment table in the next cycle; `busy` rises in the cycle after
+    `start`. Throughput: not applicable.
 
     Parameters
     ----------
@@ -23,24 +23,24 @@ class LoaderStatus(wiring.Component):
     Members
     -------
     start, segment : In
-        The loader begins an operation on a segment.
+        High if the loader begins an operation; index of the operation's segment.
     cancel : In
-        The check ends without a result: a word was written into the segment.
+        High if the check ends without a result, because a word is written to the segment.
     checking, result : In
-        From the loader.
+        Progress and result of the operation, from the ports of `Loader` with the same names.
     decided, code, writing : In
-        An operation of the host was decided; why it was refused; it is the write of a word, which leaves
-        `error` alone unless it is refused.
+        `decided`: high if an operation of the host is decided; `code`: reason for its refusal, or NONE; `writing`: high
+        if the operation is the write of a word, which changes `error` only if it is refused.
     busy, busy_segment : Out
-        The loader is busy, and its segment.
+        High if the loader is busy; index of its segment.
     set, state : Out
         Loader port of the segment table, for `busy_segment`.
     loaded : Out
-        A segment has passed its check; one cycle.
+        One-cycle pulse when a segment has passed its check.
     error : Out
         Value of register LOADER_ERROR.
     irq_check, irq_error : Out
-        A load or check has ended; `error` was set to other than 0. One cycle.
+        One-cycle pulses when a load or check has ended, and when `error` has been set to a value other than 0.
     """
 
     def __init__(self, config: MlaConfig):

@@ -1,4 +1,4 @@
-"""Instruction store with its segments, and arbitration of writing, loading, checking and running them."""
+"""Instruction store with its segments, and arbitration between writing, loading, checking and running them."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -17,10 +17,10 @@ from hw.memory.instruction_store import WIS_ADDR_BITS, InstructionStore
 
 
 class ProgramStore(wiring.Component):
-    """Joins the instruction store, the segment table, the host's operations and the loader.
+    """Connects the instruction store, the segment table, the host's operations and the loader.
 
-    Latency: fetches 1 cycle, look-ups combinational. Throughput: a fetch every cycle whatever the host and
-    the loader do.
+    Latency: a fetch takes 1 cycle; look-ups are combinational. Throughput: one fetch per cycle, regardless of the host
+    and the loader.
 
     Parameters
     ----------
@@ -30,25 +30,25 @@ class ProgramStore(wiring.Component):
     Members
     -------
     fetch_addr, fetch_en : In, fetch_data : Out
-        The core's fetches.
+        Read port for the core's instruction fetches.
     core_index, dispatch_index : In, core_info, dispatch_info : Out
-        Look-ups of segments.
+        Look-up ports of the segment table, for core and dispatch.
     in_use : In
-        Segments of the running program and its callers.
+        Mask of the segments of the running program and its callers.
     claim, claim_segment : In
-        A segment that dispatch has chosen.
+        High if dispatch has chosen a segment; index of this segment.
     op : In
         Operations of the host.
     select : In, segment_status : Out
-        SEG_SELECT and its SEG_STATUS.
+        Value of register SEG_SELECT, and value of SEG_STATUS for this segment.
     busy, error, irq_check, irq_error : Out
         Status and interrupts, see `LoaderStatus`.
     trap : Out
-        A segment in use was to be changed; one cycle.
+        One-cycle pulse when a change of a segment in use is refused.
     ar, r : Out, In
         Read master of the loader.
     written, loaded : Out
-        Events: a word was written; a segment has passed its check.
+        Counter events: a word has been written; a segment has passed its check.
     """
 
     def __init__(self, config: MlaConfig):
@@ -131,7 +131,8 @@ class ProgramStore(wiring.Component):
         ]
         domain = pipeline_domain(m, self.config.pipelined)
         domain += host.used.eq(used)
-        # A program that starts was claimed until then, one that is called is pinned: a cycle late is soon enough.
+        # The mask may be one cycle late, because the segment of a program that starts is claimed until then, and the
+        # segment of a called program is pinned.
         m.d.sync += held.eq(self.in_use | claimed)
         pinned_bit, used_bit = segments.pinned.bit_select(selected, 1), used.bit_select(selected, 1)
         with m.If(self.select < self.config.segments):
@@ -162,9 +163,10 @@ class ProgramStore(wiring.Component):
         ]
 
     def _write(self, m: Module, wis: InstructionStore, host: SegmentHost, loader: Loader) -> None:
-        """The registered write port; the host has priority over the loader."""
+        """Drive the registered write port; the host has priority over the loader."""
         load, op, deciding = loader.write, self.op.p, Signal()
-        # A word that the host is then refused costs the loader a cycle: sooner than the refusal is known.
+        # A refused write of the host also delays the loader by one cycle, because the refusal is not known early
+        # enough.
         m.d.comb += [
             deciding.eq(host.decided & host.writing),
             load.ready.eq(~deciding),

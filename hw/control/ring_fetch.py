@@ -1,4 +1,4 @@
-"""The command ring: prefetches macro-instructions from DRAM into a double buffer."""
+"""Prefetch of macro-instructions from the command ring in DRAM into a double buffer."""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -11,9 +11,9 @@ from hw.isa.macro_instruction import MAGIC, OPERAND_WORD
 from hw.isa.micro_instruction import MAX_OPERANDS
 from hw.lib.ram import Ram
 
-#: Words of a slot that are read.
+#: Number of words of a slot that are read.
 _WORDS = OPERAND_WORD + MAX_OPERANDS
-#: Words that each half of the buffer spans.
+#: Number of words in each half of the buffer.
 _SPAN = 64
 
 SLOT_LAYOUT = data.StructLayout({"header": HEADER_LAYOUT, "fault": 1})
@@ -23,28 +23,29 @@ class RingSlots(wiring.Component):
     """Receives the beats of the slots in order, alternately into two halves of the operand buffer, and offers
     the older slot.
 
-    A slot may be released while unneeded beats of it are still outstanding: they are stored where the slot after
-    the next will overwrite them. Beats must not be requested for more than two slots that have not been
-    released.
+    A slot may be released while beats of it that are not needed are still outstanding; these beats are stored in
+    locations that the slot after the next one will overwrite. Beats must not be requested for more than two slots that
+    have not been released.
 
-    Latency: 2 cycles from the last needed beat to `valid`; 1 for an operand. Throughput: one beat per cycle,
-    `r` is always ready.
+    Latency: 2 cycles from the last needed beat to `valid`; 1 for an operand. Throughput: one beat per cycle; `r` is
+    always ready.
 
     Parameters
     ----------
     config : MlaConfig
-        `n` is the width of the bus in bytes.
+        Machine configuration; uses `n`, the width of the bus in bytes.
 
     Members
     -------
     r : In
         Beats read from the ring.
     valid, slot : Out
-        A slot's header and needed operands have arrived; `fault`: with a bus error.
+        High if the header and the needed operands of a slot have arrived; this slot, whose `fault` is set if there was
+        a bus error.
     release : In
-        The slot on offer is done with.
+        Release the slot that is offered; its buffer is free again.
     operand_addr : In, operand_data : Out
-        Operand of the slot on offer.
+        Index of an operand of the offered slot, and its value one cycle later.
     """
 
     def __init__(self, config: MlaConfig):
@@ -64,13 +65,13 @@ class RingSlots(wiring.Component):
 
     @staticmethod
     def beats(config: MlaConfig) -> int:
-        """Beats of one slot."""
+        """Return the number of beats of one slot."""
         return _WORDS * 4 // config.n
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.d.comb += self.r.ready.eq(1)
-        beat, half = Signal(range(self.slot_beats)), Signal()  # of the beat to come
+        beat, half = Signal(range(self.slot_beats)), Signal()  # index and buffer half of the next beat
         got, needed, fault, open_half = (
             Signal(range(self.slot_beats + 1)),
             Signal(range(self.slot_beats + 1)),
@@ -80,7 +81,7 @@ class RingSlots(wiring.Component):
         pending, offered = (
             Signal(),
             Signal(2),
-        )  # the slot being received has not been offered; halves on offer
+        )  # number of beats received; high if the slot being received is not yet offered; halves that are offered
         oldest, enough = Signal(), Signal()
         slots = [Signal(SLOT_LAYOUT, name=f"slot{i}") for i in range(2)]
         m.d.comb += [
@@ -116,9 +117,7 @@ class RingSlots(wiring.Component):
         return m
 
     def _needed(self, m: Module) -> Signal:
-        """Beats up to the last operand of the header that is arriving; only the first if nothing in it makes
-        sense.
-        """
+        """Return the number of beats up to the last operand of the arriving header; 1 if the header is not valid."""
         header, words = Signal(HEADER_LAYOUT), Signal(8)
         needed = Signal(range(self.slot_beats + 1))
         m.d.comb += [
@@ -136,7 +135,7 @@ class RingSlots(wiring.Component):
         row_bits, lane_bits = (rows - 1).bit_length(), (self.beat_words - 1).bit_length()
         m.submodules.operands = operands = Ram(width=8 * self.n, depth=2 * rows)
         row = Signal(row_bits)
-        # Operand 0 lands in row 0 of its half; the words before it wrap to the unused end.
+        # Operand 0 is stored in row 0 of its half; the words before it wrap to the unused end.
         m.d.comb += [
             row.eq(beat - OPERAND_WORD // self.beat_words),
             operands.w_addr.eq(Cat(row, half)),
@@ -154,35 +153,37 @@ class RingSlots(wiring.Component):
 
 
 class RingFetch(wiring.Component):
-    """Requests the slots from the doorbell on, two at a time: the one that runs and the one after it.
+    """Requests the slots once the doorbell has rung, two at a time: the slot of the running macro-instruction and the
+    next one.
 
-    A slot is read whole, in one burst where `max_burst` allows it, and offered as soon as its header and the
-    operands that the header announces are there.
+    A whole slot is read, in one burst if `max_burst` permits, and offered as soon as its header and the operands that
+    the header announces have arrived.
 
     Latency: 3 cycles from `head` to the request, 2 from the last needed beat to `macro`. Throughput: one
-    macro-instruction per bus latency, or none lost when each runs longer than its successor takes to read.
+    macro-instruction per bus latency; no cycle is lost if each macro-instruction runs longer than the read of its
+    successor takes.
 
     Parameters
     ----------
     config : MlaConfig
-        `n` is the width of the bus in bytes, `max_burst` limits bursts.
+        Machine configuration; uses `n`, the width of the bus in bytes, and `max_burst`, the maximum length of a burst.
 
     Members
     -------
     enable : In
-        New slots may be read.
+        High if further slots may be read.
     base, log2, head : In
         Values of the ring registers.
     ar, r : Out, In
         Read master of the bus: addresses and data.
     macro : Out
-        Macro-instructions whose operands are there; the transfer frees the slot's buffer.
+        Macro-instructions whose operands have arrived; the transfer frees the slot's buffer.
     operand_addr : In, operand_data : Out
-        Operand of the macro-instruction on offer, one cycle later.
+        Index of an operand of the offered macro-instruction, and its value one cycle later.
     mask : Out
-        Slots less one.
+        Number of ring slots minus one, the mask of slot indices.
     more : Out
-        There are macro-instructions that have not been released.
+        High if the ring contains macro-instructions that have not been released.
     """
 
     def __init__(self, config: MlaConfig):
@@ -207,7 +208,10 @@ class RingFetch(wiring.Component):
         m = Module()
         m.submodules.slots = slots = RingSlots(self.config)
         connect(m, flipped(self.r), slots.r)
-        number, taken = Signal(32), Signal(32)  # of the next slot to request and to release
+        number, taken = (
+            Signal(32),
+            Signal(32),
+        )  # index of the next slot to request, and of the next slot to release
         differs, held = Signal(), Signal(range(3))
         requested, released = Signal(), Signal()
         current = slots.slot
@@ -239,7 +243,7 @@ class RingFetch(wiring.Component):
         burst = min(RingSlots.beats(self.config), self.config.max_burst)
         bursts = -(-RingSlots.beats(self.config) // burst)
         left = Signal(range(bursts + 1))
-        # `differs` lags by a cycle behind the number; REQUEST lets it catch up.
+        # `differs` is one cycle later than the index; state REQUEST accounts for this.
         with m.FSM(name="request"):
             with m.State("IDLE"):
                 m.d.sync += [

@@ -1,4 +1,4 @@
-"""Read-back of a segment and its CRC."""
+"""Read-back of a segment and computation of its CRC."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -15,23 +15,24 @@ _BYTES = _WORD // _BYTE
 class SegmentChecker(wiring.Component):
     """Reads a segment back through the instruction store's second port and computes its CRC-32.
 
-    Latency: `length` + 4 cycles from `start` to `done`. Throughput: one word per cycle; with `slow` in 8 cycles.
+    Latency: `length` + 4 cycles from `start` to `done`. Throughput: one word per cycle, with `slow` one word every 8
+    cycles.
 
     Parameters
     ----------
     slow : int
-        1: a byte a cycle, with a quarter of the logic.
+        1 if the CRC processes one byte per cycle, which takes a quarter of the logic; else 0.
 
     Members
     -------
     start : In
-        Begin with `base` and `length` (at least 1), which stay until `done`.
+        Start a check of the `length` (at least 1) words from `base` on; `base` and `length` must be held until `done`.
     cancel : In
         Abandon the check in progress.
     check_addr, check_en : Out, check_data : In
         Read port of the instruction store.
     done, crc : Out
-        `done` is up for one cycle, with the CRC of the segment.
+        One-cycle pulse at the end of the check, and the CRC of the segment.
     """
 
     start: In(1)
@@ -53,7 +54,7 @@ class SegmentChecker(wiring.Component):
         m.submodules.crc = crc = CRC32_ISO_HDLC(data_width=_BYTE if self._slow else _WORD).create()
         reading, left = Signal(), Signal(PC_BITS)
         last = Signal()
-        # Read data and its word in a register of its own, then the CRC: three stages behind the address.
+        # Three stages follow the address: a register for the read data, a register for the word, and the CRC.
         data_valid, word_valid, word = Signal(), Signal(), Signal(64)
         data_last, word_last, crc_last = Signal(), Signal(), Signal()
         read = reading
@@ -66,7 +67,7 @@ class SegmentChecker(wiring.Component):
             last.eq(left == 1),
             self.check_en.eq(read),
             crc.start.eq(self.start),
-            crc.valid.eq(word_valid & ~self.start),  # a word of a run that was cancelled is dropped
+            crc.valid.eq(word_valid & ~self.start),  # discard a word of a cancelled check
             crc.data.eq(word),
             self.crc.eq(crc.crc),
             self.done.eq(crc_last),
@@ -93,7 +94,9 @@ class SegmentChecker(wiring.Component):
         return m
 
     def _bytes(self, m: Module, word: Signal, loads: Value, final: Value) -> tuple[Value, Value]:
-        """Shift words that are loaded every eight cycles; returns valid and last flag of the current byte."""
+        """Shift words, which are loaded every eight cycles; returns the valid flag and the last flag of the current
+        byte.
+        """
         left, ends = Signal(range(_BYTES + 1)), Signal()
         with m.If(left != 0):
             m.d.sync += [left.eq(left - 1), word.eq(word >> _BYTE)]

@@ -1,4 +1,4 @@
-"""Operations of the host on segments, one at a time, and the overlap scan of the segment table that they need."""
+"""Operations of the host on segments, one at a time, and the scan of the segment table for overlaps."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -19,10 +19,10 @@ from hw.lib.pipeline import pipeline_domain
 
 
 class SegmentScan(wiring.Component):
-    """Compares a range of words with all segments that are not FREE, one a cycle, until one overlaps.
+    """Compares a range of words with all segments that are not FREE, one segment per cycle, until one overlaps.
 
-    Latency: 3 cycles from `start` to `done` if segment 0 overlaps, one more for each segment before the one
-    that does. Throughput: one scan at a time.
+    Latency: 3 cycles from `start` to `done` if segment 0 overlaps, and one more for each segment before the
+    overlapping one. Throughput: one scan at a time.
 
     Parameters
     ----------
@@ -32,15 +32,15 @@ class SegmentScan(wiring.Component):
     Members
     -------
     start : In
-        Begin; the next inputs stay unchanged until `done`.
+        Start a scan; the inputs below must be held until `done`.
     low, high : In
-        The range: words low..high - 1.
+        Range of words, low..high - 1.
     skip, skipped : In
-        With `skip`, segment `skipped` does not count.
+        If `skip` is set, segment `skipped` is not compared.
     active, index : Out, entry : In
-        While `active` the table's host port looks up `index`.
+        While `active` is high, the host port of the segment table must look up `index`; `entry` is its result.
     done, found, position : Out
-        `done` is up for one cycle; if `found`, segment `position` overlaps.
+        One-cycle pulse at the end of the scan; if `found` is high, segment `position` overlaps.
     """
 
     def __init__(self, config: MlaConfig):
@@ -64,7 +64,7 @@ class SegmentScan(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        # The look-up, then the comparison.
+        # The look-up is followed by the comparison.
         sample, sample_end, sampled = Signal(SEGMENT_ENTRY_LAYOUT), Signal(PC_BITS + 1), Signal()
         overlaps, last = Signal(), Signal()
         m.d.comb += [
@@ -96,18 +96,18 @@ class SegmentScan(wiring.Component):
 class SegmentHost(wiring.Component):
     """Decides the host's operations on segments (docs/machine.md "Segments").
 
-    An operation is decided and takes effect in one cycle, against the mask of segments in use of that cycle:
-    a dispatch claims a segment at the latest in the cycle in which it evaluates its state, so either it sees
-    the changed state or the operation sees the claim. Of everything else that can coincide:
+    An operation is decided and takes effect in a single cycle, according to the mask of segments in use in that cycle.
+    A dispatch claims a segment no later than in the cycle in which it evaluates the segment's state, so either the
+    dispatch observes the changed state or the operation observes the claim. Other operations at the same time:
 
-    - a word written into a segment that is being checked reopens it and ends the check, also in the check's
-      last cycle;
-    - a word written into a segment that is being loaded is written, in the order of the write port; the
-      check that follows reads the final contents;
-    - open and free of the loader's segment are refused, so the loader never writes outside its segment.
+    - a word written to a segment that is being checked reopens the segment and ends the check, even in the check's last
+      cycle;
+    - a word written to a segment that is being loaded is stored in the order of the accesses to the write port; the
+      subsequent check reads the final contents;
+    - the operations OPEN and FREE on the loader's segment are refused, so the loader never writes outside its segment.
 
-    Latency: 3 cycles, and up to 2 more than there are segments if a range has to be compared with all of them
-    (open; a word outside the segment written last). Throughput: one operation at a time.
+    Latency: 3 cycles, and up to `segments` + 2 more if a range has to be compared with all segments (open; a word
+    outside the segment written last). Throughput: one operation at a time.
 
     Parameters
     ----------
@@ -117,22 +117,23 @@ class SegmentHost(wiring.Component):
     Members
     -------
     op : In
-        Operations; the transfer is the decision.
+        Operations of the host; an operation is decided in the cycle of its transfer.
     used : In
-        Mask of segments that a program uses or a dispatch has claimed, and of pinned ones.
+        Mask of segments that are used by a program, claimed by a dispatch, or pinned.
     busy, busy_segment : In
-        The loader works on that segment.
+        High if the loader is busy; index of its segment.
     index : Out, entry : In, define, base, length, set, state, pin : Out
         Host port of the segment table.
     decided, code, writing : Out
-        An operation is decided in this cycle; why it is refused; it is the write of a word.
+        `decided`: high if an operation is decided in this cycle; `code`: reason for its refusal, or NONE; `writing`:
+        high if the operation is the write of a word.
     job, start, cancel : Out
-        To the loader: in the next cycle `start` begins the operation `job`; a word is being written into the segment it
-        checks.
+        Ports to the loader: in the next cycle, `start` begins the operation `job`; `cancel` is high if a word is
+        written to the segment that is being checked.
     trap : Out
-        A segment in use was to be changed; one cycle.
+        One-cycle pulse when a change of a segment in use is refused.
     write : Out
-        The word of this cycle's operation is written to the instruction store.
+        High if the word of this cycle's operation is written to the instruction store.
     """
 
     def __init__(self, config: MlaConfig):
@@ -170,7 +171,7 @@ class SegmentHost(wiring.Component):
         bad_range, bad_select, found = Signal(), Signal(), Signal()
         target = Signal(self.index_bits)
         end, writing, scanning = Signal(33), Signal(), Signal()
-        # Registers: the path through the decoder of host registers is long.
+        # These are registers because the path through the decoder of host registers is long.
         self._kind = kind = Signal(SegmentOp)
         self._wrong_length = wrong_length = Signal()
         cached, cache_segment = self._cache(m, found)
@@ -204,7 +205,7 @@ class SegmentHost(wiring.Component):
                     m.d.sync += target.eq(scan.position)
                 m.next = "LOOK"
             with m.State("LOOK"):
-                # Only this component changes a length, so the comparison is still valid in the cycle of the decision.
+                # Only this component changes lengths, so the comparison is still valid in the cycle of the decision.
                 m.d.sync += [
                     wrong_length.eq(op.length != self.entry.length),
                     bad_range.eq(
@@ -225,8 +226,8 @@ class SegmentHost(wiring.Component):
         return m
 
     def _cache(self, m: Module, found: Signal) -> tuple[Signal, Signal]:
-        """Cache of the segment written last: hit flag and index. Consecutive words need a single
-        scan.
+        """Return the hit flag and the index of the cached segment, to which the last word was written. The words of one
+        segment therefore need a single scan.
         """
         op, cached = self.op.p, Signal()
         valid, segment = Signal(), Signal(self.index_bits)
@@ -242,7 +243,7 @@ class SegmentHost(wiring.Component):
     def _judge(
         self, m: Module, target: Signal, bad_range: Signal, bad_select: Signal, found: Signal
     ) -> Signal:
-        """Set `code`; returns a flag that a program uses the target."""
+        """Set `code`; returns a signal that is high if a program uses the target."""
         state = self.entry.state
         used, loading, closed = Signal(), Signal(), Signal()
         domain = pipeline_domain(m, self.config.pipelined)
@@ -285,7 +286,8 @@ class SegmentHost(wiring.Component):
             with m.Case(SegmentOp.PIN):
                 m.d.comb += self.pin.eq(1)
             with m.Case(SegmentOp.WRITE):
-                # Only from other states: the loader's step from OPEN to CHECKING may fall into this cycle.
+                # The state of an OPEN segment is not written, because the loader may change it to CHECKING in this
+                # cycle.
                 m.d.comb += [self.set.eq(self.entry.state != SegmentState.OPEN), self.write.eq(1)]
                 m.d.comb += self.state.eq(SegmentState.OPEN)
 
@@ -308,7 +310,8 @@ class SegmentHost(wiring.Component):
             self.cancel.eq(self.write & (self.entry.state == SegmentState.CHECKING)),
         ]
         m.d.sync += self.start.eq(job & (self.code == LoaderError.NONE))
-        # The start is decided late in the cycle; an idle loader ignores these inputs.
+        # The start is decided late in the cycle, so a refused operation also loads these inputs; an idle loader
+        # ignores them.
         with m.If(job & ~self.busy):
             m.d.sync += [
                 self.job.load.eq(self._kind == SegmentOp.LOAD),

@@ -1,4 +1,4 @@
-"""The segment table: range of each program in the instruction store, and its state."""
+"""Segment table, which stores the range and the state of each program in the instruction store."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
 from amaranth.lib import data, wiring
@@ -14,34 +14,34 @@ _STATE_BITS = 3
 
 
 class SegmentTable(wiring.Component):
-    """State, base, length and pinning of every segment.
+    """Stores state, base, length and pinning of every segment.
 
-    Latency: look-ups are combinational; changes show in the next cycle. Throughput: one look-up on each port,
-    one change by the host and one by the loader per cycle; of two changes of one segment the host's wins.
+    Latency: look-ups are combinational; changes are visible in the next cycle. Throughput: one look-up on each port,
+    one change by the host and one by the loader per cycle; if both change the same segment, the host's change wins.
 
     Parameters
     ----------
     config : MlaConfig
-        `segments` sizes the table.
+        Machine configuration; uses `segments`, the number of entries.
 
     Members
     -------
     core_index : In, core_info : Out
-        Look-up of the sequencer's calls; numbers beyond the table are not valid.
+        Look-up port for the sequencer's calls; for an index beyond the table, the result is not valid.
     dispatch_index : In, dispatch_info : Out
-        Look-up of dispatch.
+        Look-up port for dispatch; for an index beyond the table, the result is not valid.
     host_index : In, host_entry : Out
-        Look-up of the host's operations, which only use numbers within the table.
+        Look-up port for the host's operations, whose indices are always within the table.
     host_define, host_base, host_length : In
-        Write base and length of `host_index`.
+        Write port for base and length of segment `host_index`.
     host_set, host_state, host_pin : In
-        Write the state of `host_index`; pin it.
+        Write port for the state of segment `host_index`; `host_pin` pins the segment.
     loader_set, loader_index, loader_state : In
-        Write a state when a load or check moves on.
+        Write port for a segment's state, used when a load or check advances.
     status_index : In, status : Out
-        State of a segment, for the register.
+        Index of a segment, and its state for register SEG_STATUS.
     pinned : Out
-        Mask of pinned segments.
+        Mask of the pinned segments.
     """
 
     def __init__(self, config: MlaConfig):
@@ -72,7 +72,7 @@ class SegmentTable(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        # Base and length are only used in states in which they were written.
+        # Base and length are only used in states in which they have been written.
         m.submodules.extents = extents = Ram(width=2 * PC_BITS, depth=self.segments, reads=3, comb=True)
         m.d.comb += [
             extents.w_addr.eq(self.host_index),

@@ -1,4 +1,4 @@
-"""Trap control: brings the machine to a stop, clears it and records why."""
+"""Trap control: stops the machine, clears it and records the cause."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -9,64 +9,67 @@ from hw.control.watchdog import Watchdog
 from hw.isa.enums import Trap, Unit
 from hw.layouts import PC_BITS, TRAP_LAYOUT
 
-#: Cycles for which the units must have been still before the machine counts as stopped: a signal takes some
-#: to reach a queue's head.
+#: Number of cycles for which all units must have been idle or blocked before the machine counts as stopped; a semaphore
+#: signal takes a few cycles to reach the head of a queue.
 SETTLE = 16
 
 
 class Traps(wiring.Component):
-    """Handles traps, from the first event of one to RESUME.
+    """Handles a trap from its first event to RESUME, in these states:
 
-    - RUN: watching.
-    - DRAIN, after an exact trap: earlier commands run until every unit is stuck.
-    - ABORT, after a bus error or the watchdog: the core is stopped, units finish their bus transfers without
+    - RUN: monitoring for traps.
+    - DRAIN, after an exact trap: commands issued before the trap run until every unit is stuck.
+    - ABORT, after a bus error or the watchdog: the core is stopped, and units complete their bus transfers without
       effect.
     - FLUSH, one cycle: queues, semaphores, core and dispatch are cleared.
     - RECORDS: completion records of macro-instructions in flight are written.
-    - TRAPPED: recorded, interrupt raised; waiting for RESUME.
+    - TRAPPED: the trap has been recorded and the interrupt raised; the machine waits for RESUME.
 
-    A bus error or the watchdog replaces an exact trap that waits in DRAIN. WIS_IN_USE is only recorded, and
-    not while the record of another trap waits for RESUME.
+    A bus error or the watchdog replaces an exact trap that waits in DRAIN. WIS_IN_USE does not stop the machine. It is
+    counted, and it raises the interrupt; it is recorded only in RUN and DRAIN, so it never replaces the record of a
+    trap that waits for RESUME.
 
-    Latency: SETTLE cycles from the last event of a unit to FLUSH, after a deadlock one more with `pipelined`.
+    Latency: SETTLE cycles from the last event of a unit to FLUSH; with `pipelined`, one more cycle after a deadlock.
     Throughput: one trap at a time.
 
     Parameters
     ----------
     pipelined : int
-        As in MlaConfig.
+        Option `pipelined` of MlaConfig, 0 or 1.
 
     Members
     -------
     core, dispatch : In
-        Exact traps, held until `flush`.
+        Exact traps of core and dispatch, held until `flush`.
     in_use : In
-        A refused access to a segment.
+        One-cycle pulse when a change of a segment in use is refused.
     errors : In
         Bus errors of LOAD, STORE and the completion records (`load_error`, `store_error`, `record_error`).
     stuck, idle, busy : In
-        One bit per unit: nothing started and the queue empty or its head unable to start; nothing queued or
-        started; the engine works or waits for the bus (only looked at in ABORT).
+        One bit for each unit, high if: no command is started, and the queue is empty or its head cannot start
+        (`stuck`); no command is queued or started (`idle`); the engine is active or waits for the bus (`busy`, only
+        used in ABORT).
     program_running, core_blocked, core_pc, blocked_pc, core_segment, core_tag, macro : In
         State of the running program.
     dispatch_idle : In
-        No macro-instruction is being looked up, and none could be: the ring has no more, or there is no room
-        in flight.
+        High if no macro-instruction is being looked up and none can be, because the ring is empty or the maximum number
+        is in flight.
     flight_empty, flight_waiting, oldest, progress : In
         State of the macro-instructions in flight.
     watchdog : In
-        Limit of cycles without a completion; 0: none.
+        Maximum number of cycles without a completion; 0: no limit.
     resume : In
         Request of the host to continue.
     enable : Out
-        Dispatch may begin.
+        High if a dispatch may begin.
     stop, abort, flush : Out
-        To the core, in the cycle before `abort` and with it; to the units; to queues, semaphores, core, dispatch
-        and completion.
+        `stop` freezes the core, from the cycle before `abort` to the end of `abort`; `abort` is for the units; `flush`
+        is for queues, semaphores, core, dispatch and completion.
     cause : Out
-        Cause for the completion records, from FLUSH to the last record.
+        Cause for the completion records, valid from FLUSH to the last record.
     trapped, record, count, event : Out
-        Waiting for RESUME; the last trap; traps so far; one cycle for each trap.
+        High if the machine waits for RESUME; record of the last trap; number of traps since reset; one-cycle pulse for
+        each trap.
     """
 
     core: In(TRAP_LAYOUT)
@@ -137,7 +140,8 @@ class Traps(wiring.Component):
                 self.trapped.eq(fsm.ongoing("TRAPPED")),
                 self.stop.eq(aborting),
             ]
-            # Registers, because they reach the whole machine: flags of the next state.
+            # These flags depend on the next state and are registered, because they are distributed to the whole
+            # machine.
             m.d.sync += [self.abort.eq(self.stop), self.flush.eq(0)]
             with m.State("RUN"):
                 with m.If(imprecise.valid):
@@ -175,7 +179,9 @@ class Traps(wiring.Component):
         m.next = "FLUSH"
 
     def _imprecise(self, m: Module, watch: Watchdog) -> data.View:
-        """The bus error or expiry of this cycle, if any."""
+        """Return the trap record for a bus error or the expiry of the watchdog in this cycle, with `valid` set if there
+        is one.
+        """
         trap = Signal(TRAP_LAYOUT)
         m.d.comb += [
             trap.segment.eq(NO_SEGMENT),

@@ -9,32 +9,32 @@ from hw.lib.pipeline import pipeline_domain
 
 
 class Watchdog(wiring.Component):
-    """Deadlock and watchdog detection, and the wait until the machine is at rest.
+    """Detects deadlock and expiry of the watchdog, and determines when the machine has stopped.
 
-    Latency: conditions must hold for `settle` cycles, and with `pipelined` a deadlock is reported a cycle later.
-    Throughput: does not apply.
+    Latency: conditions must hold for `settle` cycles; with `pipelined`, a deadlock is reported one cycle later.
+    Throughput: not applicable.
 
     Parameters
     ----------
     settle : int
-        Cycles without change after which no signal is still in a pipeline register.
+        Number of cycles without change after which no signal is in a pipeline register.
     pipelined : int
-        As in MlaConfig.
+        Option `pipelined` of MlaConfig, 0 or 1.
 
     Members
     -------
     stuck, idle, busy, program_running, core_blocked, dispatch_idle : In
-        State of units and control, as in Traps.
+        State of units and control, as for `Traps`.
     flight_empty, flight_waiting, progress, limit : In
-        State of macro-instructions and limit of the watchdog, as in Traps.
+        State of macro-instructions, and limit of the watchdog, as for `Traps`.
     running, counting, aborting : In
-        A deadlock can be declared; the watchdog counts; the machine is being aborted.
+        Modes: high if a deadlock may be reported; high if the watchdog counts; high while the machine is being aborted.
     still : Out
-        All units have been stuck (when aborting: not busy) for long enough.
+        High if all units have been stuck (while aborting: not busy) for `settle` cycles.
     deadlock : Out
-        Deadlock: no action is possible without the host.
+        High if the machine is in a deadlock, in which no action is possible without the host.
     expired : Out
-        The watchdog's limit has been reached; one cycle.
+        One-cycle pulse when the limit of the watchdog is reached.
     """
 
     stuck: In(len(Unit))
@@ -78,9 +78,9 @@ class Watchdog(wiring.Component):
         self._hold(m, "deadlock", blocked, dead)
         cycles, reached, restart = Signal(32), Signal(), Signal()
         m.d.comb += restart.eq(self.flight_empty | self.progress | ~self.counting | self.expired)
-        # A completion in the cycle of the limit is in time.
+        # A completion in the cycle in which the limit is reached prevents the expiry.
         m.d.comb += self.expired.eq(reached & self.counting & ~self.flight_empty)
-        # Registered for speed: a restart clears it with the count.
+        # This condition is registered for speed; a restart clears it together with the count.
         m.d.sync += reached.eq((cycles >= self.limit) & (self.limit != 0) & ~restart)
         with m.If(restart):
             m.d.sync += cycles.eq(0)
@@ -89,7 +89,7 @@ class Watchdog(wiring.Component):
         return m
 
     def _hold(self, m: Module, name: str, condition: Signal, outcome: Signal) -> None:
-        """`outcome` rises when `condition` has held for `settle` cycles."""
+        """Drive `outcome`, which rises when `condition` has held for `settle` cycles."""
         count = Signal(range(self.settle + 1), name=f"{name}_count")
         with m.If(~condition):
             m.d.sync += count.eq(0)

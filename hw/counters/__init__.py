@@ -1,1 +1,1 @@
-"""Performance counters: the use of each cycle of the array, and sums of every event by tag."""
+"""Performance counters: the cause of each array cycle, and the sum of each event by tag."""

@@ -1,4 +1,4 @@
-"""Collection order of the counters, and the sum width that guarantees collection before a sum wraps around."""
+"""Collection order of the counters, and the width with which each sum is collected before it wraps around."""
 
 from collections.abc import Callable
 
@@ -9,37 +9,39 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.counters import COUNTERS, GROUPS
 
 COUNTER_BITS = (len(COUNTERS) - 1).bit_length()
-#: One of PERIOD steps is for the host or the round, the others are for flushes.
+#: One of PERIOD consecutive steps is for the host or the round; the others are for flushes.
 PERIOD = 4
 #: Cycles from the choice of a step to the cycle in which its sum is sampled.
 TAKEN = 2
-#: Two steps of one counter are separated by more cycles than this, so that the memory word of the first is written back
-#: before the second reads it; the second value applies with `pipelined`.
+#: Minimum distance in cycles, exclusive, between two steps of one counter, so that the memory word of the first step
+#: is written back before the second reads it; the second value applies with `pipelined`.
 APART, APART_LATE = 2, 3
 
 
 def group_counters(group: str) -> list[int]:
-    """Numbers of the group's counters, ascending and contiguous."""
+    """Return the indices of the group's counters, which are ascending and contiguous."""
     return [i for i, c in enumerate(COUNTERS) if c.group == group]
 
 
-#: Groups of one counter store its sum by tag themselves: their tags may change at any time.
+#: Groups with a single counter, which store its sum by tag: their tags may change at any time.
 SINGLES = tuple(name for name in GROUPS if len(group_counters(name)) == 1)
-#: The others hold the sums of the tag before until they are flushed.
+#: Groups with several counters, which hold the sums of the previous tag until they are flushed.
 FLUSHED = tuple(name for name in GROUPS if name not in SINGLES)
 
 
 def round_cycles() -> int:
-    """Maximum cycles between two turns of a counter in the round, of which the host gets at most every other one."""
+    """Return the maximum number of cycles between two turns of a counter in the round, where the host uses every other
+    turn.
+    """
     return len(COUNTERS) * 2 * PERIOD
 
 
 def flush_cycles(apart: int = APART_LATE) -> int:
-    """Maximum cycles for which a group is busy: every other group can be flushed once before it.
+    """Return the maximum number of cycles for which a group is busy: every other group can be flushed once before it.
 
-    Flushes get `PERIOD` - 1 of `PERIOD` turns. Choosing a group takes at most one period, and another group may just
-    have been chosen when this one changes its tag; a larger distance between steps of a counter lengthens the time.
-    The last sum is sampled `TAKEN` cycles after its turn.
+    Flushes use `PERIOD` - 1 of `PERIOD` turns. The choice of a group takes at most one period, and another group may
+    have been chosen just before this group changes its tag. A larger distance between the steps of a counter increases
+    this time. The last sum is sampled `TAKEN` cycles after its turn.
     """
     turns = sum(len(group_counters(name)) for name in FLUSHED)
     chosen = PERIOD - 1 + apart - APART
@@ -47,58 +49,64 @@ def flush_cycles(apart: int = APART_LATE) -> int:
 
 
 def longest_gap() -> int:
-    """Maximum cycles between two consecutive collections of a group's sum.
+    """Return the maximum number of cycles between two consecutive collections of a group's sum.
 
-    The first is a change of tag, where a flush begins, or reset, where the first words are cleared. The second is the
-    round's, or the flush after the next change of tag: a flush blocks the round only for the counters it collects.
+    The gap starts when a change of tag begins a flush, or at reset, when the memory words of tag 0 are cleared one per
+    cycle. It ends when the round or the flush after the next change of tag collects the sum. A flush delays the round
+    only for the counters that the flush collects.
     """
     return max(flush_cycles(), 1 << COUNTER_BITS) + round_cycles()
 
 
 def group_sum_width(index: int) -> int:
-    """Bits of the sum of counter `index` in a group that is flushed."""
+    """Return the width of the sum of counter `index` in a group that is flushed."""
     return COUNTERS[index].width + (longest_gap() - 1).bit_length()
 
 
 def single_sum_width(index: int, tags: int) -> int:
-    """Bits of the sums of counter `index` in a group of its own, of which each round collects one tag."""
+    """Return the width of the sums of counter `index` in a group with a single counter, of which each round collects
+    one tag.
+    """
     return COUNTERS[index].width + (longest_gap() + tags * round_cycles() - 1).bit_length()
 
 
 class CollectionSchedule(wiring.Component):
-    """Chooses the step of each cycle: a sum of the previous tag (flush), the host's counter, or the round's next one.
+    """Chooses the step of each cycle: the collection of a sum of the previous tag (flush), of the host's counter, or of
+    the round's next counter.
 
-    Flushes have their own turns, so that reads of the host do not affect the timing of the machine. Groups are flushed
-    round robin, and the host and the round alternate, so that none starves. Steps within `apart` cycles use different
-    counters: the host and the round skip counters near the current flush, which collects them anyway.
+    Flushes have separate turns, so that reads of the host do not affect the timing of the machine. Groups are flushed
+    round robin, and the host and the round alternate, so that neither starves. Steps within `apart` cycles use
+    different counters; the host and the round skip counters near those of the current flush, because the flush collects
+    them.
 
     Parameters
     ----------
     tag_bits : int
-        Bits of a tag.
+        Width of a tag in bits.
     apart : int
         Number of cycles within which all steps use different counters.
 
     Members
     -------
     go : In
-        Choose: the other outputs are those of the next step in the next cycle.
+        Choose the next step; the outputs describe it in the next cycle.
     busy : In
-        A bit for each of FLUSHED, until `TAKEN` cycles after its last step was chosen.
+        One bit for each group of FLUSHED, high if the group is busy; a group remains busy until `TAKEN` cycles after
+        its last step was chosen.
     read, select_counter : In
-        The host reads this counter.
+        Request of the host, and the counter to read.
     all_tags : In
-        Rounds cycle through the tags; else they stay at tag 0.
+        High if rounds cycle through all tags; otherwise they collect tag 0 only.
     valid : Out
-        There is a step.
+        High if a step has been chosen.
     counter : Out
-        Number of its counter.
+        Index of the step's counter.
     old : Out
-        Its group is being flushed.
+        High if the step collects a sum of the previous tag, because its group is being flushed.
     last : Out
-        The flush ends with it.
+        High if the step is the last one of a flush.
     host : Out
-        It is the host's.
+        High if the step is the host's read.
     tag : Out
         Tag whose single counters the round collects.
     """
@@ -139,14 +147,14 @@ class CollectionSchedule(wiring.Component):
                     *(self.counter.eq(flush_turn), flush_turn.eq(flush_turn + 1)),
                     flushing.eq(~ends),
                 ]
-            with m.Else():  # a flush's first step is far enough from the host's or the round's before it
+            with m.Else():  # at least `apart` cycles after a step of the host or the round
                 m.d.comb += begin.eq(phase >= self._apart - 1)
         return m
 
     def _near(
         self, m: Module, flushing: Signal, flush_turn: Signal, final: Signal
     ) -> Callable[[Value], Value]:
-        """Return whether a flush collects a counter within `apart` cycles of this one."""
+        """Return a function that tells whether a flush collects a counter within `apart` cycles of this cycle."""
         steps = [(self.old, self.counter)]
         for number in range(1, self._apart):
             old, counter = Signal(name=f"old_{number}"), Signal(COUNTER_BITS, name=f"counter_{number}")
@@ -156,8 +164,8 @@ class CollectionSchedule(wiring.Component):
         return lambda number: Cat(valid & (number == collected) for valid, collected in steps).any()
 
     def _others(self, m: Module, near: Callable[[Value], Value]) -> None:
-        """The host's step, or the round's."""
-        turn, hosted = Signal(COUNTER_BITS), Signal()  # the last one was the host's
+        """Choose the step of the host or of the round."""
+        turn, hosted = Signal(COUNTER_BITS), Signal()  # high if the last step was the host's
         with m.If(self.read & ~hosted):
             free = ~near(self.select_counter)
             m.d.sync += [self.counter.eq(self.select_counter), self.valid.eq(free), self.host.eq(free)]
@@ -170,8 +178,11 @@ class CollectionSchedule(wiring.Component):
     def _next_flush(
         self, m: Module, begin: Signal, flushing: Signal, flush_turn: Signal, final: Signal
     ) -> None:
-        """The first busy group after the one flushed last, else the first of all."""
-        passed, chosen = Signal(len(FLUSHED)), Signal(len(FLUSHED))  # up to and with the one flushed last; it
+        """Choose the first busy group after the one flushed last, or the first busy group if there is none after it."""
+        passed, chosen = (
+            Signal(len(FLUSHED)),
+            Signal(len(FLUSHED)),
+        )  # groups up to and including the one flushed last; the group to flush
         ended, waiting, later = Signal(), Signal(len(FLUSHED)), Signal(len(FLUSHED))
         m.d.sync += ended.eq(self.last)
         m.d.comb += [

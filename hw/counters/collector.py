@@ -1,4 +1,6 @@
-"""All performance counters: one 64-bit memory word for each (tag, counter), fed by the groups' small sums."""
+"""All performance counters: one 64-bit memory word for each pair of tag and counter, updated from the groups' small
+sums.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,23 +33,23 @@ class _Submodules:
     """Submodules of the collector."""
 
     mem: Ram  # the 64-bit sums, by tag and counter
-    seen: Ram  # the groups' sums as they were last collected, by counter
+    seen: Ram  # values of the groups' sums when they were last collected, by counter
     turns: CollectionSchedule
     groups: dict[str, CounterGroup]
     singles: dict[str, DirectCounter]
 
 
 class Collector(wiring.Component):
-    """Adds the increase of the groups' sums to memory, one counter a cycle, and answers reads of the host.
+    """Adds the increases of the groups' sums to memory, one counter per cycle, and serves the host's reads.
 
-    CollectionSchedule chooses the counter of each step. The step has the counter's group copy its sums (`copy`), takes
-    the counter's sum and reads the memory word (`sample`), subtracts the sum collected before (`compare`, with
-    `pipelined` a cycle later: block RAM is slow) and adds (`add`). A busy group still holds the copy of the previous
-    tag, which is collected then; a host's read of the present tag waits until this has ended, so its value is exact for
-    the cycle of the copy.
+    CollectionSchedule chooses the counter of each step. A step makes the counter's group copy its sums (`copy`),
+    samples the counter's sum and reads the memory word (`sample`), subtracts the sum collected before (`compare`; with
+    `pipelined`, one cycle later, because block RAM is slow), and adds the difference to the word (`add`). A busy group
+    holds the copy of the previous tag's sums, and a step collects from this copy. A read of the current tag by the host
+    waits until the group is no longer busy, so its value is exact for the cycle of the copy.
 
-    After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
-    from the first cycle on, those before `ready` must carry tag 0.
+    After reset, the words of tag 0 are cleared, then the other words while sums are already being collected. Events
+    count from the first cycle on; events before `ready` must have tag 0.
 
     Parameters
     ----------
@@ -57,19 +59,19 @@ class Collector(wiring.Component):
     Members
     -------
     {group}_events, {group}_tag : In, {group}_busy, {group}_cur : Out
-        Ports of each of hw.isa.counters.GROUPS. While a group of more than one counter is busy, its tag input is
-        ignored and events count for the previous tag, `cur`. For counts that are exact by tag, the tag may change only
-        when the group is not busy.
+        Ports of each group in `hw.isa.counters.GROUPS`. While a group of several counters is busy, its tag input is
+        ignored and events count for the current tag of the group, `cur`. The counts of each tag are exact only if the
+        tag changes only while the group is not busy.
     select_counter, select_tag : In
         Counter and tag that the host reads.
     read : In
-        Request of a read; held until `read_done`.
+        Request of a read by the host; must be held until `read_done`.
     read_done : Out
-        One cycle: `value` is there.
+        One-cycle pulse when `value` is valid.
     value : Out
         Value of the selected counter, 64 bits.
     ready : Out
-        The memory is clear: other tags than 0 may come, reads are answered.
+        High if the memory has been cleared; then tags other than 0 are allowed, and reads are served.
     """
 
     def __init__(self, config: MlaConfig):
@@ -131,7 +133,7 @@ class Collector(wiring.Component):
             seen.r0_en.eq(sample),
             before.eq(Mux(enable_register(m, "single", single, sample), mem.r0_data, seen.r0_data)),
         ]
-        # A sum of another tag than the word's is not collected: the host only reads that word.
+        # If the sum and the word belong to different tags, the sum is not collected, and the host only reads the word.
         m.d.sync += mine.eq(sample & (tag == word_tag))
         address = pipeline_delay(m, "address", mem.r0_addr, 2 + self._late)
         with m.If(mine):
@@ -177,10 +179,12 @@ class Collector(wiring.Component):
         return singles
 
     def _clear(self, m: Module, blocks: _Submodules, store: Signal) -> Signal:
-        """Clear all memories, the words in cycles without a `store`; returns a flag that nothing may be read yet."""
+        """Clear all memories, the words only in cycles without `store`; returns a signal that is high while collection
+        is not yet possible.
+        """
         mem, seen, singles = blocks.mem, blocks.seen, blocks.singles.values()
-        cleared = Signal(len(mem.w_addr) + 1)  # words; all when the highest bit is set
-        swept = Signal(self.tag_bits + 1)  # tags of the single counters, likewise
+        cleared = Signal(len(mem.w_addr) + 1)  # number of cleared words; the top bit is set at the end
+        swept = Signal(self.tag_bits + 1)  # number of cleared tags of the single counters; likewise
         starting, sweep = Signal(), Signal()
         m.d.comb += starting.eq(cleared[COUNTER_BITS:] == 0)
         with m.If(~cleared[-1] & ~store):
@@ -188,7 +192,8 @@ class Collector(wiring.Component):
             m.d.sync += cleared.eq(cleared + 1)
         with m.If(starting):
             m.d.comb += [seen.w_addr.eq(cleared), seen.w_en.eq(1)]
-        # Their one write port: tag 0, which all events carry, in the first cycle, then others when nothing happens.
+        # The single counters have one write port: tag 0, the tag of all events in this phase, is cleared in the first
+        # cycle, and the other tags in cycles without an event.
         quiet = ~Cat(single.increment for single in singles).any()
         m.d.comb += sweep.eq(~swept[-1] & (quiet | (swept == 0)))
         m.d.sync += [swept.eq(swept + sweep), self.ready.eq(cleared[-1] & swept[-1])]
@@ -199,9 +204,9 @@ class Collector(wiring.Component):
     def _source(
         self, m: Module, blocks: _Submodules, sample: Signal, counter: Signal
     ) -> tuple[Signal, Signal, Signal, Signal]:
-        """Properties of the step whose sum is sampled: tag of that sum, tag of the word that is read, condition that
-        it is a single counter's, and, in its last cycle, condition that it answers the host: the sum then holds all
-        events before the copy.
+        """Return properties of the step whose sum is sampled: the tag of the sum, the tag of the word that is read, the
+        condition that the counter is a single counter, and the condition, valid in the last cycle of the step, that the
+        step answers the host. The answer then includes all events before the copy.
         """
         tag, word_tag, single = Signal(self.tag_bits), Signal(self.tag_bits), Signal()
         turns, exact, host, last, answers = blocks.turns, Signal(), Signal(), Signal(), Signal(2 + self._late)
@@ -210,7 +215,7 @@ class Collector(wiring.Component):
             numbers = group_counters(name)
             with m.If((turns.counter >= numbers[0]) & (turns.counter <= numbers[-1])):
                 m.d.comb += group.copy.eq(turns.valid)
-                # A busy group has copies of the previous tag's sums, but not of the current tag's.
+                # A busy group has copies of the sums of the previous tag, but not of the current tag.
                 m.d.sync += exact.eq(~group.busy | (group.cur_tag != self.select_tag))
             with m.If((counter >= numbers[0]) & (counter <= numbers[-1])):
                 m.d.comb += [tag.eq(group.old_tag), group.finish_old.eq(last)]
@@ -225,7 +230,7 @@ class Collector(wiring.Component):
         return tag, word_tag, single, answers[-1]
 
     def _sums(self, blocks: _Submodules) -> dict[int, Value]:
-        """The sum of each counter."""
+        """Return the sum of each counter, by index."""
         sums: dict[int, Value] = {}
         for i, counter in enumerate(COUNTERS):
             if counter.group in FLUSHED:
@@ -235,7 +240,7 @@ class Collector(wiring.Component):
         return sums
 
     def _modulus(self, m: Module, counter: Signal) -> Signal:
-        """Ones for the bits that the sum of this step has."""
+        """Return a mask of the bits of the sum of this step's counter."""
         mask = Signal(max(self.widths.values()))
         widths = sorted(set(self.widths.values()))
         m.d.comb += mask[: widths[0]].eq(~0)

@@ -1,4 +1,6 @@
-"""Local counters: sums of one group with a snapshot register, per-tag counters, and the readout multiplexer."""
+"""Local counters: the sums of one group with a snapshot register, counters with one sum per tag, and the readout
+multiplexer.
+"""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -13,10 +15,11 @@ from hw.lib.trees import select_tree
 
 
 class CounterGroup(wiring.Component):
-    """Sums of one group's events modulo a power of two, as they were when they were last copied.
+    """Counts the events of one group modulo a power of two, and holds a copy of the sums.
 
-    The sums are never cleared: the collector adds the difference from the value it collected last. They are copied when
-    the tag changes, and on request; a copy includes all events before its cycle, and none of that cycle.
+    The sums are never cleared; the collector adds the difference from the value that it collected last. The sums are
+    copied when the tag changes and on request; a copy includes all events before its cycle, but not the events of its
+    cycle.
 
     Parameters
     ----------
@@ -26,19 +29,19 @@ class CounterGroup(wiring.Component):
     Members
     -------
     events : In
-        Increments of this cycle.
+        Increments of the group's counters in this cycle.
     tag : In
-        Tag they belong to. It must not change while `busy`.
+        Tag of the increments; must not change while `busy` is high.
     busy : Out
-        Events of the previous tag are not collected yet.
+        High if the sums of the previous tag have not been collected yet.
     cur_tag, old_tag : Out
-        Tag of the events now, and of those before the copy.
+        Tag of the current events, and tag of the events before the copy.
     copy : In
-        Copy the sums; ignored while `busy`.
+        Copy the sums; ignored while `busy` is high.
     finish_old : In
-        Everything of the old tag has been collected.
+        High if all sums of the old tag have been collected.
     sum_{counter} : Out
-        For each counter of the group: the copy of its sum.
+        Copy of the sum of each counter of the group.
     """
 
     def __init__(self, group: str):
@@ -58,7 +61,7 @@ class CounterGroup(wiring.Component):
         )
 
     def sum(self, name: str) -> Signal:
-        """The copy of the named counter's sum."""
+        """Return the copy of the named counter's sum."""
         return getattr(self, f"sum_{name}")
 
     def elaborate(self, platform: object) -> Elaboratable:
@@ -73,7 +76,7 @@ class CounterGroup(wiring.Component):
             m.d.sync += self.old_tag.eq(self.cur_tag)
         for name, width in self.widths.items():
             cur = Signal(width, name=f"cur_{name}")
-            with m.If(self.events[name].any()):  # a simulator skips logic whose inputs do not change
+            with m.If(self.events[name].any()):  # the condition lets a simulator skip the addition
                 m.d.sync += cur.eq(cur + self.events[name])
             with m.If(copy):
                 m.d.sync += self.sum(name).eq(cur)
@@ -81,25 +84,25 @@ class CounterGroup(wiring.Component):
 
 
 class DirectCounter(wiring.Component):
-    """One sum for each tag, modulo a power of two, in a small memory that is read, added to and written in one cycle.
+    """Counter with one sum for each tag, modulo a power of two, in a small memory whose words are updated in one cycle.
 
     Parameters
     ----------
     width : int
-        Bits of the increment.
+        Width of the increment in bits.
     sum_width : int
-        Bits of a sum.
+        Width of a sum in bits.
     tag_bits : int
-        Bits of a tag.
+        Width of a tag in bits.
 
     Members
     -------
     increment, tag : In
-        Event of this cycle and its tag.
+        Increment of this cycle, and its tag.
     clear, clear_tag : In
-        This tag's sum restarts at the increment of this cycle, which need not have this tag.
+        Restart the sum of tag `clear_tag` at the increment of this cycle, regardless of the increment's tag.
     read_tag : In, value : Out
-        Sum of a tag, combinational.
+        Tag to read; its sum, read combinationally.
     """
 
     def __init__(self, *, width: int, sum_width: int, tag_bits: int):
@@ -129,29 +132,30 @@ class DirectCounter(wiring.Component):
         return m
 
 
-#: Bits of a counter's number by which sums are chosen before their register, with `late`.
+#: With `late`, number of low bits of a counter's index by which sums are selected before the register.
 _FIRST_BITS = 4
 
 
 def sampled_sum(
     m: Module, counter: Value, sums: dict[int, Value], width: int, sample: Signal, late: int
 ) -> Value:
-    """The sum of a counter as it is at `sample`, from the next cycle on until the next `sample`.
+    """Sample the sum of the selected counter while `sample` is high and return the sampled value, which is available
+    from the next cycle until the next `sample`.
 
     Parameters
     ----------
     m : Module
         Module that the registers are added to.
     counter : Value
-        Number of the counter.
+        Index of the counter to select.
     sums : dict of int to Value
-        Sums by number.
+        Sum of each counter, by index.
     width : int
-        Bits of the widest.
+        Width in bits of the widest sum.
     sample : Signal
-        Sample the sum.
+        High in the cycle in which the sum is sampled.
     late : int
-        1: the sum is selected in two stages, before and after the register.
+        1 if the sum is selected in two stages, before and after the register; 0 if it is selected before the register.
     """
     first, rest = (counter[:_FIRST_BITS], counter[_FIRST_BITS:]) if late else (counter, None)
     blocks: dict[int, dict[int, Value]] = {}

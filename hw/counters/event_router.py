@@ -1,4 +1,4 @@
-"""Routes the events of the machine to the counters, and controls when a tag may change."""
+"""Routing of the machine's events to the counters, and control of the changes of tags."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -14,26 +14,26 @@ from hw.lib.pipeline import pipeline_delay
 #: State of a unit and its command queue.
 UNIT_LAYOUT = data.StructLayout(
     {
-        "active": 1,  # the unit has a command
-        "tagged": 1,  # `tag` is that of this cycle's events
+        "active": 1,  # high if the unit has a command
+        "tagged": 1,  # high if `tag` is that of this cycle's events
         "tag": 6,
-        "queued": 1,  # commands wait in the queue
-        "started": 1,  # its head starts
-        "next_tag": 6,  # tag of the head
+        "queued": 1,  # high if commands wait in the queue
+        "started": 1,  # high if the head of the queue starts
+        "next_tag": 6,  # tag of the command at the head of the queue
         "retired": 1,
         "retired_tag": 6,
     }
 )
-#: Groups whose events follow the tag of a unit.
+#: Groups whose events have the tag of a unit.
 UNIT_GROUPS = tuple(unit.name.lower() for unit in Unit)
 
 
 class EventRouter(wiring.Component):
-    """All counters, and the events that need a view of the whole machine: causes, queues, overlaps.
+    """Contains all counters, and derives the events that depend on several components: causes, queues, overlaps.
 
-    A group of counters can change its tag only when the sums of the previous one are collected, about thirty cycles
-    after the last change, or a hundred and fifty if all groups change. To keep counts exact by tag, commands and
-    programs with another tag wait for that (`may_start`, `seq_hold`); LOAD and STORE wait inside (`dma_busy`).
+    A group of counters can change its tag only when the sums of the previous tag have been collected, about 30 cycles
+    after the last change, or 150 if all groups change. So that the counts of each tag are exact, commands and programs
+    with another tag wait until then (`may_start`, `seq_hold`); LOAD and STORE wait internally (`dma_busy`).
 
     Parameters
     ----------
@@ -43,25 +43,25 @@ class EventRouter(wiring.Component):
     Members
     -------
     units : In
-        UNIT_LAYOUT for each unit.
+        State of each unit and its command queue (UNIT_LAYOUT).
     state : In
         State of the array from which the stall cause is derived.
     {unit}_events, fuse_out_events, seq_events, trap_events : In
-        Events that need no further processing.
+        Events that are counted without further processing.
     seq_tag, trap_tag : In
         Current tag of the sequencer; tag of a trap.
     counting : In
-        Cycles, their causes, and busy and stalled cycles count.
+        High if cycles, their causes, busy cycles and stalled cycles are counted.
     may_start : Out(4)
-        A bit for each unit: the head of its queue may start.
+        One bit for each unit, high if the head of its queue may start.
     seq_hold : Out
-        The sequencer may not change its tag.
+        High if the sequencer must not change its tag.
     dma_busy : Out(2)
-        LOAD, STORE may not change their tag.
+        High if LOAD (bit 0) or STORE (bit 1) must not change its tag.
     select, read, done, value
-        The host's counter window; `select` as register COUNTER_SELECT.
+        Counter window of the host; `select` has the layout of register COUNTER_SELECT.
     ready : Out
-        Programs may start.
+        High if the counters have been cleared, so that programs may start.
     """
 
     def __init__(self, config: MlaConfig):
@@ -125,7 +125,7 @@ class EventRouter(wiring.Component):
         return m
 
     def _events(self, m: Module, collector: Collector, unit: Unit) -> None:
-        """Events of a unit and its queue."""
+        """Connect the events of a unit and its queue."""
         name, state = unit.name.lower(), self.units[unit]
         events = getattr(collector, f"{name}_events")
         m.d.comb += [
@@ -138,15 +138,15 @@ class EventRouter(wiring.Component):
         ]
 
     def _last(self, m: Module, unit: Unit) -> Signal:
-        """Tag of the command that started last."""
+        """Return the tag of the command that started last."""
         last = Signal(6, name=f"{unit.name.lower()}_last")
         with m.If(self.units[unit].started):
             m.d.sync += last.eq(self.units[unit].next_tag)
         return last
 
     def _matrix_tag(self, m: Module, collector: Collector) -> None:
-        """The array's cycles count for the tag of its last events; without a command, to that of the command it waits
-        for, or to the sequencer's if there is none.
+        """Drive the tag to which the array's cycles are attributed: the tag of its last events; without a command, the
+        tag of the command that it waits for, or the sequencer's tag if there is none.
         """
         state, held, tag = (
             self.units[Unit.MATRIX],
@@ -161,13 +161,16 @@ class EventRouter(wiring.Component):
         m.d.comb += [
             collector.matrix_tag.eq(tag),
             steady.eq((state.next_tag == last) | (~busy & (cur == last) & (tag == last))),
-            # Without a command `tag` is that of the next one, and `held` the value of `tag` when the first one started.
+            # Without a command, `tag` is that of the next command; `held` is the value of `tag` when the first
+            # command started.
             quiet.eq((cur == tag) & (~busy | (cur == state.next_tag))),
             self.may_start[Unit.MATRIX].eq(Mux(state.active, steady, quiet)),
         ]
 
     def _fuse_tag(self, m: Module, collector: Collector) -> None:
-        """FUSE is empty before a command with another tag: its pipeline holds one tag at a time."""
+        """Drive the tag of FUSE; all commands in its pipeline have the same tag, because the pipeline must be empty
+        before a command with another tag starts.
+        """
         state, tag = self.units[Unit.FUSE], Signal(6, name="fuse_tag")
         last = self._last(m, Unit.FUSE)
         m.d.comb += [
@@ -177,8 +180,8 @@ class EventRouter(wiring.Component):
         ]
 
     def _seq_events(self, m: Module) -> data.View:
-        """The sequencer's events and the overlaps of units; with `pipelined` two cycles later, as their tag: one
-        register at their source, one at the counters.
+        """Connect the sequencer's events and the overlaps of units. With `pipelined`, the events and their tag arrive
+        two cycles later, through one register at their source and one at the counters.
         """
         load, matrix, store = (self.units[unit].active for unit in (Unit.LOAD, Unit.MATRIX, Unit.STORE))
         events = Signal(event_layout("seq"), name="seq_events_0")

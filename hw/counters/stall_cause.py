@@ -7,30 +7,30 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Unit
 
-#: Inputs of the classification, all of them levels of the current cycle.
+#: Inputs of the classification; all are values in the current cycle.
 STATE_LAYOUT = data.StructLayout(
     {
-        "row_entering": 1,  # a row enters the array
-        "wait_weights": 1,  # a tile cannot start: weight reads were refused
-        "weight_shift": 1,  # a tile cannot start: its weights have not arrived
-        "in_flight": 1,  # rows are in the array or between it and the accumulator
-        "head_queued": 1,  # a MATRIX command waits in the queue
-        "head_waits": 4,  # producers whose semaphores it lacks
-        "program_runs": 1,  # the sequencer executes instructions
-        "program_blocked": 1,  # of a running program: it waits for a semaphore, a fence or a full queue
+        "row_entering": 1,  # high if a row enters the array
+        "wait_weights": 1,  # high if a tile cannot start, because weight reads were refused
+        "weight_shift": 1,  # high if a tile cannot start, because its weights have not arrived
+        "in_flight": 1,  # high if rows are in the array or between the array and the accumulator
+        "head_queued": 1,  # high if a MATRIX command waits in the queue
+        "head_waits": 4,  # producers for whose tokens the head of the queue waits
+        "program_runs": 1,  # high if the sequencer executes instructions
+        "program_blocked": 1,  # high if the running program waits for a semaphore, a fence or a full queue
         "fuse_busy": 1,
-        "dma_busy": 1,  # LOAD or STORE has work
-        "macro_in_flight": 1,  # a macro-instruction is fetched, running or not completed
+        "dma_busy": 1,  # high if LOAD or STORE has work
+        "macro_in_flight": 1,  # high if a macro-instruction is fetched, running or not completed
     }
 )
 
 
 class StallCause(wiring.Component):
-    """Combinational choice of the first cause that applies.
+    """Selects, combinationally, the first cause that applies.
 
-    The state of the array comes first, then the semaphores that the head of its queue waits for, then, without a
-    command, the unit that the machine waits for. wait_activations and wait_accumulator never occur: the scratchpad
-    always grants MATRIX its activations, and the accumulator forwards.
+    The order is: the state of the array; the semaphores for which the head of its queue waits; without a command, the
+    component for which the machine waits. Causes wait_activations and wait_accumulator never occur: the scratchpad
+    always grants MATRIX its activations, and the accumulator forwards updates.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""Address generator of FUSE: the five loops of a command, and the affine addresses that follow them by additions."""
+"""Address generator of FUSE: the five loops of a command, and affine addresses updated by additions."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import stream, wiring
@@ -14,28 +14,28 @@ from hw.lib.skid_buffer import SkidBuffer
 
 
 class AddressWalk(wiring.Component):
-    """base + the sum of index * stride over some loop dimensions, updated incrementally.
+    """Computes the address base + sum of index * stride over some loop dimensions, updated incrementally.
 
-    A step that advances dimension L adds L's stride to the value at the start of that dimension's current
-    step and restarts the dimensions inside L from there.
+    A step that advances dimension L adds the stride of L to the value that the address had at the start of the current
+    iteration of L, and restarts the dimensions inside L from the sum.
 
-    Latency: `value` follows `load` and `step` by one cycle. Throughput: one step in each cycle.
+    Latency: `value` is updated one cycle after `load` or `step`. Throughput: one step per cycle.
 
     Parameters
     ----------
     width : int
-        Bits of the value; arithmetic is modulo 2**width.
+        Width of the value in bits; arithmetic is modulo 2**width.
     dims : tuple of str
-        Dimensions with a stride, innermost first; the value stays constant along the others.
+        Dimensions with a stride, innermost first; the value is constant along the others.
 
     Members
     -------
     load : In(1), base : In
-        Start value; from `load` on the strides of the new command stay valid until the next load.
+        Load the start value `base`; the strides of the new command must be valid from `load` to the next `load`.
     step : In(1), level : In(3)
-        Advance dimension number `level` of FUSE_DIMS.
+        Advance dimension FUSE_DIMS[level].
     stride_{dim} : In
-        Stride of each dimension.
+        Stride of each dimension in `dims`.
     value : Out
         Current value of the address.
     """
@@ -78,31 +78,31 @@ class AddressWalk(wiring.Component):
         return m
 
     def _register_summands(self, m: Module, origin: Signal, stride: Signal) -> tuple[Signal, Signal]:
-        """Summands of a step as the adder uses them."""
+        """Return the summands of a step as the adder uses them."""
         return origin, stride
 
 
 class PipelinedAddressWalk(AddressWalk):
     """`AddressWalk` with registers before its adder.
 
-    Latency, throughput, parameters: as `AddressWalk`.
-    Members: as `AddressWalk`; `level` is valid a cycle before the step.
+    Latency, throughput and parameters are those of `AddressWalk`.
+    Members are those of `AddressWalk`, but `level` must be valid one cycle before the step.
     """
 
     def _register_summands(self, m: Module, origin: Signal, stride: Signal) -> tuple[Signal, Signal]:
         return pipeline_register(m, "origin_held", origin), pipeline_register(m, "stride_held", stride)
 
 
-#: u and v of a legal command lie in -65536..65535.
+#: Width of u and v in bits; for a legal command they are in -65536..65535.
 _COORDINATE_BITS = 18
 _ALL = FUSE_DIMS
 
 
 class PointWalker(wiring.Component):
-    """Walks commands and makes one point of each step; the next command's first point follows the last
-    one's at once.
+    """Iterates over the loops of commands and emits one point for each step; the first point of the next command
+    follows the last point of a command without a gap.
 
-    Latency: two cycles from a command to its first point. Throughput: one point in each cycle.
+    Latency: two cycles from a command to its first point. Throughput: one point per cycle.
 
     Parameters
     ----------
@@ -112,13 +112,13 @@ class PointWalker(wiring.Component):
     Members
     -------
     cmd : In(stream)
-        Commands to walk through.
+        Commands whose points are emitted.
     read : In(READ_CONTROL)
         The decoder's read controls of the command at the stream's head.
     room : In(1)
-        Another command may enter the pipeline.
+        High if High if another command may enter the pipeline.
     load : Out(1), index : Out(2)
-        A command enters and has that index.
+        High if a command enters the pipeline; index of this command.
     points : Out(stream of POINT)
         Points of the commands, in loop order.
     """
@@ -165,11 +165,11 @@ class PointWalker(wiring.Component):
         return m
 
     def _ready(self, m: Module, active: Signal, step: Signal) -> Value:
-        """Condition that a point is ready."""
+        """Return the condition that a point is ready."""
         return active
 
     def _compare_ends(self, m: Module, left: dict[str, Signal], at_end: Signal) -> None:
-        """Drive the dimensions that are at their last step from the steps left."""
+        """Drive `at_end`, the mask of dimensions at their last step, from the numbers of remaining steps."""
         m.d.comb += at_end.eq(Cat(left[dim] == 0 for dim in _ALL))
 
     def _register_end(
@@ -183,26 +183,26 @@ class PointWalker(wiring.Component):
         step: Value,
         level: Value,
     ) -> None:
-        """Update `at_end` of one dimension, if it is a register.
+        """Update the bit of `at_end` of one dimension if `at_end` is a register.
 
         Parameters
         ----------
         m : Module
             Module that the logic is added to.
         number : int
-            Number of the dimension.
+            Index of the dimension.
         at_end : Signal
-            Dimensions that are at their last step.
+            Mask of the dimensions that are at their last step.
         left : Signal
-            Steps left of the dimension.
+            Number of remaining steps in the dimension.
         command : Signal
-            Command that is being walked.
+            Command whose points are being emitted.
         step, level : Value
-            A dimension advances, and its number.
+            High if a dimension advances; index of this dimension.
         """
 
     def _loops(self, m: Module, step: Value, command: Signal) -> tuple[Signal, Signal]:
-        """Loop counters; returns the dimension that advances next and which dimensions are at their last
+        """Add the loop counters; returns the dimension that advances next and the mask of dimensions at their last
         step.
         """
         level, at_end = Signal(3), Signal(len(_ALL))
@@ -292,14 +292,15 @@ class PointWalker(wiring.Component):
 
 
 class PipelinedPointWalker(PointWalker):
-    """`PointWalker` whose loop ends are registers, set a cycle before they are used.
+    """`PointWalker` with the conditions for the ends of loops in registers, set one cycle before they are used.
 
-    Latency: as `PointWalker`, one cycle more. Throughput: one point in two cycles; a cycle passes between commands.
-    Parameters, members: as `PointWalker`.
+    Latency: that of `PointWalker`, plus one cycle. Throughput: one point every two cycles; there is a gap of one cycle
+    between commands.
+    Parameters and members are those of `PointWalker`.
     """
 
     def _ready(self, m: Module, active: Signal, step: Signal) -> Value:
-        """Condition that a point is ready: from the second cycle in which it is valid."""
+        """Return the condition that a point is ready, which is true from the second cycle of its validity."""
         stood = Signal()
         m.d.sync += stood.eq(active & ~step)
         return active & stood

@@ -1,4 +1,4 @@
-"""FUSE step 1, second half: the operator between A and B; and the bias of step 2."""
+"""FUSE step 1, second half: the operator between A and B; also the addition of the bias of step 2."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring
@@ -11,14 +11,14 @@ from hw.lib.pipeline import pipeline_struct
 
 #: Cycles from the operands to the biased value.
 LATENCY = 3
-#: Cycle in which the slot's bias is needed.
+#: Number of cycles from the operands to the cycle in which the slot's bias is needed.
 BIAS_AT = 2
 
 
 class BinaryOperator(wiring.Component):
-    """value = (A op B) + bias, wrapping; products of the low 18 bits, shifted right.
+    """Computes (A op B) + bias, wrapping; a product is formed from the low 18 bits of A and B and shifted right.
 
-    Latency: LATENCY. Throughput: one beat in each cycle.
+    Latency: LATENCY. Throughput: one beat per cycle.
 
     Parameters
     ----------
@@ -28,15 +28,15 @@ class BinaryOperator(wiring.Component):
     Members
     -------
     controls : In
-        Controls of a command that enters.
+        Controls of a command that enters the pipeline.
     beat : In(BEAT), o_beat : Out(BEAT)
-        Beat going in and coming out.
+        Control data of the beat at the input and at the output.
     a, b : In(lanes)
         Operands of each lane.
     bias : In(lanes)
         The slot's bias, BIAS_AT cycles after the operands.
     bias_en : Out(1)
-        The beat going in needs a slot's bias.
+        High if the beat at the input needs the bias of a slot.
     value : Out(lanes)
         Result of each lane.
     """

@@ -1,4 +1,4 @@
-"""Storage of a stage for the controls of the commands in the pipeline."""
+"""Storage for one stage's controls of the commands in the pipeline."""
 
 from amaranth.hdl import Elaboratable, Module, Shape, Signal, Value
 from amaranth.lib import data, wiring
@@ -9,10 +9,10 @@ from hw.lib.ram import Ram
 
 
 class ControlStore(wiring.Component):
-    """Some controls of every command in the pipeline, picked by the index that travels with a beat.
+    """Stores the controls of one stage for every command in the pipeline; the index that travels with a beat selects a
+    command.
 
-    Latency: combinational read; a write is seen in the next cycle. Throughput: one read and one write in
-    each cycle.
+    Latency: combinational read; a write is visible in the next cycle. Throughput: one read and one write per cycle.
 
     Parameters
     ----------
@@ -22,11 +22,11 @@ class ControlStore(wiring.Component):
     Members
     -------
     write, w_index, w_data : In
-        Controls of a command that enters.
+        Write port for the controls of a command that enters the pipeline.
     index : In(2)
-        Command to look up.
+        Index of the command to look up.
     data : Out(layout)
-        Controls of the command that was read.
+        Controls of the command `index`.
     """
 
     def __init__(self, layout: data.StructLayout):
@@ -56,7 +56,7 @@ class ControlStore(wiring.Component):
 
 
 def fetch(m: Module, name: str, source: data.View, names: tuple[str, ...], index: Value) -> data.View:
-    """Store the named controls of `source` (a control_write view) in a separate memory; returns those of
+    """Store the named controls of `source` (a view of `control_write`) in a separate memory; returns the controls of
     command `index`.
     """
     members = source.control.shape().members

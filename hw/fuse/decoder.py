@@ -1,4 +1,4 @@
-"""Fusion primitive decoder: from a FUSE command to the controls of every stage."""
+"""Decoder of FUSE commands, which derives the controls of every stage."""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import wiring
@@ -10,14 +10,14 @@ from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Un
 from hw.layouts import command_layout
 
 _MIN, _MAX = -(1 << 31), (1 << 31) - 1
-#: Exponent that makes `scale` by 1 the identity.
+#: Exponent for which `scale` with multiplier 1 is the identity.
 _IDENTITY = 31
 _READS = {Dtype.I8: 0b0001, Dtype.U8: 0b0001, Dtype.I16: 0b0011, Dtype.I32: 0b1111}
 _RANGES = {Dtype.I8: (-128, 127), Dtype.U8: (0, 255), Dtype.I16: (-32768, 32767), Dtype.I32: (_MIN, _MAX)}
 
 
 def _pick(m: Module, name: str, shape: object, select: Value, choices: dict, default: int) -> Signal:
-    """A named signal: the choice for the value of `select`."""
+    """Return a named signal with the choice for the value of `select`."""
     picked = Signal(shape, name=name)
     with m.Switch(select):
         for value, choice in choices.items():
@@ -29,25 +29,25 @@ def _pick(m: Module, name: str, shape: object, select: Value, choices: dict, def
 
 
 class Decoder(wiring.Component):
-    """Decodes the fuse word and related fields into the controls of each stage, so that no stage decodes
-    anything.
+    """Decodes the packed words and related fields of FUSE into the controls of each stage, so that the stages need no
+    decoding.
 
-    Disabled steps are decoded into neutral values: requantization and post-scale off become a multiplication by
-    one, an absent operand is not read, an accumulator operand is an int32 without a zero point.
+    Disabled steps are decoded to neutral values: a disabled requantization or post-scale is a multiplication by one, an
+    absent operand is not read, and an accumulator operand is an int32 with zero point 0.
 
-    Latency: combinational. Throughput: one command in each cycle.
+    Latency: combinational. Throughput: one command per cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes the lane masks.
+        Machine configuration; uses `n`, the width of the lane masks.
 
     Members
     -------
     cmd : In(command)
-        A FUSE command.
+        FUSE command to decode.
     read, source, op, requant, table, residual, table2, reduce, post, writer : Out
-        Controls by stage (hw.fuse.layouts).
+        Controls of each stage (see hw.fuse.layouts).
     """
 
     def __init__(self, config: MlaConfig):
@@ -141,7 +141,7 @@ class Decoder(wiring.Component):
         ]
 
     def _masks(self, m: Module) -> None:
-        """Active lanes of an ordinary point and of one in the last step of tail_dim."""
+        """Drive the mask of active lanes of an ordinary point, and that of a point in the last step of tail_dim."""
         for name, count in (("mask", self.cmd.lanes), ("mask_tail", self.cmd.lanes_tail)):
             mask = Signal(unsigned(self._n), name=name)
             every = count == 0
@@ -195,8 +195,8 @@ class Decoder(wiring.Component):
 
 
 def _least(m: Module, name: str, lo: Value, hi: Value) -> Signal:
-    """Lower limit, never above the upper one: clipping to crossed limits gives the upper one, in whichever
-    order it is done.
+    """Return the minimum of `lo` and `hi`, so that clipping gives `hi` if `lo` exceeds it, whichever limit is applied
+    first.
     """
     least = Signal(signed(32), name=name)
     m.d.comb += least.eq(Mux(lo > hi, hi, lo))

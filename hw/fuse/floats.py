@@ -1,4 +1,4 @@
-"""float32 numbers at the edges of FUSE: unpacked in step 1, packed at the end of step 2."""
+"""Conversion of float32 values in FUSE: unpacking in step 1, packing at the end of step 2."""
 
 from dataclasses import dataclass
 
@@ -6,27 +6,27 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 
 from hw.lib.pipeline import pipeline_register
 
-#: Bits of the exponent that a float32 number's significand, taken as an integer, is to be multiplied by.
+#: Width in bits of the exponent e of a float32 value s * 2**e with integer significand s.
 EXPONENT_BITS = 9
 
 _FRACTION = 23
 _BIAS = 127
-_ALL = 255  # the exponent field of infinity
-#: `scale` multiplies by 2**(exponent - 31).
+_ALL = 255  # exponent field of infinity
+#: Offset of an exponent of `scale`, which multiplies by 2**(exponent - 31).
 _ONE = 31
 
 
 @dataclass(frozen=True)
 class Unpacked:
-    """significand * 2**exponent."""
+    """A float32 value, significand * 2**exponent."""
 
     significand: Signal
     exponent: Signal
 
 
 def unpack(m: Module, lane: int, bits: Value) -> Unpacked:
-    """Fields of a float32 number (combinational). Infinity and NaN count as numbers one binade
-    beyond the largest.
+    """Unpack a float32 bit pattern, combinationally. Infinity and NaN are treated as values one binade above the
+    largest.
     """
     field, fraction = bits[_FRACTION : _FRACTION + 8], bits[:_FRACTION]
     normal = Signal(name=f"normal_{lane}")
@@ -42,8 +42,8 @@ def unpack(m: Module, lane: int, bits: Value) -> Unpacked:
 
 
 def pack(m: Module, lane: int, value: Value, dropped: Value, exponent: Value) -> Signal:
-    """The float32 number value * 2**(dropped + exponent - 31), three cycles later: a product rounded to 24 bits and
-    its exponents. Underflow gives 0, overflow infinity.
+    """Return the float32 bit pattern of value * 2**(dropped + exponent - 31), delayed by three cycles. `value` is a
+    product rounded to 24 bits. Underflow gives 0, and overflow gives infinity.
     """
     sign_1 = pipeline_register(m, f"float_sign_1_{lane}", value[-1])
     magnitude = pipeline_register(
@@ -69,7 +69,7 @@ def pack(m: Module, lane: int, value: Value, dropped: Value, exponent: Value) ->
 
 
 def _normal(value: Value, steps: tuple[int, ...]) -> tuple[Value, Value]:
-    """`value` shifted left by as many of the steps as its leading zeros allow, and by how much."""
+    """Return `value` shifted left by those of `steps` that its leading zeros permit, and the total shift."""
     by = Const(0)
     for step in steps:
         empty = ~value[-step:].any()

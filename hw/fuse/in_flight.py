@@ -1,4 +1,4 @@
-"""Commands in the FUSE pipeline: their number, and the one to finish next."""
+"""Tracking of the commands in the FUSE pipeline."""
 
 from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import wiring
@@ -10,18 +10,19 @@ from hw.fuse.layouts import COMMANDS, INDEX_BITS
 class InFlightCommands(wiring.Component):
     """Counts the commands in the pipeline and stores their tags.
 
-    Latency: one cycle. Throughput: one command in and one out in each cycle.
+    Latency: one cycle. Throughput: one command in and one out per cycle.
 
     Members
     -------
     load : In(1), index : In, tag : In(6)
-        A command enters.
+        `load`: high if a command enters the pipeline; `index`, `tag`: the next free index, which this command gets, and
+        its tag.
     done : In(1)
-        The oldest one has finished.
+        High if the oldest command has finished.
     room : Out(1)
-        Another command may enter.
+        High if another command may enter the pipeline.
     active : Out(1), active_tag : Out(6)
-        There is one inside; tag of the oldest.
+        High if at least one command is in the pipeline; tag of the oldest command.
     """
 
     load: In(1)

@@ -1,4 +1,4 @@
-"""Payloads inside FUSE: points, beats, stage controls, and the small helpers every stage uses."""
+"""Payloads inside FUSE: points, beats, stage controls, and small helpers that every stage uses."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from amaranth.lib import data
 
 from hw.config import SP_ADDR_BITS, MlaConfig
 
-#: Commands that may be inside FUSE at once; stages pick their controls by a command's index.
+#: Maximum number of commands inside FUSE; stages select their controls by the index of a command.
 COMMANDS = 8
 INDEX_BITS = 3
-#: Beats (parts of a row) that may be between issue and the result writer.
+#: Maximum number of beats (parts of a row) between issue and the result writer.
 CREDITS = 128
 
-#: One step of the walk, as issue needs it. `sp_need`: reads of A (4 pieces), B (4), residual (2);
-#: `acc_need`: A, B.
+#: One point of a command, as the issue stage uses it. `sp_need`: mask of the scratchpad reads, for A (4 pieces), B (4)
+#: and the residual (2); `acc_need`: mask of the accumulator reads, for A and B.
 POINT = data.StructLayout(
     {
         "a": SP_ADDR_BITS,
@@ -24,20 +24,21 @@ POINT = data.StructLayout(
         "slot": 8,
         "sp_need": 10,
         "acc_need": 2,
-        "live": 1,  # not padding
+        "live": 1,  # set if the point is not padding
         "first": 1,
-        "last": 1,  # of its window
-        "tail": 1,  # lanes_tail applies
-        "emit": 1,  # a result emerges
-        "final": 1,  # of its command
+        "last": 1,  # set in the last point of a window
+        "tail": 1,  # set if the number of active lanes is lanes_tail
+        "emit": 1,  # set if the point completes a result
+        "final": 1,  # set in the last point of a command
         "cmd": INDEX_BITS,
     }
 )
 
-#: Bits of the index of a beat within its row: fuse_rate is at most 8.
+#: Width of the index of a beat within its row; fuse_rate is at most 8.
 PART_BITS = 3
 
-#: Control data of a beat in addition to its lanes. `part` is the beat's index within its row if fuse_rate is not 1.
+#: Control data that accompany the lanes of a beat. `part` is the index of the beat within its row; it is used only if
+#: fuse_rate is not 1.
 BEAT = data.StructLayout(
     {
         "valid": 1,
@@ -58,7 +59,7 @@ _S32 = signed(32)
 _S16 = signed(16)
 _S8 = signed(8)
 
-#: Reads a point needs.
+#: Reads that a point needs.
 READ_CONTROL = data.StructLayout(
     {
         "a_sp": 4,
@@ -97,7 +98,9 @@ OP_CONTROL = data.StructLayout(
 
 
 def requant_control(n: int) -> data.StructLayout:
-    """Controls of step 2; `slot` and `row` select the source of the multiplier (neither: the fields)."""
+    """Return the layout of the controls of step 2; `slot` and `row` select the source of the multiplier; if neither is
+    set, the source is the command's fields.
+    """
     return data.StructLayout(
         {
             "slot": 1,
@@ -143,12 +146,12 @@ RESIDUAL_CONTROL = data.StructLayout(
 
 
 def reduce_control(n: int) -> data.StructLayout:
-    """Controls of the reductions of step 5."""
+    """Return the layout of the controls of the reductions of step 5."""
     return data.StructLayout({"reduce": 2, "lane_reduce": 2, "mask": unsigned(n), "mask_tail": unsigned(n)})
 
 
 def post_control(n: int) -> data.StructLayout:
-    """Controls of the post-scale of step 5 and of the saturation of step 6."""
+    """Return the layout of the controls of the post-scale of step 5 and the saturation of step 6."""
     return data.StructLayout(
         {
             "bias": _S32,
@@ -170,7 +173,7 @@ def post_control(n: int) -> data.StructLayout:
 
 
 def writer_control(n: int) -> data.StructLayout:
-    """Controls of the result writer, and data of the command for the counters."""
+    """Return the layout of the controls of the result writer, and of the command's data for the counters."""
     return data.StructLayout(
         {
             "sp": 1,
@@ -191,7 +194,7 @@ def writer_control(n: int) -> data.StructLayout:
 
 
 def controls(n: int) -> dict[str, data.StructLayout]:
-    """Controls of every stage, by the stage's name."""
+    """Return the layout of every stage's controls, by the stage's name."""
     return {
         "read": READ_CONTROL,
         "source": SOURCE_CONTROL,
@@ -207,17 +210,17 @@ def controls(n: int) -> dict[str, data.StructLayout]:
 
 
 def control_write(control: data.StructLayout) -> data.StructLayout:
-    """Write of a command's controls into the store of a stage."""
+    """Return the layout of a write of a command's controls to the store of a stage."""
     return data.StructLayout({"write": 1, "index": INDEX_BITS, "control": control})
 
 
 def lanes_of(config: MlaConfig) -> int:
-    """Width of the pipeline in lanes: a row takes fuse_rate beats."""
+    """Return the number of lanes of the pipeline, which takes fuse_rate beats for one row."""
     return config.n // config.fuse_rate
 
 
 def part_of(row: Sequence[Value], part: Value, count: int) -> list[Value]:
-    """The `count` lanes of a row that belong to beat `part`."""
+    """Return the `count` lanes of a row that belong to beat `part`."""
     options = [list(row[i : i + count]) for i in range(0, len(row), count)]
     for bit in range((len(options) - 1).bit_length()):
         options = [
@@ -228,5 +231,5 @@ def part_of(row: Sequence[Value], part: Value, count: int) -> list[Value]:
 
 
 def lanes(count: int, width: int = 32) -> data.ArrayLayout:
-    """Signed lanes."""
+    """Return the layout of `count` signed lanes of `width` bits."""
     return data.ArrayLayout(signed(width), count)

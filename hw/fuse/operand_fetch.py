@@ -14,15 +14,15 @@ from hw.isa.enums import Dtype
 from hw.lib.pipeline import pipeline_delay, pipeline_register, pipeline_struct
 from hw.lib.trees import select_tree
 
-#: Cycles from a beat (operands in their registers) to its lanes.
+#: Cycles from a beat, whose operands are in the operand registers, to its lanes.
 LATENCY = 2
 
 
 class OperandFetch(wiring.Component):
-    """Collects the bytes of A, B and the residual, and turns them into int32 lanes.
+    """Collects the bytes of A, B and the residual, and converts them to int32 lanes.
 
-    Latency: LATENCY cycles from `beat`. Throughput: one beat in each cycle; the operand registers may be
-    reloaded in the cycle of a row's last beat.
+    Latency: LATENCY cycles from `beat`. Throughput: one beat per cycle; the operand registers may be loaded again in
+    the cycle of a row's last beat.
 
     Parameters
     ----------
@@ -32,21 +32,21 @@ class OperandFetch(wiring.Component):
     Members
     -------
     controls : In
-        Controls of a command that enters.
+        Controls of a command that enters the pipeline.
     sp_data, acc_data : In
-        Data of the memory ports.
+        Data of the read ports of scratchpad and accumulator.
     sp_load : In(10), acc_load : In(2)
-        Operand that takes the data of each read port, see `PointIssue`.
+        One-hot index of the operand register that loads the data of each read port, see `PointIssue`.
     beat : In(BEAT), o_beat : Out(BEAT)
-        Beat going in and coming out.
+        Control data of the beat at the input and at the output.
     a, b : Out(lanes)
-        Operands, zero points subtracted; A is 0 where the point is padding.
+        Operands after subtraction of the zero points; A is 0 if the point is padding.
     a_exponent : Out(lanes of EXPONENT_BITS)
-        Exponents of A's elements: not 0 only where they are float32 numbers, of which `a` has the significand.
+        Exponents of A's elements, which are nonzero only for float32 elements, whose significands are in `a`.
     r : Out(lanes of 16 bits)
-        Elements of the residual, zero point not subtracted.
+        Elements of the residual before subtraction of the zero point.
     row_mult : Out(signed(32)), row_exponent : Out(signed(8))
-        Lanes rq_lane and rq_lane + 1 of B.
+        Multiplier and exponent in lanes rq_lane and rq_lane + 1 of B.
     """
 
     def __init__(self, config: MlaConfig):
@@ -87,7 +87,7 @@ class OperandFetch(wiring.Component):
         b_rows = self._rows(self._operand(m, "b", 4, 4, self.acc_load[1]), (8, 16, 32))
         r_rows = self._rows(self._operand(m, "r", 8, 2, None), (8, 16))
         lane_bits = (self._lanes - 1).bit_length()
-        # To broadcast a lane, every beat takes the part that has it.
+        # If a lane is broadcast, every beat uses the part of the row that contains this lane.
         b_part = Mux(types.b_bcast, types.b_lane[lane_bits:], self.beat.part)
         a_raw = self._part(m, "a", a_rows, self.beat.part, types.a_dtype)
         b_raw = self._part(m, "b", b_rows, b_part, types.b_dtype)
@@ -120,7 +120,7 @@ class OperandFetch(wiring.Component):
         return m
 
     def _operand(self, m: Module, name: str, first: int, pieces: int, acc_load: Value | None) -> Signal:
-        """Register of an operand, loaded piece by piece from the scratchpad or at once from the
+        """Return the register of an operand, loaded piece by piece from the scratchpad or at once from the
         accumulator.
         """
         width = 8 * self._n
@@ -135,15 +135,15 @@ class OperandFetch(wiring.Component):
         return held
 
     def _rows(self, held: Signal, widths: tuple[int, ...]) -> list[list[Value]]:
-        """An operand's row as N elements of each width in bits.
+        """Return the row of an operand as N elements, for each of the widths in bits.
 
-        Lanes are picked from these before one of the widths is chosen, so that only lanes in use have the
-        logic which turns an element into an integer.
+        The lanes are selected before the width, so that the logic that converts an element to an integer exists only
+        for the selected lanes.
         """
         return [[held[w * lane : w * (lane + 1)] for lane in range(self._n)] for w in widths]
 
     def _part(self, m: Module, name: str, rows: list[list[Value]], part: Value, dtype: Value) -> list[Value]:
-        """The lanes of one part of the row."""
+        """Return the lanes of one part of the row."""
         parts = [part_of(row, part, self._lanes) for row in rows]
         return [
             _element(m, f"{name}_element_{lane}", choices, dtype)
@@ -151,15 +151,15 @@ class OperandFetch(wiring.Component):
         ]
 
     def _select(self, m: Module, name: str, rows: list[list[Value]], index: Value, dtype: Value) -> Signal:
-        """Register of one lane of the row."""
+        """Return a register with one lane of the row."""
         choices = [select_tree(m, f"{name}_{len(row[0])}", index, dict(enumerate(row))) for row in rows]
         return pipeline_register(m, name, _element(m, f"{name}_element", choices, dtype))
 
 
 def _element(m: Module, name: str, choices: Sequence[Value], dtype: Value) -> Signal:
-    """The integer that an element is: `choices` are its bits if it has 8, 16 (and 32) of them.
+    """Return an element as an integer; `choices` are the bits of the element for widths of 8, 16 and possibly 32 bits.
 
-    Where only two widths are possible a wider type reads 16 bits.
+    If only two widths are possible, 16 bits are used for wider types.
     """
     byte, half, wide = choices[0], choices[1], choices[-1]
     is_byte = (dtype == Dtype.I8) | (dtype == Dtype.U8)
@@ -171,5 +171,5 @@ def _element(m: Module, name: str, choices: Sequence[Value], dtype: Value) -> Si
 
 
 def delay_all(m: Module, name: str, values: list[Value], cycles: int = 1) -> list[Value]:
-    """Each value after some registers."""
+    """Delay each value by `cycles` registers."""
     return [pipeline_delay(m, f"{name}_{lane}", value, cycles) for lane, value in enumerate(values)]

@@ -10,31 +10,31 @@ from hw.lib.pipeline import pipeline_register
 from hw.lib.ram import Ram
 from hw.memory.ports import SlotWritePort
 
-#: Cycles from a slot's number to its parameters.
+#: Cycles from the index of a slot to its parameters.
 LATENCY = 2
-#: Rows of N bytes in a slot.
+#: log2 of the number of rows of N bytes in a slot.
 _ROW_BITS = 4
 
 
 class Params(wiring.Component):
-    """The slots, read for steps' needs at two moments: the bias first, the multipliers and exponents later.
+    """Memory of the parameter slots with two read ports: one for the bias, and one, used in a later cycle, for
+    multipliers and exponents.
 
-    Latency: LATENCY cycles from `bias_slot` or `scale_slot`. Throughput: one read of each and one write in
-    each cycle.
+    Latency: LATENCY cycles from `bias_slot` or `scale_slot`. Throughput: one read of each and one write per cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        Lanes and number of slots.
+        Machine configuration; uses the number of lanes and of slots.
 
     Members
     -------
     write : In
-        Writes of N bytes; those of tables are ignored.
+        Writes of N bytes; writes of tables are ignored.
     bias_en, bias_slot, bias_part : In; bias : Out(lanes)
-        Read of the bias.
+        Read port of the bias.
     scale_en, scale_slot, scale_part : In; mult, exponent, neg_mult, neg_exponent : Out(lanes)
-        Read of multipliers and exponents.
+        Read port of the multipliers and exponents.
     """
 
     def __init__(self, config: MlaConfig):
@@ -65,13 +65,13 @@ class Params(wiring.Component):
         return m
 
     def _memory(self, m: Module, read: str, name: str, first: int, width: int) -> None:
-        """Memory of one parameter, `width` bits for each lane: rows `first` and following of each slot.
+        """Add the memory of one parameter, `width` bits for each lane: rows `first` and following of each slot.
 
-        Its words are as few rows as hold the lanes of a beat.
+        A word of the memory is the smallest number of rows that contains the lanes of a beat.
         """
         n, rows = self._n, width // 8
         in_word = max(1, self._lanes * rows // n)
-        beats = in_word * n // (self._lanes * rows)  # whose lanes are in one word
+        beats = in_word * n // (self._lanes * rows)  # number of beats whose parameters are in one word
         row_bits, word_bits = (rows - 1).bit_length(), (rows // in_word - 1).bit_length()
         m.submodules[f"{name}_ram"] = ram = Ram(
             width=8 * n * in_word, depth=self._slots * rows // in_word, granularity=8 * n, exclusive=True

@@ -1,4 +1,4 @@
-"""The rigid part of FUSE: from operand registers to elements."""
+"""Rigid pipeline of FUSE (without flow control), from the operand registers to the elements of the result."""
 
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ from hw.lib.delay_line import DelayLine
 from hw.lib.pipeline import pipeline_delay, pipeline_register
 from hw.memory.ports import SlotWritePort
 
-#: Stages in order, and the controls of each.
+#: Stages in order, and the names of the controls of each.
 STAGES = {
     "source": "source",
     "op": "op",
@@ -38,15 +38,15 @@ _TO_RESIDUAL = binary_op.LATENCY + requant.LATENCY + tables.LATENCY
 
 
 def latency(config: MlaConfig) -> int:
-    """Cycles from a beat at the operand registers to its end of the pipeline."""
+    """Return the number of cycles from a beat at the operand registers to the end of the pipeline."""
     late = WINDOW_LATENCY + lane_reduce_latency(config) + post_scale.LATENCY
     return operand_fetch.LATENCY + _TO_RESIDUAL + residual.LATENCY + tables.LATENCY + late
 
 
 class Pipeline(wiring.Component):
-    """Steps 1 to 5 and the saturation of step 6, one stage after the other.
+    """Pipeline of steps 1 to 5 and the saturation of step 6; no stage ever stalls.
 
-    Latency: latency(config). Throughput: one beat in each cycle; no stage ever stalls.
+    Latency: latency(config). Throughput: one beat per cycle.
 
     Parameters
     ----------
@@ -56,15 +56,15 @@ class Pipeline(wiring.Component):
     Members
     -------
     controls_{stage} : In
-        Controls of a command that enters, for each of STAGES.
+        Controls of a command that enters the pipeline, for each of STAGES.
     adding : In(1)
-        A command inside adds a residual.
+        High if a command in the pipeline adds a residual.
     slot_write : In
         Writes of parameter slots and tables.
     sp_data, acc_data, sp_load, acc_load, beat : In
-        Operands and beats (see OperandFetch).
+        Operands and beats, see `OperandFetch`.
     o_beat : Out(BEAT), o : Out(lanes), o_changed : Out
-        Beat coming out, its elements, and how many lanes clips have changed.
+        Beat at the output, its elements, and the number of lanes that clipping has changed.
     """
 
     def __init__(self, config: MlaConfig):
@@ -121,12 +121,13 @@ class Pipeline(wiring.Component):
         ]
 
     def _parameters(self, m: Module) -> None:
-        """Parameters of slots and rows, each in the cycle in which its stage uses it."""
+        """Connect the parameters of slots and rows, each in the cycle in which its stage uses it."""
         source_, op, params, requant_ = self._source, self._op, self._params, self._requant
         for target in (params.write, self._table.write, self._table2.write):
             for name in ("valid", "table", "addr", "data"):
                 m.d.comb += getattr(target, name).eq(getattr(self.slot_write, name))
-        # The bias is wanted one cycle before the multipliers: both reads start where the operands come out.
+        # The bias is needed one cycle before the multipliers; both reads start when the operands are at the output of
+        # OperandFetch.
         beat = source_.o_beat
         later = pipeline_register(m, "later_beat", beat)
         m.d.comb += [
@@ -149,7 +150,7 @@ class Pipeline(wiring.Component):
             )
 
     def _values(self, m: Module) -> None:
-        """Steps 2 to 4."""
+        """Add the stages of steps 2 to 4."""
         m.d.comb += self._residual.adding.eq(self.adding)
         m.d.comb += [self._requant.beat.eq(self._op.o_beat), self._requant.value.eq(self._op.value)]
         m.submodules.elements = elements = DelayLine(width=16 * lanes_of(self._config), cycles=_TO_RESIDUAL)
@@ -159,7 +160,7 @@ class Pipeline(wiring.Component):
             m.d.comb += [after.beat.eq(before.o_beat), after.value.eq(before.o)]
 
     def _results(self, m: Module) -> None:
-        """Steps 5 and 6."""
+        """Add the stages of steps 5 and 6."""
         reduce_, lanes_, post_ = self._reduce, self._lane_reduce, self._post
         counted = operand_fetch.LATENCY + binary_op.LATENCY + requant.LATENCY + 1
         m.submodules.changed = changed = DelayLine(

@@ -1,4 +1,4 @@
-"""From points to memory reads, and to beats once all reads of a point are granted."""
+"""Issue of the memory reads of points, and of the beats of a point once all its reads have been granted."""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value, unsigned
 from amaranth.lib import stream, wiring
@@ -16,14 +16,14 @@ OPERAND_LATENCY = SP_READ_LATENCY + 1
 class PointIssue(wiring.Component):
     """Splits each point into steps of at most one scratchpad and one accumulator read.
 
-    A step waits until both of its reads are granted; the reads of a later step are never
-    granted before it, so the operand registers need no tags and no back-pressure. A point starts when the
-    result queue has room for it.
+    A step waits until both of its reads are granted. The reads of a later step are never granted before those of an
+    earlier step, so the operand registers need no tags and no back-pressure. A point starts when the result queue has
+    room for it.
 
-    Latency: one cycle from a point to its first request; a beat appears OPERAND_LATENCY cycles after the
-    last grant, when the operands are in their registers. Throughput: one point in fuse_rate cycles, or in
-    as many as its scratchpad or accumulator reads take (plus fuse_rate - 1: the operand registers are read
-    part by part).
+    Latency: one cycle from a point to its first request; a beat is emitted OPERAND_LATENCY cycles after the last grant,
+    when the operands are in their registers. Throughput: one point every fuse_rate cycles, or less if the scratchpad or
+    accumulator reads of a point take longer; fuse_rate - 1 cycles are then added, because the operand registers are
+    read part by part.
 
     Parameters
     ----------
@@ -35,17 +35,17 @@ class PointIssue(wiring.Component):
     points : In(stream of POINT)
         Points to issue, in loop order.
     free : In(1)
-        The writer has finished a point.
+        High if the writer has finished a point, which frees an entry of the result queue.
     sp_read, acc_read : Out
-        Memory ports; their data is loaded into the operand registers.
+        Read ports of scratchpad and accumulator, whose data are loaded into the operand registers.
     sp_load : Out(10), acc_load : Out(2)
-        The port's data belongs to this piece of A (4), B (4), residual (2); to A, B.
+        One-hot destination of the port's data: piece of A (4), B (4) or the residual (2); for the accumulator A or B.
     beat : Out(BEAT)
-        Parts of rows; the operands are in their registers.
+        Beats, that is, parts of rows, whose operands are in the operand registers.
     push : Out(1), descriptor : Out(DESCRIPTOR)
         Entry of the point for the result writer.
     refused : Out(1)
-        A request was not granted.
+        High if a request was not granted.
     """
 
     def __init__(self, config: MlaConfig):
@@ -95,11 +95,11 @@ class PointIssue(wiring.Component):
         return m
 
     def _ready(self, m: Module, taken: Signal) -> Value:
-        """Condition that a step is ready."""
+        """Return the condition that a step is ready."""
         return self.points.valid
 
     def _held(self, m: Module, launched: Value) -> Value:
-        """The operand registers are in use by the parts of a row still to come."""
+        """Return the condition that later parts of a row still need the operand registers."""
         parts = self._config.fuse_rate
         if parts == 1:
             return Const(0)
@@ -111,23 +111,25 @@ class PointIssue(wiring.Component):
         return self._in_use(launched, left)
 
     def _in_use(self, launched: Value, left: Signal) -> Value:
-        """Condition that the operand registers are in use.
+        """Return the condition that the operand registers are in use.
 
         Parameters
         ----------
         launched : Value
-            The first part of a row is launched in this cycle.
+            High if the first part of a row is launched in this cycle.
         left : Signal
-            Parts of the row still to come after the next one.
+            Number of parts of the row after the next part.
         """
         return launched | (left != 0)
 
     def _next_step(self, m: Module, taken: Value) -> tuple[Signal, Signal, Signal]:
-        """The next reads of the point at the stream's head, and a flag that they are its last."""
+        """Return the next reads of the point at the head of the stream, and a signal that is high if they are its last
+        reads.
+        """
         point, late = self.points.payload, self._config.pipelined
         results = []
         rests = []
-        self._choices: list[Signal] = []  # those of this cycle
+        self._choices: list[Signal] = []  # reads chosen in this cycle
         for name, need in (("sp", point.sp_need), ("acc", point.acc_need)):
             done = Signal(len(need), name=f"{name}_done")
             open_ = Signal(len(need), name=f"{name}_open")
@@ -174,7 +176,8 @@ class PointIssue(wiring.Component):
         sp, acc = self.sp_read, self.acc_read
         address = base + (piece << n.bit_length() - 1)
         m.d.comb += [
-            # `taken` comes when the scratchpad's register is free: it is part of the step that waits.
+            # `taken` is set when the scratchpad's request register is free; that register is part of the waiting
+            # step.
             sp.valid.eq(taken & sp_next.any()),
             sp.addr.eq(optional_register(m, "sp_addr", address, self._config.pipelined)),
             complete.eq(full & sp.ready & (~acc.valid | acc.ready)),
@@ -225,10 +228,11 @@ class PointIssue(wiring.Component):
 
 
 class PipelinedPointIssue(PointIssue):
-    """`PointIssue` that finds the reads of a step a cycle before it issues them.
+    """`PointIssue` that determines the reads of a step one cycle before it issues them.
 
-    Latency: as `PointIssue`, one cycle more. Throughput: as `PointIssue`, and one step in two cycles.
-    Parameters, members: as `PointIssue`.
+    Latency: that of `PointIssue`, plus one cycle. Throughput: that of `PointIssue`, but at most one step every two
+    cycles.
+    Parameters and members are those of `PointIssue`.
     """
 
     def _ready(self, m: Module, taken: Signal) -> Value:
@@ -237,5 +241,5 @@ class PipelinedPointIssue(PointIssue):
         return self.points.valid & stood
 
     def _in_use(self, launched: Value, left: Signal) -> Value:
-        """As `PointIssue._in_use`; the step that launches also occupies the register of the step."""
+        """Like `PointIssue._in_use`; the step that launches a row also occupies the register of the step."""
         return left != 0

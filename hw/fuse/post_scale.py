@@ -1,4 +1,4 @@
-"""FUSE step 5, third part: post-scale; and the saturation of step 6."""
+"""FUSE step 5, third part: the post-scale; also the saturation of step 6."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, memory, wiring
@@ -18,19 +18,20 @@ _SCALED = 2 + SCALE_LATENCY
 _CLIPPED = _SCALED + CLIP_LATENCY
 #: Cycles from the reduced value to the element.
 LATENCY = _CLIPPED + 2
-#: Cycles before LATENCY at which the count of lanes changed earlier is added.
+#: Number of cycles before the result at which the number of lanes changed by step 2 is added.
 CHANGED_BEFORE = 1
-#: Bits of a sum of changed lanes.
+#: Width of a sum of changed lanes in bits.
 SUM_BITS = CHANGED_BITS + 1
-#: A value divided by the count is limited to this first.
+#: Limit of a value before it is divided by the count.
 COUNT_LIMIT = (1 << 23) - 1
 
 
 def divider(count: int) -> tuple[int, int]:
-    """Multiplier and exponent with which `scale` divides by a count, exactly for values up to COUNT_LIMIT.
+    """Return the multiplier and exponent with which `scale` divides by a count; the rounded quotient is exact for
+    values up to COUNT_LIMIT.
 
-    The multiplier is a little above 2**s / count, too little to move any quotient but ties, and those away
-    from zero.
+    The multiplier exceeds 2**s / count by so little that this changes no rounded quotient except for ties, which are
+    rounded away from zero.
     """
     if count == 0:
         return 0, 0
@@ -39,10 +40,10 @@ def divider(count: int) -> tuple[int, int]:
 
 
 class PostScale(wiring.Component):
-    """(value + bias) scaled by a multiplier or divided by the count, plus zero point, clipped, saturated to
-    the element type.
+    """Computes value + bias, scaled by a multiplier or divided by the count, plus the zero point; clips the result and
+    saturates it to the element type.
 
-    Latency: LATENCY. Throughput: one beat in each cycle.
+    Latency: LATENCY. Throughput: one beat per cycle.
 
     Parameters
     ----------
@@ -52,15 +53,15 @@ class PostScale(wiring.Component):
     Members
     -------
     controls : In
-        Controls of a command that enters.
+        Controls of a command that enters the pipeline.
     beat : In(BEAT), o_beat : Out(BEAT)
-        Beat going in and coming out.
+        Control data of the beat at the input and at the output.
     value : In(lanes), count : In
-        Reduced value and the number of points in it.
+        Reduced value of each lane, and the number of points that contributed.
     changed : In
-        Lanes of the beat's point that step 2 changed, CHANGED_BEFORE cycles before the result.
+        Number of lanes of the beat's point that step 2 changed, valid CHANGED_BEFORE cycles before the result.
     o : Out(lanes), o_changed : Out
-        Elements; lanes changed by step 2 and by the saturation.
+        Elements of the result, and the number of lanes changed by step 2 and by the saturation.
     """
 
     def __init__(self, config: MlaConfig):
@@ -116,7 +117,7 @@ class PostScale(wiring.Component):
         return m
 
     def _factor(self, m: Module, beats: list[data.View]) -> tuple[Signal, Value, data.View]:
-        """Multiplier and scaling steps, shared by all lanes."""
+        """Return the multiplier and the scaling steps that all lanes share."""
         select = fetch(m, "factor", self.controls, ("count", "mult", "exponent", "rounding"), beats[1].cmd)
         table = [divider(count) for count in range(1 << COUNT_BITS)]
         layout = data.StructLayout({"mult": signed(32), "exponent": signed(8)})
@@ -135,7 +136,7 @@ class PostScale(wiring.Component):
         return mult, select.count, control.steps
 
     def _written(self, m: Module, beat: data.View, element: data.View) -> Value:
-        """Lanes of the beat that are elements of a result."""
+        """Return the mask of the beat's lanes that are elements of a result."""
         mask = Signal(self._n, name="mask")
         m.d.comb += mask.eq(Mux(beat.tail, element.mask_tail, element.mask))
         lanes_here = Cat(part_of(mask, beat.part, self._lanes))

@@ -9,21 +9,22 @@ _ROOT_DIGITS = 32
 
 
 class Reciprocal(wiring.Component):
-    """recip(x) and rsqrt(x) of docs/machine.md: a multiplier and an exponent.
+    """Computes recip(x) and rsqrt(x) of docs/machine.md as a multiplier and an exponent.
 
-    x is normalized by binary steps, then its square root (for rsqrt) and the quotient are found one bit a
-    cycle, with the same remainder register. x < 1 counts as 1.
+    x is normalized in binary steps; then its square root (for rsqrt) and the quotient are computed, one bit per cycle,
+    with a shared remainder register. A value x < 1 is treated as 1.
 
     Latency: 38 cycles for recip, 69 for rsqrt, from `start` to `done`. Throughput: one result at a time.
 
     Members
     -------
     start : In(1), x : In(signed(32)), root : In(1), shift : In(signed(8))
-        Operand, flag of a reciprocal square root, and summand of the exponent. Ignored unless idle.
+        Start a computation of operand `x`; `root` selects the reciprocal square root, `shift` is added to the exponent.
+        A start is ignored while a computation is in progress.
     done : Out(1), mult : Out(32), exponent : Out(signed(8))
-        Result, held until `taken`.
+        Multiplier and exponent of the result, held until `taken`.
     taken : In(1)
-        The result has been used.
+        High if the result has been used.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Reciprocal(wiring.Component):
                     value.eq(Mux(self.x < 1, 1, self.x)),
                     is_root.eq(self.root),
                     count.eq(4),
-                    # 31 - k of recip, or 15 - k of rsqrt, is subtracted while normalizing.
+                    # Normalization subtracts 31 - k for recip, or 15 - k for rsqrt.
                     self.exponent.eq(self.shift - Mux(self.root, 15, 31)),
                 ]
                 m.next = "normalize"
@@ -83,8 +84,8 @@ class Reciprocal(wiring.Component):
         return m
 
     def _normalize(self, m: Module, value: Signal, count: Value, is_root: Value) -> None:
-        """One binary step: shift left by 2**count where that many high bits are clear (even amounts only
-        for a root).
+        """Add one binary step of the normalization: shift left by 2**count if that many high bits are 0 (only by even
+        amounts for a root).
         """
         m.d.sync += count.eq(count - 1)
         for step in range(5):
@@ -96,7 +97,9 @@ class Reciprocal(wiring.Component):
                 ]
 
     def _root_digit(self, m: Module, value: Signal, quotient: Signal, rest: Signal) -> None:
-        """Next bit of the square root of value << 32, two bits of which join the remainder each cycle."""
+        """Compute the next bit of the square root of value << 32; each cycle shifts two bits of value << 32 into the
+        remainder.
+        """
         longer, trial, difference = Signal(36), Signal(36), Signal(signed(37))
         m.d.comb += [
             longer.eq(Cat(value[30:], rest[:34])),
@@ -110,7 +113,9 @@ class Reciprocal(wiring.Component):
         ]
 
     def _digit(self, m: Module, value: Signal, quotient: Signal, rest: Signal) -> None:
-        """Next bit of 2**62 // value; starting below the quotient's highest bit limits it to 2**31 - 1."""
+        """Compute the next bit of 2**62 // value; the first bit is the second highest bit of the quotient, so the
+        quotient is at most 2**31 - 1.
+        """
         doubled, remainder = Signal(33), Signal(signed(34))
         m.d.comb += [doubled.eq(rest[:32] << 1), remainder.eq(doubled - value)]
         m.d.sync += [

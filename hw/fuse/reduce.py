@@ -1,4 +1,4 @@
-"""FUSE step 5, first two parts: reduction over the points of a window, then across the lanes."""
+"""FUSE step 5, first two parts: the reduction over the points of a window, and the reduction across the lanes."""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
@@ -17,9 +17,10 @@ COUNT_BITS = 8
 
 
 class WindowReduce(wiring.Component):
-    """Sum, maximum or minimum of each lane over the points of a window; every beat shows the window so far.
+    """Computes the sum, maximum or minimum of each lane over the points of a window; every beat outputs the reduction
+    so far.
 
-    Latency: LATENCY. Throughput: one beat in each cycle.
+    Latency: LATENCY. Throughput: one beat per cycle.
 
     Parameters
     ----------
@@ -29,15 +30,15 @@ class WindowReduce(wiring.Component):
     Members
     -------
     controls : In
-        Controls of a command that enters.
+        Controls of a command that enters the pipeline.
     beat : In(BEAT), o_beat : Out(BEAT)
-        Beat going in and coming out.
+        Control data of the beat at the input and at the output.
     value : In(lanes)
         Value of each lane.
     o : Out(lanes), any : Out
-        The reduction so far, and the lanes that have contributed to it (the others are undefined).
+        Reduction so far, and mask of the lanes that have contributed to it (other lanes are undefined).
     count : Out(COUNT_BITS)
-        Points that have contributed.
+        Number of points that have contributed.
     """
 
     def __init__(self, config: MlaConfig):
@@ -78,7 +79,8 @@ class WindowReduce(wiring.Component):
     def _accumulate(self, m: Module, reduce: Value, fresh: Value, contributes: Value) -> None:
         beat = self.beat
         layout = data.StructLayout({"value": lanes(self._lanes), "any": self._lanes})
-        # One state for each part of a row, in a ring: parts come in turn, the one just updated is the output.
+        # The states form a ring with one state for each part of a row; parts arrive in turn, and the state just updated
+        # is the output.
         states = [Signal(layout, name=f"state_{part}", reset_less=True) for part in range(self._rate)]
         before, after = Signal(layout), Signal(layout)
         m.d.comb += [before.eq(states[-1]), self.o.eq(states[0].value), self.any.eq(states[0].any)]
@@ -94,7 +96,7 @@ class WindowReduce(wiring.Component):
 
 
 def combine(m: Module, name: str, reduce: Value, a: Value, b: Value) -> Signal:
-    """Sum (wrapping), maximum or minimum of two values; anything for no reduction."""
+    """Return the sum (wrapping), maximum or minimum of two values; undefined if `reduce` selects none."""
     merged, less = Signal(signed(32), name=name), Signal(name=f"{name}_less")
     m.d.comb += [
         less.eq(a < b),
@@ -107,15 +109,15 @@ _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 
 
 def lane_reduce_latency(config: MlaConfig) -> int:
-    """Cycles from the windows' results to the lanes' or their scalar."""
+    """Return the number of cycles from the results of the windows to those of the lane reduction."""
     return 2 + tree_latency(lanes_of(config)) + (config.fuse_rate > 1)
 
 
 class LaneReduce(wiring.Component):
-    """Replaces lane 0 of a row's last beat by the sum, maximum or minimum of the lanes that contributed, if
-    its command reduces lanes.
+    """Replaces lane 0 of a row's last beat by the sum, maximum or minimum of the lanes that contributed, if the command
+    reduces lanes.
 
-    Latency: latency(config). Throughput: one beat in each cycle.
+    Latency: latency(config). Throughput: one beat per cycle.
 
     Parameters
     ----------
@@ -125,13 +127,13 @@ class LaneReduce(wiring.Component):
     Members
     -------
     controls : In
-        Controls of a command that enters.
+        Controls of a command that enters the pipeline.
     beat : In(BEAT), o_beat : Out(BEAT)
-        Beat going in and coming out.
+        Control data of the beat at the input and at the output.
     value : In(lanes), any : In
-        Results of the windows and the lanes that contributed.
+        Results of the windows, and the mask of lanes that contributed.
     count : In, o_count : Out
-        Points of the window, passed on.
+        Number of points of the window, at the input and at the output.
     o : Out(lanes)
         Result; lanes without contribution are 0.
     """
@@ -198,7 +200,7 @@ class LaneReduce(wiring.Component):
     def _combine_beats(
         self, m: Module, beat: data.View, scalar: Value, found: Value, rows: list[Value]
     ) -> tuple[Value, Value, list[Value]]:
-        """Combine the beats of a row; the last one carries the result."""
+        """Combine the beats of a row; the last beat carries the result."""
         kind = fetch(m, "parts", self.controls, ("lane_reduce",), beat.cmd).lane_reduce
         so_far, any_so_far = Signal(signed(32), reset_less=True), Signal(reset_less=True)
         fresh = beat.part == 0

@@ -23,19 +23,19 @@ from hw.lib.pipeline import pipeline_register, pipeline_struct
 from hw.lib.trees import tree_sum
 
 _SCALED = 1 + SCALE_LATENCY
-#: Cycles from the biased value to the result; the count of changed lanes comes one cycle after the result.
+#: Cycles from the biased value to the result; the count of changed lanes is valid one cycle after the result.
 LATENCY = _SCALED + CLIP_LATENCY
-#: Exponent with which a product is shifted as far as it can be.
+#: Exponent with which a product is shifted by the maximum amount.
 _LEAST_EXPONENT = -128
-#: Bits of a count of changed lanes.
+#: Width of a count of changed lanes in bits.
 COUNT_BITS = 6
 
 
 class Requantizer(wiring.Component):
-    """scale(value) by each lane's, the row's or the command's multiplier and exponent, plus zero point,
-    clipped.
+    """Computes `scale` of each value with the lane's, the row's or the command's multiplier and exponent, adds the
+    zero point and clips.
 
-    Latency: LATENCY. Throughput: one beat in each cycle.
+    Latency: LATENCY. Throughput: one beat per cycle.
 
     Parameters
     ----------
@@ -45,21 +45,21 @@ class Requantizer(wiring.Component):
     Members
     -------
     controls : In
-        Controls of a command that enters.
+        Controls of a command that enters the pipeline.
     beat : In(BEAT), o_beat : Out(BEAT)
-        Beat going in and coming out.
+        Control data of the beat at the input and at the output.
     value : In(lanes)
         Biased value of each lane.
     mult, exponent, neg_mult, neg_exponent : In(lanes)
-        The slot's parameters, in the cycle of the value.
+        Parameters of the slot, valid in the cycle of the value.
     row_mult, row_exponent : In
-        The row's parameters, in the cycle of the value.
+        Parameters of the row, valid in the cycle of the value.
     a_exponent : In(lanes of EXPONENT_BITS)
-        Summand of the exponents, in the cycle of the value.
+        Summand added to each lane's exponent, valid in the cycle of the value.
     o : Out(lanes)
         Requantized value of each lane.
     changed : Out(COUNT_BITS)
-        Lanes the clip changed, among those that count, one cycle after the result.
+        Number of counted lanes that the clip changed, valid one cycle after the result.
     """
 
     def __init__(self, config: MlaConfig):
@@ -113,7 +113,7 @@ class Requantizer(wiring.Component):
             exponent = self._factors(m, lane, factors, scale)
             bits = slice(EXPONENT_SUM_BITS * lane, EXPONENT_SUM_BITS * (lane + 1))
             m.d.comb += [
-                # A float32 result is rounded to its own bits only, however small it is.
+                # A float32 result is rounded only once, to the bits of its significand, regardless of its magnitude.
                 control.exponent.eq(Mux(mode.to_float, _LEAST_EXPONENT, exponent)),
                 control.rounding.eq(mode.rounding),
                 scale.steps.eq(control.steps),
@@ -132,7 +132,7 @@ class Requantizer(wiring.Component):
         return m
 
     def _factors(self, m: Module, lane: int, factors: data.View, scale: ScaleLane) -> Signal:
-        """Connects the multiplier, returns the exponent."""
+        """Connect the multiplier of a lane; returns its exponent."""
         second = Signal(name=f"second_{lane}")
         mult, exponent = Signal(signed(32), name=f"mult_{lane}"), Signal(signed(8), name=f"exponent_{lane}")
         m.d.comb += second.eq(factors.neg_en & self.value[lane][-1])
@@ -152,7 +152,7 @@ class Requantizer(wiring.Component):
         return pipeline_register(m, f"exponent_{lane}_1", total, signed(EXPONENT_SUM_BITS))
 
     def _counting(self, m: Module, beat: data.View, limits: data.View) -> Value:
-        """Lanes whose clip is counted."""
+        """Return the mask of lanes whose clip is counted."""
         mask = Signal(self._n, name="mask")
         m.d.comb += mask.eq(Mux(beat.tail, limits.mask_tail, limits.mask))
         here = Cat(part_of(mask, beat.part, self._lanes))

@@ -1,6 +1,16 @@
 """`scale` of docs/machine.md: multiply by a 32-bit multiplier, shift, round, saturate; then zero point and clip.
 
-`ScaleControl` derives shift amounts and rounding for lanes with one exponent; `ScaleLane` is the data path of a lane.
+With the exact product p = x * m and the shift s = min(max(31 - ls - e, 0), 63), the rounding modes saturate the
+following results to int32:
+
+* single: up(p, s), where up(p, s) = floor(p / 2**s + 1/2), halves towards plus infinity;
+* away: away(p, s), where away(p, s) = sign(p) * floor(abs(p) / 2**s + 1/2), halves away from zero;
+* even: even(even(p, t) * 2**t, s), where even(p, s) is p / 2**s rounded to the nearest integer, halves to even, and t =
+  min(max(bits(p) - 24, 0), s) for the least bits(p) with abs(p) < 2**bits(p);
+* double: up(p, s) if e >= 0, else away(sat(up(p, 31 - ls)), min(-e, 31)), where sat saturates to int32.
+
+`ScaleControl` derives shift amounts and rounding for lanes with the same exponent; `ScaleLane` is the data path of a
+lane.
 """
 
 from dataclasses import dataclass
@@ -12,17 +22,18 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.enums import Rounding
 from hw.lib.pipeline import pipeline_delay, pipeline_register
 
-#: Bits of an exponent: of a requantization's with that of a float32 number added.
+#: Width in bits of the sum of the exponents of a requantization and of a float32 value.
 EXPONENT_SUM_BITS = 10
 
-#: Controls of a lane of `scale`; the number in a name is the cycle of its use, counted from that of the operands.
+#: Controls of a lane of `scale`; the number in a name is the cycle, counted from the operands, in which the control is
+#: used.
 SCALE_STEPS = data.StructLayout(
     {
-        "coarse_2": 7,  # shift in bytes, as that many ones
-        "even_2": 1,  # at most the shift: as far as the product has more than 24 bits
-        "fine_4": 7,  # the rest of the shift, as that many ones
-        "shift_4": 6,  # the whole shift
-        "second_4": 5,  # shift of the second rounding of the double mode
+        "coarse_2": 7,  # shift in bytes, as a thermometer code
+        "even_2": 1,  # shift at most until 24 significant bits of the product remain
+        "fine_4": 7,  # remaining shift in bits, as a thermometer code
+        "shift_4": 6,  # total shift
+        "second_4": 5,  # shift of the second rounding in mode double
         "away_4": 1,
         "even_4": 1,
         "wrap_5": 1,  # return the low 32 bits instead of saturating
@@ -32,28 +43,28 @@ SCALE_STEPS = data.StructLayout(
 
 
 def most_shift(x_width: int) -> int:
-    """Maximum useful shift: beyond it a product of 32 + x_width bits always becomes zero."""
+    """Return the maximum useful shift; a larger shift always reduces a product of 32 + x_width bits to zero."""
     return min(63, x_width + 33)
 
 
 class ScaleControl(wiring.Component):
-    """Shift amounts and rounding of one `scale`; lanes with the same exponent share it.
+    """Derives the shift amounts and the rounding of `scale`, shared by lanes with the same exponent.
 
-    Latency: the parts of `steps` come 2 to 5 cycles after the inputs. Throughput: one each cycle.
+    Latency: the members of `steps` are valid 2 to 5 cycles after the inputs. Throughput: one operation per cycle.
 
     Parameters
     ----------
     x_width : int
-        Bits of the value scaled: 32, or less for a value known to be short.
+        Width in bits of the value to scale: 32, or less if the value has fewer bits.
 
     Members
     -------
     exponent : In(signed(EXPONENT_BITS)), ls : In(5), rounding : In(2)
-        As in the definition of `scale`.
+        Exponent, left shift and rounding mode, as in the definition of `scale`.
     raw : In(1)
-        Only multiply, and return the low 32 bits.
+        If high, only multiply and return the low 32 bits of the product.
     steps : Out(SCALE_STEPS)
-        For the lanes.
+        Controls of the lanes, for `ScaleLane.steps`.
     """
 
     def __init__(self, *, x_width: int = 32):
@@ -111,7 +122,7 @@ class ScaleControl(wiring.Component):
 
 
 def _ones(number: Value) -> Value:
-    """Thermometer code of a number of three bits: bit i is set if the number exceeds i."""
+    """Return the thermometer code of a three-bit number: bit i is set if the number exceeds i."""
     return Cat(number > i for i in range(7))
 
 
@@ -119,11 +130,13 @@ def _ones(number: Value) -> Value:
 SCALE_LATENCY = 7
 ROUNDED = 5
 _MAX = (1 << 31) - 1
-#: Bits left by the shift by bytes: a result, the bit that rounds it, and the bits that the shift by bits can drop.
+#: Number of bits kept after the shift by bytes: the bits of the result, its rounding bit, and the bits that the shift
+#: by bits can drop.
 _COARSE_BITS = 40
-#: Significant bits of a product after the first rounding of the even mode.
+#: Significant bits of a product after the first rounding of mode even.
 _SINGLE_BITS = 24
-#: The first byte of a product, shifted left by one, in which more than _SINGLE_BITS bits can begin.
+#: Index of the lowest byte of a product, shifted left by one, that can contain its top bit if the product has more than
+#: _SINGLE_BITS bits.
 _FIRST_LONG_BYTE = _SINGLE_BITS // 8 + 1
 
 
@@ -134,12 +147,13 @@ class _Amounts:
     Attributes
     ----------
     used : Value
-        Bytes of the product with a bit that differs from the sign.
+        Mask of the product's bytes with a bit that differs from the sign.
     ones, number : Value
-        The shift by bytes, as a thermometer code and as a number.
+        Amount of the shift by bytes, as a thermometer code and as a number.
     all, less : Value
-        The shift by bits that follows is the amount of the control with `all`; the bits of the product beyond
-        _SINGLE_BITS with `less`, even if the control has a smaller amount; with neither the smaller of the two.
+        Flags that select the amount of the subsequent shift by bits. If `all` is set, it is the amount of the control;
+        if `less` is set, it is the number of bits of the product beyond _SINGLE_BITS, even if the control's amount is
+        smaller; otherwise it is the smaller of the two.
     """
 
     used: Value
@@ -156,17 +170,17 @@ class _CoarseProduct:
     Attributes
     ----------
     kept : Value
-        The low _COARSE_BITS bits after the shift.
+        Low _COARSE_BITS bits of the product after the shift.
     sticky, excess : Value
-        Set if a bit below `kept` is set; set if a bit above it differs from the sign.
+        Flags, set if a bit below `kept` is set, and if a bit above `kept` differs from the sign.
     negative : Value
         Sign of the product.
     bytes : Value
-        Number of bytes of the shift.
+        Amount of the shift in bytes.
     spare : Value
-        Largest shift by bits, as a thermometer code.
+        Maximum shift by bits, as a thermometer code.
     less : Value
-        The shift is `spare`, even if the control has a smaller amount.
+        Set if the amount of the shift by bits is `spare`, even if the control's amount is smaller.
     """
 
     kept: Value
@@ -179,29 +193,29 @@ class _CoarseProduct:
 
 
 class ScaleLane(wiring.Component):
-    """One lane of `scale`.
+    """Data path of one lane of `scale`.
 
-    The product is shifted first, by bytes and then by bits, reduced to the bits that the result and its
-    rounding need: 32 bits, the bit below them, a flag that a lower bit is set, and a flag that a bit above
-    differs from the sign.
+    The product is shifted by bytes and then by bits, and reduced to the bits that are needed for the result and its
+    rounding: 32 bits, the bit below them, a sticky flag that is set if a lower bit is set, and an overflow flag that is
+    set if a higher bit differs from the sign. The reduced product is then rounded.
 
-    Latency: LATENCY. Throughput: one value in each cycle.
+    Latency: LATENCY. Throughput: one value per cycle.
 
     Parameters
     ----------
     x_width : int
-        Bits of `x`; the same as of the ScaleControl.
+        Width of `x` in bits; must be that of the ScaleControl.
 
     Members
     -------
     x : In(signed(x_width)), mult : In(signed(32))
-        Factors of the product.
+        Value to scale, and multiplier.
     steps : In(SCALE_STEPS)
-        Output of a ScaleControl whose inputs come in the cycle of the operands.
+        Output of a ScaleControl whose inputs are valid in the cycle of the operands.
     o : Out(signed(32))
         Scaled, rounded and saturated product.
     rounded : Out(signed(33)), dropped : Out(6)
-        ROUNDED cycles after the operands: the product after its first rounding, and the number of dropped bits.
+        Product after its first rounding, and number of dropped bits, ROUNDED cycles after the operands.
     """
 
     def __init__(self, *, x_width: int = 32):
@@ -220,7 +234,7 @@ class ScaleLane(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         steps = self.steps
-        # One bit below the product is the bit that rounds when nothing is shifted.
+        # The product has an additional bit below it, which is the rounding bit if the shift is 0.
         doubled = Cat(Const(0, 1), self._product(m))
         part = self._coarse(m, doubled, self._bytes(m, doubled))
         floor, rounds, excess, done = self._fine(m, part)
@@ -232,15 +246,15 @@ class ScaleLane(wiring.Component):
         )
         left = Signal(6)
         m.d.comb += left.eq(steps.shift_4 - done)
-        # Dropping more than 24 bits of a 24-bit number always leaves 0.
+        # If more than 24 bits of a 24-bit number are dropped, the result is always 0.
         second = Mux(steps.even_4, Mux(left[5], 31, left[:5]), steps.second_4)
         second_5 = pipeline_register(m, "second_5", second, unsigned(5))
         short = Signal(signed(32))
         with m.If(steps.wrap_5 | ~(excess_5 | (total[32] ^ total[31]))):
             m.d.comb += short.eq(total)
-        with m.Else():  # a total in the range of the shift can only pass the greatest number
+        with m.Else():  # rounding can exceed only the upper limit
             m.d.comb += short.eq(Mux(excess_5 & negative_5, -_MAX - 1, _MAX))
-        # Plus half, less one unit where a tie must go down: one addition with a carry.
+        # Half of the divisor, minus one unit if a tie must be rounded down, is added by a single addition with a carry.
         below, carry = Const((1 << 30) - 1, 30) >> ~second_5, Signal()
         up = Mux(steps.even_5, (total[: _SINGLE_BITS + 2] >> second_5)[0], ~short[-1])
         m.d.comb += carry.eq((second_5 != 0) & up)
@@ -251,9 +265,10 @@ class ScaleLane(wiring.Component):
         return m
 
     def _bytes(self, m: Module, value: Value) -> _Amounts:
-        """Bytes to shift by."""
+        """Return the number of bytes to shift by."""
         steps, sign = self.steps, value[-1]
-        # Bytes of the product in use, of those that the first of over 24 bits or a bit above _COARSE_BITS can be in.
+        # The loop covers only those bytes of the product that can contain the top bit of a product of more than 24
+        # bits, or a bit above _COARSE_BITS.
         used, spare, ones = Signal(8), Signal(7), Signal(7)
         for byte in range(_FIRST_LONG_BYTE, 8):
             m.d.comb += used[byte].eq((_window(value, 8 * byte, 8) ^ sign.replicate(8)).any())
@@ -270,7 +285,7 @@ class ScaleLane(wiring.Component):
         )
 
     def _coarse(self, m: Module, doubled: Value, amounts: _Amounts) -> _CoarseProduct:
-        """Shift by bytes."""
+        """Return the product after the shift by bytes."""
         value = pipeline_register(m, "value_3", doubled)
         negative, ones = value[-1], amounts.ones
         below = [_window(value, 8 * byte, 8).any() & ones[byte] for byte in range(7)]
@@ -290,8 +305,8 @@ class ScaleLane(wiring.Component):
         )
 
     def _fine(self, m: Module, part: _CoarseProduct) -> tuple[Value, Value, Value, Value]:
-        """Shift by bits: the 32 bits of the result rounded down, flags to add one and that it leaves int32, and
-        the shift of the product.
+        """Shift by bits. Returns the 32 bits of the result rounded down, a signal that is high if one must be added, a
+        signal that is high if the result is outside int32, and the total shift of the product.
         """
         kept, steps = part.kept, self.steps
         amount, low, high = Signal(7), Signal(7), Signal(8)
@@ -310,7 +325,9 @@ class ScaleLane(wiring.Component):
         return floor, up, part.excess | high.any(), Cat(bits, part.bytes)
 
     def _product(self, m: Module) -> Value:
-        """Exact product, from 16-bit parts: a register after the multipliers, one after the adders."""
+        """Return the exact product, formed from 16-bit parts with registers after the multipliers and after the
+        adders.
+        """
         x_parts = _split(self.x)
         m_parts = _split(self.mult)
         width = self._x_width + 32
@@ -332,8 +349,8 @@ class ScaleLane(wiring.Component):
 
 
 def _split(value: Value) -> list[tuple[Value, int]]:
-    """Parts that fit a signed 18-bit multiplier: (part, its position); a value of up to 18 bits is one
-    part.
+    """Split a value into parts that fit a signed 18-bit multiplier; returns (part, position) for each part. A value of
+    up to 18 bits is a single part.
     """
     if len(value) <= 18:
         return [(value, 0)]
@@ -341,19 +358,21 @@ def _split(value: Value) -> list[tuple[Value, int]]:
 
 
 def _window(value: Value, first: int, count: int) -> Value:
-    """`count` bits from `first` on; beyond its end the value has copies of its sign."""
+    """Return `count` bits of the sign-extended value, from bit `first` on."""
     inside = value[first : first + count]
     return Cat(inside, value[-1].replicate(count - len(inside)))
 
 
 def _count(ones: Value) -> Value:
-    """The number of ones of a word that has them all at its bottom."""
+    """Return the number of ones in a thermometer code."""
     odd = Cat(ones[i] & ~ones[i + 1] for i in (0, 2, 4)).any() | ones[6]
     return Cat(odd, Mux(ones[3], ones[5], ones[1]), ones[3])
 
 
 def _shift(m: Module, name: str, value: Value, amount: Value, unit: int, width: int) -> Value:
-    """`width` bits of value >> (amount * unit), the greatest step first, nothing wider than the rest needs."""
+    """Return `width` bits of value >> (amount * unit). The largest step is first, and no stage is wider than the
+    remaining stages require.
+    """
     for bit in reversed(range(len(amount))):
         step, rest = unit << bit, unit * ((1 << bit) - 1)
         node = Signal(width + rest, name=f"{name}_{bit}")
@@ -369,12 +388,14 @@ CLIP_LATENCY = 2
 
 
 def add_zero_point(m: Module, name: str, value: Value, zero_point: Value) -> Signal:
-    """Register of the exact sum."""
+    """Return a register with the exact sum of value and zero point."""
     return pipeline_register(m, f"{name}_total", value + zero_point, signed(33))
 
 
 def clip(m: Module, name: str, total: Value, lo: Value, hi: Value) -> tuple[Signal, Signal]:
-    """`total` limited to lo..hi (combinational), and a flag of a change; lo must not exceed hi."""
+    """Return `total` limited to lo..hi, and a signal that is high if the limits change it, both combinational; lo must
+    not exceed hi.
+    """
     above, below = Signal(name=f"{name}_above"), Signal(name=f"{name}_below")
     limited, changed = Signal(signed(32), name=f"{name}_limited"), Signal(name=f"{name}_changed")
     m.d.comb += [

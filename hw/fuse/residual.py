@@ -1,4 +1,4 @@
-"""FUSE step 4: residual add in the manner of TFLite's ADD."""
+"""FUSE step 4: residual addition with the arithmetic of TFLite's ADD."""
 
 from amaranth.hdl import Elaboratable, EnableInserter, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
@@ -16,14 +16,15 @@ _SUM = _SCALED + 1
 _OUT = _SUM + SCALE_LATENCY
 #: Cycles from the value to the result.
 LATENCY = _OUT + CLIP_LATENCY
-#: Bits of an element less its zero point.
+#: Width of an element minus its zero point in bits.
 _ELEMENT = 17
 
 
 class Residual(wiring.Component):
-    """Both inputs scaled to a common scale, added, scaled to the result's; or the value as it came.
+    """Scales both inputs to a common scale, adds them and scales the sum to the result's scale; passes the value
+    unchanged if the command adds no residual.
 
-    Latency: LATENCY. Throughput: one beat in each cycle.
+    Latency: LATENCY. Throughput: one beat per cycle.
 
     Parameters
     ----------
@@ -33,15 +34,15 @@ class Residual(wiring.Component):
     Members
     -------
     controls : In
-        Controls of a command that enters.
+        Controls of a command that enters the pipeline.
     adding : In(1)
-        A command in the pipeline adds a residual; otherwise the multipliers are disabled.
+        High if a command in the pipeline adds a residual; otherwise the multipliers are disabled.
     beat : In(BEAT), o_beat : Out(BEAT)
-        Beat going in and coming out.
+        Control data of the beat at the input and at the output.
     value : In(lanes), r : In(lanes of 16 bits)
-        Value and residual elements.
+        Values of the lanes, and elements of the residual.
     o : Out(lanes)
-        Sum of each lane, requantized.
+        Requantized sum of each lane.
     """
 
     def __init__(self, config: MlaConfig):
@@ -96,7 +97,7 @@ class Residual(wiring.Component):
         return m
 
     def _steps(self, m: Module, inputs: data.View, output: data.View) -> list[data.View]:
-        """Shifts and roundings of the three scalings, which all lanes share."""
+        """Return the shifts and roundings of the three scalings, which all lanes share."""
         m.submodules.control_x = x = ScaleControl(x_width=_ELEMENT)
         m.submodules.control_r = r = ScaleControl(x_width=_ELEMENT)
         m.submodules.control_o = o = ScaleControl()

@@ -1,4 +1,4 @@
-"""Assembles rows of results from their beats."""
+"""Assembly of rows of results from their beats."""
 
 from itertools import pairwise
 
@@ -10,17 +10,18 @@ from hw.lib.trees import tree_sum
 
 
 def _beat_registers(beats: CreditFifo, count: int) -> list[Signal]:
-    """Registers of a row's parts."""
+    """Return registers for `count` parts of a row."""
     return [Signal(beats.r_data.shape(), name=f"part_{i}", reset_less=True) for i in range(count)]
 
 
 def assemble_row(m: Module, beats: CreditFifo, rate: int) -> tuple[Value, list[Value], Value]:
-    """The row at the head of the queue, of `rate` beats, all but the last in registers.
+    """Assemble the row at the head of the queue from `rate` beats, all but the last of which are stored in registers.
 
     Returns
     -------
     tuple
-        Flag that it is complete, its lanes, and the number of lanes that clips have changed.
+        Signal that is high if the row is complete, the lanes of the row, and the number of lanes that clipping has
+        changed.
     """
     head = beats.r_data
     row = list(head.value)
@@ -41,7 +42,9 @@ def assemble_row(m: Module, beats: CreditFifo, rate: int) -> tuple[Value, list[V
 
 
 def collect_row(m: Module, beats: CreditFifo, rate: int, load: Value) -> tuple[Value, list[Value], Value]:
-    """The same, with all beats of a row in registers; the next row's come from the cycle of `load` on."""
+    """Like `assemble_row`, but with all beats of a row in registers, which accept the beats of the next row from the
+    cycle of `load` on.
+    """
     count = Signal(range(rate + 1))
     full = count == rate
     m.d.comb += beats.pop.eq(beats.valid & (~full | load))

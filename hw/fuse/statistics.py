@@ -1,4 +1,4 @@
-"""Statistics of a command's results, its counters' events, and its retirement."""
+"""Statistics of a command's results, events for its counters, and its retirement."""
 
 from collections.abc import Callable
 
@@ -28,22 +28,20 @@ REPORT = data.StructLayout(
     }
 )
 
-#: Registers of one stage, for a beat of a point's row; `report.valid` comes with the last one.
+#: Registers of one stage for a beat of a point's row; `report.valid` is set for the last beat.
 _STEP = data.StructLayout({"valid": 1, "report": REPORT})
 
 
 class Statistics(wiring.Component):
-    """Computes events and statistics of finished points for counters and sequencer, all with the same
-    latency.
+    """Computes events and statistics of finished points for the counters and the sequencer, all with the same latency.
 
-    Latency: 1 + tree_latency(n) + 1 cycles from a point to its events and to `done`. Throughput: one point
-    in each cycle.
+    Latency: tree_latency(n) + 2 cycles from a point to its events and to `done`. Throughput: one point per cycle.
 
-    With a fuse_rate above 1 a row is processed in fuse_rate steps: the latency is fuse_rate + 1 +
-    tree_latency(lanes_of(config)) + 1, and more after a point that came less than fuse_rate cycles after the
-    one before. Throughput: one point in fuse_rate cycles. The writer loads rows at that distance, but may
-    finish a row as late as the cycle in which it loads the next, for instance after refused writes, so two rows are
-    stored.
+    With a fuse_rate above 1, a row is processed in fuse_rate steps: the latency is fuse_rate +
+    tree_latency(lanes_of(config)) + 2, and more for a point that arrives fewer than fuse_rate cycles after its
+    predecessor. The throughput is one point every fuse_rate cycles. The writer loads rows at this distance, but may
+    finish a row as late as in the cycle in which it loads the next row, for instance after refused writes, so two rows
+    are stored.
 
     Parameters
     ----------
@@ -53,15 +51,15 @@ class Statistics(wiring.Component):
     Members
     -------
     report : In(REPORT)
-        A point whose writes, if it has any, have been granted.
+        Point whose writes, if any, have been granted.
     row : In(lanes), mask : In
-        Elements of its result, and which lanes hold one.
+        Elements of the point's result, and mask of the lanes with an element.
     event : Out(REPORT)
-        The report, when it counts.
+        Properties of the point, valid in the cycle in which they are counted.
     done : Out(1)
-        The command of `event` is finished.
+        High if the command of `event` has finished.
     rows, zeros, min, max : Out(32)
-        Results, and zeros, minimum and maximum of the elements, of the last finished command.
+        Number of results of the last finished command; number of zeros, minimum and maximum among its elements.
     """
 
     def __init__(self, config: MlaConfig):
@@ -111,13 +109,15 @@ class Statistics(wiring.Component):
         return m
 
     def _whole_row(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
-        """The row in one step, and its mask."""
+        """Process the row in one step; returns its lanes and their mask."""
         step = Signal(_STEP)
         m.d.comb += [step.valid.eq(self.report.valid), step.report.eq(self.report)]
         return step, [self.row[lane] for lane in range(self._n)], list(self.mask)
 
     def _split_row(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
-        """Step of each cycle, its lanes and their mask; the two stored rows alternate."""
+        """Split the row into steps; returns the step of this cycle, its lanes and their mask. The two stored rows
+        alternate.
+        """
         rows = [Signal(lanes(self._n), name=f"row_{i}", reset_less=True) for i in range(2)]
         masks = [Signal(self._n, name=f"mask_{i}", reset_less=True) for i in range(2)]
         reports = [Signal(REPORT, name=f"report_{i}") for i in range(2)]
@@ -153,7 +153,7 @@ class Statistics(wiring.Component):
         neutral: int,
         better: Callable[[Value, Value], Value],
     ) -> Value:
-        """Minimum or maximum of the elements of a step."""
+        """Return the minimum or maximum of the elements of a step."""
         filled = [
             pipeline_register(m, f"{name}_in_{lane}", Mux(present, value, neutral), signed(32))
             for lane, (value, present) in enumerate(zip(row, mask, strict=True))
@@ -167,7 +167,7 @@ class Statistics(wiring.Component):
         return registered_tree(m, name, filled, node)
 
     def _zeros(self, m: Module, row: list[Value], mask: list[Value]) -> Value:
-        """Zeros among the elements of a step."""
+        """Return the number of zeros among the elements of a step."""
         flags = [
             pipeline_register(m, f"zero_{lane}", present & (value == 0))
             for lane, (value, present) in enumerate(zip(row, mask, strict=True))

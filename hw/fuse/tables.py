@@ -1,4 +1,4 @@
-"""The loadable tables of 256 int16, and the lookup stage."""
+"""Loadable tables of 256 int16 entries, and the lookup stage."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
@@ -17,28 +17,28 @@ _TABLE_BYTES = 512
 
 
 class TableLookup(wiring.Component):
-    """value -> table[value & 255] where the command enables it, else unchanged.
+    """Replaces each value by table[value & 255] if the command enables the lookup.
 
-    Each lane reads a copy of its own. A copy is as wide as a write (N bytes), so that loading takes every
-    beat; the read picks the entry out of the word.
+    Each lane has a copy of all tables. A copy is as wide as a write (N bytes), so that it can accept a beat in every
+    cycle; a read selects the entry within the word.
 
-    Latency: LATENCY. Throughput: one beat and one write in each cycle.
+    Latency: LATENCY. Throughput: one beat and one write per cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        Lanes and number of tables.
+        Machine configuration; uses the number of lanes and of tables.
 
     Members
     -------
     controls : In
-        Controls of a command that enters.
+        Controls of a command that enters the pipeline.
     write : In
-        Writes of N bytes; those of parameter slots are ignored.
+        Writes of N bytes; writes of parameter slots are ignored.
     beat : In(BEAT), o_beat : Out(BEAT)
-        Beat going in and coming out.
+        Control data of the beat at the input and at the output.
     value : In(lanes), o : Out(lanes)
-        Value and result.
+        Value of each lane before and after the lookup, int32.
     """
 
     def __init__(self, config: MlaConfig):
@@ -82,7 +82,7 @@ class TableLookup(wiring.Component):
         return m
 
     def _entry(self, m: Module, lane: int, word: Value, value: Value) -> Signal:
-        """Entry `value` picks out of the word read, by a tree of multiplexers."""
+        """Return the entry of the word that `value` selects, by a tree of multiplexers."""
         entries: list[Value] = [word[16 * i : 16 * i + 16].as_signed() for i in range(self._n // 2)]
         for level in range((self._n // 2 - 1).bit_length()):
             merged = []

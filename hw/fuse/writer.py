@@ -1,4 +1,4 @@
-"""FUSE step 6: writes results to scratchpad or accumulator."""
+"""FUSE step 6: writing of results to scratchpad or accumulator."""
 
 from collections.abc import Iterable
 
@@ -20,13 +20,13 @@ from hw.memory.ports import AccWritePort, SpWritePort
 
 
 class Writer(wiring.Component):
-    """Receives points in order from the end of the pipeline and writes their results.
+    """Receives points in order from the end of the pipeline, and writes their results.
 
-    The beats wait in a queue with one entry per credit, the points' addresses in another one, filled at
-    issue. A row of bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal blocks the
-    writer, but not the pipeline, until it is computed.
+    Beats wait in a queue with one entry per credit; addresses of points wait in a second queue, which is filled when
+    points are issued. A row of bytes takes one write, a row of int16 two writes, and a row of int32 in the scratchpad
+    four. A reciprocal blocks the writer, but not the pipeline, until it has been computed.
 
-    Latency: two cycles from a beat to its write. Throughput: one point in fuse_rate cycles.
+    Latency: two cycles from a beat to its write. Throughput: one point every fuse_rate cycles.
 
     Parameters
     ----------
@@ -36,17 +36,17 @@ class Writer(wiring.Component):
     Members
     -------
     controls : In
-        Controls of a command that enters.
+        Controls of a command that enters the pipeline.
     push : In(1), descriptor : In(DESCRIPTOR)
-        A point was issued.
+        High if a point is issued; descriptor of this point.
     beat : In(1), value : In(lanes), changed : In
-        A beat leaves the pipeline: elements, lanes changed by clips.
+        High if a beat leaves the pipeline; elements of the beat; number of lanes changed by clipping.
     sp_write, acc_write : Out
         Write ports of scratchpad and accumulator.
     report : Out(REPORT), row : Out(lanes), mask : Out
-        A finished point for the statistics.
+        Finished point for the statistics, its elements, and the mask of valid ones.
     refused : Out(1)
-        A write was not granted.
+        High if a write was not granted.
     """
 
     def __init__(self, config: MlaConfig):
@@ -105,15 +105,17 @@ class Writer(wiring.Component):
         return m
 
     def _head(self, m: Module, points: CreditFifo) -> tuple[data.View, data.View]:
-        """The point at the head of the queue and its controls. With `pipelined` both are in registers, long before the
-        last part of its row comes.
+        """Return the point at the head of the queue and its controls. With `pipelined`, both are in registers and valid
+        long before the last part of the row arrives.
         """
         point = optional_register(m, "point", points.r_data, self._late)
         control = fetch(m, "writer", self.controls, tuple(self._control.members), point.cmd)
         return point, optional_register(m, "point_control", control, self._late)
 
     def _assemble(self, m: Module, beats: CreditFifo, load: Signal) -> tuple[Value, list[Value], Value]:
-        """The row at the head of the queue: flag that it is complete, its lanes, number of lanes changed by clips."""
+        """Assemble the row at the head of the queue; returns a signal that is high if the row is complete, the lanes of
+        the row, and the number of lanes changed by clipping.
+        """
         return assemble_row(m, beats, self._rate)
 
     def _pop(self, m: Module, beats: CreditFifo, load: Signal) -> None:
@@ -124,11 +126,11 @@ class Writer(wiring.Component):
     def _register_scalar(
         self, m: Module, load: Signal, start: Value, x: Value, done: Value
     ) -> Iterable[Value]:
-        """Start, operand and `done` of the reciprocal, as the reciprocal and the writer use them."""
+        """Return `start`, operand and `done` of the reciprocal, each as used by the reciprocal or the writer."""
         return start, x, done
 
     def _vacate(self, m: Module, valid: Signal, complete: Signal) -> None:
-        """Clear `valid` when a row is complete, unless the next load does."""
+        """Clear `valid` when a row has been written, unless the next row is loaded in that cycle."""
 
     def _load(
         self,
@@ -142,7 +144,7 @@ class Writer(wiring.Component):
         scalar: Value,
         exponent: Value,
     ) -> None:
-        """The row being written."""
+        """Load the registers of the row to write."""
         n = self._n
         held, to_sp = Signal(REPORT), Signal()
         held_row = Signal(lanes(n), reset_less=True)
@@ -162,8 +164,8 @@ class Writer(wiring.Component):
                 self.mask.eq(elements),
             ]
             for lane in range(n):
-                # A scalar is written to every lane, a reciprocal's exponent to the lanes after d_lane: masks
-                # select the right ones.
+                # A scalar is copied to every lane, and the exponent of a reciprocal to the lanes after d_lane; masks
+                # select the lanes to write.
                 other = Mux((control.recip | control.rsqrt) & (control.d_lane < lane), exponent, scalar)
                 m.d.sync += held_row[lane].eq(Mux(control.scalar, other, row[lane]))
         sp, acc = self.sp_write, self.acc_write
@@ -197,7 +199,7 @@ class Writer(wiring.Component):
     def _sp(
         self, m: Module, load: Value, point: data.View, control: data.View, elements: Value
     ) -> tuple[Signal, Signal, Signal]:
-        """Address, byte mask and number of the writes a row takes in the scratchpad."""
+        """Load address, byte mask and number of the scratchpad writes for a row."""
         n, sp = self._n, self.sp_write
         dtype, left, piece = Signal(2), Signal(2), Signal(2)
         mask = Signal(4 * n)
@@ -225,7 +227,7 @@ class Writer(wiring.Component):
         return dtype, left, piece
 
     def _sp_data(self, m: Module, dtype: Value, piece: Value) -> None:
-        """Bytes of the current write."""
+        """Drive the bytes of the current write."""
         n = self._n
         packed = {
             8: Cat(self.row[lane][:8] for lane in range(n)),
@@ -249,10 +251,11 @@ class Writer(wiring.Component):
 
 
 class PipelinedWriter(Writer):
-    """`Writer` with whole rows, their points and the operand of the reciprocal in registers.
+    """`Writer` with registers for whole rows, their points and the operand of the reciprocal.
 
-    Latency: as `Writer`, plus the cycles of these registers. Throughput: as `Writer`: a row has several beats.
-    Parameters, members: as `Writer`.
+    Latency: that of `Writer`, plus the cycles of these registers. Throughput: that of `Writer`, because a row has
+    several beats.
+    Parameters and members are those of `Writer`.
     """
 
     def _assemble(self, m: Module, beats: CreditFifo, load: Signal) -> tuple[Value, list[Value], Value]:

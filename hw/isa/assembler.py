@@ -1,10 +1,10 @@
-"""Assembly text to micro-programs.
+"""Assembler: translates assembly text to micro-programs.
 
 A line is `[label:] [instruction] [; comment]`. Directives: `.name NAME`, `.signature TEXT`, `.equ NAME, EXPRESSION`,
 `.reg NAME, rN`, `.operand NAME, INDEX` and `.word EXPRESSION`. Sources are registers (`r4` or a `.reg` name), macro
-operands (`op3` or `$name`), statistics (`%fuse_zeros`) and expressions; up to two of the former, then at most one
-expression: `add r1, r2, op0, 4*N`. Packed fields take `name=value` lists: `set fuse.src, a_src=sp op=add`. Semaphores
-are `unit:index`. docs/isa.md lists everything.
+operands (`op3` or `$name`), statistics (`%fuse_zeros`) and expressions; an instruction has up to two selectors
+(registers, operands or statistics), followed by at most one expression: `add r1, r2, op0, 4*N`. Packed fields take
+`name=value` lists: `set fuse.src, a_src=sp op=add`. Semaphores are `unit:index`. docs/isa.md is the complete reference.
 """
 
 import re
@@ -47,7 +47,7 @@ class AssemblyError(ValueError):
 
 
 def assemble(text: str, name: str = "program") -> Program:
-    """Assemble `text`; raises AssemblyError naming the line."""
+    """Assemble `text`; raises AssemblyError, which names the line."""
     symbols = Symbols(name)
     _each(name, enumerate(text.splitlines(), 1), lambda line: _collect(symbols, *line))
     words: list[int] = []
@@ -157,7 +157,7 @@ def _branch(symbols: Symbols, op: MicroOp, parts: list[str]) -> int:
 
 
 def _encode(symbols: Symbols, mnemonic: str, operands: str) -> int:
-    """Word of one instruction."""
+    """Return the word of one instruction."""
     parts = [p.strip() for p in operands.split(",")] if operands else []
     if mnemonic == ".word":
         value = evaluate(operands, symbols.names)
@@ -195,7 +195,7 @@ def _encode(symbols: Symbols, mnemonic: str, operands: str) -> int:
 
 
 def _plain(symbols: Symbols, kind: str, text: str) -> list[tuple[str, int]]:
-    """Fields set by an operand of a simple instruction."""
+    """Return the fields that an operand of a simple instruction sets."""
     if kind == "unit":
         return [("d", int(unit_of(text)))]
     if kind == "sem":

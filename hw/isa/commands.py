@@ -1,8 +1,8 @@
 """Unit commands: the configuration fields of each unit.
 
 A micro-program writes fields with `set UNIT.FIELD, ...` and sends a snapshot of them with `issue UNIT`. All fields
-return to their defaults at the start of every macro-instruction. The index of a field in its tuple is its number in
-the encoding (`unit << 6 | index`). docs/machine.md specifies the effect of each command.
+return to their defaults at the start of every macro-instruction. The index of a field in its tuple is its index in the
+encoding (`unit << FIELD_INDEX_BITS | index`). docs/machine.md specifies the effect of each command.
 """
 
 from enum import Enum
@@ -12,32 +12,32 @@ from hw.isa.fields import Field, Packed
 
 
 def names(members: type[Enum]) -> tuple[str, ...]:
-    """Names of the values of a field that is an enumeration."""
+    """Return the names of the values of an enumeration, for a field."""
     return tuple(member.name.lower() for member in members)
 
 
 def count(name: str, doc: str) -> Field:
-    """Steps of a loop, at least one."""
+    """Return a field for the number of steps of a loop, at least one."""
     return Field(name, 16, default=1, doc=doc)
 
 
 def stride(name: str, doc: str) -> Field:
-    """Bytes or rows from step to step."""
+    """Return a field for the distance between two steps in bytes or rows."""
     return Field(name, 20, signed=True, doc=doc)
 
 
 def acc_stride(name: str, doc: str) -> Field:
-    """Accumulator rows from step to step."""
+    """Return a field for the distance between two steps in accumulator rows."""
     return Field(name, 16, signed=True, doc=doc)
 
 
 def step(name: str, doc: str) -> Field:
-    """Image rows or columns from step to step."""
+    """Return a field for the distance between two steps in image rows or columns."""
     return Field(name, 12, signed=True, default=1, doc=doc)
 
 
 def word32(name: str, doc: str, default: int = 0) -> Field:
-    """A signed number of 32 bits."""
+    """Return a field for a signed 32-bit number."""
     return Field(name, 32, signed=True, default=default, doc=doc)
 
 
@@ -52,15 +52,15 @@ FUSE_SRC = Packed(
         Field("b_bcast", 1, doc="broadcast lane b_lane of B"),
         Field("b_lane", 5, doc="lane of B to broadcast"),
         Field("op", 3, doc="operator between A and B", enum=names(Op)),
-        Field("requant", 2, doc="where multiplier and shift come from", enum=names(Requant)),
+        Field("requant", 2, doc="source of multiplier and shift", enum=names(Requant)),
         Field(
             "rq_lane",
             5,
-            doc="lane of B holding the multiplier (its shift is in the next lane) for requant=row",
+            doc="lane of B that contains the multiplier (its shift is in the next lane) for requant=row",
         ),
         Field("rounding", 2, doc="rounding of steps 2 and 4", enum=names(Rounding)),
         Field("bias_en", 1, doc="add the bias (from the slot, or the field bias)"),
-        Field("neg_en", 1, doc="values below zero take the second multiplier and shift"),
+        Field("neg_en", 1, doc="values below zero use the second multiplier and shift"),
         Field("d_lane", 5, doc="accumulator lane that receives a lane-reduced result"),
     ),
 )
@@ -72,11 +72,11 @@ FUSE_STAGE = Packed(
         Field("table", 1, doc="table lookup after step 2"),
         Field("table_slot", 3, doc="table used by both lookups"),
         Field("residual", 1, doc="residual add"),
-        Field("r_dtype", 2, doc="element type of the residual in SP (not i32)", enum=names(Dtype)),
+        Field("r_dtype", 2, doc="element type of the residual in SP, not i32", enum=names(Dtype)),
         Field(
             "r_raw",
             1,
-            doc="residual inputs are multiplied without shift or rounding, their sum rounded as single",
+            doc="residual inputs are multiplied without shift or rounding, and their sum is rounded as in mode single",
         ),
         Field("r_ls", 5, default=20, doc="left shift of the residual inputs, 0..30"),
         Field("table2", 1, doc="table lookup after step 4"),
@@ -92,12 +92,12 @@ FUSE_STAGE = Packed(
             doc="dimension whose last step uses lanes_tail: 0 wx, 1 wy, 2 x, 3 y, 4 n, 7 none",
             default=7,
         ),
-        Field("a_float", 1, doc="A's int32 are float32 numbers; their exponents go to step 2"),
-        Field("to_float", 1, doc="step 2 makes float32 numbers, without zero point and clip"),
+        Field("a_float", 1, doc="A's int32 are float32 bit patterns; their exponents are passed to step 2"),
+        Field("to_float", 1, doc="step 2 returns float32 bit patterns, without zero point and clip"),
     ),
 )
 
-#: Loop dimensions of FUSE, innermost first (the numbering of tail_dim).
+#: Loop dimensions of FUSE, innermost first; tail_dim is an index into this tuple.
 FUSE_DIMS = ("wx", "wy", "x", "y", "n")
 
 
@@ -120,36 +120,36 @@ FUSE_FIELDS = (
     Field("d_base", 20, doc="address of the result: SP byte or ACC row"),
     *_fuse_strides("d", "bytes (SP) or rows (ACC) of the result"),
     Field("p_base", 8, doc="parameter slot"),
-    Field("p_x", 8, signed=True, doc="slots per step of x"),
-    Field("p_n", 8, signed=True, doc="slots per step of n"),
+    Field("p_x", 8, signed=True, doc="parameter slots per step of x"),
+    Field("p_n", 8, signed=True, doc="parameter slots per step of n"),
     Field(
         "u0",
         16,
         signed=True,
-        doc="row coordinate of the first point (padding is where it is out of 0..u_lim-1)",
+        doc="row coordinate of the first point; a point outside 0..u_lim-1 is padding",
     ),
     Field("v0", 16, signed=True, doc="column coordinate of the first point"),
     step("u_y", "row coordinate per step of y"),
     step("u_wy", "row coordinate per step of wy"),
     step("v_x", "column coordinate per step of x"),
     step("v_wx", "column coordinate per step of wx"),
-    Field("u_lim", 16, doc="rows; 0: never padding"),
-    Field("v_lim", 16, doc="columns; 0: never padding"),
+    Field("u_lim", 16, doc="number of image rows; 0: no padding"),
+    Field("v_lim", 16, doc="number of image columns; 0: no padding"),
     Field("lanes", 6, doc="lanes in use, 0: all"),
     Field("lanes_tail", 6, doc="lanes in use in the last step of tail_dim, 0: all"),
     Field(
         "zp_ab", 32, doc="zero points: A in bits 15..0, B in bits 31..16, both signed; used for SP operands"
     ),
     Field("op_shift", 5, doc="right shift of a product of step 1"),
-    word32("bias", "bias of requant off, imm and row"),
+    word32("bias", "bias for requant off, imm and row"),
     word32("mult", "multiplier of requant=imm"),
     word32("neg_mult", "second multiplier of requant=imm"),
     Field(
         "shifts", 16, doc="exponents of requant=imm: shift in bits 7..0, neg_shift in bits 15..8, both signed"
     ),
     word32("zp", "zero point added after requantization"),
-    word32("clip_lo", "least value after step 2", default=-(1 << 31)),
-    word32("clip_hi", "greatest value after step 2", default=(1 << 31) - 1),
+    word32("clip_lo", "minimum value after step 2", default=-(1 << 31)),
+    word32("clip_hi", "maximum value after step 2", default=(1 << 31) - 1),
     Field(
         "zp_xr",
         32,
@@ -165,16 +165,16 @@ FUSE_FIELDS = (
     ),
     word32("r_bias", "residual add: added to the sum"),
     word32("o_zp", "residual add: zero point added to the result"),
-    word32("r_lo", "residual add: least result", default=-(1 << 31)),
-    word32("r_hi", "residual add: greatest result", default=(1 << 31) - 1),
+    word32("r_lo", "residual add: minimum result", default=-(1 << 31)),
+    word32("r_hi", "residual add: maximum result", default=(1 << 31) - 1),
     word32("post_bias", "added before the post-scale"),
     word32("post_mult", "multiplier of post=scale"),
     Field(
         "post_shift", 8, signed=True, doc="exponent of post=scale; added to the exponent of recip and rsqrt"
     ),
     word32("post_zp", "added after the post-scale"),
-    word32("post_lo", "least result of the post-scale", default=-(1 << 31)),
-    word32("post_hi", "greatest result of the post-scale", default=(1 << 31) - 1),
+    word32("post_lo", "minimum result of the post-scale", default=-(1 << 31)),
+    word32("post_hi", "maximum result of the post-scale", default=(1 << 31) - 1),
 )
 
 
@@ -199,7 +199,7 @@ LOAD_FIELDS = (
     count("z_count", "planes"),
     Field("dram_y", 32, signed=True, doc="DRAM bytes from line to line"),
     Field("dram_z", 32, signed=True, doc="DRAM bytes from plane to plane"),
-    stride("dst_y", "destination bytes from line to line (from column to column when transposing)"),
+    stride("dst_y", "destination bytes from line to line (with transpose: from column to column)"),
     stride("dst_z", "destination bytes from plane to plane"),
 )
 
@@ -220,14 +220,14 @@ MATRIX_WORD = Packed(
     "matrix.word",
     (
         Field("dw", 1, doc="depthwise mode"),
-        Field("accumulate", 1, doc="add to the accumulator in the first reduction step too"),
+        Field("accumulate", 1, doc="also add to the accumulator in the first reduction step"),
         Field("shift8", 1, doc="in the first reduction step: acc = (acc << 8) + psum"),
         Field("a_unsigned", 1, doc="activation bytes are unsigned"),
         Field("w_unsigned", 1, doc="weight bytes are unsigned"),
-        Field("w_transpose", 1, doc="a weight row holds one output column: lanes are array rows"),
+        Field("w_transpose", 1, doc="a weight row contains one output column: its lanes are array rows"),
         Field("keep", 1, doc="depthwise: the line buffers continue from the previous command"),
         Field("taps", 5, default=3, doc="depthwise: taps of one group"),
-        Field("groups", 2, default=1, doc="depthwise: image rows fed at once, 1..3"),
+        Field("groups", 2, default=1, doc="depthwise: number of image rows streamed at once, 1..3"),
     ),
 )
 
@@ -260,15 +260,15 @@ MATRIX_FIELDS = (
         "u0",
         16,
         signed=True,
-        doc="image row of the first activation (padding is where it is out of 0..u_lim-1)",
+        doc="image row of the first activation; a row outside 0..u_lim-1 is padding",
     ),
     Field("v0", 16, signed=True, doc="image column of the first activation"),
     step("u_y", "image rows per output row (depthwise: per stream row)"),
     step("u_ky", "image rows per kernel row"),
     step("v_x", "image columns per output column (depthwise: per stream pixel)"),
     step("v_kx", "image columns per kernel column"),
-    Field("u_lim", 16, doc="image rows; 0: rows are never padding"),
-    Field("v_lim", 16, doc="image columns; 0: columns are never padding"),
+    Field("u_lim", 16, doc="number of image rows; 0: no row is padding"),
+    Field("v_lim", 16, doc="number of image columns; 0: no column is padding"),
     Field("k_rows", 6, doc="array rows in use, 0: all"),
     Field("k_tail", 6, doc="array rows in use in the last block of input channels, 0: as k_rows"),
     Field("n_cols", 6, doc="array columns in use, 0: all"),
@@ -283,7 +283,7 @@ MATRIX_FIELDS = (
 #: Configuration fields of each unit, indexed by Unit.
 UNIT_FIELDS: tuple[tuple[Field, ...], ...] = (LOAD_FIELDS, MATRIX_FIELDS, FUSE_FIELDS, STORE_FIELDS)
 
-#: Words made of named parts: "unit.field" -> its layout.
+#: Layout of each packed word, by "unit.field".
 PACKED_FIELDS = {
     "load.word": LOAD_WORD,
     "matrix.word": MATRIX_WORD,
@@ -291,12 +291,12 @@ PACKED_FIELDS = {
     "fuse.stage": FUSE_STAGE,
 }
 
-#: Bits of a field number: unit in the high bits, index in the low ones.
+#: Width of the field index in a field number, which contains the unit in the high bits and the index in the low bits.
 FIELD_INDEX_BITS = 7
 
 
 def field_number(unit: Unit, name: str) -> int:
-    """Number of `unit`'s field in the encoding of `set`."""
+    """Return the number of a field of `unit` in the encoding of `set`."""
     for index, field in enumerate(UNIT_FIELDS[unit]):
         if field.name == name:
             return int(unit) << FIELD_INDEX_BITS | index
@@ -304,7 +304,7 @@ def field_number(unit: Unit, name: str) -> int:
 
 
 def field_of(number: int) -> tuple[Unit, Field] | None:
-    """Unit and field of a field number, or None if there is none."""
+    """Return the unit and field of a field number; None if there is no such field."""
     unit, index = number >> FIELD_INDEX_BITS, number & ((1 << FIELD_INDEX_BITS) - 1)
     if unit < len(UNIT_FIELDS) and index < len(UNIT_FIELDS[unit]):
         return Unit(unit), UNIT_FIELDS[unit][index]
@@ -312,5 +312,5 @@ def field_of(number: int) -> tuple[Unit, Field] | None:
 
 
 def defaults(unit: Unit) -> dict[str, int]:
-    """Configuration of `unit` at the start of a macro-instruction."""
+    """Return the values of `unit`'s fields at the start of a macro-instruction."""
     return {f.name: f.default for f in UNIT_FIELDS[unit]}

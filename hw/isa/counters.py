@@ -1,14 +1,15 @@
 """Performance counters: 64 bits each, one set per tag, all active at the same time.
 
-A counter belongs to a group; a group's events of one cycle all carry one tag, that of the command which caused them
-(the sequencer's current tag where there is none). Every cycle each counter grows by an increment of `width` bits.
+A counter belongs to a group. All events of a group in one cycle have one tag: that of the command that caused them,
+or the sequencer's current tag if there is no command. In every cycle each counter grows by an increment of `width`
+bits.
 """
 
 from dataclasses import dataclass
 
-#: Most banks a scratchpad has; there are counters for each.
+#: Maximum number of scratchpad banks; each bank has counters.
 SP_BANKS_MAX = 8
-#: Mutually exclusive causes of each cycle of the array; they sum to the cycles.
+#: Mutually exclusive causes of the cycles of the array; their counts add up to the number of cycles.
 CAUSES = (
     "useful",
     "fill_drain",
@@ -25,20 +26,20 @@ CAUSES = (
 
 @dataclass(frozen=True)
 class Counter:
-    """One counter.
+    """A performance counter.
 
     Parameters
     ----------
     name : str
         Unique name of the counter.
     group : str
-        Component whose current tag the events count for, one of GROUPS.
+        Component whose current tag the events have, one of GROUPS.
     width : int
-        Bits of the increment of one cycle.
+        Width in bits of the increment of one cycle.
     architectural : bool
-        Set if the value is the same on every device (RTL, golden model) for race-free programs.
+        True if the value is the same on every device (RTL, golden model) for race-free programs.
     doc : str
-        One line for the reference page.
+        One-line description for the reference page.
     """
 
     name: str
@@ -58,16 +59,16 @@ def _per_bank(kind: str, width: int, text: str) -> list[Counter]:
 def _unit(group: str) -> tuple[Counter, ...]:
     return (
         Counter(f"{group}_busy", group, 1, False, "cycles with a command started and not retired"),
-        Counter(f"{group}_stall_empty", group, 1, False, "cycles without a command and the queue empty"),
+        Counter(f"{group}_stall_empty", group, 1, False, "cycles without a command and with an empty queue"),
         Counter(
             f"{group}_stall_semaphore",
             group,
             1,
             False,
-            "cycles without a command and the queue's head not able to start",
+            "cycles without a command, in which the head of the queue cannot start",
         ),
         Counter(f"{group}_stall_bank", group, 1, False, "cycles in which a memory bank refused the unit"),
-        Counter(f"{group}_stall_bus", group, 1, False, "cycles in which the bus held the unit up"),
+        Counter(f"{group}_stall_bus", group, 1, False, "cycles in which the unit waited for the bus"),
     )
 
 
@@ -77,13 +78,13 @@ COUNTERS: tuple[Counter, ...] = (
         for c in CAUSES
     ),
     *_unit("matrix"),
-    Counter("macs_issued", "matrix", 11, True, "multiply-accumulates of every row streamed: N*N each"),
+    Counter("macs_issued", "matrix", 11, True, "multiply-accumulates of all rows streamed, N*N for each row"),
     Counter(
         "macs_useful",
         "matrix",
         11,
         True,
-        "of those, in rows that are not padding (depthwise: of results written) and in active rows and columns",
+        "those in rows that are not padding (depthwise: of results written) and in active array rows and columns",
     ),
     Counter("matrix_rows", "matrix", 1, True, "activation rows streamed, padding included"),
     Counter("matrix_tiles", "matrix", 1, True, "weight tiles loaded"),
@@ -110,7 +111,11 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("load_requests", "load", 1, False, "read bursts"),
     Counter("load_beats", "load", 1, False, "read beats"),
     Counter(
-        "load_latency", "load", 12, False, "requests in flight, summed over cycles: the sum of all latencies"
+        "load_latency",
+        "load",
+        12,
+        False,
+        "requests in flight, summed over cycles, which equals the sum of all latencies",
     ),
     Counter("load_commands", "load_done", 1, True, "commands retired"),
     *_unit("store"),
@@ -133,17 +138,19 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("micro_issue", "seq", 1, True, "issue"),
     Counter("micro_control", "seq", 1, True, "control micro-instructions"),
     Counter("micro_sync", "seq", 1, True, "wait and fence"),
-    Counter("dispatch_first", "seq", 1, True, "dispatches that took the first candidate"),
-    Counter("dispatch_other", "seq", 1, True, "dispatches that took a later candidate"),
-    Counter("fetch_stalls", "seq", 1, False, "cycles a running program waited for an instruction"),
-    Counter("queue_stalls", "seq", 1, False, "cycles the sequencer waited for a full queue"),
-    Counter("sync_stalls", "seq", 1, False, "cycles the sequencer waited for a semaphore or a fence"),
+    Counter("dispatch_first", "seq", 1, True, "dispatches that selected the first candidate"),
+    Counter("dispatch_other", "seq", 1, True, "dispatches that selected a later candidate"),
+    Counter("fetch_stalls", "seq", 1, False, "cycles in which a running program waited for an instruction"),
+    Counter("queue_stalls", "seq", 1, False, "cycles in which the sequencer waited for a full queue"),
+    Counter(
+        "sync_stalls", "seq", 1, False, "cycles in which the sequencer waited for a semaphore or a fence"
+    ),
     Counter("wis_words", "seq", 1, True, "words written to the instruction store"),
     Counter("wis_loads", "seq", 1, True, "segments that passed their check"),
     Counter("traps", "trap", 1, True, "traps"),
 )
 
-#: Components with a tag of their own: each unit, the output of FUSE's pipeline, retirement, the sequencer.
+#: Components with separate tags: the units, the output of FUSE's pipeline, retirement, the sequencer.
 GROUPS = (
     "matrix",
     "matrix_done",
@@ -158,15 +165,15 @@ GROUPS = (
     "trap",
 )
 
-#: Values that are maxima instead of sums, for the whole machine: (name, doc).
+#: Values of the whole machine that are maxima instead of sums: (name, description).
 MAXIMA = (
-    ("load_in_flight_max", "most read bursts in flight at once"),
-    ("load_latency_max", "longest time from a read request to its last beat"),
+    ("load_in_flight_max", "maximum number of read bursts in flight"),
+    ("load_latency_max", "maximum cycles from a read request to its last beat"),
 )
 
 
 def index_of(name: str) -> int:
-    """Number of the named counter in the register window."""
+    """Return the index of the named counter in the register window."""
     for index, counter in enumerate(COUNTERS):
         if counter.name == name:
             return index

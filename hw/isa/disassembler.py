@@ -1,4 +1,4 @@
-"""Micro-programs to assembly text that assembles to the same words."""
+"""Disassembler: translates micro-programs to assembly text that assembles to the same words."""
 
 from hw.isa.assembler import AssemblyError, assemble
 from hw.isa.commands import PACKED_FIELDS, field_of
@@ -23,7 +23,7 @@ _UNIT_NAMES = [u.name.lower() for u in Unit] + ["seq"]
 
 
 def disassemble(program: Program) -> str:
-    """Assembly text of `program`; assembling it gives the same words and signature."""
+    """Return the assembly text of `program`; assembling it gives the same words and signature."""
     lines = [f".name {program.name}"]
     lines += [f".signature {text}" for text in program.signature.splitlines()]
     width = len(str(len(program.words)))
@@ -32,7 +32,7 @@ def disassemble(program: Program) -> str:
 
 
 def instruction(word: int) -> str:
-    """One instruction as text; a word that no text encodes comes as `.word`."""
+    """Return one instruction as text; a word that encodes no instruction is written as `.word`."""
     raw = f".word {word:#018x}"
     values = decode(word)
     try:
@@ -44,7 +44,7 @@ def instruction(word: int) -> str:
 
 
 def selector_name(selector: int) -> str:
-    """Text of an operand selector."""
+    """Return the text of an operand selector."""
     if selector < REGISTERS:
         return f"r{selector}"
     if OPERAND_BASE <= selector < OPERAND_BASE + MAX_OPERANDS:

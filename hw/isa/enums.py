@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Unit(IntEnum):
-    """Engines with a command queue of their own."""
+    """Units; each has a command queue."""
 
     LOAD = 0
     MATRIX = 1
@@ -12,7 +12,7 @@ class Unit(IntEnum):
     STORE = 3
 
 
-#: Index of the sequencer as a consumer of semaphores (it produces none).
+#: Index of the sequencer as a consumer of semaphores; it is not a producer.
 SEQUENCER = 4
 #: Semaphores for each (producer, consumer) pair.
 SEMAPHORES_PER_PAIR = 4
@@ -21,7 +21,7 @@ SEMAPHORE_MAX = 63
 
 
 class Space(IntEnum):
-    """Destination of LOAD."""
+    """Destination memory of LOAD."""
 
     SP = 0
     PARAM = 1
@@ -42,7 +42,9 @@ DTYPE_BYTES = (1, 1, 2, 4)
 
 
 class Rounding(IntEnum):
-    """Rounding of a requantization; docs/machine.md defines each. EVEN is that of float32 arithmetic."""
+    """Rounding mode of a requantization, as defined in docs/machine.md. EVEN is the rounding of float32
+    arithmetic.
+    """
 
     DOUBLE = 0
     SINGLE = 1
@@ -51,7 +53,7 @@ class Rounding(IntEnum):
 
 
 class Op(IntEnum):
-    """FUSE step 1."""
+    """Operator of FUSE step 1."""
 
     PASS = 0
     ADD = 1
@@ -97,7 +99,7 @@ class Post(IntEnum):
 
 
 class Trap(IntEnum):
-    """Cause of a trap; EXACT_TRAPS lists those with an exact machine state."""
+    """Cause of a trap; EXACT_TRAPS lists the causes with an exact machine state."""
 
     NONE = 0
     ILLEGAL_INSTRUCTION = 1
@@ -127,7 +129,7 @@ EXACT_TRAPS = tuple(t for t in Trap if Trap.ILLEGAL_INSTRUCTION <= t <= Trap.BAD
 
 
 class SegmentState(IntEnum):
-    """Life of a segment of the writable instruction store."""
+    """State of a segment of the writable instruction store."""
 
     FREE = 0
     OPEN = 1

@@ -16,10 +16,10 @@ _BINARY = {
 
 
 def evaluate(text: str, names: Mapping[str, int]) -> int:
-    """Value of an expression; raises ValueError with a description of the error."""
+    """Return the value of an expression; raises ValueError with a description of the error."""
     if len(text) > _MAX_LENGTH:
         raise ValueError(f"expression must be at most {_MAX_LENGTH} characters long, not {len(text)}")
-    if text.strip() in names:  # also names that are Python keywords
+    if text.strip() in names:  # this includes names that are Python keywords
         return names[text.strip()]
     try:
         tree = ast.parse(text.strip(), mode="eval")

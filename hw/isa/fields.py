@@ -1,11 +1,11 @@
-"""Bit fields: how a named value is packed into a word."""
+"""Bit fields: named values packed into words."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Field:
-    """One named value of an encoding.
+    """A named value of an encoding.
 
     Parameters
     ----------
@@ -14,13 +14,13 @@ class Field:
     width : int
         Width of the field in bits.
     signed : bool
-        Two's complement when true.
+        True for a two's complement number.
     default : int
         Value at the start of every macro-instruction.
     doc : str
-        One line for the reference page.
+        One-line description for the reference page.
     enum : tuple of str
-        Names of the values 0, 1, 2 ... when the field is an enumeration.
+        Names of the values 0, 1, 2 ... if the field is an enumeration.
     """
 
     name: str
@@ -32,23 +32,27 @@ class Field:
 
     @property
     def low(self) -> int:
-        """Minimum legal value."""
+        """Minimum legal value of the field."""
         return -(1 << (self.width - 1)) if self.signed else 0
 
     @property
     def high(self) -> int:
-        """Maximum legal value."""
+        """Maximum legal value of the field."""
         return (1 << (self.width - self.signed)) - 1
 
     def truncate(self, value: int) -> int:
-        """Value that the hardware stores for `value`: its low bits, read back with the field's sign."""
+        """Return the value that the hardware stores for `value`: its low bits, sign-extended if the field is
+        signed.
+        """
         bits = value & ((1 << self.width) - 1)
         if self.signed and bits >> (self.width - 1):
             bits -= 1 << self.width
         return bits
 
     def check(self, value: int, where: str) -> int:
-        """Return `value` unchanged, or raise ValueError naming the field and its range."""
+        """Return `value` unchanged; raises ValueError with the name of the field and its range if the value is out of
+        range.
+        """
         if not self.low <= value <= self.high:
             raise ValueError(f"{where}{self.name} must be in {self.low}..{self.high}, not {value!r}")
         return value
@@ -63,11 +67,11 @@ class Packed:
 
     @property
     def width(self) -> int:
-        """Total bits."""
+        """Total width in bits."""
         return sum(f.width for f in self.fields)
 
     def offset(self, name: str) -> int:
-        """Bit position of the named field's least significant bit."""
+        """Return the position of the named field's least significant bit."""
         position = 0
         for field in self.fields:
             if field.name == name:
@@ -78,7 +82,7 @@ class Packed:
         )
 
     def pack(self, **values: int) -> int:
-        """Word with the given fields; the others take their defaults."""
+        """Return a word with the given fields; all others have their defaults."""
         unknown = set(values) - {f.name for f in self.fields}
         if unknown:
             self.offset(sorted(unknown)[0])
@@ -90,7 +94,7 @@ class Packed:
         return word
 
     def unpack(self, word: int) -> dict[str, int]:
-        """Values of all fields of `word`."""
+        """Return the values of all fields of `word`."""
         values, position = {}, 0
         for field in self.fields:
             values[field.name] = field.truncate(word >> position)

@@ -1,8 +1,8 @@
 """Micro-instructions: 64-bit words of the writable instruction store.
 
-Every operand selector names a scalar register, an operand of the macro-instruction or a statistic. Where an
-instruction takes a second operand it is `value(b) + imm`, so each works with a register, an immediate or both.
-Program counters are in words from the start of the segment.
+Every operand selector selects a scalar register, an operand of the macro-instruction or a statistic. The second operand
+of an instruction is `value(b) + imm`, so it can be a register, an immediate or the sum of both. Program counters are
+word addresses relative to the start of the segment.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,27 @@ WORD = Packed(
         Field("imm", 32, signed=True, doc="immediate"),
         Field("b", 8, doc="second operand selector"),
         Field("a", 8, doc="first operand selector"),
-        Field("d", 10, doc="destination register, configuration field, or other number"),
+        Field(
+            "d",
+            10,
+            doc="destination register, configuration field, or a number that depends on the operation",
+        ),
         Field("opcode", 6, doc="micro-operation"),
     ),
 )
 
 REGISTERS = 32
-#: Selector of the first macro operand, and how many there can be.
+#: Selector of the first macro operand, and maximum number of macro operands.
 OPERAND_BASE = 64
 MAX_OPERANDS = 48
 STATISTIC_BASE = 128
 
 
 class Statistic(IntEnum):
-    """Read-only values an instruction can take as an operand (selector STATISTIC_BASE + value).
+    """Read-only values that an instruction can use as an operand (selector STATISTIC_BASE + value).
 
-    The FUSE and MATRIX ones are those of the unit's last retired command; read them after its semaphore.
+    The statistics of FUSE and MATRIX are those of the unit's last retired command; a program must read them after
+    waiting for the command's semaphore.
     """
 
     FUSE_ROWS = 0
@@ -86,7 +91,7 @@ class MicroOp(IntEnum):
 
 
 class Class(IntEnum):
-    """Classes that micro-instructions are counted by."""
+    """Classes of micro-instructions; each class has a counter."""
 
     SCALAR = 0
     CONFIG = 1
@@ -113,9 +118,11 @@ _BRANCH = ("a", "b", "target")
 
 FORMS: dict[MicroOp, Form] = {
     MicroOp.HALT: Form(
-        Class.CONTROL, (), "end of the program: the macro-instruction completes when its commands have"
+        Class.CONTROL,
+        (),
+        "end of the program; the macro-instruction completes when all its commands have retired",
     ),
-    MicroOp.TRAP: Form(Class.CONTROL, ("imm",), "software trap; the trap record's address is imm"),
+    MicroOp.TRAP: Form(Class.CONTROL, ("imm",), "software trap; the address in the trap record is imm"),
     MicroOp.ADD: Form(Class.SCALAR, _ALU, "d = a + (b + imm)"),
     MicroOp.SUB: Form(Class.SCALAR, _ALU, "d = a - (b + imm)"),
     MicroOp.MUL: Form(Class.SCALAR, _ALU, "d = a * (b + imm), low 32 bits"),
@@ -125,17 +132,17 @@ FORMS: dict[MicroOp, Form] = {
     MicroOp.OR: Form(Class.SCALAR, _ALU, "d = a | (b + imm)"),
     MicroOp.XOR: Form(Class.SCALAR, _ALU, "d = a ^ (b + imm)"),
     MicroOp.SHL: Form(Class.SCALAR, _ALU, "d = a << ((b + imm) & 31)"),
-    MicroOp.SHR: Form(Class.SCALAR, _ALU, "d = a >> ((b + imm) & 31), zeros in"),
-    MicroOp.SAR: Form(Class.SCALAR, _ALU, "d = a >> ((b + imm) & 31), sign in"),
+    MicroOp.SHR: Form(Class.SCALAR, _ALU, "d = a >> ((b + imm) & 31), zero-extended"),
+    MicroOp.SAR: Form(Class.SCALAR, _ALU, "d = a >> ((b + imm) & 31), sign-extended"),
     MicroOp.SLT: Form(Class.SCALAR, _ALU, "d = 1 if a < (b + imm) as signed numbers, else 0"),
     MicroOp.SLTU: Form(Class.SCALAR, _ALU, "d = 1 if a < (b + imm) as unsigned numbers, else 0"),
     MicroOp.SEQ: Form(Class.SCALAR, _ALU, "d = 1 if a == (b + imm), else 0"),
-    MicroOp.SET: Form(Class.CONFIG, ("field", "a", "b", "imm"), "field = a + b + imm, low bits"),
+    MicroOp.SET: Form(Class.CONFIG, ("field", "a", "b", "imm"), "field = low bits of a + b + imm"),
     MicroOp.CLEAR: Form(Class.CONFIG, ("unit",), "all fields of the unit return to their defaults"),
     MicroOp.ISSUE: Form(
         Class.ISSUE, ("unit", "wait", "signal"), "send a snapshot of the unit's fields to its queue"
     ),
-    MicroOp.WAIT: Form(Class.SYNC, ("sem",), "take a token of a semaphore of the sequencer"),
+    MicroOp.WAIT: Form(Class.SYNC, ("sem",), "wait for a token of a semaphore of the sequencer and take it"),
     MicroOp.FENCE: Form(
         Class.SYNC, ("mask",), "wait until the units have retired every command issued so far"
     ),
@@ -153,21 +160,21 @@ FORMS: dict[MicroOp, Form] = {
     MicroOp.LOOP: Form(
         Class.CONTROL,
         ("a", "imm", "target"),
-        "repeat up to (not including) target a + imm times; 0 or less: skip",
+        "repeat the instructions before target a + imm times; 0 or less: skip them",
     ),
-    MicroOp.BREAK: Form(Class.CONTROL, ("target",), "leave the innermost loop and go to target"),
-    MicroOp.CALL: Form(Class.CONTROL, ("target",), "call inside the segment"),
+    MicroOp.BREAK: Form(Class.CONTROL, ("target",), "leave the innermost loop and continue at target"),
+    MicroOp.CALL: Form(Class.CONTROL, ("target",), "call a subroutine of the same segment"),
     MicroOp.CALLP: Form(Class.CONTROL, ("segment", "target"), "call a pinned segment"),
     MicroOp.RET: Form(Class.CONTROL, (), "return from a call"),
 }
 
-#: imm of LOOP: end of the body in bits 15..0, immediate count (signed) in bits 31..16.
+#: Immediate of LOOP: end of the body in bits 15..0, immediate count (signed) in bits 31..16.
 LOOP_IMM = Packed("loop.imm", (Field("end", 16), Field("count", 16, signed=True)))
-#: imm of ISSUE: wait mask in bits 15..0 (producer << 2 | index), signal mask in bits 31..16 (consumer << 2 | index).
-#: d of ISSUE: the unit in bits 1..0, semaphores to the sequencer in bits 5..2.
+#: Immediate of ISSUE: wait mask in bits 15..0 (producer << 2 | index), signal mask in bits 31..16 (consumer << 2 |
+#: index). Field d of ISSUE: unit in bits 1..0, signals to the sequencer in bits 5..2.
 ISSUE_IMM = Packed("issue.imm", (Field("wait", 16), Field("signal", 16)))
 ISSUE_D = Packed("issue.d", (Field("unit", 2), Field("signal_seq", 4), Field("unused", 4)))
-#: d of WAIT: producer << 2 | index.  d of FENCE: mask of units.  d of CLEAR: unit.  d of CALLP: segment.
+#: Field d of WAIT: producer << 2 | index; of FENCE: mask of units; of CLEAR: unit; of CALLP: segment.
 
 _IMM, _B, _A, _D, _ = WORD.fields
 _B_AT, _A_AT, _D_AT, _OPCODE_AT = (WORD.offset(name) for name in ("b", "a", "d", "opcode"))
@@ -175,16 +182,18 @@ _IMM_MASK = (1 << _IMM.width) - 1
 
 
 def encode(op: MicroOp, *, d: int = 0, a: int = 0, b: int = 0, imm: int = 0) -> int:
-    """64-bit word of an instruction; raises ValueError naming a field out of range."""
+    """Return the 64-bit word of an instruction; raises ValueError with the name of the field if a field is out of
+    range.
+    """
     if imm > _IMM.high:
         imm -= 1 << 32
     if not (0 <= d <= _D.high and 0 <= a <= _A.high and 0 <= b <= _B.high and imm >= _IMM.low):
         return WORD.pack(
             opcode=int(op), d=d, a=a, b=b, imm=imm
-        )  # raises an error that names the one out of range
+        )  # raises an error with the name of the field that is out of range
     return op << _OPCODE_AT | d << _D_AT | a << _A_AT | b << _B_AT | imm & _IMM_MASK
 
 
 def decode(word: int) -> dict[str, int]:
-    """Fields of a 64-bit word."""
+    """Return the fields of a 64-bit word, by name."""
     return WORD.unpack(word)

@@ -14,7 +14,7 @@ UNITS = {u.name.lower(): u for u in Unit}
 
 @dataclass
 class Symbols:
-    """Symbols and lines collected in the first pass."""
+    """Symbols and lines that the first pass has collected."""
 
     name: str
     names: dict[str, int] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Symbols:
 
 
 def define(symbols: Symbols, name: str, value: int) -> None:
-    """Give a label or constant its value."""
+    """Define the value of a label or constant."""
     if not NAME.match(name):
         raise ValueError(f"{name!r} is not a name")
     if name in symbols.names:
@@ -33,7 +33,7 @@ def define(symbols: Symbols, name: str, value: int) -> None:
 
 
 def selector_of(symbols: Symbols, text: str) -> int | None:
-    """Selector of a register, operand or statistic; None if `text` is an expression."""
+    """Return the selector of a register, operand or statistic; None if `text` is an expression."""
     if text in symbols.selectors:
         return symbols.selectors[text]
     if match := re.fullmatch(r"(r|op|sel)(\d{1,3})", text):
@@ -53,7 +53,7 @@ def selector_of(symbols: Symbols, text: str) -> int | None:
 
 
 def register_of(symbols: Symbols, text: str) -> int:
-    """Number of a register."""
+    """Return the index of a register."""
     selector = selector_of(symbols, text)
     if selector is None or selector >= REGISTERS:
         raise ValueError(f"{text!r} must be a register (r0..r{REGISTERS - 1} or a .reg name)")
@@ -61,7 +61,7 @@ def register_of(symbols: Symbols, text: str) -> int:
 
 
 def sources(symbols: Symbols, parts: list[str]) -> dict[str, int]:
-    """a, b and imm from up to two selectors and then at most one expression."""
+    """Return a, b and imm from up to two selectors followed by at most one expression."""
     values: dict[str, int] = {}
     for part in parts:
         selector = selector_of(symbols, part)
@@ -81,7 +81,7 @@ def sources(symbols: Symbols, parts: list[str]) -> dict[str, int]:
 
 
 def packed_value(symbols: Symbols, packed: Packed, text: str) -> int:
-    """Word of a list of `name=value`."""
+    """Return the packed word of a list of `name=value` items."""
     values: dict[str, int] = {}
     for item in text.split():
         name, equals, value = item.partition("=")
@@ -100,14 +100,14 @@ def packed_value(symbols: Symbols, packed: Packed, text: str) -> int:
 
 
 def unit_of(text: str) -> Unit:
-    """Unit of a name."""
+    """Return the unit with the given name."""
     if text not in UNITS:
         raise ValueError(f"{text!r} must be one of {' '.join(UNITS)}")
     return UNITS[text]
 
 
 def semaphore_of(text: str, units: dict[str, int]) -> tuple[int, int]:
-    """Unit and index of `unit:index`."""
+    """Return unit and index of the semaphore `unit:index`."""
     unit, _, index = text.strip().partition(":")
     if unit not in units or not index.isdigit() or int(index) >= SEMAPHORES_PER_PAIR:
         raise ValueError(

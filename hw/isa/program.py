@@ -1,4 +1,4 @@
-"""A micro-program as data: its words, and the file format that carries it."""
+"""Micro-program: its words, and its file format."""
 
 import struct
 import zlib
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 MAGIC = b"MLAP"
 VERSION = 1
 MAX_TEXT = (1 << 16) - 1
-"""Bytes of name, zero byte and signature."""
+"""Maximum total size in bytes of name, zero byte and signature."""
 _HEADER = struct.Struct("<4sHHI")
 
 
@@ -22,10 +22,10 @@ class Program:
     words : tuple of int
         Micro-instructions as 64-bit words.
     signature : str
-        The `.signature` lines of the source: operands, semaphores and regions live at entry and exit.
+        Text of the `.signature` lines: operands, semaphores, and memory regions that are live at entry and exit.
     lines : tuple of int
-        Line of each word in the source text, from 1 on; empty if unknown. Files do not carry it, and programs with
-        the same words are equal whatever their lines.
+        Line number of each word in the source text, from 1 on; empty if unknown. Files do not contain them, and
+        programs with the same words are equal regardless of their lines.
     """
 
     name: str
@@ -35,16 +35,16 @@ class Program:
 
     @property
     def image(self) -> bytes:
-        """The words as they lie in memory, little endian."""
+        """The words as stored in memory, little endian."""
         return struct.pack(f"<{len(self.words)}Q", *self.words)
 
     @property
     def crc(self) -> int:
-        """CRC-32 (IEEE 802.3) of the image, as the hardware checks it."""
+        """CRC-32 (IEEE 802.3) of the image, which the hardware checks."""
         return zlib.crc32(self.image)
 
     def to_bytes(self) -> bytes:
-        """File contents; raises ValueError if name and signature are too long for the format."""
+        """Return the contents of the file; raises ValueError if name and signature are too long for the format."""
         text = f"{self.name}\0{self.signature}".encode()
         if len(text) > MAX_TEXT:
             raise ValueError(
@@ -55,7 +55,7 @@ class Program:
 
     @staticmethod
     def from_bytes(data: bytes) -> "Program":
-        """Read a file's contents; raises ValueError with a description of the error."""
+        """Decode the contents of a file; raises ValueError with a description of the error."""
         if len(data) < _HEADER.size + 4 or data[:4] != MAGIC:
             raise ValueError("not a micro-program file (it must begin with MLAP)")
         _, version, text_length, count = _HEADER.unpack_from(data)

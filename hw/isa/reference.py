@@ -1,4 +1,4 @@
-"""The instruction set's reference page, generated from the tables: `python -m hw.isa.reference > docs/isa.md`."""
+"""Generator of the instruction set's reference page: `python -m hw.isa.reference > docs/isa.md`."""
 
 from collections.abc import Iterable
 
@@ -62,7 +62,7 @@ def _instruction(op: MicroOp) -> tuple[object, ...]:
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     exact = dict.fromkeys(EXACT_TRAPS, "exact")
     loop_parts = [f"{f.name} in bits {_bits(LOOP_IMM.offset(f.name), f.width)}" for f in LOOP_IMM.fields]
     parts = [

@@ -1,1 +1,1 @@
-"""Building blocks with no knowledge of the machine: memories, buffers, pipeline registers, trees."""
+"""Building blocks that are independent of the machine: memories, buffers, pipeline registers, trees."""

@@ -1,4 +1,4 @@
-"""A long delay line as a ring memory: two row copies a cycle instead of one for each register."""
+"""Long delay line as a ring memory, in which each cycle copies two words instead of one word per stage."""
 
 from amaranth.hdl import Elaboratable, Module, Signal, unsigned
 from amaranth.lib import wiring
@@ -8,21 +8,21 @@ from hw.lib.ram import Ram
 
 
 class DelayLine(wiring.Component):
-    """`o` is `i` of `cycles` cycles ago; undefined until it has run for that long.
+    """Delays `i` by `cycles` cycles; the output is undefined in the first `cycles` cycles.
 
-    Latency: `cycles`. Throughput: one value a cycle.
+    Latency: `cycles`. Throughput: one value per cycle.
 
     Parameters
     ----------
     width : int
         Width of the signal in bits.
     cycles : int
-        At least 2.
+        Delay in cycles, at least 2.
 
     Members
     -------
     i, o : In, Out
-        Value in, value out.
+        Value at the input, and delayed value at the output.
     """
 
     def __init__(self, *, width: int, cycles: int):
@@ -34,7 +34,7 @@ class DelayLine(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         bits = (self._cycles - 1).bit_length()
-        # The word being written is never the one being read.
+        # The word that is written is never the word that is read in the same cycle.
         m.submodules.ram = ram = Ram(width=self._width, depth=1 << bits, exclusive=True)
         position = Signal(unsigned(bits))
         m.d.sync += position.eq(position + 1)

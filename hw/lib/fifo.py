@@ -1,4 +1,4 @@
-"""FIFOs: one between two streams, one for a producer that holds credits."""
+"""FIFOs: one between two streams, and one for a producer that holds credits."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Shape, ShapeLike, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -11,11 +11,11 @@ from hw.lib.ram import Ram
 class StreamFifo(wiring.Component):
     """FIFO between two streams, in a small memory with combinational reads.
 
-    Latency: a payload taken in one cycle is offered in the next. Throughput: one payload per cycle while not full.
+    Latency: a payload accepted in one cycle is offered in the next. Throughput: one payload per cycle while not full.
 
     `amaranth.lib.fifo.SyncFIFO` has the same timing, but counts its level in a register in addition to the pointers.
-    Here the level is the difference of the pointers: there is no inconsistent state, which the inductive proofs of
-    tests/formal rely on.
+    Here the level is the difference of the pointers, so there is no inconsistent state; the inductive proofs in
+    tests/formal depend on this.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class StreamFifo(wiring.Component):
     r : Out(stream)
         Stream of entries in the same order.
     clear : In
-        Empties the FIFO; a payload that is offered in the same cycle is dropped, too.
+        Empty the FIFO; a payload offered in the same cycle is also discarded.
     level : Out
         Number of payloads in the FIFO.
     """
@@ -50,7 +50,7 @@ class StreamFifo(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.ram = ram = Ram(width=Shape.cast(self._shape).width, depth=self._depth, comb=True)
-        # One bit more than an address, so that full and empty are distinguishable.
+        # The pointers have one bit more than an address, so that full and empty are distinguishable.
         head, tail = Signal(range(2 * self._depth)), Signal(range(2 * self._depth))
         push, pop = Signal(), Signal()
         m.d.comb += [
@@ -72,30 +72,30 @@ class StreamFifo(wiring.Component):
         return m
 
 
-#: Words of an FPGA's memories made of LUTs: a deeper one takes several and multiplexers after them.
+#: Depth in words of an FPGA's LUT memory; a deeper memory consists of several, followed by multiplexers.
 _LUT_WORDS = 16
 
 
 class CreditFifo(wiring.Component):
     """Queue whose producer holds a credit for every entry it pushes, so that pushing needs no handshake.
 
-    Latency: an entry is at the head in the cycle after its push, also where a deep queue is in block RAM.
-    `amaranth.lib.fifo.SyncFIFOBuffered` would take a cycle more, and needs a level that credits make superfluous.
-    Throughput: one push and one pop in each cycle.
+    Latency: an entry is at the head in the cycle after its push, even if a deep queue is stored in block RAM.
+    `amaranth.lib.fifo.SyncFIFOBuffered` would take one more cycle and has a level output, which is not needed with
+    credits. Throughput: one push and one pop per cycle.
 
     Parameters
     ----------
     layout : data.StructLayout
         Layout of an entry.
     depth : int
-        Entries, a power of two.
+        Capacity in entries, a power of two.
 
     Members
     -------
     push : In(1), w_data : In(layout)
-        Entry coming in.
+        Store an entry; the entry to store.
     valid : Out(1), r_data : Out(layout), pop : In(1)
-        Head of the queue.
+        High if there is an entry; the entry at the head; removal of this entry.
     """
 
     def __init__(self, layout: data.StructLayout, depth: int):
@@ -130,7 +130,7 @@ class CreditFifo(wiring.Component):
         return m
 
     def _prefetch(self, m: Module, ram: Ram, head: Signal, tail: Signal) -> None:
-        """Read the head of the next cycle; an entry that becomes it as it is pushed passes by the memory."""
+        """Read the head of the next cycle; an entry that is the head from its push on bypasses the memory."""
         bits = len(ram.r0_addr)
         following, passes = Signal(unsigned(bits + 1)), Signal()
         newest = pipeline_register(m, "newest", self.w_data.as_value())

@@ -1,4 +1,4 @@
-"""Pipeline registers: helpers that add named registers of a data path to a module."""
+"""Helpers that add named pipeline registers to a module."""
 
 from typing import Any
 
@@ -7,23 +7,23 @@ from amaranth.lib import data
 
 
 def pipeline_struct(m: Module, name: str, beat: data.View, cycles: int) -> list[data.View]:
-    """Delay line of a struct, with all its taps.
+    """Add a delay line for a struct, and return all its taps.
 
     Parameters
     ----------
     m : Module
-        Module that takes the registers.
+        Module that the registers are added to.
     name : str
         Prefix of the registers' names.
     beat : View
         Struct at the input of the line.
     cycles : int
-        Number of registers.
+        Number of registers in the line.
 
     Returns
     -------
     list of View
-        The input, then the output of each register: element i is the input i cycles ago.
+        The input, followed by the output of each register; element i is the value that the input had i cycles before.
     """
     stages = [beat]
     for i in range(cycles):
@@ -34,7 +34,8 @@ def pipeline_struct(m: Module, name: str, beat: data.View, cycles: int) -> list[
 
 
 def pipeline_domain(m: Module, late: int) -> Any:
-    """Domain of assignments that are registered in the pipelined variant and combinational in the other.
+    """Return the domain of assignments that are registered in the pipelined variant and combinational in the direct
+    one.
 
     Parameters
     ----------
@@ -47,21 +48,24 @@ def pipeline_domain(m: Module, late: int) -> Any:
 
 
 def optional_register(m: Module, name: str, value: Value, late: int) -> Value:
-    """`pipeline_register` of `value` in the pipelined variant (`late` = 1), `value` itself in the other."""
+    """Return a `pipeline_register` of `value` in the pipelined variant (`late` = 1), and `value` itself in the direct
+    one.
+    """
     return pipeline_register(m, name, value) if late else value
 
 
 def vacancy(valid: Value, leaves: Value, late: int) -> Value:
-    """Condition that a register for one item can take the next one.
+    """Return the condition that a register for one item can accept the next one.
 
     Parameters
     ----------
     valid : Value
-        The register holds an item.
+        High if the register holds an item.
     leaves : Value
-        The item is taken in this cycle; only while `valid`.
+        High if the item is removed in this cycle; high only while `valid` is high.
     late : int
-        1: only an empty register takes an item, a path that begins at a register; 0: so does one whose item leaves.
+        1: only an empty register accepts an item, so that the path begins at a register; 0: a register also accepts an
+        item in the cycle in which it loses its item.
     """
     return ~valid if late else ~valid | leaves
 
@@ -74,36 +78,37 @@ def vacate(m: Module, valid: Signal, stays: Value, late: int) -> None:
     m : Module
         Module of the register.
     valid : Signal
-        The register holds an item.
+        High if the register holds an item.
     stays : Value
-        The item does not leave.
+        High if the item does not leave in this cycle.
     late : int
-        As in `vacancy`; without it the next item, or its absence, replaces the one that leaves.
+        As for `vacancy`; if 0, `valid` is overwritten by the validity of the next item in the cycle in which the item
+        leaves.
     """
     if late:
         m.d.sync += valid.eq(stays)
 
 
 def pipeline_delay(m: Module, name: str, value: Value, cycles: int) -> Value:
-    """`value` delayed by `cycles` registers named `name`_1, `name`_2, ...; `value` itself for 0."""
+    """Return `value` delayed by `cycles` registers named `name`_1, `name`_2, ...; `value` itself for 0."""
     for i in range(cycles):
         value = pipeline_register(m, f"{name}_{i + 1}", value)
     return value
 
 
 def pipeline_register(m: Module, name: str, value: Value, shape: Shape | None = None) -> Signal:
-    """Register that follows `value` one cycle later.
+    """Return a register that follows `value` one cycle later.
 
-    It has no reset: data that no valid bit announces needs none, and a reset costs routing.
+    The register has no reset, because data that are used only with a valid bit need none, and a reset costs routing.
 
     Parameters
     ----------
     m : Module
-        Module that takes the register.
+        Module that the register is added to.
     name : str
         Name of the register.
     value : Value
-        Value to register.
+        Value that the register samples.
     shape : Shape or None
         Shape of the register; that of `value` by default.
     """
@@ -113,7 +118,7 @@ def pipeline_register(m: Module, name: str, value: Value, shape: Shape | None = 
 
 
 def enable_register(m: Module, name: str, value: Value, take: Value) -> Signal:
-    """Register without reset that loads `value` in cycles with `take` and holds it otherwise."""
+    """Return a register without reset that loads `value` in cycles with `take` and holds it otherwise."""
     register = Signal(len(value), name=name, reset_less=True)
     with m.If(take):
         m.d.sync += register.eq(value)

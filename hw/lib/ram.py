@@ -1,4 +1,4 @@
-"""The one memory wrapper: every array of bits in the machine is a `Ram`."""
+"""Memory wrapper `Ram`, used for every memory of the machine."""
 
 from amaranth.hdl import Elaboratable, Module, unsigned
 from amaranth.lib import memory, wiring
@@ -10,25 +10,25 @@ from hw.errors import InputError
 class Ram(wiring.Component):
     """Memory with one write port and any number of read ports in the sync domain.
 
-    Synchronous reads have one cycle of latency and hold their data while `r{i}_en` is low. A read of the word being
-    written in the same cycle returns the old word, or the new one if `transparent`. Contents are undefined until
-    written: nothing may rely on their being zero.
+    Synchronous reads have one cycle of latency and hold their data while `r{i}_en` is low. A read of a word that is
+    written in the same cycle returns the old word, or the new word if `transparent`. Contents are undefined until they
+    are written; no logic may rely on zeros.
 
     Parameters
     ----------
     width, depth : int
-        Bits of a word, words.
+        Number of bits of a word, and number of words.
     granularity : int or None
-        Bits written by one bit of `w_en`; the whole word by default.
+        Number of bits written by one bit of `w_en`; by default the width of the word.
     reads : int
         Number of read ports.
     comb : bool
-        Reads are combinational (small memories made of LUTs).
+        True for combinational reads, for small memories made of LUTs.
     transparent : bool
-        See above; only for synchronous reads.
+        True if a read of a word that is written in the same cycle returns the new word; only for synchronous reads.
     exclusive : bool
-        Data read from a granule in the cycle in which it is written are not used, so the memory becomes block RAM
-        without the logic that would return the old word.
+        True if data read from a granule in the cycle in which it is written are never used; the memory then becomes
+        block RAM without logic that returns the old word.
 
     Members
     -------

@@ -13,11 +13,11 @@ def rotate_left(m: Module, name: str, value: Value, amount: Value, count: int) -
     name : str
         Prefix of the stages' signal names.
     value : Value
-        `count` elements of equal width, element 0 lowest.
+        `count` elements of equal width, with element 0 in the low bits.
     amount : Value
         Distance to rotate by, log2(count) bits.
     count : int
-        Elements; a power of two.
+        Number of elements; a power of two.
     """
     width = len(value) // count
     stage = Signal(len(value), name=f"{name}_0")

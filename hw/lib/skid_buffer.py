@@ -1,4 +1,4 @@
-"""A stream register that cuts both directions."""
+"""Stream register that registers both directions of the handshake."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -6,9 +6,9 @@ from amaranth.lib.wiring import In, Out
 
 
 class SkidBuffer(wiring.Component):
-    """Stream register that cuts the path of `ready` as well.
+    """Stream register without a combinational path from `o.ready` to `i.ready`.
 
-    Latency: one cycle. Throughput: one transfer in each cycle.
+    Latency: one cycle. Throughput: one transfer per cycle.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ class SkidBuffer(wiring.Component):
     Members
     -------
     i : In(stream), o : Out(stream)
-        Streams of the payload.
+        Input and output stream of the payload.
     clear : In
         Discard all buffered data.
     """

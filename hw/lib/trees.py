@@ -8,18 +8,18 @@ from hw.lib.pipeline import pipeline_register
 
 
 def select_tree(m: Module, name: str, number: Value, values: dict[int, Value]) -> Value:
-    """values[number] as a tree of two-way choices, an arbitrary one where `number` is no key.
+    """Return values[number], selected by a tree of two-way multiplexers; an arbitrary value if `number` is not a key.
 
     Parameters
     ----------
     m : Module
-        Takes the tree.
+        Module that the tree is added to.
     name : str
-        Prefix of its signals.
+        Prefix of the names of the tree's signals.
     number : Value
         Index of the value to select.
     values : dict of int to Value
-        At least one; keys fit into `number`.
+        Values to select from, at least one; every key fits the width of `number`.
     """
     level = dict(values)
     for bit in range(len(number)):
@@ -37,7 +37,7 @@ def select_tree(m: Module, name: str, number: Value, values: dict[int, Value]) -
 
 
 def tree_sum(m: Module, name: str, terms: list[Value]) -> Value:
-    """Sum of the terms by a balanced tree of named adders."""
+    """Return the sum of the terms, formed by a balanced tree of named adders."""
     level = 0
     while len(terms) > 1:
         sums: list[Value] = []
@@ -52,16 +52,17 @@ def tree_sum(m: Module, name: str, terms: list[Value]) -> Value:
 
 
 def tree_latency(count: int) -> int:
-    """Cycles `registered_tree` takes for `count` values."""
+    """Return the number of cycles that `registered_tree` takes for `count` values."""
     return (count - 1).bit_length()
 
 
 def registered_tree(
     m: Module, name: str, values: Sequence[Value], combine: Callable[[str, int, Value, Value], Value]
 ) -> Value:
-    """Combine the values pairwise; `combine(name, level, a, b)` returns a named signal of one node.
+    """Combine the values pairwise, with a register after every level; `combine(name, level, a, b)` returns the named
+    signal of one node.
 
-    A comparison of 32 bits and the choice after it fill a cycle: each level has its own.
+    Each level takes one cycle, because a 32-bit comparison with the subsequent selection needs a whole cycle.
     """
     values = list(values)
     for level in range(tree_latency(len(values))):

@@ -1,1 +1,1 @@
-"""On-chip memories: scratchpad, accumulator, instruction store, and the port signatures of their users."""
+"""On-chip memories: scratchpad, accumulator, instruction store, and the signatures of their ports."""

@@ -1,4 +1,4 @@
-"""The accumulator: int32 rows in banks, updated by the array and read and written by FUSE."""
+"""The accumulator, a banked memory of int32 rows that the array updates and FUSE reads and writes."""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -15,11 +15,10 @@ ACC_UPDATE_VISIBLE = 4
 
 
 class AccUpdatePort(wiring.Signature):
-    """Row updates by the array, seen from the array: one in each cycle, never refused.
+    """Port for row updates by the array, from the array's point of view; accepts one update per cycle and refuses none.
 
-    The row becomes psum, or with `add` acc + psum, or with `add` and `shift` (acc << 8) + psum. `psum` (n
-    int32) follows ACC_UPDATE_LATENCY cycles after `valid`. Updates of one row in cycles close together are
-    exact.
+    The new row is psum; with `add`, it is acc + psum; with `add` and `shift`, it is (acc << 8) + psum. `psum` (n int32)
+    follows ACC_UPDATE_LATENCY cycles after `valid`. Updates of the same row in consecutive cycles are exact.
     """
 
     def __init__(self, config: MlaConfig):
@@ -35,16 +34,16 @@ class AccUpdatePort(wiring.Signature):
 
 
 class Accumulator(wiring.Component):
-    """Banked memory of n int32 lanes a row, the bank being the high bits of the row number.
+    """Banked memory with rows of n int32 lanes; the high bits of the row number select the bank.
 
-    An update takes four stages: R reads the row's bank, D selects the bank's data, A adds the partial sums, W
-    writes. The row of an earlier update that is not yet written is forwarded: one cycle older from W to A,
-    two from W to D, three from the copy of the last row that W wrote.
+    An update takes four stages: R reads the row's bank, D selects the bank's data, A adds the partial sums, W writes.
+    The result of an earlier update that a read does not return yet is forwarded: that of the previous cycle from W to
+    A, that of two cycles before from W to D, and that of three cycles before from a copy of the last row that W wrote.
 
-    Latency: a FUSE read returns data ACC_READ_LATENCY cycles after its grant, a FUSE write is visible to
-    reads granted one cycle later, an update ACC_UPDATE_VISIBLE cycles after its request. Throughput: one
-    update, one FUSE read and one FUSE write a cycle. The array has priority: a FUSE access is refused while an
-    update uses the same port of the same bank.
+    Latency: a FUSE read returns data ACC_READ_LATENCY cycles after its grant; a FUSE write is visible to reads granted
+    one cycle later; an update is visible to reads granted ACC_UPDATE_VISIBLE cycles after its request. Throughput: one
+    update, one FUSE read and one FUSE write per cycle. The array has priority: a FUSE access is refused while an update
+    uses the same port of the same bank.
 
     Parameters
     ----------
@@ -54,13 +53,13 @@ class Accumulator(wiring.Component):
     Members
     -------
     update : In(AccUpdatePort)
-        The array's updates.
+        Row updates by the systolic array.
     fuse_read : In(AccReadPort), fuse_write : In(AccWritePort)
         Read and write port of FUSE.
     reads : Out(2)
-        Rows read in this cycle.
+        Number of rows read in this cycle.
     conflicts : Out(2)
-        FUSE accesses refused in this cycle.
+        Number of FUSE accesses refused in this cycle.
     """
 
     def __init__(self, config: MlaConfig):
@@ -132,11 +131,11 @@ class Accumulator(wiring.Component):
         return m
 
     def _bank(self, row: Signal) -> Signal:
-        """Bank of a row number."""
+        """Return the bank of a row number."""
         return row[(self.bank_rows - 1).bit_length() : self.row_bits]
 
     def _read(self, m: Module, rams: list[Ram]) -> None:
-        """Read ports, and the row FUSE reads."""
+        """Drive the read ports of the banks, and the row that FUSE reads."""
         update_reads, refused, bank_d = Signal(), Signal(), Signal(range(self.banks))
         fuse_bank = self._bank(self.fuse_read.row)
         m.d.comb += [
@@ -162,7 +161,7 @@ class Accumulator(wiring.Component):
     def _found(
         self, m: Module, rams: list[Ram], d: dict, mid: Signal, far: Signal, written: Signal, total: Cat
     ) -> Signal:
-        """Newest finished value of the row in stage D."""
+        """Return the latest completed value of the row in stage D."""
         width = 32 * self.n
         found, last = Signal(width), Signal(width, reset_less=True)
         with m.If(written):
@@ -178,7 +177,7 @@ class Accumulator(wiring.Component):
         return found
 
     def _write(self, m: Module, rams: list[Ram], w: dict, total: Cat) -> None:
-        """Write ports: stage W of the update, else FUSE."""
+        """Drive the write ports of the banks, for stage W of an update, or for FUSE if there is none."""
         refused = Signal()
         fuse_bank = self._bank(self.fuse_write.row)
         m.d.comb += [

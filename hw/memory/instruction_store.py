@@ -1,4 +1,4 @@
-"""The writable instruction store."""
+"""Writable instruction store (WIS)."""
 
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib import wiring
@@ -7,14 +7,14 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.lib.ram import Ram
 
-#: Bits of a word address, whatever the size of the store.
+#: Width of a word address in bits, regardless of the size of the store.
 WIS_ADDR_BITS = 14
 
 
 class InstructionStore(wiring.Component):
-    """`wis_words` micro-instructions of 64 bits: two independent read ports and one write port.
+    """Memory of `wis_words` micro-instructions of 64 bits, with two independent read ports and one write port.
 
-    Read-back has a port of its own so that checking a segment takes no cycle from the running program.
+    Read-back has a separate port, so that the check of a segment does not delay the running program.
 
     Latency: one cycle for each read; a write is visible to reads from the next cycle on. Throughput: one
     access per cycle and port.
@@ -22,12 +22,12 @@ class InstructionStore(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `wis_words` sizes the store.
+        Machine configuration; uses `wis_words`, the number of micro-instructions.
 
     Members
     -------
     fetch_addr, fetch_en : In, fetch_data : Out
-        The sequencer's port.
+        Read port of the sequencer's instruction fetch.
     check_addr, check_en : In, check_data : Out
         Read port of the CRC check.
     w_addr, w_data, w_en : In

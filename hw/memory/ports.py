@@ -7,18 +7,18 @@ from hw.config import ACC_ADDR_BITS, SP_ADDR_BITS, MlaConfig
 
 #: Cycles from a granted scratchpad read to its data.
 SP_READ_LATENCY = 2
-#: Cycles from a request of port `act`, which is granted in the next cycle always, to its data.
+#: Cycles from a request on port `act`, which is always granted in the next cycle, to its data.
 SP_ACT_LATENCY = SP_READ_LATENCY + 1
 #: Cycles from a granted FUSE read of the accumulator to its data.
 ACC_READ_LATENCY = 2
 
 
 class SpReadPort(wiring.Signature):
-    """Scratchpad read port, seen from the requester.
+    """Scratchpad read port, from the requester's point of view.
 
-    A request taken with `valid & ready` waits in a register of the scratchpad from the next cycle on, where `waits`
-    tells of it; it is granted in a cycle with `waits & ready`. `data` (n bytes from byte `addr` on, lane 0 lowest) is
-    there SP_READ_LATENCY cycles later. `ready` follows from registers alone.
+    A request is accepted in a cycle with `valid & ready` and waits in a register of the scratchpad from the next cycle
+    on while `waits` is high; it is granted in a cycle with `waits & ready`. `data` (n bytes from byte `addr` on, with
+    lane 0 in the low bits) are valid SP_READ_LATENCY cycles after the grant. `ready` depends on registers only.
     """
 
     def __init__(self, config: MlaConfig):
@@ -34,11 +34,12 @@ class SpReadPort(wiring.Signature):
 
 
 class SpWritePort(wiring.Signature):
-    """Scratchpad write port, seen from the requester: byte i of `data` is written to byte `addr` + i where `mask`[i].
+    """Scratchpad write port, from the requester's point of view: byte i of `data` is written to byte `addr` + i if
+    `mask`[i] is set.
 
-    Taken with `valid & ready` and granted with `waits & ready`, as a read is; reads granted in later cycles return it.
-    `addr` + i wraps at the memory's size, so that a first partial beat may start below its address with its low mask
-    bits clear.
+    Like a read, a write is accepted with `valid & ready` and granted with `waits & ready`; reads granted in later
+    cycles return the new data. `addr` + i wraps at the size of the memory, so a partial first beat may use an address
+    below its first byte, with the low bits of its mask clear.
     """
 
     def __init__(self, config: MlaConfig):
@@ -55,7 +56,9 @@ class SpWritePort(wiring.Signature):
 
 
 class AccReadPort(wiring.Signature):
-    """Accumulator row read of FUSE, seen from the requester; data ACC_READ_LATENCY cycles after `valid & ready`."""
+    """Port for accumulator row reads by FUSE, from FUSE's point of view; data are valid ACC_READ_LATENCY cycles after
+    `valid & ready`.
+    """
 
     def __init__(self, config: MlaConfig):
         super().__init__(
@@ -64,9 +67,9 @@ class AccReadPort(wiring.Signature):
 
 
 class AccWritePort(wiring.Signature):
-    """Accumulator row write of FUSE, seen from the requester; `mask` selects lanes.
+    """Port for accumulator row writes by FUSE, from FUSE's point of view; `mask` selects lanes.
 
-    Reads granted in the next cycle see it.
+    Reads granted in the next cycle return the new row.
     """
 
     def __init__(self, config: MlaConfig):
@@ -82,7 +85,9 @@ class AccWritePort(wiring.Signature):
 
 
 class SlotWritePort(wiring.Signature):
-    """Write of n bytes at byte address `addr`, a multiple of n, of PARAM (`table` = 0) or TABLE (1); never refused."""
+    """Port for writes of n bytes to byte address `addr`, a multiple of n, of PARAM (`table` = 0) or TABLE (1); never
+    refused.
+    """
 
     def __init__(self, config: MlaConfig):
         super().__init__(

@@ -1,4 +1,4 @@
-"""Scratchpad: banked rows of n bytes that may be accessed at any byte, through rotating read and write ports."""
+"""Scratchpad: banked rows of n bytes; an access may start at any byte, because the ports rotate the data."""
 
 from copy import copy
 
@@ -17,10 +17,10 @@ from hw.memory.ports import SpReadPort, SpWritePort
 
 
 class SpAccess:
-    """Word and half that a row access at a byte address needs; adds named signals to `m`.
+    """Words and halves of the memory that a row access at a byte address needs, as named signals in `m`.
 
-    Rows alternate between the even and the odd half, so the row that holds the first byte and the row after
-    it never meet in one half. An access at a multiple of n needs one half only.
+    Rows alternate between the even and the odd half, so the row of the first byte and the next row are never in the
+    same half. An access at a multiple of n needs only one half.
 
     Parameters
     ----------
@@ -31,22 +31,22 @@ class SpAccess:
     name : str
         Prefix of the signals' names.
     addr : Value
-        Byte address; its high bits beyond the memory's size are ignored.
+        Byte address; bits beyond the size of the memory are ignored.
 
     Attributes
     ----------
     offset : Value
         Position of the first byte in its row.
     odd : Value
-        The first byte's row lies in the odd half.
+        Set if the row of the first byte is in the odd half.
     bank : Value
         Bank of the first byte.
     index : tuple of Signal
         Word address (bank in the high bits) in the even and in the odd half.
     word, banks : tuple of Value
-        The two parts of `index`: word within its bank, and bank.
+        Two parts of `index`: word within its bank, and bank.
     want : tuple of Signal
-        One bit for each bank: the access needs that bank's even, odd half.
+        For the even and for the odd half, one bit for each bank: set if the access needs this half of the bank.
     """
 
     def __init__(self, m: Module, config: MlaConfig, name: str, addr: Value):
@@ -74,7 +74,7 @@ class SpAccess:
         self.banks = tuple(i[-self._bank_bits :] for i in index)
 
     def held(self, m: Module, name: str, take: Value) -> "SpAccess":
-        """The same in registers, loaded with `take`; their names begin with `name`."""
+        """Return a copy in registers that are loaded in cycles with `take` and whose names begin with `name`."""
         later = copy(self)
         later.offset, later.odd, later.bank = (
             enable_register(m, f"{name}_{part}", getattr(self, part), take)
@@ -90,8 +90,8 @@ class SpAccess:
 class SpReadLane(wiring.Component):
     """Selects the row that one read port requested from the words of the banks.
 
-    Latency: the row is at `data` two cycles after `capture`, whose memory words are at `even`, `odd` one
-    cycle after it. Throughput: one row per cycle.
+    Latency: `data` is valid two cycles after `capture`; the memory words must be at `even` and `odd` one cycle after
+    `capture`. Throughput: one row per cycle.
 
     Parameters
     ----------
@@ -101,13 +101,13 @@ class SpReadLane(wiring.Component):
     Members
     -------
     capture : In
-        An access is granted in this cycle.
+        High if an access is granted in this cycle.
     addr : In
         Byte address of the access granted in this cycle.
     even_bank, odd_bank : In
-        Banks that its words come from.
+        Banks that contain the words of the access.
     even, odd : In
-        Words read by the banks, bank 0 lowest, one cycle later.
+        Words read by the banks, with bank 0 in the low bits, one cycle after `capture`.
     data : Out
         Row at the requested byte address.
     """
@@ -144,16 +144,17 @@ class SpReadLane(wiring.Component):
             banks[1].eq(self.odd_bank),
         ]
         m.d.sync += captured.eq(self.capture)
-        # Registered as early as can be: memories give their words late in a cycle, and from far away.
+        # These words are registered as early as possible, because they are valid late in a cycle and their routing is
+        # long.
         even, odd_word = (
-            # Two-way choices, which an FPGA packs into its wide multiplexers.
+            # The tree consists of two-way selections, which an FPGA implements with its wide multiplexers.
             enable_register(
                 m, f"{half}_held", select_tree(m, f"word_{half}", bank, self._words(source)), captured
             )
             for half, source, bank in zip(("even", "odd"), (self.even, self.odd), banks, strict=True)
         )
         merged = Signal(8 * n)
-        # Byte j comes from the row of the first byte if j >= offset, else from the row after it.
+        # Byte j is from the row of the first byte if j >= offset, else from the next row.
         m.d.comb += [
             merged.eq(
                 Cat(Mux(from_even[j], even.word_select(j, 8), odd_word.word_select(j, 8)) for j in range(n))
@@ -163,14 +164,14 @@ class SpReadLane(wiring.Component):
         return m
 
     def _words(self, source: Value) -> dict[int, Value]:
-        """The word of each bank."""
+        """Return the word of each bank."""
         return {b: source.word_select(b, 8 * self._config.n) for b in range(self._config.sp_banks)}
 
 
 READERS = ("act", "weight", "fuse", "store")
 WRITERS = ("fuse_write", "load_write")
-#: The scratchpad's part of the `seq` group's events: reads, writes and refusals of each bank. It is the same for
-#: every configuration: the counters of absent banks stay 0.
+#: Events of the scratchpad in group `seq`: reads, writes and refusals of each bank. The layout is the same for every
+#: configuration: the counters of absent banks stay 0.
 SP_EVENTS = data.StructLayout(
     {
         name: event_layout("seq").members[name]
@@ -182,13 +183,15 @@ SP_EVENTS = data.StructLayout(
 
 
 class Scratchpad(wiring.Component):
-    """Banks, each an even-row and an odd-row half with one read and one write port.
+    """Memory of banks, each of which has a half for even rows and a half for odd rows, with one read and one write
+    port each.
 
-    A row access takes one cycle wherever it starts: the rows it touches lie in different halves. Past the
-    last byte it wraps to the first. A request waits in a register of its port, decoded, until no port of higher
-    priority waits for a half it needs; so `act` and `fuse_write` never wait for more than the one cycle. Latency:
-    reads SP_READ_LATENCY from their grant; a write granted in one cycle is seen by reads granted in the next.
-    Throughput: one access per cycle on each port that finds its halves free.
+    A row access takes one cycle regardless of its first byte, because the two rows that it accesses are in different
+    halves. Addresses wrap from the last byte to the first. A decoded request waits in a register of its port until no
+    port of higher priority waits for a half that it needs; `act` and `fuse_write`, which have the highest priority,
+    therefore never wait for more than one cycle. Latency: SP_READ_LATENCY cycles from the grant of a read; a write
+    granted in one cycle is visible to reads granted in the next. Throughput: one access per cycle on each port whose
+    halves are free.
 
     Parameters
     ----------
@@ -243,14 +246,14 @@ class Scratchpad(wiring.Component):
         return m
 
     def _request(self, m: Module, name: str) -> SpAccess:
-        """The request that waits at a port."""
+        """Return the request that waits in the register of a port."""
         port = getattr(self, name)
         with m.If(port.ready):
             m.d.sync += port.waits.eq(port.valid)
         return SpAccess(m, self._config, name, port.addr).held(m, f"{name}_held", port.valid & port.ready)
 
     def _hold_row(self, m: Module, name: str) -> tuple[Signal, Signal]:
-        """Data and mask of the write that waits at a port."""
+        """Return data and mask of the write that waits in the registers of a port."""
         port = getattr(self, name)
         take = port.valid & port.ready
         return enable_register(m, f"{name}_data", port.data, take), enable_register(
@@ -258,7 +261,7 @@ class Scratchpad(wiring.Component):
         )
 
     def _banks(self, m: Module) -> tuple[list[Ram], list[Ram]]:
-        """The memories of the even and of the odd half."""
+        """Add the memories of the even and of the odd half."""
         depth = self._config.sp_rows // (2 * self._config.sp_banks)
         rams: tuple[list[Ram], list[Ram]] = ([], [])
         for bank in range(self._config.sp_banks):
@@ -287,21 +290,24 @@ class Scratchpad(wiring.Component):
         return asked
 
     def _refused(self, name: str, asks: tuple[Signal, ...], taken: list[Value]) -> Value:
-        """Condition that a port is not served.
+        """Return the condition that a port is not served.
 
         Parameters
         ----------
         name : str
             Name of the port.
         asks, taken : sequence
-            Banks requested by it and by ports before it, of the even and of the odd half.
+            Banks requested by the port, and banks requested by ports of higher priority, of the even and of the odd
+            half.
         """
         return Cat(asks[h] & taken[h] for h in range(2)).any()
 
     def _steer_reads(
         self, m: Module, ram: Ram, accesses: dict[str, SpAccess], asked: dict, half: int, bank: int
     ) -> None:
-        """Address of one memory: that of the first port that requests it; the others are refused."""
+        """Select the address for one memory, which is that of the first port that requests the memory; the others are
+        refused.
+        """
         *first, last = accesses
         address: Value = accesses[last].word[half]
         for name in reversed(first):
@@ -314,7 +320,7 @@ class Scratchpad(wiring.Component):
     def _steer_writes(
         self, m: Module, ram: Ram, accesses: dict[str, SpAccess], asked: dict, half: int, bank: int
     ) -> None:
-        """Write port of one memory; the halves take the same rotated data and differ in byte enables."""
+        """Drive the write port of one memory; both halves receive the same rotated data with different byte enables."""
         if bank == half == 0:
             self._rotated = {name: self._rotate(m, name, accesses[name]) for name in accesses}
         fuse, load = WRITERS
@@ -328,7 +334,9 @@ class Scratchpad(wiring.Component):
         ]
 
     def _rotate(self, m: Module, name: str, access: SpAccess) -> tuple[Signal, tuple[Signal, Signal]]:
-        """A writer's data as it lies in the rows, and its byte enables in the even and in the odd half."""
+        """Return the data of a write, rotated to their position in the rows, and the byte enables of the even and the
+        odd half.
+        """
         n, (written, chosen) = self._config.n, self._written[name]
         row = rotate_left(m, f"{name}_row", written, access.offset, n)
         mask = rotate_left(m, f"{name}_mask", chosen, access.offset, n)
@@ -342,7 +350,7 @@ class Scratchpad(wiring.Component):
         return row, masks
 
     def _count(self, m: Module, reads: dict[str, SpAccess], writes: dict[str, SpAccess]) -> None:
-        """Events: each bank has a bit field of its own, so that one addition counts for all banks."""
+        """Count the events; each bank has a separate bit field, so that one addition counts for all banks."""
         banks = self._config.sp_banks
         counts = []
         for kind, accesses in (("reads", reads), ("writes", writes), ("conflicts", reads | writes)):
@@ -363,11 +371,11 @@ class Scratchpad(wiring.Component):
 
 
 class PipelinedScratchpad(Scratchpad):
-    """`Scratchpad` that refuses LOAD's write during every write of FUSE, whatever their banks: LOAD has more logic
-    behind its `ready`.
+    """`Scratchpad` that refuses LOAD's write during every write of FUSE, regardless of the banks, so that LOAD's
+    `ready`, on which more logic depends than on other ports, is valid earlier in the cycle.
 
-    Latency, throughput: as `Scratchpad`, except for LOAD's writes.
-    Parameters, members: as `Scratchpad`.
+    Latency and throughput are those of `Scratchpad`, except for LOAD's writes.
+    Parameters and members are those of `Scratchpad`.
     """
 
     def _refused(self, name: str, asks: tuple[Signal, ...], taken: list[Value]) -> Value:

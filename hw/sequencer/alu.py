@@ -8,28 +8,28 @@ from hw.isa.micro_instruction import MicroOp
 
 
 class Alu(wiring.Component):
-    """Result of a scalar operation on a and (b + imm), of a branch's comparison of a and b, and a + b + imm.
+    """Computes a scalar operation on a and b + imm, the comparison of a and b for a branch, and a + b + imm.
 
-    Products come from outside: the multipliers are shared with the bounds checker.
+    Products are an input, because the multipliers are shared with the bounds checker.
 
-    Latency: combinational. Throughput: one operation each cycle.
+    Latency: combinational. Throughput: one operation per cycle.
 
     Members
     -------
     op : In
-        Operation to execute (MicroOp).
+        Operation to execute, a MicroOp.
     a, b, imm : In
         Operands of the instruction.
     product : In
         Low half of a * (b + imm), used by MUL.
     second : Out
-        b + imm.
+        Second operand, b + imm, 32 bits.
     result : Out
         Value for the destination register.
     sum : Out
-        a + b + imm, the value SET and TAG write.
+        Sum a + b + imm, the value that SET and TAG write.
     taken : Out
-        Set if a branch of this operation is taken.
+        High if the branch is taken.
     """
 
     op: In(6)
@@ -51,11 +51,11 @@ class Alu(wiring.Component):
             total.eq(_sum(*_carry_save(self.a, self.b, self.imm))),
             self.sum.eq(total),
         ]
-        # a - (b + imm) without waiting for b + imm: two more than the sum of a and both complements.
+        # a - (b + imm) does not depend on the sum b + imm: it is the sum of a and both complements, plus two.
         low, high = _carry_save(self.a, ~self.b, ~self.imm)
         m.d.comb += [
             difference.eq(_sum(low, high | 1, 1)),
-            equal.eq((low ^ (high | 1)).all()),  # the sum is -1 where it would be zero with the last one
+            equal.eq((low ^ (high | 1)).all()),  # -1 instead of 0, because the final + 1 is missing
         ]
         differ, less, less_unsigned = self.a[31] ^ second[31], Signal(), Signal()
         m.d.comb += [
@@ -86,7 +86,7 @@ class Alu(wiring.Component):
         return m
 
     def _branch(self, m: Module) -> None:
-        """Condition that a branch is taken."""
+        """Drive `taken`, the condition that a branch is taken."""
         branch_less, branch_less_unsigned, branch_equal = self._compare(m)
         with m.Switch(self.op):
             for op, value in (
@@ -101,7 +101,7 @@ class Alu(wiring.Component):
                     m.d.comb += self.taken.eq(value)
 
     def _compare(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Signed less, unsigned less, equal of a and b, from one subtraction."""
+        """Return the conditions signed less, unsigned less and equal for a and b."""
         difference, less, less_unsigned, equal = Signal(33), Signal(), Signal(), Signal()
         m.d.comb += [
             difference.eq(self.a - self.b),
@@ -112,7 +112,9 @@ class Alu(wiring.Component):
         return less, less_unsigned, equal
 
     def _shift(self, m: Module, second: Signal) -> Signal:
-        """One right shifter; a left shift reverses the bits before and after it."""
+        """Return the shifted operand. There is only a right shifter; for a left shift, the bits are reversed before and
+        after it.
+        """
         left, amount = Signal(), Signal(5)
         reversed_in, reversed_out = Signal(32), Signal(32)
         stage_in, stage_out, result = Signal(signed(33)), Signal(unsigned(32)), Signal(32)
@@ -132,10 +134,10 @@ class Alu(wiring.Component):
 
 
 def _carry_save(a: Value, b: Value, c: Value) -> tuple[Value, Value]:
-    """Two words with the sum of three, modulo 2**32, without a carry chain."""
+    """Return two words whose sum is that of three words, modulo 2**32, without a carry chain."""
     return a ^ b ^ c, (((a & b) | (a & c) | (b & c)) << 1)[:32]
 
 
 def _sum(a: Value, b: Value, carry: int = 0) -> Value:
-    """The sum of a, b and the carry as one addition."""
+    """Return the sum of a, b and the carry, as one addition."""
     return (Cat(Const(1, 1), a[:32]) + Cat(Const(carry, 1), b[:32]))[1:33]

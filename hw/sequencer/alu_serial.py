@@ -1,4 +1,4 @@
-"""Scalar arithmetic with little logic: an ALU that takes two cycles, and a multiplier for MUL."""
+"""Scalar arithmetic with little logic: an ALU with a latency of one cycle, and a multiplier for MUL."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -18,9 +18,9 @@ _FLAGS = (MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
 class SerialAlu(Alu):
     """`Alu` with one adder for sums and differences, and a register in the middle of every path to `result`.
 
-    Latency: combinational, `result` 1 cycle, during which the operands must not change. Throughput: an operation in
-    two cycles.
-    Members: as `Alu`; but `sum` is a - (b + imm) for the operations that subtract.
+    Latency: combinational except for `result`, which takes 1 cycle, during which the operands must not change.
+    Throughput: one operation every two cycles.
+    Members are those of `Alu`, except that `sum` is a - (b + imm) for operations that subtract.
     """
 
     def elaborate(self, platform: object) -> Elaboratable:
@@ -33,13 +33,14 @@ class SerialAlu(Alu):
             sum_of_two.eq(self.b + self.imm),
             self.second.eq(sum_of_two),
             subtracts.eq(self._does(*_SUBTRACTS)),
-            # Three words become two; both complements leave their exclusive or as it is, and lack two.
+            # The three words are reduced to two. The complement of both operands leaves their exclusive or unchanged,
+            # and the sum is too small by two.
             low.eq(self.a ^ self.b ^ self.imm),
             high.eq(Cat(subtracts, (self.a & b) | (self.a & imm) | (b & imm))),
             total.eq((Cat(subtracts, low) + Cat(subtracts, high))[1:33]),
             self.sum.eq(total),
         ]
-        # Equal: the sum is -1 where it would be zero with the last one.
+        # If the operands are equal, the sum before the final + 1 is -1.
         equal = pipeline_register(m, "equal", (low ^ high[:32]).all())
         second, total = (
             pipeline_register(m, "second_held", sum_of_two),
@@ -50,7 +51,7 @@ class SerialAlu(Alu):
             less.eq(Mux(differ, Mux(self._does(MicroOp.SLTU), second[31], self.a[31]), total[31])),
             flag.eq(Mux(self._does(MicroOp.SEQ), equal, less)),
         ]
-        # One word of the four that a bit of either operand selects, for the bitwise ones and for choices.
+        # A four-way selection by a bit of each operand implements bitwise operations and choices between the operands.
         first = Signal()
         m.d.comb += first.eq(less ^ self._does(MicroOp.MAX))
         either = self._does(MicroOp.OR, MicroOp.XOR), self._does(MicroOp.OR, MicroOp.AND)
@@ -74,11 +75,13 @@ class SerialAlu(Alu):
         return self.op.matches(*(int(op) for op in ops))
 
     def _only(self, value: Value, *ops: MicroOp) -> Value:
-        """A value for these operations, else 0."""
+        """Return `value` if the operation is one of `ops`, else 0."""
         return value & self._does(*ops).replicate(len(value))
 
     def _shifted(self, m: Module) -> Signal:
-        """A right shift, first by whole bytes; a left shift reverses the bits before and after it."""
+        """Return the shifted operand. It is shifted right, first by whole bytes; for a left shift, the bits are
+        reversed before and after.
+        """
         left, fill, amount = Signal(), Signal(), Signal(5)
         word, result = Signal(32), Signal(32)
         m.d.comb += [
@@ -97,7 +100,7 @@ _OTHERS = (*_BITWISE, *_CHOICES, *_SHIFTS, MicroOp.MUL, *_FLAGS)
 
 
 def _right(word: Value, fill: Value, amount: Value, unit: int) -> Value:
-    """A word shifted to the right by a multiple of `unit` bits."""
+    """Return a word shifted to the right by `amount` * `unit` bits."""
     for i in range(len(amount)):
         distance = unit << i
         word = Mux(amount[i], Cat(word[distance:32], fill.replicate(distance)), word)
@@ -105,16 +108,16 @@ def _right(word: Value, fill: Value, amount: Value, unit: int) -> Value:
 
 
 class ScalarMultiply(wiring.Component):
-    """Low half of a product of 32 bits, of three products of halves.
+    """Computes the low half of a product of 32-bit operands from three products of their halves.
 
-    Latency: 2 cycles. Throughput: one a cycle.
+    Latency: 2 cycles. Throughput: one product per cycle.
 
     Members
     -------
     mul : In
-        Takes new factors; the product of the last ones stays otherwise.
+        Sample new operands; while low, the product of the previous operands remains valid.
     mul_a, mul_b : In
-        Factors of the product.
+        Operands of the product, 32 bits.
     mul_product : Out
         Low half of the product.
     """

@@ -1,4 +1,4 @@
-"""Call stack."""
+"""Call stack of the sequencer."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -9,29 +9,29 @@ from hw.sequencer.layouts import return_layout
 
 
 class CallStack(wiring.Component):
-    """Stack of the running program's callers; the innermost is always visible.
+    """Stack of the running program's callers; the innermost caller is always visible.
 
-    Latency: a push or pop is visible in the next cycle. Throughput: one each cycle.
+    Latency: a push or pop is visible in the next cycle. Throughput: one push or pop per cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        `call_depth` calls fit.
+        Machine configuration; uses `call_depth`, the capacity in calls.
 
     Members
     -------
     clear : In
-        Empty the stack.
+        Remove all callers from the stack.
     push, entry : In
-        Push the state of a caller.
+        Push `entry`, the state of a caller.
     pop : In
         Remove the innermost caller.
     top : Out
         State of the innermost caller.
     empty, full : Out
-        The stack is empty; the stack is full.
+        High if the stack is empty; high if the stack is full.
     in_use : Out
-        Mask of the callers' segments.
+        Mask of the segments of all callers.
     """
 
     def __init__(self, config: MlaConfig):

@@ -1,4 +1,4 @@
-"""Commands as words: sends the fields of a command to its unit one by one."""
+"""Transfer of commands as words: the fields of a command are sent to its unit one after another."""
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -12,31 +12,32 @@ from hw.lib.ram import Ram
 
 
 class CommandWords(wiring.Component):
-    """Sends the fields of a unit that changed since its last command, then the derived increments, then an end.
+    """Sends the fields of a unit that have changed since its last command, then the derived increments, then an end
+    mark.
 
-    A unit holds its fields from command to command, so that only those written since are sent. The wires to
-    the units are those of one word.
+    A unit keeps its fields from one command to the next, so only the fields written since its last command are sent.
+    The connection to the units is one word wide.
 
-    Latency: the first word comes two cycles after `start` if fields have to return to their defaults, the first field
-    five cycles after it; one word a cycle from there on. The increments wait for `passed`. Throughput: one command at
-    a time.
+    Latency: if fields have to be reset to their defaults, a word for this is sent two cycles after `start`; the first
+    field is sent five cycles after `start`, and the following fields one per cycle. The increments wait for `passed`.
+    Throughput: one command at a time.
 
     Members
     -------
     w_en, w_field, w_data, clear : In
         Writes and clears of fields, as for `ConfigRegisters`.
     start, unit : In
-        Start sending; `unit` and its fields stay unchanged until `sent`.
+        `start` begins the transfer; `unit` and its fields must be held until `sent`.
     passed, increments : In
-        The command is legal and these are its increments.
+        High if the command is legal; its derived increments.
     stop : In
-        Abandon the command.
+        Abandon the command in progress.
     valid : Out
-        Mask of the unit that `word` is for.
+        One-hot mask of the unit that `word` is for.
     word : Out
         Word for the unit's queue, which always has room.
     sent : Out
-        All words were sent; until the next `start`.
+        High if all words have been sent; remains high until the next `start`.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,9 @@ class CommandWords(wiring.Component):
         return m
 
     def _changes(self, m: Module) -> tuple[list[Signal], list[Signal]]:
-        """Fields of each unit that were written since its last command, and a flag that all had been cleared before."""
+        """Return, for each unit, the mask of fields written since its last command or clear, and a signal that is high
+        if its fields have been cleared since its last command.
+        """
         changed, cleared = [], []
         for unit in Unit:
             name = unit.name.lower()
@@ -101,7 +104,7 @@ class CommandWords(wiring.Component):
         return changed, cleared
 
     def _fields(self, m: Module, changed: list[Signal], word: data.View, present: Signal) -> Signal:
-        """Words of the changed fields; returns a flag that all were sent."""
+        """Send the words of the changed fields; returns a signal that is high if all of them have been sent."""
         most = max(len(fields) for fields in UNIT_FIELDS)
         m.submodules.values = values = Ram(width=32, depth=len(Unit) << FIELD_INDEX_BITS, exclusive=True)
         m.d.comb += [
@@ -109,7 +112,7 @@ class CommandWords(wiring.Component):
             values.w_addr.eq(self.w_field),
             values.w_data.eq(self.w_data),
         ]
-        # Choosing a field, telling its number and reading its value have a cycle each.
+        # The selection of a field, the encoding of its index and the read of its value take one cycle each.
         left, first = Signal(most), Signal(most)
         lowest, number = Signal(most), Signal(FIELD_INDEX_BITS)
         index, numbered, read = Signal(FIELD_INDEX_BITS), Signal(), Signal()
@@ -142,7 +145,7 @@ class CommandWords(wiring.Component):
     def _tail(
         self, m: Module, busy: Signal, found: Signal, word: data.View, present: Signal, ends: Signal
     ) -> None:
-        """Increments, where the unit has some, and the end."""
+        """Send the increments, if the unit has any, and the end mark."""
         position, ready = Signal(range(8)), Signal()
         m.d.comb += ready.eq(busy & found & self.passed)
         with m.If(~ready):

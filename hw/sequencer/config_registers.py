@@ -1,4 +1,4 @@
-"""Configuration registers of the units."""
+"""Registers of the units' command fields."""
 
 from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import wiring
@@ -10,9 +10,9 @@ from hw.layouts import config_layout, default_word
 
 
 class UnitRegisters(wiring.Component):
-    """The fields that `set` writes for one unit.
+    """Registers of the fields that `set` writes for one unit.
 
-    Latency: a write is visible in the next cycle. Throughput: one write a cycle.
+    Latency: a write is visible in the next cycle. Throughput: one write per cycle.
 
     Parameters
     ----------
@@ -22,9 +22,9 @@ class UnitRegisters(wiring.Component):
     Members
     -------
     w_en, w_index, w_data : In
-        Writes the low bits of `w_data` to a field.
+        Write port: stores the low bits of `w_data` in a field.
     clear : In
-        All fields return to their defaults.
+        Reset all fields to their defaults.
     fields : Out
         Current values of the unit's fields.
     """
@@ -43,7 +43,8 @@ class UnitRegisters(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        # One wide signal: a register a field would make the simulator decide for each of them in every cycle.
+        # The registers are one wide signal, because a simulator would evaluate each of several registers in every
+        # cycle.
         values = Signal(self.fields.as_value().shape(), init=default_word(self.unit))
         m.d.comb += self.fields.as_value().eq(values)
         with m.If(self.clear):
@@ -58,16 +59,16 @@ class UnitRegisters(wiring.Component):
 
 
 class ConfigRegisters(wiring.Component):
-    """Configuration of all units.
+    """Registers of the command fields of all units.
 
-    Latency: a write is visible in the next cycle. Throughput: one write a cycle.
+    Latency: a write is visible in the next cycle. Throughput: one write per cycle.
 
     Members
     -------
     w_en, w_field, w_data : In
-        `set`: field number (unit << FIELD_INDEX_BITS | index) and value.
+        Write port for `set`: enable, field number (unit << FIELD_INDEX_BITS | index) and value.
     clear : In
-        Mask of the units whose fields return to their defaults.
+        Mask of the units whose fields are reset to their defaults.
     load, matrix, fuse, store : Out
         Current fields of each unit.
     """

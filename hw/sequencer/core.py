@@ -1,4 +1,4 @@
-"""Sequencer core: runs one micro-program at a time; the connections of its stages, stacks and CommandIssue."""
+"""Sequencer core, which runs one micro-program at a time and connects the stages, the stacks and CommandIssue."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -28,7 +28,7 @@ from hw.sequencer.issue import CommandIssue, command_issue
 from hw.sequencer.layouts import COUNTER_BITS, FRAME_LAYOUT
 from hw.sequencer.loop_stack import LoopStack, PipelinedLoopStack
 
-#: Counter events.
+#: Names of the sequencer's counter events.
 PULSES = (
     "micro_scalar",
     "micro_config",
@@ -42,13 +42,14 @@ PULSES = (
 
 
 class Core(wiring.Component):
-    """Fetches, reads operands and executes: three stages behind the instruction store.
+    """Executes micro-programs in three stages after the instruction store: fetch, decode with operand read, execute.
 
-    Latency: the first instruction executes 4 cycles after `start` is taken; `halted` comes one cycle after
-    HALT executed. Throughput: one instruction a cycle; a taken branch, call or loop entry costs 3 cycles
-    more, RET, CALLP and a loop without trips 4, MUL 2, a second macro operand in one instruction 1; an
-    iteration of a hardware loop costs nothing; ISSUE takes one cycle more than ParallelChecker's latency and the wait
-    for a full queue. With `pipelined` an instruction takes four cycles.
+    Latency: the first instruction is executed 4 cycles after the transfer of `start`; `halted` is high one cycle after
+    HALT has been executed. Throughput: one instruction per cycle. A taken branch, a call or a loop entry takes 3
+    additional cycles; RET, CALLP and a loop without iterations take 4; MUL takes 2; a second macro operand in one
+    instruction takes 1. The iterations of a hardware loop take no additional cycles. ISSUE takes one cycle more than
+    the latency of ParallelChecker, plus the time for which its queue is full. With `pipelined`, an instruction takes
+    four cycles.
 
     Parameters
     ----------
@@ -58,39 +59,40 @@ class Core(wiring.Component):
     Members
     -------
     start : In
-        Program to run, taken when none runs.
+        Program to run; accepted when no program is running.
     fetch_addr, fetch_en : Out, fetch_data : In
-        Instruction store: data one cycle after an address with `fetch_en`, held until the next.
+        Port of the instruction store: data are valid one cycle after an address with `fetch_en`, and held until the
+        next address.
     operand_addr : Out, operand_data : In
-        Macro operand buffer: data one cycle after the address.
+        Port of the macro operand buffer: data are valid one cycle after the address.
     seg_index : Out, seg_info : In
-        Segment table, combinational.
+        Look-up port of the segment table, combinational.
     in_use : Out
-        Segments of the running program and its callers; after a trap until `clear`.
+        Mask of the segments of the running program and its callers; after a trap it is held until `clear`.
     halted, steps : Out
-        Pulse at the end of the program, and instructions it executed.
+        One-cycle pulse at the end of the program, and the number of instructions that it executed.
     trap, clear : Out, In
-        Trap record, held until `clear`, which also makes the core ready again after `stop`.
+        Trap record, held until `clear`; `clear` also makes the core ready after `stop`.
     stop : In
-        Nothing executes from the next cycle on until `clear`.
+        If high, no instruction is executed from the next cycle until `clear`.
     step_limit, windows : In, limit : Out
-        Host registers, and the number of the window limit that is requested.
+        Values of host registers, and the index of the requested window limit.
     load, matrix, fuse, store : Out
-        Checked commands; an offer is withdrawn only by `clear` and the cycle after `stop`.
+        Streams of checked commands; an offer is withdrawn only by `clear` and in the cycle after `stop`.
     word_valid, word : Out
-        With `serial_commands`, their fields, by unit.
+        With `serial_commands`, the fields of the commands, with a valid bit for each unit.
     seq_tokens : In, seq_take : Out
-        Semaphores of the sequencer.
+        Semaphores of the sequencer that hold a token, and those from which a token is taken.
     unit_idle : In
-        Units with nothing queued or running.
+        Mask of the units without queued or running commands.
     tag_hold : In
-        TAG waits: the counters have not yet stored the last tag's sums.
+        High while TAG must wait, because the counters have not yet stored the sums of the previous tag.
     blocked, blocked_pc : Out
-        Waiting in WAIT, FENCE or for a full queue.
+        High if the program waits in WAIT, in FENCE or for a full queue; address of the instruction.
     statistics : In
-        Values of the statistics selectors.
+        Statistics that are inputs of the core.
     running, tag, macro, pc, segment : Out
-        State of the program that runs and its instruction that executes.
+        State of the running program and of the instruction that is being executed.
     micro_*, fetch_stalls, queue_stalls, sync_stalls : Out
         Events of the sequencer's counters.
     """
@@ -187,9 +189,9 @@ class Core(wiring.Component):
     def _life(
         self, m: Module, execute: Execute, started: Signal, active: Signal, frozen: Signal, operands: Signal
     ) -> tuple[Value, Signal]:
-        """Starting, halting, trapping, freezing; returns the pulse that fetches the first word, and one in the
-        cycle after the last instruction. `active` is `running` and not `frozen`, as one register: all that
-        executes hangs on it.
+        """Add the logic that starts, halts, traps and freezes a program. Returns a pulse that fetches the first word,
+        and a pulse in the cycle after the last instruction. `active` stores `running` and not `frozen` in a single
+        register, because every effect of an instruction depends on this condition.
         """
         boot, ended, last = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -232,7 +234,7 @@ class Core(wiring.Component):
     def _report(
         self, m: Module, execute: Execute, issue: CommandIssue, x: Value, frame: Value, active: Signal
     ) -> None:
-        """State and events for the outside."""
+        """Drive the outputs for state and events."""
         m.d.comb += [
             self.pc.eq(x.pc - frame.base),
             self.blocked_pc.eq(self.pc),
@@ -251,7 +253,7 @@ class Core(wiring.Component):
 def connect_frames(
     m: Module, core: wiring.Component, fetch: Fetch, execute: Execute, frame: data.View, started: Value
 ) -> None:
-    """Running segment, callers, loops."""
+    """Connect the running segment, the callers and the loops."""
     m.submodules.calls = calls = CallStack(core.config)
     loop_stack = core.config.variant(LoopStack, PipelinedLoopStack)
     m.submodules.loops = loops = loop_stack(core.config, width=COUNTER_BITS)
@@ -322,11 +324,11 @@ def connect_issue(
     started: Value,
     frozen: Value,
 ) -> None:
-    """Fields of commands and the issue block."""
+    """Connect the fields of commands and the issue block."""
     x = execute.instruction
     d, unit_bits = ISSUE_D.offset("signal_seq"), 2
     registers = issue.make_registers()
-    # With `pipelined` a field is written a cycle later, long before a command can be issued.
+    # With `pipelined`, a field is written one cycle later, but long before a command can be issued.
     domain = pipeline_domain(m, core.config.pipelined)
     domain += [
         registers.w_en.eq(execute.set_field),
@@ -355,8 +357,8 @@ def connect_issue(
 
 
 def count_steps(m: Module, core: wiring.Component, execute: Execute, started: Value) -> None:
-    """Counts instructions against the limit; the comparison has a separate cycle and does not wait for the
-    decision whether this cycle's instruction counts.
+    """Count the instructions and compare the number with the limit. The comparison takes a separate cycle, so that it
+    does not depend on the decision whether the instruction of this cycle counts.
     """
     excess, hit = Signal(33), Signal()
     reached, short_of_one = ~excess[32], excess.all()

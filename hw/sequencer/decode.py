@@ -34,7 +34,9 @@ _BRANCHES = (MicroOp.BEQ, MicroOp.BNE, MicroOp.BLT, MicroOp.BGE, MicroOp.BLTU, M
 
 
 def find_kind(m: Module, opcode: Value) -> dict[str, Signal]:
-    """The kind of an instruction; as `find_targets`."""
+    """Return the members of EXECUTE_LAYOUT that encode the kind of an instruction, by name; `m` is that of
+    `find_targets`.
+    """
     kind, plain = Signal(InstructionKind.RET.bit_length(), name="kind"), Signal(name="plain")
     with m.Switch(opcode):
         with m.Case(*map(int, _BRANCHES)):
@@ -52,8 +54,8 @@ def find_kind(m: Module, opcode: Value) -> dict[str, Signal]:
 
 
 def find_targets(m: Module, word: data.View, pc: Value, base: Value) -> dict[str, Signal]:
-    """The program counters that EXECUTE_LAYOUT holds, so that no decision of the execute stage precedes an
-    adder.
+    """Return the program counters of EXECUTE_LAYOUT, which are computed in this stage so that no adder follows a
+    decision of the execute stage.
 
     Parameters
     ----------
@@ -62,9 +64,9 @@ def find_targets(m: Module, word: data.View, pc: Value, base: Value) -> dict[str
     word : View
         Instruction word to decode.
     pc : Value
-        Its address, COUNTER_BITS wide.
+        Address of the instruction, COUNTER_BITS wide.
     base : Value
-        First word of its segment.
+        Address of the first word of the instruction's segment.
 
     Returns
     -------
@@ -95,7 +97,7 @@ _INDEX = (OPERAND_BASE - 1).bit_length()
 class Decode(wiring.Component):
     """Decodes an instruction and reads its operands.
 
-    Latency: 1 cycle, 2 if both selectors name macro operands. Throughput: as the latency.
+    Latency: 1 cycle, or 2 if both selectors name macro operands. Throughput: one instruction per latency.
 
     Parameters
     ----------
@@ -107,23 +109,23 @@ class Decode(wiring.Component):
     word, pc, valid : In, take : Out
         Instruction from the fetch stage.
     flush : In
-        Discard the instruction.
+        Discard the instruction in this stage.
     clear : In
-        A program starts: all registers are 0.
+        A program starts: set all registers to 0.
     frame, operands, statistics, tag : In
-        Segment that runs, operands the macro-instruction has, values of statistics.
+        Running segment, number of operands of the macro-instruction, statistics, current tag.
     operand_addr : Out, operand_data : In
-        Macro operand buffer, one cycle of latency.
+        Port of the macro operand buffer, with a latency of one cycle.
     w_en, w_addr, w_data : In
-        Register the instruction ahead writes; forwarded at once.
+        Register write of the preceding instruction; its value is forwarded in the same cycle.
     commit : In
-        It is written.
+        High if the register write takes effect.
     instruction : Out
         Instruction with operands, registered.
     ready_valid : Out
-        It is there.
+        High if `instruction` is valid.
     accept : In
-        The execute stage is free.
+        High if the execute stage accepts an instruction.
     """
 
     def __init__(self, config: MlaConfig):
@@ -198,7 +200,7 @@ class Decode(wiring.Component):
         return m
 
     def _decode(self, m: Module, word: data.View) -> dict[str, Signal]:
-        """Classes and legality of the instruction."""
+        """Return the classes of the instruction and whether it is legal, as signals by name."""
         names = ("scalar", "config", "issue", "sync", "uses_a", "uses_b", "illegal")
         decoded = {name: Signal(name=name) for name in names}
         illegal_d = {
@@ -223,7 +225,9 @@ class Decode(wiring.Component):
         return decoded
 
     def _buffer(self, m: Module, word: data.View, valid: Value) -> tuple[Value, Value, Signal]:
-        """Address of the operand buffer; returns a's data, b's, and a flag that b's is not yet valid."""
+        """Drive the address of the operand buffer; returns the data for a, the data for b, and a signal that is high
+        while the data for b are not valid.
+        """
         second, waits, pair = Signal(), Signal(), Signal()
         m.d.comb += waits.eq(valid & pair & ~second)
         with m.If(self.take | self.flush):
@@ -242,7 +246,7 @@ class Decode(wiring.Component):
     def _read_operands(
         self, m: Module, word: data.View, *, valid: Value, pair: Signal, waits: Signal, first: Value
     ) -> tuple[Value, Value]:
-        """Address of the operand buffer; returns the operands of both selectors.
+        """Drive the address of the operand buffer; returns the operands of both selectors.
 
         Parameters
         ----------
@@ -251,16 +255,17 @@ class Decode(wiring.Component):
         word : View
             Instruction in this stage.
         valid : Value
-            This stage has an instruction.
+            High if this stage contains an instruction.
         pair : Signal
-            Both of its selectors name macro operands.
+            High if both of its selectors name macro operands.
         waits : Signal
-            The second operand is being read.
+            High if the second operand is being read.
         first : Value
-            Selector that is read first of the instruction at the input.
+            Selector, of the instruction at the input, whose operand is read first.
         """
         a_data = enable_register(m, "first_operand", self.operand_data, waits)
-        # The address of the instruction that enters this stage, or again of the one that stays.
+        # The address is that for the instruction that enters this stage, or the next address for the instruction that
+        # remains in it.
         again = Mux(_in_buffer(word.a) & ~(valid & pair), word.a, word.b)
         m.d.comb += self.operand_addr.eq(Mux(self.take, first, again))
         return Mux(valid & pair, a_data, self.operand_data), self.operand_data
@@ -268,7 +273,7 @@ class Decode(wiring.Component):
     def _operands(
         self, m: Module, word: data.View, decoded: dict[str, Signal], a_buffered: Value, b_buffered: Value
     ) -> tuple[Signal, Signal, Signal, Signal]:
-        """Values of both selectors and a flag for each that it is illegal."""
+        """Return the values of both selectors, and for each selector a signal that is high if it is illegal."""
         m.submodules.registers = registers = RegisterFile()
         m.d.comb += [
             registers.clear.eq(self.clear),
@@ -327,10 +332,11 @@ class Decode(wiring.Component):
 
 
 class PipelinedDecode(Decode):
-    """`Decode` that reads the first macro operand ahead, so that the memory's data has a cycle to arrive here.
+    """`Decode` that reads the first macro operand one cycle earlier, which leaves a cycle for the data to arrive from
+    the memory.
 
-    Latency, throughput: as `Decode`.
-    Members: as `Decode`; an instruction must be at the input in the cycle before it is valid.
+    Latency and throughput are those of `Decode`.
+    Members are those of `Decode`, but an instruction must be at the input from the cycle before `valid` on.
     """
 
     def _read_operands(

@@ -16,12 +16,12 @@ _CALLEE_LAYOUT = data.StructLayout({"usable": 1, "inside": OUT_BIT, "frame": FRA
 
 
 def raise_trap(m: Module, stage: wiring.Component, cause: Value | int, address: Value | int = 0) -> None:
-    """The instruction traps."""
+    """Make the current instruction trap."""
     m.d.comb += [stage.trap.eq(1), stage.cause.eq(cause), stage.address.eq(address)]
 
 
 def capture_callee(m: Module, stage: wiring.Component, phase: Value) -> data.View:
-    """The segment that a CALLP names, as found in its first cycle."""
+    """Return the segment that a CALLP names, which is looked up in the first cycle of the CALLP."""
     x, info = stage.instruction, stage.segment
     callee = Signal(_CALLEE_LAYOUT)
     with m.If(phase == 0):
@@ -36,7 +36,7 @@ def capture_callee(m: Module, stage: wiring.Component, phase: Value) -> data.Vie
 
 
 def choose_target(m: Module, stage: wiring.Component, phase: Value, callee: data.View) -> None:
-    """Drive the target of the instruction in case it redirects; the decision follows later."""
+    """Drive the target that applies if the instruction redirects, which is decided later in the cycle."""
     x, onward = stage.instruction, Signal(COUNTER_BITS)
     m.d.comb += [
         onward.eq(Mux(stage.back, stage.back_start, stage.arrive + 1)),
@@ -52,8 +52,8 @@ def choose_target(m: Module, stage: wiring.Component, phase: Value, callee: data
 
 
 def loop_cases(m: Module, stage: wiring.Component, phase: Value, empty: Value, leaves: Signal) -> None:
-    """LOOP and BREAK. A loop without trips leaves a cycle later than others enter: its successor depends on the
-    loops around it, which then does not wait for the adder.
+    """Add the cases of LOOP and BREAK. A loop without iterations is left one cycle later than other loops are entered,
+    because its successor depends on the outer loops, and this decision must not follow the adder in the same cycle.
     """
     with m.Case(InstructionKind.LOOP):
         none = Signal(name="no_trips")
@@ -72,7 +72,7 @@ def loop_cases(m: Module, stage: wiring.Component, phase: Value, empty: Value, l
 
 
 def call_cases(m: Module, stage: "Execute", phase: Value, usable: Value, leaves: Signal) -> None:
-    """CALL, CALLP and RET."""
+    """Add the cases of CALL, CALLP and RET."""
     with m.Case(InstructionKind.CALL):
         with m.If(stage.calls_full):
             raise_trap(m, stage, Trap.CALL_STACK)
@@ -95,21 +95,22 @@ def call_cases(m: Module, stage: "Execute", phase: Value, usable: Value, leaves:
 
 
 class Execute(wiring.Component):
-    """Decides the effect of the instruction in each cycle; all state that it changes is in other components.
+    """Decides the effect of the instruction in each cycle. All state that an instruction changes is in other
+    components.
 
-    Latency: one cycle; MUL 3, CALLP, RET and a LOOP without trips 2, ISSUE as the issue block takes, WAIT
-    and FENCE until they can complete. Throughput: one instruction at a time.
+    Latency: one cycle for most instructions; 3 for MUL; 2 for CALLP, RET and a LOOP without iterations. ISSUE takes as
+    long as the issue block; WAIT and FENCE take until their condition is met. Throughput: one instruction at a time.
 
     Members
     -------
     active : In
-        A program runs and is not stopped.
+        High if a program runs and is not stopped.
     valid, instruction : In
-        Decoded instruction to execute.
+        `valid` is high if there is an instruction; the decoded instruction to execute.
     limit_hit : In
-        The program has executed the maximum number of instructions.
+        High if the program has already executed the maximum number of instructions.
     tokens, idle : In
-        Semaphores of the sequencer holding a token; units with nothing queued or running.
+        Semaphores of the sequencer that hold a token; units without queued or running commands.
     issued, issue_trap, issue_cause, issue_address : In
         Outcome of the command's issue.
     product : In
@@ -117,39 +118,40 @@ class Execute(wiring.Component):
     loops_full, loops_empty, calls_full, calls_empty : In
         State of the stacks.
     return_pc : In
-        The call that RET returns from.
+        Return address of the call from which RET returns.
     back, back_start : In
-        The successor of `arrive` is the start of a loop.
+        High if the successor of `arrive` is the start of a loop; address of this start.
     segment : In
-        Segment a CALLP names.
+        Segment that a CALLP names.
     finish : Out
-        The instruction completes in this cycle.
+        High if the instruction completes in this cycle.
     passes : Out
-        The same, except for instructions that always redirect (LOOP, BREAK, calls, RET): their successor
-        is dropped and need not advance, so their `finish` may be later in the cycle.
+        Equal to `finish`, except for instructions that always redirect (LOOP, BREAK, calls, RET): their successor is
+        discarded and need not advance, so their `finish` may be valid later in the cycle.
     finish_{scalar,config,issue,control,sync} : Out
-        The same, by class.
+        Equal to `finish` for instructions of this class.
     trap, cause, address : Out
-        The instruction traps in this cycle.
+        High if the instruction traps in this cycle; cause and address of the trap.
     redirect, target : Out
-        The next instruction is at `target`, which has a meaning only then.
+        High if the next instruction is at `target`, which is valid only while `redirect` is high.
     step, arrive : Out
-        The instruction falls through, or continues at the successor of `arrive`.
+        `step`: high if the instruction falls through to the successor of `arrive`; `arrive`: address of the
+        instruction; for LOOP, the last word of the loop; for RET, the return address.
     result, total : Out
-        Value for the destination register, and a + b + imm.
+        Value for the destination register, and the sum a + b + imm.
     multiply, second : Out
-        Request the product of a and `second`; also before the instruction may execute.
+        Request the product of a and `second`; may be set before the instruction can execute.
     start_issue : Out
-        Begin an issue.
+        Begin the issue of a command.
     take : Out
         Semaphore tokens taken in this cycle.
     push_loop, pop_loop, call, return_loops, ret, enter, halt, set_field, clear_fields, set_tag : Out
-        The instruction completes and does this; `enter`: a call to the frame `callee`;
-        `return_loops` comes a cycle before `ret`.
+        High if the instruction completes and has this effect; `enter` is a call to the frame `callee`; `return_loops`
+        is high one cycle before `ret`.
     callee : Out
-        Frame of a CALLP.
+        Frame of the callee of a CALLP.
     syncing : Out
-        Blocked in WAIT or FENCE.
+        High while the program is blocked in WAIT or FENCE.
     """
 
     def __init__(self, config: MlaConfig):
@@ -223,7 +225,7 @@ class Execute(wiring.Component):
         x = self.instruction
         go, faulty, waited, leaves = Signal(), Signal(), Signal(), Signal()
         present, ended = self._settle(m)
-        phase = Signal(2)  # cycles an instruction of several cycles has taken
+        phase = Signal(2)  # number of cycles so far of an instruction that takes several cycles
         callee = capture_callee(m, self, phase)
         result, total, taken, empty = self._results(m, alu)
         m.d.comb += [
@@ -288,7 +290,7 @@ class Execute(wiring.Component):
         )
 
     def _simple(self, m: Module, taken: Value) -> None:
-        """Effects of instructions that complete at once (`plain`), and of TRAP."""
+        """Add the effects of instructions that complete immediately (`plain`), and of TRAP."""
         with m.Case(InstructionKind.BRANCH):
             m.d.comb += self.redirect.eq(taken)
         for kind, output in (
@@ -302,54 +304,59 @@ class Execute(wiring.Component):
             raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
 
     def advance(self, m: Module, present: Value) -> tuple[Value, Value]:
-        """Add to the core the signals that an instruction can execute, and that the next one may advance.
+        """Add to the core and return the conditions that an instruction can be executed and that the next instruction
+        may advance.
 
         Parameters
         ----------
         m : Module
             Module of the core.
         present : Value
-            The decoded instruction is valid.
+            High if the decoded instruction is valid.
         """
         return present, self.passes
 
     def register_redirect(self, m: Module, clear: Value) -> tuple[Signal, Signal]:
-        """Add to the core the redirection and its target, one cycle after the instruction that redirects: its
-        computation and the address of the next fetch together would be too long a path.
+        """Add to the core and return the redirection and its target, one cycle after the instruction that redirects.
+        The path through their computation to the address of the next fetch would be too long for one cycle.
         """
         redirect, target = Signal(), Signal.like(self.target)
         m.d.sync += [redirect.eq(self.redirect & ~clear), target.eq(self.target)]
         return redirect, target
 
     def forwards(self, ahead: data.View) -> Value:
-        """Condition that the result of the executing instruction `ahead` bypasses the register file."""
+        """Return the condition that the result of the executing instruction `ahead` bypasses the register file."""
         return self.valid & ahead.scalar
 
     def return_ready(self, m: Module, phase: Value) -> AbstractContextManager[None]:
-        """Block of a RET whose loops are restored, so that the successor of the call is known."""
+        """Return the context (`m.If` block) for a RET whose loops have been restored, so that the successor of the call
+        is known.
+        """
         return m.Else()
 
     def _make_alu(self) -> Alu:
         return Alu()
 
     def _settle(self, m: Module) -> tuple[Value, Value]:
-        """Signals that the instruction can proceed, and that it is no longer there from the next cycle on."""
+        """Return the conditions that the instruction can proceed and that it leaves the stage after this cycle."""
         return self.valid, self.finish
 
     def _results(self, m: Module, alu: Alu) -> list[Value]:
-        """Result, sum, flags that a branch is taken and that a loop has no trips."""
+        """Return the result, the sum, the condition that a branch is taken, and the condition that a loop has no
+        iterations.
+        """
         none = alu.sum.as_signed() <= 0
         return [alu.result, alu.sum, alu.taken, none]
 
     def _may_pass(self, go: Value, waited: Value) -> Value:
-        """Value of `passes`."""
+        """Return the value of `passes`."""
         return (go & self.instruction.plain) | waited
 
     def _prepare_wait(self, m: Module, phase: Signal, waited: Signal) -> None:
-        """Add logic that decides about waiting instructions before they execute."""
+        """Add the logic that decides about waiting instructions before they are executed."""
 
     def _wait_cases(self, m: Module, phase: Signal, waited: Signal) -> None:
-        """Instructions that may take more than a cycle."""
+        """Add the cases of instructions that may take more than one cycle."""
         x = self.instruction
         with m.Case(InstructionKind.MUL):
             m.d.comb += waited.eq(phase == 2)

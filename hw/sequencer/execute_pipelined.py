@@ -13,39 +13,40 @@ from hw.sequencer.layouts import InstructionKind
 
 
 class PipelinedExecute(Execute):
-    """`Execute` with registers behind the ALU, the redirection and all conditions that instructions wait for.
+    """`Execute` with registers after the ALU, after the redirection and for all conditions for which instructions wait.
 
-    Latency: as `Execute`, plus two cycles in which the results of an instruction are registered; RET takes two cycles
-    more. Throughput: one instruction at a time, each of which may advance in the cycle after its predecessor passes.
-    Members: as `Execute`.
+    Latency: that of `Execute`, plus two cycles in which the results of an instruction are registered; RET takes two
+    more cycles. Throughput: one instruction at a time, each of which may advance in the cycle after its predecessor
+    passes.
+    Members are those of `Execute`.
     """
 
     def advance(self, m: Module, present: Value) -> tuple[Value, Value]:
-        """As `Execute.advance`, a cycle after the predecessor passes."""
+        """Return the same conditions as `Execute.advance`, one cycle after the predecessor passes."""
         spent = Signal()
         m.d.sync += spent.eq(self.passes)
         return present & ~spent, spent
 
     def register_redirect(self, m: Module, clear: Value) -> tuple[Signal, Signal]:
-        """As `Execute.register_redirect`, with another register for the effect on the loops."""
+        """Return the same signals as `Execute.register_redirect`, with another register for the effect on the loops."""
         redirect, target = super().register_redirect(m, clear)
         return pipeline_register(m, "redirect_held", redirect & ~clear), pipeline_register(
             m, "target_held", target
         )
 
     def forwards(self, ahead: data.View) -> Value:
-        """Never: a result is in its register before the next instruction reads."""
+        """Return 0, because a result is always in its register before the next instruction reads."""
         return Const(0)
 
     def return_ready(self, m: Module, phase: Value) -> AbstractContextManager[None]:
-        """As `Execute.return_ready`, two cycles later."""
+        """Return the same context as `Execute.return_ready`, two cycles later."""
         return m.Elif(phase == 3)
 
     def _make_alu(self) -> Alu:
         return SerialAlu()
 
     def _settle(self, m: Module) -> tuple[Value, Value]:
-        """Signals that the instruction can proceed, from its third cycle on, and that it has ended."""
+        """Return the conditions that the instruction can proceed, from its third cycle on, and that it has ended."""
         here, stood, ended = Signal(), Signal(), Signal()
         stays = self.valid & ~ended
         m.d.sync += [here.eq(stays), stood.eq(here & stays & ~self.finish), ended.eq(self.finish)]
@@ -60,7 +61,9 @@ class PipelinedExecute(Execute):
         return go & (self.instruction.plain | waited)
 
     def _prepare_wait(self, m: Module, phase: Signal, waited: Signal) -> None:
-        """Register the condition for a waiting instruction to complete in the next cycle; it then remains true."""
+        """Register the condition for a waiting instruction to complete in the next cycle; once true, this condition
+        remains true.
+        """
         x, may = self.instruction, Signal()
         conditions = {
             InstructionKind.MUL: phase[1],
@@ -76,7 +79,7 @@ class PipelinedExecute(Execute):
         m.d.sync += waited.eq(may)
 
     def _wait_cases(self, m: Module, phase: Signal, waited: Signal) -> None:
-        """Effects of instructions that wait, when they complete and while they do not."""
+        """Add the effects of waiting instructions, while they wait and when they complete."""
         d = self.instruction.d[:4]
         with m.Case(InstructionKind.TAG):
             m.d.comb += self.set_tag.eq(waited)

@@ -1,4 +1,4 @@
-"""First stage of the sequencer core: instruction addresses."""
+"""First stage of the sequencer core, which generates instruction addresses."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -9,28 +9,28 @@ from hw.sequencer.layouts import COUNTER_BITS
 
 
 class Fetch(wiring.Component):
-    """Fetches word after word, back to the start at the end of a hardware loop, from the target after a
-    redirect.
+    """Fetches consecutive words; continues at the start of a hardware loop after the loop's last word, and at the
+    target after a redirect.
 
-    Latency: the store's data comes one cycle after the address and is held while `fetch_en` is low.
-    Throughput: one instruction a cycle.
+    Latency: the store's data are valid one cycle after the address and held while `fetch_en` is low. Throughput: one
+    instruction per cycle.
 
     Members
     -------
     redirect, target : In
-        Discard the fetched word and fetch from `target` now.
+        Discard the fetched word and fetch from `target` in this cycle.
     stop : In
         Discard the fetched word.
     loop_back, loop_start : In
-        The instruction after `pc` is the start of a loop, and its address.
+        High if the instruction after `pc` is the start of a loop; address of this start.
     step : Out
-        The word after `pc` is being fetched, or `target`.
+        High if the word after `pc` or the word at `target` is being fetched.
     fetch_addr, fetch_en : Out
-        To the instruction store.
+        Read port of the instruction store.
     valid, pc : Out
-        The store's data is the instruction at `pc`.
+        High if the store's data are the instruction at `pc`; address of this instruction.
     take : In
-        The next stage takes it; only while `valid`.
+        High if the next stage accepts the instruction; high only while `valid` is high.
     """
 
     redirect: In(1)
@@ -64,18 +64,18 @@ class Fetch(wiring.Component):
         return m
 
     def _make_fetched(self) -> Signal:
-        """Signal that is set while the store's data is the instruction at `pc`."""
+        """Return the signal that is high while the store's data are the instruction at `pc`."""
         return self.valid
 
     def _validate(self, m: Module, fetched: Signal) -> None:
-        """Drive `valid` from `fetched`, unless they are the same signal."""
+        """Drive `valid` from `fetched` if the two are not the same signal."""
 
 
 class PipelinedFetch(Fetch):
-    """`Fetch` that decides the successor of a word during two cycles in which the word is there.
+    """`Fetch` that takes two cycles, in which the word is valid, to determine the word's successor.
 
-    Latency: as `Fetch`; `valid` comes two cycles later. Throughput: one instruction in three cycles.
-    Members: as `Fetch`.
+    Latency: that of `Fetch`, but `valid` is high two cycles later. Throughput: one instruction every three cycles.
+    Members are those of `Fetch`.
     """
 
     def _make_fetched(self) -> Signal:

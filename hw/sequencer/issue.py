@@ -1,4 +1,4 @@
-"""Issue: checks a command and offers it to its unit's queue."""
+"""Issue of commands: the check of a command, and its transfer to its unit's queue."""
 
 from typing import Any
 
@@ -20,45 +20,46 @@ from hw.sequencer.command_words import CommandWords
 from hw.sequencer.config_registers import ConfigRegisters
 from hw.sequencer.execute import Execute
 
-#: How fields are written, as `ConfigRegisters` has it.
+#: Ports by which fields are written, with the meaning of the ports of `ConfigRegisters`.
 WRITES = {"w_en": 1, "w_field": 2 + FIELD_INDEX_BITS, "w_data": 32, "clear": len(Unit)}
 
 
 class CommandIssue(wiring.Component):
     """Executes the `issue` instruction; `command_issue` chooses the variant of a machine.
 
-    Latency: a command is offered as many cycles after `start` as the checker takes; `issued` comes with its transfer,
-    `trap` in the cycle in which it would have been offered. Throughput: one command at a time.
+    Latency: a command is offered as many cycles after `start` as the checker takes; `issued` is high in the cycle of
+    its transfer, `trap` in the cycle in which a legal command would have been offered. Throughput: one command at a
+    time.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the machine.
     fields : dict of str to Member
-        Ports by which the variant gets the fields of commands.
+        Ports by which the variant receives the fields of commands.
 
     Members
     -------
     start : In
-        Begins; `unit`, `meta` and the fields stay unchanged until `issued` or `trap`.
+        Begin an issue; `unit`, `meta` and the fields must be held until `issued` or `trap`.
     unit, meta : In
-        Unit of the command, and metadata that accompany its fields.
+        Unit of the command, and the metadata that accompany its fields.
     windows : In
-        Configuration of the DRAM windows.
+        Limits and permissions of the DRAM windows.
     clear : In
-        Abandon the command; nothing else withdraws an offer.
+        Abandon the command; only `clear` withdraws an offer.
     passed, increments : Out
-        The command is legal, and its increments, from the verdict to `issued`.
+        High if the command is legal; its increments; both valid from the end of the check to `issued`.
     load, matrix, fuse, store : Out
         Command streams of the units.
     issued : Out
-        Pulse: the command is queued.
+        One-cycle pulse when the command is queued.
     full : Out
-        A command waits until its queue has room.
+        High while a command waits for room in its queue.
     trap, cause, address : Out
-        Pulse: the command is illegal.
+        One-cycle pulse if the command is illegal; cause and address of the trap.
     mul, mul_a, mul_b : In, mul_product : Out
-        Scalar multiplication, see ParallelChecker.
+        Scalar multiplication, see `ParallelChecker`.
     """
 
     def __init__(self, config: MlaConfig, fields: dict[str, Member]):
@@ -130,11 +131,11 @@ class CommandIssue(wiring.Component):
         return m
 
     def connect_execute(self, m: Module, execute: Execute) -> None:
-        """Connect the start of a command's issue and its outcome, in the module of the core."""
+        """Connect the start of an issue and its outcome, in the module of the core."""
         self._connect_execute(m.d.comb, self.start, execute)
 
     def make_registers(self) -> ConfigRegisters | data.View:
-        """Destination of the fields that a program writes, with the members of `WRITES`."""
+        """Return the destination of the fields that a program writes, with the members of `WRITES`."""
         raise NotImplementedError
 
     def connect_fields(
@@ -149,7 +150,7 @@ class CommandIssue(wiring.Component):
         core : Component
             Core that this component belongs to.
         registers : ConfigRegisters or View
-            Value of `make_registers`, whose inputs are driven.
+            Result of `make_registers`, whose inputs are driven.
         """
         raise NotImplementedError
 
@@ -163,23 +164,25 @@ class CommandIssue(wiring.Component):
         ]
 
     def _checker_clear(self, m: Module) -> Value:
-        """Input `clear` of the checker."""
+        """Return the input `clear` of the checker."""
         return self.clear
 
     def _verdict(self, m: Module, checker: ParallelChecker | SerialChecker) -> tuple[Any, Value]:
-        """Domain of the signal that the command is refused, and the pulse with which it is valid."""
+        """Return the domain of the signal that is high if the command is illegal, and the pulse with which this signal
+        is valid.
+        """
         return m.d.comb, checker.done
 
     def _checker(self, m: Module) -> tuple[ParallelChecker | SerialChecker, wiring.Component]:
-        """The checker and the component that multiplies for the scalar MUL, as submodules."""
+        """Add the checker, and the component that multiplies for the scalar MUL, as submodules; returns both."""
         raise NotImplementedError
 
     def _rules(self, m: Module, checker: wiring.Component) -> Value:
-        """Connect the fields; returns a flag that they make the command illegal by rules outside the checker."""
+        """Connect the fields; returns a signal that is high if they violate a rule that the checker does not check."""
         raise NotImplementedError
 
     def _sent(self) -> Value | int:
-        """Condition that the fields of the command have reached its queue."""
+        """Return the condition that the fields of the command have reached its queue."""
         raise NotImplementedError
 
     def _payload(self, m: Module, unit: Unit, checker: wiring.Component) -> None:
@@ -188,9 +191,9 @@ class CommandIssue(wiring.Component):
 
 
 class ParallelIssue(CommandIssue):
-    """Checks all fields of a command at once; commands move to their queue whole.
+    """`CommandIssue` that checks all fields of a command at once and transfers a command to its queue in one cycle.
 
-    Latency, throughput: see CommandIssue and ParallelChecker.
+    Latency and throughput: see CommandIssue and ParallelChecker.
 
     Parameters
     ----------
@@ -200,20 +203,20 @@ class ParallelIssue(CommandIssue):
     Members
     -------
     config_load, config_matrix, config_fuse, config_store : In
-        Fields of each unit.
+        Current fields of each unit.
     """
 
     def __init__(self, config: MlaConfig):
         super().__init__(config, {f"config_{unit.name.lower()}": In(config_layout(unit)) for unit in Unit})
 
     def make_registers(self) -> ConfigRegisters:
-        """The registers of all fields."""
+        """Return the registers of all fields."""
         return ConfigRegisters()
 
     def connect_fields(
         self, m: Module, core: wiring.Component, registers: ConfigRegisters | data.View
     ) -> None:
-        """As `CommandIssue.connect_fields`: the fields come from their registers."""
+        """Connect the fields with their registers, see `CommandIssue.connect_fields`."""
         m.submodules.registers = registers
         for unit in Unit:
             name = unit.name.lower()
@@ -221,7 +224,7 @@ class ParallelIssue(CommandIssue):
 
     def _checker(self, m: Module) -> tuple[ParallelChecker, wiring.Component]:
         m.submodules.checker = checker = ParallelChecker(self.config)
-        return checker, checker  # MUL borrows the multipliers of the bounds checks
+        return checker, checker  # MUL shares the multipliers of the bounds checks
 
     def _rules(self, m: Module, checker: wiring.Component) -> Value:
         for unit in Unit:
@@ -247,36 +250,39 @@ class ParallelIssue(CommandIssue):
 
 
 class SerialIssue(CommandIssue):
-    """Checks a command one field at a time; its fields reach the queue as words, the streams carry only `meta`.
+    """`CommandIssue` that checks a command one field at a time; the fields are sent to the queue as words, and the
+    streams carry only `meta`.
 
-    Latency, throughput: see CommandIssue and SerialChecker.
+    Latency and throughput: see CommandIssue and SerialChecker.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes of the machine, with `serial_commands`.
+        Configuration of a machine with `serial_commands`.
 
     Members
     -------
     field_w_en, field_w_field, field_w_data, field_clear : In
-        Writes of fields, see SerialChecker.
+        Writes of fields, see `SerialChecker`.
     limit : Out
-        Number of the limit of a DRAM window that is requested.
+        Index of the requested limit of a DRAM window.
     sent : In
-        The command's words were sent to its queue.
+        High if the command's words have been sent to its queue.
     """
 
     def __init__(self, config: MlaConfig):
         super().__init__(config, {f"field_{name}": In(width) for name, width in WRITES.items()})
 
     def make_registers(self) -> data.View:
-        """A write of a field; the checker and `CommandWords` store it."""
+        """Return the signals of a field write; the checker and `CommandWords` store the field."""
         return Signal(data.StructLayout(WRITES))
 
     def connect_fields(
         self, m: Module, core: wiring.Component, registers: ConfigRegisters | data.View
     ) -> None:
-        """As `CommandIssue.connect_fields`: writes go to the checker and to the component that sends words."""
+        """Connect the writes with the checker and the component that sends words, see
+        `CommandIssue.connect_fields`.
+        """
         m.d.comb += core.limit.eq(self.limit)
         m.d.comb += [getattr(self, f"field_{name}").eq(getattr(registers, name)) for name in WRITES]
         m.submodules.words = words = CommandWords()
@@ -310,14 +316,14 @@ class SerialIssue(CommandIssue):
 
 
 class PipelinedSerialIssue(SerialIssue):
-    """`SerialIssue` with registers at the start of an issue, at its outcome and behind the verdict of the checker.
+    """`SerialIssue` with registers at the start of an issue, at its outcome and after the verdict of the checker.
 
-    Latency: as `SerialIssue`, and a cycle more for each of these registers. Throughput: as `SerialIssue`.
-    Parameters, members: as `SerialIssue`.
+    Latency: that of `SerialIssue`, plus one cycle for each of these registers. Throughput: that of `SerialIssue`.
+    Parameters and members are those of `SerialIssue`.
     """
 
     def connect_execute(self, m: Module, execute: Execute) -> None:
-        """As `CommandIssue.connect_execute`, through registers."""
+        """Connect the start and the outcome of an issue through registers, see `CommandIssue.connect_execute`."""
         start = Signal()
         m.d.comb += self.start.eq(start & ~self.clear)
         self._connect_execute(m.d.sync, start, execute)
@@ -330,7 +336,7 @@ class PipelinedSerialIssue(SerialIssue):
 
 
 def command_issue(config: MlaConfig) -> ParallelIssue | SerialIssue:
-    """The variant of CommandIssue for a machine, by `serial_commands` and `pipelined`."""
+    """Return the variant of CommandIssue for a machine, by `serial_commands` and `pipelined`."""
     if config.serial_commands:
         return config.variant(SerialIssue, PipelinedSerialIssue)(config)
     return ParallelIssue(config)

@@ -10,8 +10,8 @@ from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.layouts import PC_BITS
 
-#: Program counters inside the core: absolute word in the instruction store, and in the top bit that the
-#: target of a branch was no word a segment can have.
+#: Width of program counters inside the core: an absolute word address in the instruction store, and a top bit that
+#: marks a branch target beyond any possible segment.
 COUNTER_BITS = PC_BITS + 2
 OUT_BIT = COUNTER_BITS - 1
 
@@ -26,7 +26,7 @@ class Fault(IntEnum):
 
 
 class InstructionKind(IntEnum):
-    """Operation of the execute stage, encoded in few bits because all its decisions depend on them."""
+    """Operation of the execute stage, encoded in few bits because all decisions of the stage depend on it."""
 
     SCALAR = 0  # all other instructions except MUL
     BRANCH = 1
@@ -46,7 +46,7 @@ class InstructionKind(IntEnum):
     RET = 15
 
 
-#: Kinds that complete as soon as they may execute.
+#: Kinds of instructions that complete as soon as they may execute.
 PLAIN = (
     InstructionKind.SCALAR,
     InstructionKind.BRANCH,
@@ -55,21 +55,21 @@ PLAIN = (
     InstructionKind.HALT,
 )
 
-#: An instruction with its operands.
+#: Decoded instruction with its operands.
 EXECUTE_LAYOUT = data.StructLayout(
     {
         "op": 6,
         "d": 10,
         "a": 32,
         "b": 32,
-        "imm": 32,  # of LOOP: the immediate count alone
+        "imm": 32,  # for LOOP, only the immediate count
         "target": COUNTER_BITS,
         "pc": COUNTER_BITS,
         "following": COUNTER_BITS,  # pc + 1
-        "arrive": COUNTER_BITS,  # pc, of LOOP: the loop's last word
-        "backward": 1,  # the target is not beyond `following`
+        "arrive": COUNTER_BITS,  # pc; for LOOP, the last word of the loop
+        "backward": 1,  # set if the target is not beyond `following`
         "fault": Fault.BAD_OPERAND.bit_length(),
-        "selector": 8,  # the bad one
+        "selector": 8,  # selector that causes the fault
         "scalar": 1,
         "config": 1,
         "issue": 1,
@@ -79,12 +79,12 @@ EXECUTE_LAYOUT = data.StructLayout(
     }
 )
 
-#: Part of the instruction store a program runs in; `limit` is the first word beyond.
+#: Range of the instruction store in which a program runs; `limit` is the first word beyond it.
 FRAME_LAYOUT = data.StructLayout({"segment": 8, "base": PC_BITS, "limit": PC_BITS + 1})
 
 
 def return_layout(config: MlaConfig) -> data.StructLayout:
-    """Layout of the state that a call saves."""
+    """Return the layout of the state that a call saves."""
     count = range(config.loop_depth + 1)
     return data.StructLayout(
         {
@@ -97,6 +97,6 @@ def return_layout(config: MlaConfig) -> data.StructLayout:
 
 
 def field_exists(number: Value) -> Value:
-    """Condition that a field number names a field."""
+    """Return the condition that a field number names a field."""
     index, unit = number[:FIELD_INDEX_BITS], number[FIELD_INDEX_BITS:]
     return Cat(*((unit == int(u)) & (index < len(UNIT_FIELDS[u])) for u in Unit)).any()

@@ -9,47 +9,47 @@ from hw.lib.pipeline import pipeline_register
 
 
 class LoopStack(wiring.Component):
-    """Hardware loops, in the state of the completed instructions and in that of the fetched ones.
+    """Stack of hardware loops, with separate trip counts for completed and for fetched instructions.
 
-    Fetching runs ahead of completing, so trip counts exist twice: the fetch side counts when it passes a
-    loop's last instruction, the completing side when that instruction falls through. A redirect copies the
-    completing side's state over the fetch side's; every push, pop, call and return redirects, so both sides
-    decide alike.
+    Fetching runs ahead of completion, so there are two copies of the trip counts. The fetch side counts when it
+    passes the last instruction of a loop, the completing side when that instruction falls through. A redirect copies
+    the state of the completing side to the fetch side; every push, pop, call and return redirects, so both sides
+    decide in the same way.
 
-    Latency: decisions are combinational. Throughput: one instruction each cycle on each side, also if
-    several loops end with it.
+    Latency: decisions are combinational. Throughput: one instruction per cycle on each side, even if several loops end
+    with the instruction.
 
     Parameters
     ----------
     config : MlaConfig
-        `loop_depth` loops fit.
+        Machine configuration; uses `loop_depth`, the capacity in loops.
     width : int
-        Bits of a program counter.
+        Width of a program counter in bits.
 
     Members
     -------
     clear : In
-        Empties the stack.
+        Remove all loops from the stack.
     fetch_pc, fetch_step : In
-        Last fetched word, and that the next one is being fetched now.
+        Address of the last fetched word; high if the next word is being fetched in this cycle.
     fetch_back, fetch_start : Out
-        Continue at the start of a loop after `fetch_pc`.
+        High if the word fetched after `fetch_pc` is the start of a loop; address of this start.
     pc, step : In
-        An instruction completes now by falling through from `pc`.
+        `step` is high if the instruction at `pc` completes in this cycle by falling through.
     redirect : In
-        The fetch side starts again from the completing side's next state.
+        Copy the next state of the completing side to the fetch side.
     back, back_start : Out
-        The completing instruction is followed by the start of a loop.
+        High if the start of a loop follows the completing instruction; address of this start.
     push, push_start, push_last, push_trips : In
-        Opens a loop from `push_start` to `push_last`.
+        Open a loop from word `push_start` to word `push_last`, with `push_trips` iterations.
     pop : In
-        Closes the innermost loop.
+        Close the innermost loop.
     call, ret : In
-        Hides the open loops; restores the caller's.
+        `call` hides the open loops; `ret` makes the caller's loops visible again.
     ret_depth, ret_frame : In
-        `depth` and `frame` at the call.
+        Values of `depth` and `frame` at the call.
     depth, frame : Out
-        Open loops, and how many of them belong to callers.
+        Number of open loops, and number of open loops that belong to callers.
     """
 
     def __init__(self, config: MlaConfig, *, width: int):
@@ -85,7 +85,7 @@ class LoopStack(wiring.Component):
         m = Module()
         start = [Signal(self.width, name=f"start{i}") for i in range(self.levels)]
         last = [Signal(self.width, name=f"last{i}") for i in range(self.levels)]
-        # Iterations still to begin, for the completing and the fetch side.
+        # Number of iterations that have not begun, for the completing side (`left`) and the fetch side (`ahead`).
         left = [Signal(32, name=f"left{i}") for i in range(self.levels)]
         ahead = [Signal(32, name=f"ahead{i}") for i in range(self.levels)]
         ahead_depth = Signal.like(self.depth)
@@ -103,7 +103,7 @@ class LoopStack(wiring.Component):
             next_left = Signal(32, name=f"next_left{i}")
             falls = self.step & back[i]
             m.d.comb += pushed.eq(self.push & (self.depth == i))
-            # The first iteration is counted a cycle after the loop opens, when the redirect copies it.
+            # The first iteration is counted one cycle after the loop opens, when the redirect copies the count.
             m.d.sync += fresh.eq(pushed)
             self._count(m, i, left[i], next_left, pushed=pushed, fresh=fresh, falls=falls)
             with m.If(pushed):
@@ -121,22 +121,26 @@ class LoopStack(wiring.Component):
     def _count(
         self, m: Module, i: int, left: Signal, next_left: Signal, *, pushed: Value, fresh: Value, falls: Value
     ) -> None:
-        """Update the iterations left of loop `i` and drive their next number, which a redirect copies."""
+        """Update the number of remaining iterations of loop `i`, and drive its next value, which a redirect copies."""
         m.d.comb += next_left.eq(left - (fresh | falls))
         m.d.sync += left.eq(Mux(pushed, self.push_trips, next_left))
 
     def _register_flags(self, m: Module, side: str, ends: Signal, more: Signal) -> tuple[Signal, Signal]:
-        """Loops that end here and loops with further iterations, as the decision uses them."""
+        """Return the masks of the loops that end at this word and of the loops with further iterations, as the decision
+        uses them.
+        """
         return ends, more
 
     def _register_decision(self, m: Module, side: str, back: Signal, after: Signal) -> tuple[Signal, Signal]:
-        """Loop that repeats and number of open loops, as the rest of the stack uses them."""
+        """Return the loop that repeats and the number of open loops, as the other logic of the stack uses them."""
         return back, after
 
     def _decide(
         self, m: Module, side: str, pc: Signal, depth: Signal, left: list[Signal], last: list[Signal]
     ) -> tuple[Signal, Signal]:
-        """Loop that repeats after `pc` falls through (one-hot), and the number of loops open then."""
+        """Return the loop that repeats after `pc` falls through (one-hot), and the number of loops that are then
+        open.
+        """
         back = Signal(self.levels, name=f"{side}_back")
         after = Signal.like(self.depth, name=f"{side}_depth_after")
         ends = Signal(self.levels, name=f"{side}_ends")
@@ -147,7 +151,8 @@ class LoopStack(wiring.Component):
             after.eq(depth),
         ]
         ends, more = self._register_flags(m, side, ends, more)
-        # From the innermost loop outwards, for as long as loops end here and are through.
+        # The loops are examined from the innermost outwards, as long as a loop ends at this word and has no further
+        # iterations.
         reached = Signal(self.levels, name=f"{side}_reached")
         closed = ends & ~more
         for i in range(self.levels):
@@ -160,7 +165,7 @@ class LoopStack(wiring.Component):
         return self._register_decision(m, side, back, after)
 
     def _depth(self, m: Module, after: Signal) -> Signal:
-        """State of the completing side after this cycle."""
+        """Update the depth and frame of the completing side."""
         depth, frame = Signal.like(self.depth, name="next_depth"), Signal.like(self.frame, name="next_frame")
         m.d.comb += [depth.eq(Mux(self.step, after, self.depth)), frame.eq(self.frame)]
         with m.If(self.clear):
@@ -180,9 +185,9 @@ class LoopStack(wiring.Component):
 class PipelinedLoopStack(LoopStack):
     """`LoopStack` with registers before and after its decisions.
 
-    Latency: decisions come two cycles after the values that they depend on. Throughput: as `LoopStack`, for
-    instructions with cycles between them.
-    Members: as `LoopStack`; no instruction falls through in the cycle of a `redirect`.
+    Latency: decisions are valid two cycles after the values that they depend on. Throughput: one instruction every few
+    cycles, because decisions take two cycles.
+    Members are those of `LoopStack`, but no instruction may fall through in the cycle of a `redirect`.
     """
 
     def _count(

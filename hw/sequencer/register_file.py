@@ -13,15 +13,15 @@ _INDEX = (REGISTERS - 1).bit_length()
 class RegisterFile(wiring.Component):
     """32 registers of 32 bits with two combinational reads; r0 is always 0.
 
-    A bit for each register is set when it was written since `clear`, so that all read 0 at the start of a
-    program without writing them.
+    A bit for each register indicates whether it has been written since `clear`, so that all registers read 0 at the
+    start of a program without having been written.
 
-    Latency: a value written is read in the next cycle. Throughput: two reads and a write each cycle.
+    Latency: a written value can be read in the next cycle. Throughput: two reads and one write per cycle.
 
     Members
     -------
     clear : In
-        All registers become 0.
+        Set all registers to 0.
     w_en, w_addr, w_data : In
         Enable, address and data of the write port.
     a_addr, b_addr : In, a_data, b_data : Out

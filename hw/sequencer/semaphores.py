@@ -1,4 +1,4 @@
-"""Semaphores: the counting tokens that order the units."""
+"""Counting semaphores that order the commands of the units."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -14,26 +14,27 @@ _BITS = SEMAPHORE_MAX.bit_length()
 
 
 class PlaneCounters(wiring.Component):
-    """Vector of counters, stored as bit planes so that one wide operation steps them all.
+    """Vector of counters, stored as bit planes so that one wide operation updates all counters.
 
-    Latency: a step is visible in the next cycle. Throughput: every counter may step each cycle. A counter
-    stepped in both directions does not change; a full one must not be stepped up nor an empty one down.
+    Latency: a step is visible in the next cycle. Throughput: every counter may step per cycle. A counter that is
+    stepped in both directions does not change. A full counter must not be stepped up, nor an empty one down.
 
     Parameters
     ----------
     count, bits : int
-        Counters, and bits of each.
+        Number of counters, and width of each in bits.
 
     Members
     -------
     step : In
-        A counter may step: `up` and `down` are decoded too late to enable the clocks of all counters.
+        High if any counter may step; needed because `up` and `down` are decoded too late to be clock enables.
     up, down : In
-        Counters to step; 0 without `step`.
+        Masks of the counters to step; 0 unless `step` is high.
     clear : In
         Sets all counters to zero.
     nonzero, full : Out
-        State of each counter; full is all ones.
+        For each counter, a bit that is high if the counter is not 0, and a bit that is high if it has its maximum
+        value, all ones.
 
     Attributes
     ----------
@@ -62,7 +63,7 @@ class PlaneCounters(wiring.Component):
         with m.If(self.clear | self.step):
             for k, plane in enumerate(self.planes):
                 m.d.sync += plane.eq(Mux(self.clear, 0, plane ^ moves))
-                # A carry propagates through ones, a borrow through zeros.
+                # A carry propagates through ones, a borrow propagates through zeros.
                 onward = Signal(self.up.shape(), name=f"moves{k + 1}")
                 m.d.comb += onward.eq(moves & ~(plane ^ self.up))
                 moves = onward
@@ -72,18 +73,19 @@ class PlaneCounters(wiring.Component):
 
 
 class Semaphores(wiring.Component):
-    """Four semaphores for each (producer unit, consumer) pair, and reservations for signals of started commands.
+    """Four semaphores for each pair of producer unit and consumer, and reservations for the signals of started
+    commands.
 
-    A second counter of each semaphore holds its count plus reserved signals, so that a command only starts when its
-    signals will fit.
+    A second counter of each semaphore holds its count plus the number of reserved signals, so that a command starts
+    only if its semaphores have room for its signals.
 
-    Latency: takes, reservations and signals are visible in the next cycle, with `pipelined` a cycle later. Throughput:
-    all ports every cycle.
+    Latency: takes, reservations and signals are visible in the next cycle; with `pipelined`, in the cycle after it.
+    Throughput: all ports in every cycle.
 
     Parameters
     ----------
     pipelined : int
-        1: inputs are registered first.
+        1 if the inputs are registered, else 0.
 
     Members
     -------
@@ -92,14 +94,14 @@ class Semaphores(wiring.Component):
     seq_tokens : Out
         Semaphores of the sequencer that hold a token, producer << 2 | index.
     seq_take : In
-        Takes a token of each semaphore in the mask.
+        Mask of the semaphores of the sequencer from which a token is taken.
     clear : In
-        Set all semaphores to 0 and drop all reservations.
+        Set all semaphores to 0 and cancel all reservations.
 
     Attributes
     ----------
     counts, reserved : PlaneCounters
-        Tokens; tokens and reserved signals. Index: producer, then consumer, then semaphore.
+        Number of tokens, and number of tokens plus reserved signals. Index: producer, then consumer, then semaphore.
     """
 
     units: In(SemaphorePort()).array(len(Unit))
@@ -146,6 +148,6 @@ class Semaphores(wiring.Component):
 
     @staticmethod
     def _tokens(nonzero: Signal, consumer: int) -> Cat:
-        """Bits of one consumer in a mask of all semaphores."""
+        """Return the bits of one consumer in a mask of all semaphores."""
         offsets = [producer * _PER_PRODUCER + consumer * SEMAPHORES_PER_PAIR for producer in Unit]
         return Cat(nonzero[offset : offset + SEMAPHORES_PER_PAIR] for offset in offsets)

@@ -1,1 +1,1 @@
-"""LOAD, MATRIX, FUSE and STORE: the engines that execute unit commands from their own queues."""
+"""The units LOAD, MATRIX, FUSE and STORE, which execute commands from their queues."""

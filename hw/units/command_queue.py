@@ -1,6 +1,6 @@
-"""Command queue of a unit: holds commands until their semaphores allow them to start.
+"""Command queue of a unit, which holds commands until their semaphores permit a start.
 
-With `serial_commands` the fields of commands arrive word by word and are stored in a `WordQueue`.
+With `serial_commands`, the fields of commands arrive word by word and are stored in a `WordQueue`.
 """
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
@@ -24,32 +24,32 @@ from hw.lib.ram import Ram
 
 
 class WordQueue(wiring.Component):
-    """Holds the words of queued commands and loads those of the oldest into its fields.
+    """Stores the words of queued commands, and loads those of the oldest command into the fields.
 
-    While the unit works on a command, the next one's words arrive in the fields; from `loaded` on they are stable until
-    `take`.
+    While the unit executes a command, the words of the next command are loaded into the fields; the fields are stable
+    from `loaded` to `take`.
 
-    Latency: a word is in its field four cycles after it came. Throughput: one word a cycle.
+    Latency: a word is in its field four cycles after it has arrived. Throughput: one word per cycle.
 
     Parameters
     ----------
     unit : Unit
         Unit that the commands are for.
     commands : int
-        Number of commands whose words fit; one more incomplete command always fits.
+        Number of complete commands whose words fit; one more incomplete command always fits.
 
     Members
     -------
     valid, word : In
         Word of a command to store.
     take : In
-        The unit starts the command in `body`; only while `loaded`.
+        High if the unit starts the command in `body`; high only while `loaded` is high.
     flush : In
-        Discard all commands.
+        Discard all queued commands.
     body : Out
-        Fields and increments.
+        Fields and derived increments of the oldest command.
     loaded : Out
-        `body` holds a complete command.
+        High if `body` holds a complete command.
     """
 
     def __init__(self, unit: Unit, commands: int):
@@ -102,7 +102,7 @@ class WordQueue(wiring.Component):
         return m
 
     def _fields(self, m: Module, use: Signal, word: Signal) -> None:
-        """Registers of the fields."""
+        """Add the registers of the fields."""
         widths = [(field.width, field.default) for field in UNIT_FIELDS[self.unit]]
         widths += [(width, 0) for width in DERIVED[self.unit].values()]
         parts, clear = [], Signal()
@@ -110,25 +110,26 @@ class WordQueue(wiring.Component):
         for number, (width, default) in enumerate(widths):
             part = Signal(width, name=f"field{number}", init=default & ((1 << width) - 1))
             with m.If(use & (clear | (word.index == number))):
-                # The word that clears carries 0: only bits that become 1 then need logic.
+                # A word that clears the fields carries 0, so only bits that become 1 need logic.
                 m.d.sync += part.eq(word.data | Mux(clear, part.init, 0))
             parts.append(part)
         m.d.comb += self.body.eq(Cat(parts))
 
 
-#: Commands of one unit that may have started and not retired.
+#: Maximum number of commands of one unit that have started and not retired.
 STARTED_MAX = 16
 
 
 class CommandQueue(wiring.Component):
-    """Queue of the commands that have not started, and of the signals of started ones that are not yet given.
+    """Queue of the commands that have not started, and of the semaphore signals that started commands have not yet
+    sent.
 
-    The head is offered to the engine once every semaphore it waits on holds a token and every one it signals
-    has room; the transfer starts it and takes the tokens. When the engine reports that its oldest command is
-    done, its signals are given.
+    The head is offered to the engine once every semaphore for which it waits holds a token and every semaphore that it
+    signals has room; the transfer starts the command and takes the tokens. When the engine reports that its oldest
+    command is done, the signals of this command are sent.
 
-    Latency: a command can start two cycles after it was queued; its signals are given in the cycle of `done`.
-    Throughput: one command a cycle at each end.
+    Latency: a command can start two cycles after it has been queued; its signals are sent in the cycle of `done`.
+    Throughput: one command per cycle at each end.
 
     Parameters
     ----------
@@ -142,32 +143,32 @@ class CommandQueue(wiring.Component):
     input : In
         Commands from the sequencer; with `serial_commands` only their `meta`.
     word_valid, word : In
-        Fields of the command that is pushed next, with `serial_commands`.
+        With `serial_commands`, fields of the command that is pushed next.
     output : Out
-        Commands to the engine; an offer is only withdrawn by `flush`.
+        Commands for the engine; only `flush` withdraws an offer.
     done : In
-        Pulse: the engine's oldest started command is complete and visible.
+        One-cycle pulse when the oldest started command is complete and its results are visible.
     semaphores : Out
-        This unit's port of the semaphores.
+        Port of this unit to the semaphores.
     flush : In
-        Discard all commands.
+        Discard all queued commands.
     queued : Out
-        Commands that have not started.
+        Number of commands that have not started.
     idle : Out
-        Nothing queued or started.
+        High if no command is queued or started.
     stuck : Out
-        Nothing started, and the queue empty or its head unable to start for its semaphores.
+        High if no command is started, and the queue is empty or its head cannot start because of its semaphores.
     head_waits : Out
-        Producers (by Unit) whose token the head lacks.
+        Mask of the producers (by Unit) for whose tokens the head waits.
     started, retired : Out
-        Pulses: a command starts, a command retires.
+        One-cycle pulses when a command starts, and when a command retires.
     retired_tag, retired_macro : Out
-        Tag and macro-instruction of the command that retires.
+        Tag and macro-instruction number of the command that retires.
 
     Attributes
     ----------
     in_flight : Signal
-        Commands started and not retired.
+        Number of commands that have started and not retired.
     """
 
     def __init__(self, unit: Unit, config: MlaConfig):
@@ -209,8 +210,8 @@ class CommandQueue(wiring.Component):
         return m
 
     def _commands(self, m: Module, push: Value, start: Value) -> None:
-        """Ring of queued commands."""
-        # The metadata decide about the start: they are few bits, and should be valid early in a cycle.
+        """Add the ring of queued commands."""
+        # The metadata determine the start; they have few bits, so a separate memory makes them valid early in a cycle.
         m.submodules.metas = metas = Ram(width=META_LAYOUT.size, depth=self.depth, comb=True)
         write = _pointer(m, "command_write", self.depth, push, self.flush)
         read = _pointer(m, "command_read", self.depth, start, self.flush)
@@ -228,10 +229,11 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.queued.eq(Mux(push, self.queued + 1, self.queued - 1))
 
     def _body(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
-        """Fields of the head; also drives the signal that they are still to come."""
+        """Return the fields of the head; also drives the signal that is high while they have not arrived."""
         body = command_layout(self.unit).size - META_LAYOUT.size
         m.submodules.commands = ram = Ram(width=body, depth=self.depth, exclusive=True)
-        # The memory is read a cycle ahead: a command that is the head as soon as it is pushed comes a cycle later.
+        # The memory is read one cycle ahead, so a command that becomes the head in the cycle of its push is valid one
+        # cycle later.
         pushed = Signal()
         m.d.sync += pushed.eq(push)
         m.d.comb += [
@@ -253,7 +255,7 @@ class CommandQueue(wiring.Component):
         engine : Interface
             Command stream of the engine.
         may_start : Value
-            The counters allow a start.
+            High if the counters permit a start.
         """
         m.d.comb += [
             engine.valid.eq(self.output.valid & may_start),
@@ -261,27 +263,27 @@ class CommandQueue(wiring.Component):
         ]
 
     def engine_active(self, active: Value, begins: Value) -> Value:
-        """Condition that a started command has not finished.
+        """Return the condition that a started command has not finished.
 
         Parameters
         ----------
         active : Value
-            The engine is active.
+            High if the engine is active.
         begins : Value
-            The engine takes a command in this cycle.
+            High if the engine accepts a command in this cycle.
         """
         return active
 
     def _meta(self, m: Module, read: Value) -> Value:
-        """Semaphores that the head waits for and signals."""
+        """Return the metadata of the head, with the semaphores for which it waits and those that it signals."""
         return read
 
     def _permission(self, m: Module, allowed: Signal) -> Signal:
-        """Permission for the head to start, from the state of the semaphores."""
+        """Return the permission for the head to start, from the state of the semaphores."""
         return allowed
 
     def _started(self, m: Module, start: Value) -> None:
-        """Ring of the signals and tags of started commands."""
+        """Add the ring of signals and tags of started commands."""
         meta = self.output.payload.meta
         owed = Cat(meta.signal, meta.tag, meta.macro)
         m.submodules.owed = ram = Ram(width=len(owed), depth=STARTED_MAX, comb=True)
@@ -301,7 +303,7 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.in_flight.eq(Mux(start, self.in_flight + 1, self.in_flight - 1))
 
     def _head(self, m: Module) -> None:
-        """Condition for the head to start, and the tokens and signal slots that it then takes."""
+        """Drive the condition for the head to start, and the tokens and reservations that it then takes."""
         meta, port = self.output.payload.meta, self.semaphores
         empty, none_started, present, allowed = Signal(), Signal(), Signal(), Signal()
         may = self._permission(m, allowed)
@@ -325,10 +327,10 @@ class CommandQueue(wiring.Component):
 
 
 class SerialCommandQueue(CommandQueue):
-    """`CommandQueue` whose commands come word by word: the head can start when its words have arrived, too.
+    """`CommandQueue` whose commands arrive word by word; the head can start only when all its words have arrived.
 
-    Latency, throughput: as `CommandQueue` and `WordQueue`.
-    Parameters, members: as `CommandQueue`.
+    Latency and throughput are those of `CommandQueue` and `WordQueue`.
+    Parameters and members are those of `CommandQueue`.
     """
 
     def _body(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
@@ -343,26 +345,29 @@ class SerialCommandQueue(CommandQueue):
         return words.body
 
     def _settled(self, m: Module, start: Value) -> Value:
-        """Condition that the result of `_meta` belongs to the head."""
+        """Return the condition that the result of `_meta` belongs to the head."""
         return Const(1)
 
 
 class PipelinedCommandQueue(SerialCommandQueue):
-    """`SerialCommandQueue` that reads the head and decides about its start in a cycle each.
+    """`SerialCommandQueue` that reads the head in one cycle and decides about its start in the next cycle.
 
-    Latency: as `SerialCommandQueue`, with two cycles more until a command can start; the engine gets it a cycle after
-    its start. Throughput: one command in three cycles.
-    Parameters, members: as `CommandQueue`.
+    Latency: that of `SerialCommandQueue`, plus two cycles until a command can start; the engine receives it one cycle
+    after its start. Throughput: one command every three cycles.
+    Parameters and members are those of `CommandQueue`.
     """
 
     def connect_engine(self, m: Module, engine: stream.Interface, may_start: Value) -> None:
-        """As `CommandQueue.connect_engine`, through registers: only a start ends the conditions for one, and the next
-        start and the next payload come cycles later.
+        """Connect the handshake through registers, see `CommandQueue.connect_engine`. The registers are permitted
+        because only a start ends the conditions for a start, and the next start and its payload follow several cycles
+        later.
         """
         m.d.sync += [self.output.ready.eq(engine.ready & may_start), engine.valid.eq(self.started)]
 
     def engine_active(self, active: Value, begins: Value) -> Value:
-        """As `CommandQueue.engine_active`, including the cycle in which the engine takes the command."""
+        """Return the condition of `CommandQueue.engine_active`, including the cycle in which the engine accepts the
+        command.
+        """
         return active | begins
 
     def _meta(self, m: Module, read: Value) -> Value:
@@ -376,8 +381,8 @@ class PipelinedCommandQueue(SerialCommandQueue):
         return settled
 
     def _permission(self, m: Module, allowed: Signal) -> Signal:
-        """As `CommandQueue._permission`, registered: no other unit takes these tokens or this room, so a permitted
-        start remains permitted.
+        """Return the permission of `CommandQueue._permission` from a register. No other unit takes these tokens or this
+        room, so a start that is permitted remains permitted.
         """
         may = Signal()
         m.d.sync += may.eq(allowed & ~self.started & ~self.flush)
@@ -385,14 +390,14 @@ class PipelinedCommandQueue(SerialCommandQueue):
 
 
 def command_queue(unit: Unit, config: MlaConfig) -> CommandQueue:
-    """The variant of CommandQueue for a machine, by `serial_commands` and `pipelined`."""
+    """Return the variant of CommandQueue for a machine, by `serial_commands` and `pipelined`."""
     if config.serial_commands:
         return config.variant(SerialCommandQueue, PipelinedCommandQueue)(unit, config)
     return CommandQueue(unit, config)
 
 
 def _pointer(m: Module, name: str, depth: int, step: Value, clear: Value) -> Signal:
-    """Address of one end of a ring of `depth` words."""
+    """Return the address of one end of a ring of `depth` words."""
     pointer = Signal(range(depth), name=name)
     with m.If(clear):
         m.d.sync += pointer.eq(0)

@@ -1,4 +1,4 @@
-"""The FUSE unit: drain path of the array and vector engine in one."""
+"""FUSE: the drain path of the array, and a vector engine."""
 
 from amaranth.hdl import Elaboratable, EnableInserter, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -20,14 +20,14 @@ from hw.memory.ports import AccReadPort, AccWritePort, SlotWritePort, SpReadPort
 
 
 class FuseUnit(wiring.Component):
-    """Reads operands, takes them through the six steps of docs/machine.md, writes results.
+    """Executes FUSE commands: reads operands, performs the six steps of docs/machine.md, and writes results.
 
-    A rigid pipeline between elastic ends: a point is issued only when the queue before the writer has room
-    for it, so nothing in between ever stalls. Up to COMMANDS commands are inside at once, each beat
-    carrying the index of its own.
+    The pipeline has no flow control between its ends: a point is issued only when the queue before the writer has room
+    for it, so no stage between them ever stalls. Up to COMMANDS commands are in the pipeline at the same time; each
+    beat carries the index of its command.
 
-    Latency: pipeline.latency(config) plus about eight cycles from a command to its first write. Throughput:
-    one row in fuse_rate cycles, or as many cycles as its scratchpad reads, accumulator reads or writes.
+    Latency: pipeline.latency(config) plus about eight cycles from a command to its first write. Throughput: one row
+    every fuse_rate cycles, or less if the scratchpad reads, the accumulator reads or the writes of a row take longer.
 
     Parameters
     ----------
@@ -39,17 +39,17 @@ class FuseUnit(wiring.Component):
     cmd : In(stream)
         Commands whose semaphores have been taken.
     done : Out(1)
-        The oldest command has finished; all its writes are visible.
+        High if the oldest command has finished; all its writes are then visible.
     rows, zeros, min, max : Out(32)
         Statistics of the last finished command.
     sp_read, sp_write, acc_read, acc_write : Out
-        Ports of scratchpad and accumulator.
+        Read and write ports of scratchpad and accumulator.
     slot_write : In
         Writes of parameter slots and tables.
     events, out_events : Out
-        Increments of the counters, both with `active_tag`; those of the queue are left 0.
+        Increments of the counters, both with tag `active_tag`; the increments of the queue's counters are 0.
     active : Out(1), active_tag : Out(6)
-        Commands are inside; tag of the oldest.
+        High if at least one command is in the unit; tag of the oldest command.
     """
 
     def __init__(self, config: MlaConfig):
@@ -91,7 +91,7 @@ class FuseUnit(wiring.Component):
         return m
 
     def _commands(self, m: Module) -> None:
-        """Accept commands, and hand the decoded controls to every stage."""
+        """Accept commands, and send the decoded controls to every stage."""
         walker = self._walker
         m.submodules.decoder = decoder = Decoder(self._config)
         wiring.connect(m, wiring.flipped(self.cmd), walker.cmd)
@@ -100,7 +100,7 @@ class FuseUnit(wiring.Component):
         targets = [(getattr(self._pipeline, f"controls_{stage}"), kind) for stage, kind in STAGES.items()]
         for target, kind in (*targets, (self._writer.controls, "writer")):
             held = Signal(control_write(layouts[kind]), name=f"{kind}_controls")
-            # One register between decoder and stores: no stage needs the controls that soon.
+            # One register separates the decoder from the stores; no stage needs the controls earlier.
             m.d.sync += [
                 held.write.eq(walker.load),
                 held.index.eq(walker.index),
@@ -108,8 +108,8 @@ class FuseUnit(wiring.Component):
             ]
             m.d.comb += target.eq(held)
         m.submodules.inside = inside = InFlightCommands()
-        # The pipeline is disabled while it holds no command, which saves energy
-        # (and simulation time). Writes of slots pass through it at any time.
+        # The pipeline is disabled while it contains no command, which saves energy (and simulation time). Writes of
+        # slots use its stages at any time, so they also enable it.
         m.d.sync += self._moving.eq(walker.load | inside.active | self.slot_write.valid)
         adding = Signal()
         m.d.comb += self._pipeline.adding.eq(adding)
@@ -128,7 +128,7 @@ class FuseUnit(wiring.Component):
         ]
 
     def _points(self, m: Module) -> None:
-        """From points to reads, elements and writes."""
+        """Connect the points with reads, pipeline and writer."""
         issue, flow, writer = self._issue, self._pipeline, self._writer
         wiring.connect(m, self._walker.points, issue.points)
         wiring.connect(m, issue.sp_read, wiring.flipped(self.sp_read))
@@ -154,7 +154,7 @@ class FuseUnit(wiring.Component):
         wiring.connect(m, writer.acc_write, wiring.flipped(self.acc_write))
 
     def _report(self, m: Module) -> None:
-        """Statistics, events, retirement."""
+        """Connect statistics, events and retirement."""
         writer, stats = self._writer, self._statistics
         m.d.comb += [
             stats.report.eq(writer.report),

@@ -1,1 +1,1 @@
-"""The writer of Verilog and the passes that rearrange it for fast simulation."""
+"""Writer of Verilog, and passes that rearrange the Verilog for fast simulation."""

@@ -1,8 +1,8 @@
-"""Verilog for fast simulation, first pass: registers with their conditions inside the clocked block.
+"""Verilog for fast simulation, first pass: moves the conditions of registers into their clocked blocks.
 
-Amaranth prints a register as a combinational block for its next value and a clocked copy of that. A simulator
-then computes and copies every register in every cycle; a clocked block with the conditions inside does
-nothing while they do not hold.
+Amaranth writes a register as a combinational block for its next value and a clocked block that copies this value, so a
+simulator computes and copies every register in every cycle. A clocked block that contains the conditions does nothing
+while they are false.
 """
 
 import re
@@ -20,12 +20,14 @@ _RESET = "    if (rst) begin"
 
 
 def modules(text: str) -> list[str]:
-    """The parts of a Verilog text, each ending with a module's end."""
+    """Return the parts of a Verilog text, split after each `endmodule`."""
     return re.split(r"(?<=\nendmodule\n)", text)
 
 
 def clocked_registers(text: str) -> str:
-    """The same Verilog with each next-state block that serves one register merged into it."""
+    """Return the Verilog with each next-state block that drives one register merged into the clocked block of that
+    register.
+    """
     return "".join(_module(part) for part in modules(text))
 
 
@@ -38,7 +40,7 @@ def _module(text: str) -> str:
     for block in _NEXT.finditer(text):
         mine = registers.get(block["next"], [])
         name = block["next"] + " "
-        # Used by the block, its declaration and one register, nowhere else.
+        # The name must occur only in the block, in its declaration and in one register.
         if len(mine) != 1 or block["body"].count(name) + 2 != uses[name]:
             continue
         lines = _clocked(block["body"], block["next"], mine[0]["target"])
@@ -52,7 +54,7 @@ def _module(text: str) -> str:
 
 
 def _clocked(body: str, name: str, target: str) -> list[str] | None:
-    """Lines of the clocked block, None if the block reads its own result or drives something else."""
+    """Return the lines of the clocked block; None if the block reads its result or drives another signal."""
     if set(_ASSIGNED.findall(body)) != {name}:
         return None
     assignment = re.compile(r"^(\s*)" + re.escape(name) + r" (\[[^\]]*\] )? ?= ")
@@ -61,6 +63,6 @@ def _clocked(body: str, name: str, target: str) -> list[str] | None:
         return None
     if lines[0].replace(" ", "") == f"{target}<={target};".replace(" ", ""):
         del lines[0]
-    if lines[-3:-2] == [_RESET]:  # the last assignment wins
+    if lines[-3:-2] == [_RESET]:  # the last assignment is effective
         lines = [_RESET, lines[-2], "    end else begin", *lines[:-3], "    end"]
     return lines

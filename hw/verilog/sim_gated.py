@@ -1,8 +1,8 @@
-"""Verilog for fast simulation, second pass: logic moves behind the condition of the registers it feeds.
+"""Verilog for fast simulation, second pass: makes logic conditional on the enable of the registers that it drives.
 
-An idle pipeline then costs a simulator one test per cycle instead of its arithmetic. The registers of one
-condition share a clocked block, which first computes the logic that only they use in temporaries. Signals that nothing
-reads are dropped.
+For an idle pipeline, a simulator then evaluates one test per cycle instead of all arithmetic. The registers with the
+same condition share a clocked block, which first computes, in temporaries, the logic that only these registers use.
+Signals without readers are removed.
 """
 
 import re
@@ -24,7 +24,7 @@ _GUARDED = re.compile(r"    if \((?P<condition>.*?)\) begin\n(?P<then>.*)\n    e
 _NAME = re.compile(r"(?<![\w'$.\\])(?:\\\S+ |[A-Za-z_][\w$]*)")
 _ASSIGNMENT = re.compile(r"^\s*(\\\S+ |[A-Za-z_][\w$]*) ?(\[[^\]]*\] )?= ", re.M)
 _KEYWORDS = {"if", "begin", "end", "else", "case", "casez", "endcase", "default", "signed", "unsigned"}
-_ELSEWHERE = -1  # a reader because of which a signal cannot move: an instance, a port, a condition
+_ELSEWHERE = -1  # a reader that prevents a signal from moving: an instance, a port or a condition
 
 
 class _Condition(NamedTuple):
@@ -41,14 +41,14 @@ class _Item:
 
     span: tuple[int, int]
     text: str = ""
-    target: str | None = None  # the signal that it drives, or drives a part of
+    target: str | None = None  # signal that the item drives, completely or in part
     reads: set[str] = field(default_factory=set)
-    reset: str = ""  # assignments of a clocked block under reset
-    condition: _Condition | None = None  # of a clocked block without other statements
+    reset: str = ""  # assignments of a clocked block on reset
+    condition: _Condition | None = None  # condition of a clocked block without other statements
 
 
 def gated_logic(text: str) -> str:
-    """The same Verilog with all logic behind the conditions of the registers it feeds."""
+    """Return the Verilog with logic moved under the conditions of the registers that it drives."""
     return "".join(_Module(part).rewritten() for part in modules(text))
 
 
@@ -57,7 +57,7 @@ def _names(text: str) -> set[str]:
 
 
 class _Module:
-    """Items of a module, the readers of each signal, and the destination of each item."""
+    """Items of a module, with the readers of each signal and the destination of each item."""
 
     def __init__(self, text: str):
         self.text = text
@@ -94,7 +94,7 @@ class _Module:
         self.items.append(item)
 
     def _declared(self, lhs: str) -> str | None:
-        """The declared signal that `lhs` is, or is a slice of."""
+        """Return the declared signal that `lhs` names or is a slice of; None if there is none."""
         found = _NAME.match(lhs + " ")
         return found[0] if found and found[0] in self.declared else None
 
@@ -107,7 +107,7 @@ class _Module:
         body = "\n".join(lines)
         assigned = {found[1] for found in _ASSIGNMENT.finditer(body)}
         item.reads = _names(_ASSIGNMENT.sub("", body))
-        # Amaranth's combinational blocks give their signals a value on every path.
+        # Amaranth's combinational blocks assign a value to their signals on every path.
         if len(assigned) == 1 and assigned <= self.declared.keys() and not assigned & item.reads:
             item.target, item.text = assigned.pop(), "\n".join("  " + line for line in lines)
         else:
@@ -129,7 +129,7 @@ class _Module:
             self._fix(_names(item.condition.guard))
 
     def rewritten(self) -> str:
-        """The module's new text."""
+        """Return the rewritten text of the module."""
         dead = self._drop_dead()
         conditions_of = self._destinations()
         new = dict.fromkeys([*dead, *conditions_of], "")
@@ -152,7 +152,7 @@ class _Module:
         return self._redeclared(text, {self.items[i].target for i in conditions_of})
 
     def _drop_dead(self) -> list[int]:
-        """Items whose signal nothing reads, ports aside; they no longer count as readers."""
+        """Remove items whose signal has no readers and is not a port; a removed item no longer counts as a reader."""
         dead = []
         todo = [name for name in self.drivers if not self.readers[name]]
         while todo:
@@ -165,7 +165,9 @@ class _Module:
         return dead
 
     def _destinations(self) -> dict[int, _Condition]:
-        """Condition under which each item can be placed: that of all its readers, from the registers backwards."""
+        """Return the condition under which each item can be placed, which is the common condition of all its readers,
+        determined from the registers backwards.
+        """
         conditions_of = {i: item.condition for i, item in enumerate(self.items) if item.condition is not None}
         moved: dict[int, _Condition] = {}
         todo = [name for i in conditions_of for name in self.items[i].reads & self.drivers.keys()]
@@ -183,7 +185,7 @@ class _Module:
         return moved
 
     def _ordered(self, members: list[int]) -> list[int]:
-        """Items such that each comes after those it reads."""
+        """Return the items in an order in which each item follows those whose signals it reads."""
         waiting, ordered, seen = [(i, False) for i in sorted(members, reverse=True)], [], set()
         allowed = set(members)
         while waiting:
@@ -208,7 +210,7 @@ class _Module:
         return "\n".join([*lines, "    end", "  end", ""])
 
     def _redeclared(self, text: str, names: set[str | None]) -> str:
-        """Wires that became temporaries are declared as variables."""
+        """Return the declarations, in which wires that have become temporaries are declared as variables."""
         for name in names:
             declaration = self.declared[name or ""][0]
             if declaration.startswith("  wire "):

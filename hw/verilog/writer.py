@@ -1,8 +1,8 @@
-"""The only writer of Verilog.
+"""Writer of Verilog for the chip and other components.
 
-Memories are written as behavioural modules named `mla_ram_*` with their storage in `mem`: Amaranth's own output prints
-one `initial` line per word, which takes minutes for a scratchpad. Yosys infers block RAM from them, Verilator reads
-them fast, and the simulator's back-door finds `mem` by name.
+Memories are written as behavioural modules named `mla_ram_*` with their storage in `mem`, because Amaranth's output
+contains one `initial` line for each word, which takes minutes to write for a scratchpad. Yosys infers block RAM from
+these modules, Verilator compiles them quickly, and the simulator's backdoor access finds `mem` by name.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ class VerilogPlatform:
     Parameters
     ----------
     fast : bool
-        The modules are for fast simulation.
+        True if the modules are for fast simulation.
     """
 
     def __init__(self, fast: bool = False) -> None:
@@ -31,8 +31,8 @@ class VerilogPlatform:
         self.modules: dict[str, str] = {}
 
     def get_memory(self, mem: memory.Memory) -> Elaboratable:
-        """Instance that replaces `mem`; Amaranth calls this for every memory it elaborates."""
-        if not mem.write_ports or any(mem.init):  # a ROM keeps its contents
+        """Return the instance that replaces `mem`; Amaranth calls this method for every memory that it elaborates."""
+        if not mem.write_ports or any(mem.init):  # Amaranth writes a ROM, which has initial contents
             return mem.elaborate(None)
         (write,) = mem.write_ports
         width, depth = len(write.data), mem.depth
@@ -56,7 +56,7 @@ class VerilogPlatform:
 
 
 def _read_kind(port: memory.ReadPort, write: memory.WritePort) -> str:
-    """c: combinational, s: synchronous, t: synchronous and transparent."""
+    """Return the kind of a read port: "c" combinational, "s" synchronous, "t" synchronous and transparent."""
     if port.domain == "comb":
         return "c"
     return "t" if write in port.transparent_for else "s"
@@ -72,7 +72,7 @@ def _slices(width: int, granules: int) -> list[str]:
 
 
 def _granule_writes(width: int, granules: int) -> list[str]:
-    """Writes of granules one by one, from which synthesis infers byte enables."""
+    """Return a write statement for each granule, from which synthesis infers byte enables."""
     writes = [
         f"      if (w_en[{g}]) mem[w_addr]{s} <= w_data{s};" for g, s in enumerate(_slices(width, granules))
     ]
@@ -80,7 +80,9 @@ def _granule_writes(width: int, granules: int) -> list[str]:
 
 
 def _word_write(width: int, granules: int) -> list[str]:
-    """A write in one statement: a simulator then executes one per clock edge instead of one for each granule."""
+    """Return a write of all granules in one statement, so that a simulator executes one statement per clock edge
+    instead of one for each granule.
+    """
     if granules == 1:
         return ["  always @(posedge clk) if (w_en) mem[w_addr] <= w_data;"]
     mask = ", ".join(f"{{{width // granules}{{w_en[{g}]}}}}" for g in reversed(range(granules)))
@@ -94,7 +96,7 @@ def _word_write(width: int, granules: int) -> list[str]:
 def _ram_module(
     name: str, width: int, depth: int, granules: int, kinds: str, attributes: str, writes: list[str]
 ) -> str:
-    """Verilog text of a memory with one write port and a read port for each letter of `kinds`."""
+    """Return the Verilog text of a memory with one write port and a read port for each letter of `kinds`."""
     address = max((depth - 1).bit_length(), 1)
     slices = _slices(width, granules)
     ports = [
@@ -131,25 +133,25 @@ def _ram_module(
 
 
 def _public(kinds: str) -> str:
-    """Mark of storage that a simulator's back-door may write.
+    """Return the annotation of storage that a simulator's backdoor access may write.
 
-    With it, Verilator evaluates the logic behind a combinational read at every call, so memories with such a read have
-    no mark.
+    With the annotation, Verilator evaluates the logic that depends on a combinational read at every call, so memories
+    with such a read have no annotation.
     """
     return "" if "c" in kinds else " /*verilator public_flat_rw*/"
 
 
 def convert(component: Elaboratable, name: str, *, fast: bool = False) -> str:
-    """Verilog text of a component and its memories; its top module is called `name`.
+    """Return the Verilog text of a component and its memories; the top module is called `name`.
 
     Parameters
     ----------
     component : Elaboratable
-        Component to convert.
+        Component to convert to Verilog.
     name : str
         Name of the top module.
     fast : bool
-        Rearranged for fast simulation; signals that nothing reads are missing.
+        True to rearrange the text for fast simulation; signals without readers are then missing.
     """
     platform = VerilogPlatform(fast)
     text = verilog.convert(component, name=name, platform=platform, emit_src=False, strip_internal_attrs=True)
@@ -159,7 +161,8 @@ def convert(component: Elaboratable, name: str, *, fast: bool = False) -> str:
 
 
 def emit_verilog(config: MlaConfig, path: str | Path, *, fast: bool = False, probe: bool = False) -> Path:
-    """Write the whole chip (module `mla_chip`) to `path`; `fast` as in `convert`, with `probe` a hw.probe.ProbedChip.
+    """Write the whole chip (module `mla_chip`) to `path`; `fast` is that of `convert`, and `probe` selects
+    hw.probe.ProbedChip.
 
     Raises
     ------

@@ -10,20 +10,22 @@ from hw.errors import MlaError
 from scripts.coverage.merge import merge
 from scripts.coverage.report import Report
 from scripts.coverage.sources import ROOT
-from scripts.coverage.waivers import read_reasons
+from scripts.coverage.waivers import read_waivers
 
-REASONS = ROOT / "tests" / "soak" / "unreached.toml"
+WAIVERS = ROOT / "tests" / "soak" / "unreached.toml"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the report; status 1 if it has failures, 2 for bad input."""
+    """Print the report; return status 1 if it has failures, 2 for invalid input."""
     parser = argparse.ArgumentParser(prog="python -m scripts.coverage", description=__doc__)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="what pytest --hw-coverage filled")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as a document")
-    parser.add_argument("--reasons", type=Path, default=REASONS, metavar="FILE", help="explanations (TOML)")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder written by pytest --hw-coverage")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
+    parser.add_argument(
+        "--waivers", type=Path, default=WAIVERS, metavar="FILE", help="waivers of unreached lines (TOML)"
+    )
     options = parser.parse_args(arguments)
     try:
-        report = Report(merge(options.folder), read_reasons(options.reasons))
+        report = Report(merge(options.folder), read_waivers(options.waivers))
         print("\n".join(report.lines()))
         if options.json:
             write_output(options.json, f"{json.dumps(report.json(), indent=1)}\n".encode())

@@ -1,6 +1,6 @@
-"""Reading, adding and writing of Verilator's coverage data.
+"""Reading, summing and writing of Verilator's coverage data.
 
-A line is `C '<key><value>...' count`: each key follows the byte 1 and its value the byte 2.
+Each line is `C '<key><value>...' count`, where byte 1 precedes each key and byte 2 each value.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ _HEAD = "# SystemC::Coverage-3\n"
 
 
 @dataclass(frozen=True, order=True)
-class Point:
+class VerilatorPoint:
     """Coverage point of Verilator.
 
     Parameters
@@ -29,7 +29,8 @@ class Point:
     module : str
         Name of the Verilog module.
     lines : str
-        Verilog lines that are executed when the point counts, as "3-4,6"; empty for an `else` without a body.
+        Verilog lines that are executed when the point is counted, for example "3-4,6"; empty for an `else` without a
+        body.
     """
 
     line: int
@@ -40,8 +41,8 @@ class Point:
     lines: str = ""
 
 
-def read_counts(path: Path) -> Counter[Point]:
-    """Read the counts of the chip's points from a data file; instances of a module are added up.
+def read_counts(path: Path) -> Counter[VerilatorPoint]:
+    """Read the counts of the chip's points from a data file; counts of the instances of a module are summed.
 
     Raises
     ------
@@ -52,7 +53,7 @@ def read_counts(path: Path) -> Counter[Point]:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as coverage data: {error}") from error
-    counts: Counter[Point] = Counter()
+    counts: Counter[VerilatorPoint] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("#") or not line:
             continue
@@ -65,8 +66,8 @@ def read_counts(path: Path) -> Counter[Point]:
     return counts
 
 
-def _point(line: str) -> tuple[Point, int] | None:
-    """Parse the point and count of a line of data; None if it is not part of the chip."""
+def _point(line: str) -> tuple[VerilatorPoint, int] | None:
+    """Parse the point and count of a line of data; return None if the point is not part of the chip."""
     start, keys, count = line[:3], *line[3:].rsplit("' ", 1)
     if start != "C '":
         raise ValueError("no count")
@@ -74,18 +75,18 @@ def _point(line: str) -> tuple[Point, int] | None:
     if Path(values["f"]).name != CHIP:
         return None
     page, _, module = values["page"].partition("/")
-    point = Point(int(values["l"]), int(values["n"]), page, values["o"], module, values.get("S", ""))
+    point = VerilatorPoint(int(values["l"]), int(values["n"]), page, values["o"], module, values.get("S", ""))
     return point, int(count)
 
 
-def write_counts(path: Path, counts: Counter[Point]) -> None:
+def write_counts(path: Path, counts: Counter[VerilatorPoint]) -> None:
     """Write counts in Verilator's format; the file is replaced atomically."""
     part = path.with_name(path.name + ".part")
     part.write_text(_HEAD + "".join(_lines(counts)))
     part.replace(path)
 
 
-def _lines(counts: Counter[Point]) -> Iterator[str]:
+def _lines(counts: Counter[VerilatorPoint]) -> Iterator[str]:
     for point in sorted(counts):
         values = {
             "f": CHIP,

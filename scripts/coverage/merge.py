@@ -1,4 +1,4 @@
-"""Merging of the counts of many chips and processes into one set of points."""
+"""Merging of the coverage counts of several chips and processes."""
 
 import re
 from collections import Counter
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hw.errors import InputError
-from scripts.coverage.counts import Point, read_counts
-from scripts.coverage.source_map import WRITER, Place, Places
+from scripts.coverage.counts import VerilatorPoint, read_counts
+from scripts.coverage.source_map import WRITER, SourceLocation, SourceMap
 
 
 @dataclass(frozen=True, order=True)
-class Spot:
+class CoveragePoint:
     """Coverage point independent of the configuration of the chip.
 
     Parameters
     ----------
-    place : Place
+    location : SourceLocation
         Line of the sources.
     module : str
-        Path of the instance, without the numbers that make it unique in one chip.
+        Path of the instance, without the numbers that make the path unique in one chip.
     page, kind : str
-        Type and kind of the point, as in `Point`.
+        Type and kind of the point, as in `VerilatorPoint`.
     label : str
         Pattern of a case; empty for other points.
     ordinal : int
@@ -29,7 +29,7 @@ class Spot:
         count as one.
     """
 
-    place: Place
+    location: SourceLocation
     module: str
     page: str
     kind: str
@@ -42,8 +42,8 @@ class Spot:
         return " ".join(part for part in (self.module, self.kind, self.label) if part)
 
 
-def merge(folder: Path) -> dict[Spot, int]:
-    """Return the counts of all spots of the chips in a folder written by `--hw-coverage`.
+def merge(folder: Path) -> dict[CoveragePoint, int]:
+    """Return the counts of all points of the chips in a folder written by `--hw-coverage`.
 
     Raises
     ------
@@ -53,32 +53,33 @@ def merge(folder: Path) -> dict[Spot, int]:
     data = sorted(folder.glob("*.dat"))
     if not data:
         raise InputError(f"{folder} has no coverage data; fill it with pytest --hw-coverage {folder}")
-    chips: dict[str, Counter[Point]] = {}
+    chips: dict[str, Counter[VerilatorPoint]] = {}
     for path in data:
         chips.setdefault(path.name.split(".")[0], Counter()).update(read_counts(path))
-    merged: Counter[Spot] = Counter()
+    merged: Counter[CoveragePoint] = Counter()
     for key, counts in chips.items():
         chip = folder / f"{key}.v"
         if not chip.is_file():
             raise InputError(f"{chip} is missing: the data {key}.*.dat counts its lines")
-        merged.update(spots(Places(chip.read_text()), counts))
+        merged.update(coverage_points(SourceMap(chip.read_text()), counts))
     return dict(merged)
 
 
-def spots(places: Places, counts: Counter[Point]) -> Counter[Spot]:
-    """Return the counts of one chip by spot."""
+def coverage_points(source_map: SourceMap, counts: Counter[VerilatorPoint]) -> Counter[CoveragePoint]:
+    """Return the counts of one chip, independent of its configuration."""
     seen: Counter[tuple] = Counter()
-    result: Counter[Spot] = Counter()
+    result: Counter[CoveragePoint] = Counter()
     for point in sorted(counts):
-        if not places.counts(point):
+        if not source_map.counts(point):
             continue
-        place, module, label = places.place(point), re.sub(r"\$\d+", "", point.module), places.label(point)
-        if place == WRITER:  # one template for the memories of all sizes
-            same = (place, re.sub(r"_w\d+_d\d+_g\d+", "", module), point.page, point.kind, label)
+        location, label = source_map.location(point), source_map.label(point)
+        module = re.sub(r"\$\d+", "", point.module)
+        if location == WRITER:  # memories of all sizes are counted as one
+            same = (location, re.sub(r"_w\d+_d\d+_g\d+", "", module), point.page, point.kind, label)
         else:
-            same = (place, module.removeprefix("mla_chip."), point.page, point.kind, label)
-        # Operands chosen by lane come in numbers and orders of which no two sizes have the same.
-        one = place == WRITER or point.kind.startswith("cond")
-        result[Spot(*same, 0 if one else seen[same])] += counts[point]
+            same = (location, module.removeprefix("mla_chip."), point.page, point.kind, label)
+        # The number and order of conditional operands depend on the array size, so all of them are counted as one.
+        one = location == WRITER or point.kind.startswith("cond")
+        result[CoveragePoint(*same, 0 if one else seen[same])] += counts[point]
         seen[same] += 1
     return result

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.coverage.merge import Spot
-from scripts.coverage.source_map import Place
+from scripts.coverage.merge import CoveragePoint
+from scripts.coverage.source_map import SourceLocation
 from scripts.coverage.sources import source_line
-from scripts.coverage.waivers import Reason
+from scripts.coverage.waivers import Waiver
 
 SCHEMA = 1
 GOAL = 95.0
-"""Percent of Verilator's line points, and of line and branch points together, that a run has to reach."""
+"""Minimum percentage of reached line points, and of reached line and branch points together."""
 NAMED = 6
-"""Spots of a line that the text names."""
+"""Maximum number of points of a line that the text report names."""
 
 PAGES = {"v_line": "line points", "v_branch": "branch points"}
 
@@ -42,13 +42,13 @@ class Share:
 
 @dataclass
 class Unreached:
-    """Unreached spots of a line, and the waivers that cover them."""
+    """Unreached points of a line, and the waivers that cover them."""
 
-    place: Place
-    points: int = 0
-    spots: list[Spot] = field(default_factory=list)
-    reasons: list[Reason] = field(default_factory=list)
-    open: list[Spot] = field(default_factory=list)
+    location: SourceLocation
+    total: int = 0
+    points: list[CoveragePoint] = field(default_factory=list)
+    waivers: list[Waiver] = field(default_factory=list)
+    open: list[CoveragePoint] = field(default_factory=list)
 
 
 class Report:
@@ -57,36 +57,36 @@ class Report:
     Parameters
     ----------
     counts : dict
-        Counts returned by `merge`.
-    reasons : list
-        Waivers returned by `read_reasons`.
+        Counts of the coverage points, returned by `merge`.
+    waivers : list of Waiver
+        Waivers returned by `read_waivers`.
     """
 
-    def __init__(self, counts: dict[Spot, int], reasons: list[Reason]):
+    def __init__(self, counts: dict[CoveragePoint, int], waivers: list[Waiver]):
         self.pages = {page: Share() for page in PAGES}
         self.total = Share()
         self.files: dict[str, Share] = defaultdict(Share)
-        self.unreached: dict[Place, Unreached] = {}
-        used: set[Reason] = set()
-        for spot, count in sorted(counts.items()):
-            for share in (self.pages[spot.page], self.total, self.files[spot.place.file]):
+        self.unreached: dict[SourceLocation, Unreached] = {}
+        used: set[Waiver] = set()
+        for point, count in sorted(counts.items()):
+            for share in (self.pages[point.page], self.total, self.files[point.location.file]):
                 share.add(count)
             if count == 0:
-                used.update(self._add(spot, reasons))
-        for spot in counts:
-            if spot.place in self.unreached:
-                self.unreached[spot.place].points += 1
-        self.stale = [reason for reason in reasons if reason not in used]
+                used.update(self._add(point, waivers))
+        for point in counts:
+            if point.location in self.unreached:
+                self.unreached[point.location].total += 1
+        self.stale = [waiver for waiver in waivers if waiver not in used]
 
-    def _add(self, spot: Spot, reasons: list[Reason]) -> list[Reason]:
-        """Record an unreached spot; return the waivers that cover it."""
-        entry = self.unreached.setdefault(spot.place, Unreached(spot.place))
-        entry.spots.append(spot)
-        mine = [reason for reason in reasons if reason.covers(spot)]
-        entry.reasons += [reason for reason in mine if reason not in entry.reasons]
-        if not mine:
-            entry.open.append(spot)
-        return mine
+    def _add(self, point: CoveragePoint, waivers: list[Waiver]) -> list[Waiver]:
+        """Record an unreached point; return the waivers that cover it."""
+        entry = self.unreached.setdefault(point.location, Unreached(point.location))
+        entry.points.append(point)
+        covering = [waiver for waiver in waivers if waiver.covers(point)]
+        entry.waivers += [waiver for waiver in covering if waiver not in entry.waivers]
+        if not covering:
+            entry.open.append(point)
+        return covering
 
     def failures(self) -> list[str]:
         """Return the failures as text; empty if there are none."""
@@ -96,14 +96,14 @@ class Report:
                 wrong.append(f"{share} of {what} reached, {GOAL:g}% are wanted")
         missing = [entry for entry in self.unreached.values() if entry.open]
         if missing:
-            first = missing[0].place
+            first = missing[0].location
             wrong.append(
                 f"{len(missing)} lines are not reached and not explained, the first {first.file}:{first.line}"
             )
         wrong += [
-            f"stale explanation: nothing unreached in {reason.file} is {reason.line!r}"
-            + (f" where {reason.where!r}" if reason.where else "")
-            for reason in self.stale
+            f"stale explanation: nothing unreached in {waiver.file} is {waiver.line!r}"
+            + (f" where {waiver.where!r}" if waiver.where else "")
+            for waiver in self.stale
         ]
         return wrong
 
@@ -134,16 +134,16 @@ class Report:
 
 
 def _entry_lines(entry: Unreached) -> Iterator[str]:
-    yield f"{entry.place.file}:{entry.place.line}: {source_line(entry.place)}"
-    yield f"    {len(entry.spots)} of {entry.points} points: {_where(entry.spots)}"
-    for reason in entry.reasons:
-        yield f"    because {reason.reason}"
+    yield f"{entry.location.file}:{entry.location.line}: {source_line(entry.location)}"
+    yield f"    {len(entry.points)} of {entry.total} points: {_where(entry.points)}"
+    for waiver in entry.waivers:
+        yield f"    because {waiver.reason}"
     if entry.open:
         yield f"    NOT EXPLAINED: {_where(entry.open)}"
 
 
-def _where(spots: list[Spot]) -> str:
-    names = list(dict.fromkeys(spot.about for spot in spots))
+def _where(points: list[CoveragePoint]) -> str:
+    names = list(dict.fromkeys(point.about for point in points))
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
@@ -153,11 +153,11 @@ def _share_json(share: Share) -> dict[str, Any]:
 
 def _entry_json(entry: Unreached) -> dict[str, Any]:
     return {
-        "file": entry.place.file,
-        "line": entry.place.line,
-        "text": source_line(entry.place),
-        "points": entry.points,
-        "unreached": list(dict.fromkeys(spot.about for spot in entry.spots)),
-        "reasons": [reason.reason for reason in entry.reasons],
+        "file": entry.location.file,
+        "line": entry.location.line,
+        "text": source_line(entry.location),
+        "points": entry.total,
+        "unreached": list(dict.fromkeys(point.about for point in entry.points)),
+        "reasons": [waiver.reason for waiver in entry.waivers],
         "explained": not entry.open,
     }

@@ -1,4 +1,4 @@
-"""Waivers for lines of the hardware that tests do not reach, with the reasons."""
+"""Waivers for lines of the hardware that tests do not reach, each with a reason."""
 
 import re
 import tomllib
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hw.errors import InputError
-from scripts.coverage.merge import Spot
+from scripts.coverage.merge import CoveragePoint
 from scripts.coverage.sources import source_line
 
 FIELDS = {"file", "line", "reason", "where"}
 
 
 @dataclass(frozen=True)
-class Reason:
-    """Waiver for unreached spots of a line.
+class Waiver:
+    """Waiver for unreached points of a line.
 
     Parameters
     ----------
     file, line : str
         Source file, and text of the line without its indentation.
     reason : str
-        Reason why the spots are not reached.
+        Reason why the points are not reached.
     where : str
-        Pattern that a spot's `about` must contain; the default matches all.
+        Pattern that a point's `about` must contain; the default matches all.
     """
 
     file: str
@@ -31,17 +31,17 @@ class Reason:
     reason: str
     where: str = ""
 
-    def covers(self, spot: Spot) -> bool:
-        """Return whether the waiver covers a spot."""
+    def covers(self, point: CoveragePoint) -> bool:
+        """Return whether the waiver covers a point."""
         return (
-            spot.place.file == self.file
-            and source_line(spot.place) == self.line
-            and re.search(self.where, spot.about) is not None
+            point.location.file == self.file
+            and source_line(point.location) == self.line
+            and re.search(self.where, point.about) is not None
         )
 
 
-def read_reasons(path: Path) -> list[Reason]:
-    """Read the waivers of a TOML file: tables `[[unreached]]` with the fields of `Reason`.
+def read_waivers(path: Path) -> list[Waiver]:
+    """Read the waivers of a TOML file: tables `[[unreached]]` with the fields of `Waiver`.
 
     Raises
     ------
@@ -54,11 +54,11 @@ def read_reasons(path: Path) -> list[Reason]:
         OSError,
         ValueError,
         RecursionError,
-    ) as error:  # ValueError: not UTF-8, not TOML, a number too long
+    ) as error:  # ValueError: invalid UTF-8 or TOML, or a number with too many digits
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{path}: explanations must be tables [[unreached]], not {tables!r}")
-    reasons = []
+    waivers = []
     for number, table in enumerate(tables, 1):
         if not FIELDS - {"where"} <= table.keys() <= FIELDS or not all(
             isinstance(v, str) for v in table.values()
@@ -69,5 +69,5 @@ def read_reasons(path: Path) -> list[Reason]:
             re.compile(table.get("where", ""))
         except re.error as error:
             raise InputError(f"{path}: explanation {number}: where is no pattern: {error}") from error
-        reasons.append(Reason(**table))
-    return reasons
+        waivers.append(Waiver(**table))
+    return waivers

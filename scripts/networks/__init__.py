@@ -1,1 +1,1 @@
-"""The project's own networks: training, quantization, export, and the resulting files."""
+"""Networks of the project itself: training, quantization, export, and the resulting files."""

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits with a fixed split."""
+"""Handwritten digits of scikit-learn, with a fixed split."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -10,14 +10,14 @@ MODEL = Path(__file__).parent / "digits_int8.onnx"
 
 
 class Digits(NamedTuple):
-    """Subset of the images: int8 of shape N x 1 x 8 x 8 with values 0..16, and their labels 0..9."""
+    """Subset of the images, int8 of shape N x 1 x 8 x 8 with values 0..16, and labels 0..9."""
 
     images: np.ndarray
     labels: np.ndarray
 
 
 def load_digits_split() -> tuple[Digits, Digits]:
-    """Return the training images and 360 held-out ones; a fixed, stratified split."""
+    """Return the training images and 360 held-out images; the split is fixed and stratified."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

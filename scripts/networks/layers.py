@@ -1,7 +1,7 @@
-"""Layers of a convolutional network in numpy, with gradients: small networks need no framework.
+"""Layers of small convolutional networks in numpy, with gradients.
 
-Tensors are float32, images N x H x W x C. A layer's `forward` stores intermediate values for `backward`, so one
-`backward` follows each `forward`; it returns the gradient of the input and sets that of the parameters.
+Tensors are float32, images N x H x W x C. `forward` stores intermediate values for `backward`, which must be called
+once after each `forward`. `backward` returns the gradient of the input and sets the gradients of the parameters.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ class Layer(ABC):
     """Differentiable function; an optimizer updates its `parameters`."""
 
     def parameters(self) -> Iterator[Parameter]:
-        """The trainable parameters."""
+        """Return the trainable parameters."""
         return iter(())
 
     @abstractmethod
@@ -46,11 +46,11 @@ class Conv3x3(Layer):
         self.bias = Parameter(np.zeros(outputs))
 
     def parameters(self) -> Iterator[Parameter]:
-        """Weight and bias."""
+        """Yield the weight and the bias."""
         yield from (self.weight, self.bias)
 
     def forward(self, x: Array) -> Array:
-        """Convolve as one matrix product over all windows."""
+        """Compute the convolution as one matrix product over all windows."""
         self.shape = x.shape
         padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
         windows = sliding_window_view(padded, (3, 3), axis=(1, 2)).transpose(0, 1, 2, 4, 5, 3)
@@ -59,7 +59,7 @@ class Conv3x3(Layer):
         return product.reshape(*x.shape[:3], -1) + self.bias.value
 
     def backward(self, grad: Array) -> Array:
-        """Scatter each window's gradient back to its pixels."""
+        """Add the gradient of each window to its pixels."""
         n, h, w, c = self.shape
         flat = grad.reshape(-1, grad.shape[3])
         self.weight.grad = (self.columns.T @ flat).reshape(self.weight.value.shape)
@@ -80,40 +80,40 @@ class Dense(Layer):
         self.bias = Parameter(np.zeros(outputs))
 
     def parameters(self) -> Iterator[Parameter]:
-        """Weight and bias."""
+        """Yield the weight and the bias."""
         yield from (self.weight, self.bias)
 
     def forward(self, x: Array) -> Array:
-        """Matrix product."""
+        """Return the matrix product with the weights, plus the bias."""
         self.shape = x.shape
         self.flat = x.reshape(len(x), -1)
         return self.flat @ self.weight.value + self.bias.value
 
     def backward(self, grad: Array) -> Array:
-        """Transposed product."""
+        """Return the matrix product of the gradient with the transposed weights."""
         self.weight.grad = self.flat.T @ grad
         self.bias.grad = grad.sum(axis=0)
         return (grad @ self.weight.value.T).reshape(self.shape)
 
 
 class Relu(Layer):
-    """max(x, 0)."""
+    """Rectified linear unit: max(x, 0)."""
 
     def forward(self, x: Array) -> Array:
-        """Clip below zero."""
+        """Return max(x, 0)."""
         self.mask = x > 0
         return x * self.mask
 
     def backward(self, grad: Array) -> Array:
-        """Pass where the input was positive."""
+        """Return the gradient where the input was positive, and zero elsewhere."""
         return grad * self.mask
 
 
 class MaxPool2x2(Layer):
-    """Maximum of each 2x2 tile."""
+    """Maximum pooling over 2x2 tiles."""
 
     def forward(self, x: Array) -> Array:
-        """Reduce; height and width must be even."""
+        """Return the maximum of each 2x2 tile; height and width must be even."""
         n, h, w, c = x.shape
         tiles = x.reshape(n, h // 2, 2, w // 2, 2, c)
         out = tiles.max(axis=(2, 4), keepdims=True)
@@ -122,19 +122,19 @@ class MaxPool2x2(Layer):
         return out.reshape(n, h // 2, w // 2, c)
 
     def backward(self, grad: Array) -> Array:
-        """Pass the gradient to the maximum, in equal shares if there are several."""
+        """Assign the gradient to the maximum of each tile, divided equally among several equal maxima."""
         n, h, w, c = grad.shape
         return (self.share * grad.reshape(n, h, 1, w, 1, c)).reshape(n, 2 * h, 2 * w, c)
 
 
 class Residual(Layer):
-    """x + inner(x)."""
+    """Residual connection: x + inner(x)."""
 
     def __init__(self, inner: Layer):
         self.inner = inner
 
     def parameters(self) -> Iterator[Parameter]:
-        """Parameters of the inner layer."""
+        """Return the parameters of the inner layer."""
         return self.inner.parameters()
 
     def forward(self, x: Array) -> Array:
@@ -142,7 +142,7 @@ class Residual(Layer):
         return x + self.inner.forward(x)
 
     def backward(self, grad: Array) -> Array:
-        """Pass the whole gradient to both branches."""
+        """Return the sum of the gradients of both branches."""
         return grad + self.inner.backward(grad)
 
 
@@ -167,7 +167,7 @@ class Adam:
         self.square = [np.zeros_like(p.value) for p in parameters]
 
     def step(self, rate: float) -> None:
-        """Move every parameter against its gradient."""
+        """Update every parameter with the current gradients."""
         self.steps += 1
         for p, mean, square in zip(self.parameters, self.mean, self.square, strict=True):
             mean += 0.1 * (p.grad - mean)

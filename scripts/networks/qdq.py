@@ -1,4 +1,4 @@
-"""Builds quantized ONNX networks in QDQ form: float operators between DequantizeLinear and QuantizeLinear."""
+"""Builder of quantized ONNX networks in QDQ form: float operators between DequantizeLinear and QuantizeLinear."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -99,13 +99,13 @@ class QdqBuilder:
         return self._requantize(y, self.affine[x], name)
 
     def flatten(self, x: str, name: str) -> str:
-        """Flatten all dimensions but the batch, in the order C, H, W."""
+        """Add a flatten operator for all dimensions except the batch, in the order C, H, W."""
         return self._requantize(self._node("Flatten", [x], f"{name}_flat", axis=1), self.affine[x], name)
 
     def dense_output(
         self, x: str, name: str, weight: np.ndarray, bias: np.ndarray, affine: Affine
     ) -> onnx.ModelProto:
-        """Finish with a fully connected layer (weights O x I); its int8 result `name` is the output."""
+        """Add a fully connected layer (weights O x I) with the int8 output `name`, and return the model."""
         constants = self._weights(name, weight, bias, self.affine[x])
         y = self._node("Gemm", [x, *constants], f"{name}_sum", transB=1)
         self._node("QuantizeLinear", [y, *self._affine_constants(name, affine)], name)

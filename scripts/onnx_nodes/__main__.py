@@ -1,4 +1,4 @@
-"""Run node tests and print one line for each; with --page write the page of the documentation."""
+"""Run node tests and print one line for each; with --page, also write the documentation page."""
 
 import argparse
 import sys
@@ -6,16 +6,16 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from scripts.onnx_nodes.case import Where, run
+from scripts.onnx_nodes.case import Placement, run
 from scripts.onnx_nodes.page import PAGE, page
 from scripts.onnx_nodes.suite import node_tests
 
 
 def main() -> int:
-    """Run the tests; return status 1 if one fails."""
+    """Run the tests; return status 1 if a test fails."""
     parser = argparse.ArgumentParser(prog="python -m scripts.onnx_nodes", description=__doc__)
-    parser.add_argument("pattern", nargs="?", default="", help="only tests whose name contains it")
-    parser.add_argument("--page", action="store_true", help=f"write {PAGE}, from all tests")
+    parser.add_argument("pattern", nargs="?", default="", help="only tests whose name contains this string")
+    parser.add_argument("--page", action="store_true", help=f"run all tests and write {PAGE}")
     args = parser.parse_args()
     started, results = time.monotonic(), []
     tests = [test for test in node_tests() if args.page or args.pattern in test.name]
@@ -24,12 +24,12 @@ def main() -> int:
         print(f"{result.where.name.lower():11} {result.name} {result.error:.3f} {result.reason}", flush=True)
     counts = Counter(result.where for result in results)
     print(
-        ", ".join(f"{counts[where]} {where.name.lower()}" for where in Where),
+        ", ".join(f"{counts[where]} {where.name.lower()}" for where in Placement),
         f"in {time.monotonic() - started:.0f} s",
     )
     if args.page:
         Path(PAGE).write_text(page(tests, results))
-    return int(counts[Where.FAILED] > 0)
+    return int(counts[Placement.FAILED] > 0)
 
 
 if __name__ == "__main__":

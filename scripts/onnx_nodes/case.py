@@ -1,4 +1,4 @@
-"""Execution of one ONNX node test with the backend; `compare.py` checks its results."""
+"""Execution of one ONNX node test with the backend; `compare.py` checks the results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from compiler.frontends.builder import WHERE_LISTED
 from compiler.onnx_backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError
-from scripts.onnx_nodes.compare import Arrays, WrongError, checked
+from scripts.onnx_nodes.compare import Arrays, MismatchError, checked
 from scripts.onnx_nodes.scope import RANDOM, obstacle
 
 _SHOWN = 160
 
 
-class Where(IntEnum):
-    """Outcome of a test by where its node ran, best first."""
+class Placement(IntEnum):
+    """Outcome of a test: failure, or where its node ran; the best successful outcome is first."""
 
     FAILED = 0
     ACCELERATOR = 1
@@ -38,16 +39,16 @@ class Result:
     ----------
     name : str
         Name of the test.
-    where : Where
+    where : Placement
         Outcome of the test.
     reason : str
-        Reason why it ran on the host, was refused, skipped or failed.
+        Reason why the test ran on the host, was rejected, skipped, or failed.
     error : float
         Maximum error of a quantized result, relative to the largest expected magnitude.
     """
 
     name: str
-    where: Where
+    where: Placement
     reason: str = ""
     error: float = 0.0
 
@@ -61,13 +62,14 @@ def run(test: Any) -> Result:
         Node test to run.
     """
     if any(node.op_type in RANDOM for node in test.model.graph.node):
-        return Result(test.name, Where.SKIPPED, obstacle(test))
+        return Result(test.name, Placement.SKIPPED, obstacle(test))
     found = []
     for constants in (False, True):
         found.append(_tried(test, constants))
-        if found[-1].where == Where.ACCELERATOR or len(test.model.graph.input) < 2:
+        if found[-1].where == Placement.ACCELERATOR or len(test.model.graph.input) < 2:
             break
-    return min(reversed(found), key=lambda result: result.where)  # the later one tells more
+    # Of two equal outcomes, the later one has the more specific reason.
+    return min(reversed(found), key=lambda result: result.where)
 
 
 def _tried(test: Any, constants: bool) -> Result:
@@ -77,14 +79,14 @@ def _tried(test: Any, constants: bool) -> Result:
             result = _one(test, inputs, outputs, constants)
             if worst is None or (result.where, result.error) > (worst.where, worst.error):
                 worst = result
-    except WrongError as error:
-        return Result(test.name, Where.FAILED, str(error))
+    except MismatchError as error:
+        return Result(test.name, Placement.FAILED, str(error))
     except MlaError as error:
         why = obstacle(test)
         if why:
-            return Result(test.name, Where.SKIPPED, why)
-        text = str(error).removeprefix(f"{test.name!r}: ")
-        return Result(test.name, Where.REFUSED, text[:_SHOWN])
+            return Result(test.name, Placement.SKIPPED, why)
+        text = str(error).removeprefix(f"{test.name!r}: ").removesuffix(WHERE_LISTED)
+        return Result(test.name, Placement.REFUSED, text[:_SHOWN])
     assert worst is not None
     return worst
 
@@ -101,7 +103,7 @@ def _one(test: Any, inputs: Sequence[Any], outputs: Sequence[Any], constants: bo
         found = [np.asarray(value) for value in ready.run(sample)]
         wanted = [_array(value) for value in outputs]
         if not all(isinstance(value, np.ndarray) for value in wanted):
-            raise InputError("its outputs are no arrays")
+            raise InputError("its outputs are not arrays")
         error = checked(test, model, ready, sample, found, wanted)
         return Result(test.name, *_where(ready), error)
 
@@ -110,12 +112,12 @@ def _array(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
-def _with_constants(model: onnx.ModelProto, arrays: Arrays, flowing: Sequence[str]) -> onnx.ModelProto:
-    """Return the model with the other inputs as constants."""
+def _with_constants(model: onnx.ModelProto, arrays: Arrays, variable: Sequence[str]) -> onnx.ModelProto:
+    """Return the model with all inputs except the variable ones as constants."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for value in list(made.graph.input):
-        if value.name not in flowing:
+        if value.name not in variable:
             made.graph.input.remove(value)
             made.graph.initializer.append(numpy_helper.from_array(arrays[value.name], value.name))
     return made
@@ -131,26 +133,26 @@ def _prepared(model: onnx.ModelProto, sample: Mapping[str, Any]) -> MlaBackendRe
         if size.WhichOneof("value") is None
     }
     if not all(isinstance(value, np.ndarray) for value in sample.values()):
-        MlaBackend.prepare(model, sizes=sizes)  # says which type there is none for
-        raise InputError("its inputs are no arrays")
-    numbers = {n: np.where(np.isfinite(v), v, 0) if v.dtype.kind == "f" else v for n, v in sample.items()}
+        MlaBackend.prepare(model, sizes=sizes)  # raises an error that names the unsupported type
+        raise InputError("its inputs are not arrays")
+    finite = {n: np.where(np.isfinite(v), v, 0) if v.dtype.kind == "f" else v for n, v in sample.items()}
     try:
-        return MlaBackend.prepare(model, sizes=sizes, calibration=[numbers])
+        return MlaBackend.prepare(model, sizes=sizes, calibration=[finite])
     except InputError as error:
         if "calibration is for float models" not in str(error):
             raise
         return MlaBackend.prepare(model, sizes=sizes)
 
 
-def _where(ready: MlaBackendRep) -> tuple[Where, str]:
+def _where(ready: MlaBackendRep) -> tuple[Placement, str]:
     network = ready.network
     if network.infos:
         host = [each for each in network.host if each.reason != EDGE]
-        return (Where.BOTH, _reasons(host)) if host else (Where.ACCELERATOR, "")
+        return (Placement.BOTH, _reasons(host)) if host else (Placement.ACCELERATOR, "")
     views = all(each.op == "reshape" for each in network.host)
-    return (Where.VIEW, "") if views else (Where.HOST, _reasons(network.host))
+    return (Placement.VIEW, "") if views else (Placement.HOST, _reasons(network.host))
 
 
 def _reasons(host: Sequence[Any]) -> str:
-    telling = [each for each in host if each.reason != EDGE and each.op != "reshape"] or host
-    return "; ".join(dict.fromkeys(f"{each.op}: {each.reason}" for each in telling))[:_SHOWN]
+    specific = [each for each in host if each.reason != EDGE and each.op != "reshape"] or host
+    return "; ".join(dict.fromkeys(f"{each.op}: {each.reason}" for each in specific))[:_SHOWN]

@@ -13,15 +13,16 @@ from compiler.onnx_backend import MlaBackendRep
 from compiler.reference import evaluate
 
 Arrays = dict[str, np.ndarray]
-#: Steps of its scale by which a quantized result may differ from the real operator's on the same 8-bit numbers.
+#: Maximum difference of a quantized result from the floating-point operator's on the same 8-bit values, in steps of its
+#: scale.
 UNITS = 1
 FLOAT_UNITS = {"softmax": 2, "layer_norm": 2, "rms_norm": 2, "gelu": 2}
-#: Of a quantized result against the test's numbers: steps, and part of the greatest of them.
-STEPS, PART = 2, 0.02
+#: Maximum difference of a quantized result from the test's values: in steps, or as a fraction of the largest magnitude.
+TOLERANCE_STEPS, RELATIVE_TOLERANCE = 2, 0.02
 
 
-class WrongError(Exception):
-    """Wrong result of a test; the message describes the difference."""
+class MismatchError(Exception):
+    """Mismatch of a test's result; the message describes the difference."""
 
 
 def checked(
@@ -31,8 +32,8 @@ def checked(
 
     Raises
     ------
-    WrongError
-        A result is wrong.
+    MismatchError
+        A result differs from the expected one by more than the tolerance.
     """
     graph = ready.network.graph
     assert graph is not None
@@ -42,34 +43,34 @@ def checked(
     worst = 0.0
     for tensor, got, right in zip(ready.network.outputs, found, wanted, strict=True):
         if got.shape != right.shape or got.dtype != right.dtype:
-            raise WrongError(f"{tensor.name}: {got.dtype}{got.shape}, not {right.dtype}{right.shape}")
+            raise MismatchError(f"{tensor.name}: {got.dtype}{got.shape}, not {right.dtype}{right.shape}")
         if tensor.name not in steps:
             _same(tensor.name, got, right, test)
             continue
         step, units = steps[tensor.name]
         if _off(got, host[tensor.name]) > (units + 0.01) * step:
-            raise WrongError(f"{tensor.name}: more than {units} steps from the same operator on the host")
+            raise MismatchError(f"{tensor.name}: more than {units} steps from the same operator on the host")
         near = near or _rounded_answers(model, graph, sample)
-        greatest = float(np.abs(right[np.isfinite(right)]).max(initial=0))
+        maximum = float(np.abs(right[np.isfinite(right)]).max(initial=0))
         off = _off(got, right)
-        bound = max(STEPS * step, PART * greatest) + _off(near[tensor.name], right)
+        bound = max(TOLERANCE_STEPS * step, RELATIVE_TOLERANCE * maximum) + _off(near[tensor.name], right)
         if len(model.graph.node) == 1 and off > bound:
-            raise WrongError(f"{tensor.name}: off by {off:.3g} with steps of {step:.3g}")
-        worst = max(worst, off / greatest if greatest else 0.0)
+            raise MismatchError(f"{tensor.name}: off by {off:.3g} with steps of {step:.3g}")
+        worst = max(worst, off / maximum if maximum else 0.0)
     return worst
 
 
 def _same(name: str, got: np.ndarray, right: np.ndarray, test: Any) -> None:
-    """Check that results that are not quantized equal the expected ones."""
+    """Check that an unquantized result equals the expected one."""
     if got.dtype.kind == "f":
         if not np.allclose(got, right, rtol=test.rtol, atol=test.atol, equal_nan=True):
-            raise WrongError(f"{name}: off by {_off(got, right):.3g}")
+            raise MismatchError(f"{name}: off by {_off(got, right):.3g}")
     elif not np.array_equal(got, right):
-        raise WrongError(f"{name}: {np.count_nonzero(got != right)} of {got.size} integers differ")
+        raise MismatchError(f"{name}: {np.count_nonzero(got != right)} of {got.size} integers differ")
 
 
 def _off(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the maximum difference; equal infinities and NaN in both count as equal."""
+    """Return the maximum difference of two arrays; equal infinities, and NaN in both, count as equal."""
     with np.errstate(invalid="ignore"):
         off = np.atleast_1d(np.abs(a.astype(np.float64) - b.astype(np.float64)))
     off[np.atleast_1d((a == b) | (np.isnan(a) & np.isnan(b)))] = 0
@@ -93,12 +94,12 @@ def _steps(graph: Any) -> dict[str, tuple[float, int]]:
             q = graph.ins(node)[0].quantization
             made[name] = (q.scale[0], units)
         elif any(node.op == "quantize" for node in graph):
-            made[name] = (max(scales), units)  # computed in float of what was quantized before
+            made[name] = (max(scales), units)  # floating-point computation on quantized values
     return made
 
 
 def _rounded_answers(model: onnx.ModelProto, graph: Any, sample: Arrays) -> Arrays:
-    """Return the results of ONNX's reference for inputs rounded to 8 bits, as the accelerator reads them."""
+    """Return the results of ONNX's reference for inputs rounded to 8 bits as on the accelerator."""
     rounded = dict(sample)
     for node in graph:
         x = graph.ins(node)[0] if node.inputs else None

@@ -7,12 +7,20 @@ from typing import Any
 
 import onnx
 
-from scripts.onnx_nodes.case import Result, Where
-from scripts.onnx_nodes.compare import FLOAT_UNITS, PART, STEPS, UNITS
+from scripts.onnx_nodes.case import Placement, Result
+from scripts.onnx_nodes.compare import FLOAT_UNITS, RELATIVE_TOLERANCE, TOLERANCE_STEPS, UNITS
 from scripts.onnx_nodes.suite import operators
 
 PAGE = Path(__file__).parents[2] / "docs/onnx-tests.md"
-_COLUMNS = (Where.ACCELERATOR, Where.BOTH, Where.VIEW, Where.HOST, Where.REFUSED, Where.SKIPPED, Where.FAILED)
+_COLUMNS = (
+    Placement.ACCELERATOR,
+    Placement.BOTH,
+    Placement.VIEW,
+    Placement.HOST,
+    Placement.REFUSED,
+    Placement.SKIPPED,
+    Placement.FAILED,
+)
 #: Maximum number of characters of a reason.
 _MAX_CHARACTERS = 90
 _SKIPS = (
@@ -55,7 +63,7 @@ Criteria:
 
 
 def page(tests: Sequence[Any], results: Sequence[Result]) -> str:
-    """Return the page in Markdown."""
+    """Return the Markdown page of the results."""
     by_operator: dict[str, list[Result]] = {}
     for op, result in zip(operators(tests).values(), results, strict=True):
         by_operator.setdefault(op, []).append(result)
@@ -65,11 +73,11 @@ def page(tests: Sequence[Any], results: Sequence[Result]) -> str:
         tests=f"{len(results):,}",
         version=onnx.__version__,
         units=UNITS,
-        steps=STEPS,
-        part=f"{PART:.0%}",
+        steps=TOLERANCE_STEPS,
+        part=f"{RELATIVE_TOLERANCE:.0%}",
         exceptions=exceptions,
         skips=_SKIPS,
-        **{where.name.lower(): total[where] for where in Where},
+        **{where.name.lower(): total[where] for where in Placement},
     )
     return head + "".join(_row(op, by_operator[op]) for op in sorted(by_operator, key=str.lower))
 
@@ -78,8 +86,8 @@ def _row(op: str, results: list[Result]) -> str:
     counts = Counter(result.where for result in results)
     error = max(result.error for result in results)
     cells = [str(counts[where] or "") for where in _COLUMNS]
-    # The commonest of those that ran, and of those that did not.
-    not_run = {"refused: ": Where.REFUSED, "skipped: ": Where.SKIPPED}
+    # Most common reason for tests that ran, and for tests that did not.
+    not_run = {"refused: ": Placement.REFUSED, "skipped: ": Placement.SKIPPED}
     found = {"": Counter(r.reason.partition(";")[0] for r in results if r.where not in not_run.values())}
     found |= {name: Counter(r.reason for r in results if r.where == where) for name, where in not_run.items()}
     found[""].pop("", None)

@@ -1,4 +1,4 @@
-"""Node tests that are out of scope, decided by the contents of a test and not by its outcome."""
+"""Decision whether a node test is in scope, by the contents of the test and not by its outcome."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto
 
-from compiler.frontends.onnx.registry import DEFAULT, LEAST, versions_of
+from compiler.frontends.onnx.registry import DEFAULT, MIN_OPSET, versions_of
 from compiler.frontends.onnx.values import DTYPES, type_name
 
 RANDOM = (
@@ -19,8 +19,8 @@ RANDOM = (
     "RandomUniform",
     "RandomUniformLike",
 )
-#: Types that the machine's units compute with, or that are quantized to such.
-_IN_REACH = (TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8)
+#: Types that the units compute with, or that are quantized to such types.
+_IN_SCOPE = (TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8)
 
 
 def obstacle(test: Any) -> str:
@@ -28,7 +28,7 @@ def obstacle(test: Any) -> str:
     nodes = [node.op_type for node in test.model.graph.node]
     random = [op for op in nodes if op in RANDOM]
     if random:
-        return f"{random[0]} makes random numbers"
+        return f"{random[0]} generates random values"
     values = [*test.model.graph.input, *test.model.graph.output]
     for value in values:
         kind = value.type.WhichOneof("value")
@@ -39,17 +39,17 @@ def obstacle(test: Any) -> str:
             return f"type {type_name(dtype)} is none of the graph's"
     if any(isinstance(array, np.ndarray) and not array.size for array in _arrays(test)):
         return "an input or output without elements"
-    if versions_of(test.model.opset_import).get(DEFAULT, LEAST) < LEAST:
-        return f"an operator set before {LEAST}"
-    return _refused(test.model)
+    if versions_of(test.model.opset_import).get(DEFAULT, MIN_OPSET) < MIN_OPSET:
+        return f"an operator set before {MIN_OPSET}"
+    return _onnxruntime_obstacle(test.model)
 
 
-def in_reach(test: Any) -> bool:
-    """Return whether a test has only types supported by the hardware, and at most two spatial dimensions."""
+def in_scope(test: Any) -> bool:
+    """Return whether a test is in scope, has only types of the hardware, and has at most two spatial dimensions."""
     inputs = test.model.graph.input
     images = len(inputs[0].type.tensor_type.shape.dim) <= 4 if inputs else False
     kinds = {value.type.tensor_type.elem_type for value in (*inputs[:1], *test.model.graph.output)}
-    return not obstacle(test) and images and kinds <= set(_IN_REACH)
+    return not obstacle(test) and images and kinds <= set(_IN_SCOPE)
 
 
 def _types(model: onnx.ModelProto) -> Iterator[int]:
@@ -64,13 +64,13 @@ def _arrays(test: Any) -> Iterator[Any]:
         yield from (*inputs, *outputs)
 
 
-def _refused(model: onnx.ModelProto) -> str:
-    """Return whether onnxruntime cannot run the test either."""
+def _onnxruntime_obstacle(model: onnx.ModelProto) -> str:
+    """Return why onnxruntime rejects the test; empty if it accepts the test."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
         onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - its exceptions have no common class
+    except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions have no common class
         line = (str(error).splitlines() or [""])[0]
         return f"onnxruntime {onnxruntime.__version__} refuses it as well: {line.partition(' : ')[2][:60]}"
     return ""

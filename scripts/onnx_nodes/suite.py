@@ -18,13 +18,13 @@ def node_tests() -> list[Any]:
 
 
 def operators(tests: Sequence[Any]) -> dict[str, str]:
-    """Return the operator of each test; for the function body of another test, that of the other."""
+    """Return the operator of each test by name; a function body is regarded as the operator that it implements."""
     own = {test.name: test.model.graph.node[-1].op_type for test in tests}
     return {name: own.get(_BODY.sub("", name), op) for name, op in own.items()}
 
 
 def share(tests: Sequence[Any], whole: Sequence[str], each: int = 1) -> list[Any]:
-    """Return the first tests of each operator, and all tests of some operators."""
+    """Return the first `each` tests of every operator, and all tests of the operators in `whole`."""
     taken: dict[str, int] = {}
     chosen = []
     for test, op in zip(tests, operators(tests).values(), strict=True):

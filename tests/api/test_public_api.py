@@ -1,4 +1,4 @@
-"""The names of `import compiler`: lazy, documented, and usable by themselves."""
+"""The public names of `import compiler` are imported lazily, documented, and usable."""
 
 import importlib
 import inspect
@@ -14,17 +14,23 @@ import compiler
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
 
-#: Slow to import, and needed by none who only asks for the version.
+#: Packages that are slow to import and that `import compiler` must not load.
 HEAVY = ("numpy", "networkx", "onnx", "tflite", "amaranth", "scipy", "sqlalchemy", "lightgbm")
 
 
-def test_importing_the_package_loads_nothing_heavy():
+def test_import_loads_no_heavy_packages():
     code = f"import compiler, sys; print(sorted(sys.modules.keys() & set({HEAVY})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_all_names_are_there():
+def test_the_compiler_loads_networkx_only_when_needed():
+    code = "import compiler.api, sys; print('networkx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_all_lists_public_names():
     assert set(compiler.__all__) == {
         "CompileOptions",
         "CompiledNetwork",
@@ -50,9 +56,17 @@ def test_each_name_is_documented_with_an_example(name):
 
 
 @pytest.mark.parametrize("package", ["compiler", "cosim", "hw"])
-def test_type_checkers_may_use_the_annotations(package):
+def test_packages_have_py_typed_marker(package):
     file = importlib.import_module(package).__file__
     assert file is not None and (Path(file).parent / "py.typed").exists()
+
+
+def test_options_reject_an_unknown_rounding():
+    wrong = "rounding must be reference or xnnpack or onnxruntime, not 'x'"
+    with pytest.raises(InputError, match=wrong):
+        compiler.CompileOptions(rounding="x")
+    with pytest.raises(InputError, match=wrong):
+        replace(compiler.CompileOptions(rounding="xnnpack"), rounding="x")
 
 
 def test_compile_run_and_schedule():
@@ -70,7 +84,7 @@ def test_compile_run_and_schedule():
     assert all(np.array_equal(outputs[name], expected[name]) for name in outputs)
 
 
-def test_open_device_opens_rtl_unless_told_otherwise():
+def test_open_device_defaults_to_rtl():
     network = compiler.compile(MODEL, "n4")
     said: list[str] = []
     with compiler.open_device(network, say=said.append) as device:
@@ -84,7 +98,7 @@ def test_open_device_opens_rtl_unless_told_otherwise():
 
 
 class Halve(compiler.SearchMethod):
-    """Halves the rows of one layer at a time."""
+    """Search method that halves the rows of one random layer per proposal."""
 
     def propose(self):
         schedule = self.best.schedule
@@ -98,7 +112,7 @@ class Halve(compiler.SearchMethod):
 
 
 class HalfRows(compiler.Generator):
-    """Halves the rows of each layer."""
+    """Generator that halves the rows of each layer in turn."""
 
     name = "half-rows"
 
@@ -128,7 +142,7 @@ def test_tune(tmp_path):
     assert compiler.tune(MODEL, "n4", trials=1, options=options).baseline.cycles > found.baseline.cycles
 
 
-def test_tune_with_classes():
+def test_tune_accepts_method_class_and_generator_instance():
     assert len(compiler.tune(MODEL, "n4", trials=2, method=Halve).trials) == 2
     found = compiler.tune(MODEL, "n4", trials=2, generator=HalfRows())
     assert len(found.trials) == 2
@@ -146,6 +160,6 @@ def test_tune_with_classes():
         ({"seed": -1}, "seed must be at least 0"),
     ],
 )
-def test_tune_refuses_bad_arguments_before_it_measures(bad, message):
+def test_tune_rejects_bad_arguments(bad, message):
     with pytest.raises(InputError, match=message):
         compiler.tune(**{"model": MODEL, "target": "n4", "trials": 1} | bad)

@@ -1,4 +1,4 @@
-"""Public objects are one short line each."""
+"""The repr of each public object is a single short line."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from tests.support.graphs import Draft
 from tests.support.onnx_models import model, read
 
 
-def test_each_is_one_line_that_names_it(tmp_path):
+def test_repr_is_one_line_with_name_and_size(tmp_path):
     graph = read(tmp_path, model(BLOCK, {"x": numbers(*IMAGE)}, ["y"], WITHIN))
     network = compile(graph, "n8", calibration=samples(IMAGE))
     assert repr(graph) == (
@@ -31,7 +31,7 @@ def test_each_is_one_line_that_names_it(tmp_path):
         assert repr(session.driver) == f"<Driver of {machine}: 256 ring slots, {programs} programs>"
 
 
-def test_many_inputs_and_strange_names_stay_one_short_line():
+def test_repr_of_many_inputs_and_long_names_is_one_short_line():
     draft = Draft(np.random.default_rng(1))
     inputs = [draft.input((2, 3)) for _ in range(40)]
     graph = draft.graph.finish([inputs[0].name])

@@ -1,4 +1,4 @@
-"""Fetching the trained networks, from a folder that stands for the public repository."""
+"""Tests of the download of the trained networks, from a local folder in place of the public repository."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.trained_networks import model
 
 @pytest.fixture
 def source(tmp_path, monkeypatch):
-    """A copy of the repository's layout with one network; and an empty cache."""
+    """Create a copy of the repository with one network and an empty cache; return the network's folder and the URL."""
     data = model("ad01_int8").read_bytes()
     folder = tmp_path / "source" / NETWORKS["ad01_int8"][0]
     folder.mkdir(parents=True)
@@ -21,7 +21,7 @@ def source(tmp_path, monkeypatch):
     return folder, (tmp_path / "source").as_uri()
 
 
-def test_a_network_is_fetched_once(source):
+def test_network_is_fetched_once(source):
     folder, url = source
     path = model_path("ad01_int8", url)
     assert path.read_bytes() == model("ad01_int8").read_bytes()
@@ -29,7 +29,7 @@ def test_a_network_is_fetched_once(source):
     assert model_path("ad01_int8", url) == path
 
 
-def test_a_network_that_is_another_is_not_used(source):
+def test_network_with_wrong_hash_is_rejected(source):
     folder, url = source
     (folder / "ad01_int8.tflite").write_bytes(b"TFL3")
     with pytest.raises(WorkError, match=r"has SHA-256 .* not 87cf2419"):
@@ -37,7 +37,7 @@ def test_a_network_that_is_another_is_not_used(source):
     assert not (tiny.models_folder() / "ad01_int8.tflite").exists()
 
 
-def test_what_cannot_be_fetched_says_what_to_do(source, monkeypatch, tmp_path):
+def test_failed_fetch_names_mla_models(source, monkeypatch, tmp_path):
     _, url = source
     with pytest.raises(WorkError, match=r"cannot be fetched: .* name that in MLA_MODELS"):
         model_path("kws_ref_model", url)

@@ -1,4 +1,4 @@
-"""The page that `make bench` writes, from documents made up here."""
+"""Tests of the page that `make bench` writes, with made-up results."""
 
 from xml.etree import ElementTree
 
@@ -25,7 +25,7 @@ def document(suite: str, *names: str) -> dict:
 DOCUMENTS = {"gemm": document("gemm", "64x64x64", "9x9x9"), "tiny": document("tiny", "ad01_int8")}
 
 
-def test_page_has_a_line_for_each_case_and_its_peer():
+def test_table_has_row_per_case_with_reference_accelerator():
     lines = benchmark_page(DOCUMENTS, "cycles.svg").splitlines()
     assert "![where the cycles went](cycles.svg)" in lines
     assert "| 64x64x64 | 1,000 | 800 | 80.0% | 75.0% | 2,392 (Gemmini): 2.39 x | numpy int64 | 0 |" in lines
@@ -34,7 +34,7 @@ def test_page_has_a_line_for_each_case_and_its_peer():
     assert sum(line.startswith("## ") for line in lines) == 2
 
 
-def test_conditions_stand_side_by_side():
+def test_conditions_are_columns():
     results = document("conditions", "9x9x9", "8x8x8")["results"]
     usual = [{"condition": "as above"} | result for result in results]
     slow = {"condition": "slow"} | results[0] | {"cycles": 1600}
@@ -43,7 +43,7 @@ def test_conditions_stand_side_by_side():
     assert "| 9x9x9 | 1,000 (80.0%) | 1,600 (50.0%) |" in lines and "| 8x8x8 | 1,000 (80.0%) |  |" in lines
 
 
-def test_bars_are_as_long_as_their_share():
+def test_bar_width_is_proportional_to_share():
     svg = ElementTree.fromstring(benchmark_picture(DOCUMENTS))
     bars = [each for each in svg.iter("{http://www.w3.org/2000/svg}rect") if len(each)]
     widths = {title.text: float(bar.get("width") or 0) for bar in bars for title in bar}

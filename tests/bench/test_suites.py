@@ -1,4 +1,4 @@
-"""Suites of `mla bench` on the golden model: results are exact, cycles are unknown."""
+"""Suites of `mla bench` on the golden model give exact results and unknown cycles."""
 
 import pytest
 
@@ -35,8 +35,10 @@ def test_each_case_is_exact_on_the_golden_model(suite, case, macs):
 @pytest.mark.parametrize(
     ("target", "case", "judged"), [("n16", None, True), ("n16", "8x8x8", False), ("n8", None, False)]
 )
-def test_bars_of_speed(monkeypatch, target, case, judged):
-    """They are set for one machine and one case; a golden model simulates no clock, and so misses both."""
+def test_speed_thresholds(monkeypatch, target, case, judged):
+    """Speed thresholds apply to one target and one case only; without a clock, the golden model misses both
+    thresholds.
+    """
     monkeypatch.setattr("compiler.bench.suite._SPEED_CASE", "16x16x16")
     monkeypatch.setattr("compiler.bench.suite._bare_khz", lambda: 800.0)
     document = run_suite("sim", load_target(target), target=target, case=case, open_machine=golden)
@@ -46,7 +48,7 @@ def test_bars_of_speed(monkeypatch, target, case, judged):
     assert ("(bar: 0.25, MISSED)" in format_document(document)) == judged
 
 
-def test_table_of_cycles():
+def test_document_as_table():
     result = {
         "name": "1x1x1",
         "cycles": 100,
@@ -80,6 +82,6 @@ def test_table_of_cycles():
         ("mnist", None, "suite must be gemm, conv, nets, tiny, conditions or sim, not 'mnist'"),
     ],
 )
-def test_bad_names(suite, case, message):
+def test_invalid_suites_and_cases(suite, case, message):
     with pytest.raises(InputError, match=message):
         run_suite(suite, load_target("n8"), target="own", case=case, open_machine=golden)

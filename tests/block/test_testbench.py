@@ -1,4 +1,4 @@
-"""The testbench reports broken contracts and stuck streams; waveforms of failing tests are kept and named."""
+"""The testbench reports contract violations and stuck streams, and names the waveforms of failing tests."""
 
 import os
 import subprocess
@@ -15,13 +15,13 @@ from tests.support.testbench import Testbench
 ROOT = Path(__file__).parents[2]
 
 
-class Source(wiring.Component):
-    """Offers a payload that breaks the contract in one way.
+class FaultySource(wiring.Component):
+    """Stream source that violates the stream contract in one of several ways.
 
     Parameters
     ----------
     fault : str
-        "drop" withdraws the payload, "change" replaces it, "silent" never offers one, "" is right.
+        "drop" withdraws the payload, "change" replaces it, "silent" never offers one, "" is correct.
     """
 
     o: Out(stream.Signature(8))
@@ -42,7 +42,7 @@ class Source(wiring.Component):
 
 
 async def wait(ctx) -> None:
-    """Let some cycles pass in which nothing is taken."""
+    """Wait a few cycles without accepting a payload."""
     for _ in range(8):
         await ctx.tick()
 
@@ -51,22 +51,22 @@ async def wait(ctx) -> None:
     ("fault", "message"),
     [("drop", "stream o: valid dropped before the transfer"), ("change", "stream o: payload changed")],
 )
-def test_broken_contracts_fail(fault: str, message: str) -> None:
-    testbench = Testbench(Source(fault))
+def test_contract_violations_fail(fault: str, message: str) -> None:
+    testbench = Testbench(FaultySource(fault))
     testbench.check_contract(testbench.dut.o)
     with pytest.raises(AssertionError, match=message):
         testbench.simulate(wait)
 
 
 @pytest.mark.parametrize(("fault", "void"), [("", 0), ("drop", 1), ("change", 1)])
-def test_contract_that_holds_or_is_void_passes(fault: str, void: int) -> None:
-    testbench = Testbench(Source(fault))
+def test_kept_or_void_contract_passes(fault: str, void: int) -> None:
+    testbench = Testbench(FaultySource(fault))
     testbench.check_contract(testbench.dut.o, void=void)
     testbench.simulate(wait)
 
 
-def test_a_stuck_stream_is_named() -> None:
-    testbench = Testbench(Source("silent"), patience=5)
+def test_stuck_stream_is_named() -> None:
+    testbench = Testbench(FaultySource("silent"), patience=5)
 
     async def receive(ctx) -> None:
         await testbench.get(ctx, testbench.dut.o)
@@ -75,22 +75,22 @@ def test_a_stuck_stream_is_named() -> None:
         testbench.simulate(receive)
 
 
-def test_a_simulation_that_does_not_end_names_its_waiting_streams() -> None:
+def test_endless_simulation_names_waiting_streams() -> None:
     async def forever(ctx) -> None:
         while True:
             await ctx.tick()
 
     with pytest.raises(AssertionError, match=r"no end after 50 cycles; waiting streams: o: valid 1, ready 0"):
-        Testbench(Source(""), limit=50).simulate(forever)
+        Testbench(FaultySource(""), limit=50).simulate(forever)
 
 
 @pytest.mark.parametrize("keep_all", [False, True])
-def test_waveforms_are_named_after_tests(tmp_path: Path, keep_all: bool) -> None:
+def test_names_of_waveforms(tmp_path: Path, keep_all: bool) -> None:
     (tmp_path / "test_waves.py").write_text(
-        "from tests.block.test_testbench import Source, wait\n"
+        "from tests.block.test_testbench import FaultySource, wait\n"
         "from tests.support.testbench import Testbench\n"
-        "def test_good():\n    Testbench(Source('')).simulate(wait)\n"
-        "def test_bad():\n    Testbench(Source('')).simulate(wait)\n    assert False\n"
+        "def test_good():\n    Testbench(FaultySource('')).simulate(wait)\n"
+        "def test_bad():\n    Testbench(FaultySource('')).simulate(wait)\n    assert False\n"
     )
     options = ["--waveforms", str(tmp_path / "waves"), *["--waveforms-all"] * keep_all]
     command = [

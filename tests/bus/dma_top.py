@@ -1,4 +1,4 @@
-"""The DMA side with its pins: LOAD, STORE, arbiters, scratchpad, and checkers of the protocol."""
+"""The DMA blocks with the chip's pins: LOAD, STORE, arbiters, scratchpad, and protocol checkers."""
 
 from amaranth.hdl import Elaboratable, Module, Signal, Value
 from amaranth.lib import stream, wiring
@@ -17,10 +17,10 @@ CONFIG = MlaConfig(n=8, sp_bytes=8192, acc_bytes=8192, max_burst=16)
 
 
 class DmaTop(wiring.Component):
-    """Everything that touches the AXI pins; the other masters' streams are ports.
+    """All blocks connected to the AXI pins; the streams of the other masters are ports.
 
-    `unstable` and `crossing` stay set once a channel has changed an offered payload or dropped `valid`, once
-    a burst has crossed 4 KiB. The counters count since reset.
+    `unstable` is set permanently when a channel changes an offered payload or drops `valid`, and `crossing` is set
+    permanently when a burst crosses 4 KiB. The counters are zero after a reset.
     """
 
     def __init__(self, config: MlaConfig):
@@ -54,7 +54,7 @@ class DmaTop(wiring.Component):
         )
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """Join the blocks."""
+        """Connect the blocks."""
         m = Module()
         config = self._config
         m.submodules.load = load = LoadUnit(config)

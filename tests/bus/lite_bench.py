@@ -1,4 +1,4 @@
-"""cocotb side of the AXI4-Lite test: cocotbext-axi as the master, a dictionary as the registers."""
+"""The cocotb testbench of the AXI4-Lite slave, with cocotbext-axi as the master and a dictionary as the registers."""
 
 import random
 
@@ -19,14 +19,14 @@ def _stalls(rng: random.Random, chance: float):
 
 
 async def _slow(dut, rng: random.Random) -> None:
-    """Registers that are ready now and then."""
+    """Make the registers ready at random."""
     while True:
         dut.write_ready.value, dut.read_ready.value = int(rng.random() < 0.6), int(rng.random() < 0.6)
         await RisingEdge(dut.clk)
 
 
 async def _start(dut, rng: random.Random) -> AxiLiteMaster:
-    """Clock, reset, and a master that stalls each channel."""
+    """Start the clock, reset the slave, and return a master that stalls each channel."""
     cocotb.start_soon(Clock(dut.clk, 10, unit="ns").start())
     master = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.rst)
     dut.rst.value = 1
@@ -44,7 +44,7 @@ async def _start(dut, rng: random.Random) -> AxiLiteMaster:
 
 @cocotb.test(timeout_time=10, timeout_unit="ms")
 async def accesses(dut) -> None:
-    """Writes and reads of known and unknown registers, whole and partial, one after the other and at once."""
+    """Writes and reads of known and unknown registers, whole and partial, sequential and concurrent, are correct."""
     seed = 5
     print("seed", seed)
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The AXI4-Lite slave with registers behind it that take their time."""
+"""The AXI4-Lite slave with registers that are slow to respond."""
 
 from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import memory, wiring
@@ -6,18 +6,18 @@ from amaranth.lib.wiring import In
 
 from hw.bus.axi_lite import AxiLite, join_lite_pins, lite_pins
 
-#: Registers; an address beyond them does not exist.
+#: Number of registers; there are no registers at higher addresses.
 REGISTERS = 64
 
 
 class LiteTop(wiring.Component):
-    """Registers of 32 bits that can be written and read when `write_ready`, `read_ready` are set."""
+    """Registers of 32 bits that can be written and read while `write_ready` and `read_ready` are high."""
 
     def __init__(self):
         super().__init__(lite_pins() | {"write_ready": In(1), "read_ready": In(1)})
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """Join the slave and the memory."""
+        """Connect the slave and the memory."""
         m = Module()
         m.submodules.slave = slave = AxiLite()
         join_lite_pins(m, self, slave)

@@ -1,4 +1,4 @@
-"""cocotb side of the pin tests: the slave with its errors, the commands, and what they must leave behind."""
+"""The cocotb testbench of the pins: an AXI slave with errors, commands, and their expected effects."""
 
 import os
 import random
@@ -16,13 +16,13 @@ from tests.block.dma.models import load_command, load_writes, store_command, sto
 from tests.bus.dma_top import CONFIG
 
 N, SP_BYTES = CONFIG.n, CONFIG.sp_bytes
-#: DRAM: what LOAD and the ring fetch read; what STORE writes; what the completion records write.
+#: DRAM areas: source of LOAD and ring fetches; destination of STORE; destination of completion records.
 SOURCE, TARGET, RECORDS, DRAM_BYTES = 0, 1 << 16, 1 << 17, 1 << 18
 TRANSACTIONS = int(os.environ.get("PIN_TRANSACTIONS", "10000"))
 
 
 class FaultyRam(AxiRam):
-    """RAM that answers beats at chosen addresses with SLVERR or DECERR, and does not perform them."""
+    """RAM that answers beats at chosen addresses with SLVERR or DECERR and ignores them."""
 
     def __init__(self, bus: AxiBus, clock, reset):
         super().__init__(bus, clock, reset, size=DRAM_BYTES)
@@ -79,7 +79,7 @@ class FaultyRam(AxiRam):
 
 
 class PinsTestbench:
-    """The chip's DMA side under test, and a copy of what its memories must hold."""
+    """The chip's DMA blocks under test, and a copy of their expected memory contents."""
 
     def __init__(self, dut, seed: int):
         self.dut, self.rng = dut, random.Random(seed)
@@ -91,7 +91,7 @@ class PinsTestbench:
         self.fetches = self.records = 0
 
     async def start(self) -> None:
-        """Clock, reset, and a first fill of the scratchpad."""
+        """Start the clock, reset, and fill the scratchpad."""
         for name in (
             "load_cmd__valid",
             "store_cmd__valid",
@@ -122,7 +122,7 @@ class PinsTestbench:
         valid.value = 0
 
     async def send(self, unit: Unit, *commands: dict) -> None:
-        """Hand commands to a unit."""
+        """Send commands to a unit."""
         stream = {Unit.LOAD: "load_cmd", Unit.STORE: "store_cmd"}[unit]
         for command in commands:
             await self._transfer(stream, command_layout(unit).const(command).as_value().value)
@@ -139,7 +139,7 @@ class PinsTestbench:
         await with_timeout(idle(), 200, "us")
 
     async def fetch(self, count: int) -> None:
-        """Read ring slots as the sequencer does."""
+        """Fetch ring slots like the sequencer."""
         for _ in range(count):
             addr = SOURCE + self.rng.randrange(0, TARGET, 256)
             await self._transfer("fetch_ar", addr | (256 // N - 1) << 32)
@@ -174,7 +174,7 @@ class PinsTestbench:
             await ClockCycles(self.dut.clk, self.rng.randrange(1, 60))
 
     def random_load(self, low: int, high: int) -> dict:
-        """A LOAD into bytes low..high-1 of the scratchpad."""
+        """Return a LOAD into bytes low..high-1 of the scratchpad."""
         rng = self.rng
         while True:
             command = load_command(
@@ -198,7 +198,7 @@ class PinsTestbench:
                 return command
 
     def random_store(self, low: int, high: int) -> dict:
-        """A STORE from bytes low..high-1 of the scratchpad."""
+        """Return a STORE from bytes low..high-1 of the scratchpad."""
         rng = self.rng
         while True:
             command = store_command(
@@ -222,7 +222,7 @@ class PinsTestbench:
                 return command
 
     def apply(self, loads: list[dict], stores: list[dict]) -> None:
-        """What the commands leave behind, faults included."""
+        """Apply the effect of commands, including faults, to the copy."""
         for command in stores:
             for addr, value in store_writes(command, bytes(self.sp)).items():
                 if addr // N * N not in self.ram.faults:
@@ -241,7 +241,9 @@ class PinsTestbench:
                     self.sp[addr] = value
 
     async def compare(self) -> None:
-        """DRAM, and the scratchpad through a STORE, hold what they must; the protocol was kept."""
+        """Compare DRAM and, through a STORE, the scratchpad with the copy; check that no channel violated the
+        protocol.
+        """
         await self.settle()
         self.ram.faults = {}
         await self.send(Unit.STORE, store_command(dram=TARGET, src=0, len=SP_BYTES))
@@ -254,7 +256,9 @@ class PinsTestbench:
 
 @cocotb.test()
 async def transactions(dut) -> None:
-    """Thousands of bursts of four masters under stalls; LOAD and STORE swap halves of the scratchpad."""
+    """Thousands of bursts of four masters under stalls are correct; LOAD and STORE alternate halves of the
+    scratchpad.
+    """
     bench = PinsTestbench(dut, 4711)
     await bench.start()
     turn = 0
@@ -284,16 +288,14 @@ async def transactions(dut) -> None:
 
 @cocotb.test()
 async def errors(dut) -> None:
-    """SLVERR and DECERR at random beats spare exactly those bytes; after an abort all works again."""
+    """SLVERR and DECERR at random beats affect only the bytes of these beats; new commands work after an abort."""
     bench = PinsTestbench(dut, 815)
     await bench.start()
     rng = bench.rng
     for turn in range(40):
         bench.ram.stall(rng, rng.choice([0, 0.3]))
         loads = [bench.random_load(0, SP_BYTES // 2) for _ in range(3)]
-        for (
-            command
-        ) in loads:  # a fault spoils two bytes for each, and a column of many: kept to whole bytes here
+        for command in loads:  # int4 and transpose would spread a fault over several bytes
             command["word"]["int4"] = command["word"]["transpose"] = 0
         loads = [c for c in loads if max(a for a, _ in load_writes(c, bytes(DRAM_BYTES))) < SP_BYTES // 2]
         loads = [c for c in loads if min(a for a, _ in load_writes(c, bytes(DRAM_BYTES))) >= 0]

@@ -1,4 +1,4 @@
-"""The chip's buses at the pins, against cocotbext-axi."""
+"""The chip's buses comply with AXI at the pins, as checked with cocotbext-axi."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from tests.bus.lite_top import LiteTop
 
 @pytest.mark.parametrize("case", ["transactions", "errors"])
 def test_load_and_store_are_axi4_masters(tmp_path: Path, case: str) -> None:
-    """LOAD and STORE as masters of AXI4."""
+    """LOAD and STORE comply with AXI4 as masters."""
     verilog = convert(DmaTop(CONFIG), "dma_top")
     run_bench(tmp_path, verilog=verilog, top="dma_top", module="tests.bus.pins_bench", case=case)
 
 
 def test_registers_are_an_axi4_lite_slave(tmp_path: Path) -> None:
-    """The AXI4-Lite slave."""
+    """The register interface complies with AXI4-Lite as a slave."""
     verilog = convert(LiteTop(), "lite_top")
     run_bench(tmp_path, verilog=verilog, top="lite_top", module="tests.bus.lite_bench", case="accesses")

@@ -1,4 +1,4 @@
-"""A cache of its own for every test."""
+"""Fixtures that give every test its own cache."""
 
 from pathlib import Path
 

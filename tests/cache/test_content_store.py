@@ -1,4 +1,4 @@
-"""The store: what comes out is what this user put in, or nothing."""
+"""The content store returns an item only if the same user stored it, and otherwise nothing."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-def test_what_was_put_in_comes_out(store, folder):
+def test_stored_contents_are_returned(store, folder):
     assert store.get("kind", "key") is None
     store.put("kind", "key", CONTENTS)
     for each in (store, ContentStore(), ContentStore(folder)):
@@ -33,7 +33,7 @@ def test_what_was_put_in_comes_out(store, folder):
 
 
 @pytest.mark.parametrize("place", [0, 5, 6, 20, 38, 500, -1])
-def test_a_flipped_bit_is_seen(store, folder, caplog, place):
+def test_flipped_bit_is_detected(store, folder, caplog, place):
     store.put("kind", "key", CONTENTS)
     data = bytearray(entry(folder).read_bytes())
     data[place] ^= 1
@@ -44,27 +44,27 @@ def test_a_flipped_bit_is_seen(store, folder, caplog, place):
 
 
 @pytest.mark.parametrize("length", [0, 3, 6, 37, 38, 39, 1000])
-def test_a_truncated_entry_is_seen(store, folder, length):
+def test_truncated_entry_is_detected(store, folder, length):
     store.put("kind", "key", CONTENTS)
     os.truncate(entry(folder), length)
     assert store.get("kind", "key") is None
 
 
-def test_an_entry_under_another_name_is_not_believed(store, folder):
+def test_renamed_entry_is_rejected(store, folder):
     store.put("kind", "key", CONTENTS)
     for other in ("kind-other", "other-key"):
         (folder / other).write_bytes(entry(folder).read_bytes())
         assert store.get(*other.split("-")) is None
 
 
-def test_entries_of_another_user_are_not_believed(store, folder):
+def test_entries_of_another_user_are_rejected(store, folder):
     store.put("kind", "key", CONTENTS)
     (folder / "secret").write_bytes(bytes(32))
     assert ContentStore().get("kind", "key") is None
 
 
 @pytest.mark.parametrize("damage", ["readable by others", "short", "long", "a link"])
-def test_a_secret_that_may_not_be_one_is_made_anew(store, folder, damage):
+def test_invalid_secret_is_replaced(store, folder, damage):
     store.put("kind", "key", CONTENTS)
     secret = folder / "secret"
     before = secret.read_bytes()
@@ -84,17 +84,17 @@ def test_a_secret_that_may_not_be_one_is_made_anew(store, folder, damage):
     assert secret.read_bytes() != before and secret.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_least_recently_used_go_first(folder):
+def test_least_recently_used_entries_are_evicted(folder):
     store = ContentStore(folder, max_bytes=3 * (len(CONTENTS) + 38))
     for number in range(3):
         store.put("kind", str(number), CONTENTS)
         os.utime(folder / f"kind-{number}", (number, number))
-    assert store.get("kind", "0") is not None  # now the last one used
+    assert store.get("kind", "0") is not None  # marks the entry as the most recently used one
     store.put("kind", "3", CONTENTS)
     assert names(folder) == ["kind-0", "kind-2", "kind-3", "secret"]
 
 
-def test_the_number_of_entries_is_bounded(folder):
+def test_number_of_entries_is_bounded(folder):
     store = ContentStore(folder, max_entries=2)
     for number in range(5):
         store.put("kind", str(number), b"")
@@ -102,13 +102,13 @@ def test_the_number_of_entries_is_bounded(folder):
     assert names(folder) == ["kind-3", "kind-4", "secret"]
 
 
-def test_what_is_larger_than_the_store_is_not_kept(folder):
+def test_entry_larger_than_the_store_is_not_stored(folder):
     store = ContentStore(folder, max_bytes=100)
     store.put("kind", "key", CONTENTS)
     assert store.get("kind", "key") is None
 
 
-def test_what_a_killed_process_left_is_removed(store, folder):
+def test_files_of_a_killed_process_are_removed(store, folder):
     store.put("kind", "key", CONTENTS)
     for name, age in ((".part-old", 7200), (".part-new", 0)):
         (folder / name).write_bytes(b"half")
@@ -118,7 +118,7 @@ def test_what_a_killed_process_left_is_removed(store, folder):
     assert names(folder) == [".part-new", "kind-key", "secret"]
 
 
-def test_a_folder_that_cannot_be_made_costs_one_warning(folder, caplog):
+def test_folder_that_cannot_be_created_causes_one_warning(folder, caplog):
     folder.parent.write_text("a file in its place")
     store = ContentStore()
     store.put("kind", "key", CONTENTS)
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_made_costs_one_warning(folder, caplog):
     assert caplog.text.count("caching is disabled") == 1
 
 
-def test_a_full_disk_costs_one_warning(store, folder, caplog, monkeypatch):
+def test_full_disk_causes_one_warning(store, folder, caplog, monkeypatch):
     def full(*_args: object, **_more: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -147,7 +147,7 @@ def _put_many(folder: Path, seed: int) -> None:
         assert found is None or bytes(found) == str((number + seed) % 7).encode() * 1000
 
 
-def test_processes_share_it(folder):
+def test_processes_share_the_store(folder):
     context = get_context("spawn")
     writers = [context.Process(target=_put_many, args=(folder, seed)) for seed in range(3)]
     for each in writers:

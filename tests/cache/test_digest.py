@@ -1,4 +1,4 @@
-"""Digests: what differs anywhere has another name."""
+"""Digests of different values differ."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def graph(
     *, weight: int = 1, scale: float = 0.5, low: float = 0.0, title: str = "g", op: str = "add"
 ) -> Graph:
     made = Graph(title)
-    q = Quantization.of(scale)
+    q = Quantization.per_tensor(scale)
     made.add_input(Tensor("x", (1, 4), "int8", q))
     made.add_tensor(Tensor("w", (1, 4), "int8", q, np.array([[1, 2, 3, weight]], np.int8)))
     made.add_tensor(Tensor("t", (1, 4), "int8", q))
@@ -23,18 +23,18 @@ def graph(
     return made.finish(["y"])
 
 
-def test_equal_graphs_have_one_name():
+def test_equal_graphs_have_equal_digests():
     assert name(graph()) == name(graph())
 
 
 @pytest.mark.parametrize(
     "change", [{"weight": 2}, {"scale": 0.25}, {"low": -0.0}, {"low": 1.0}, {"title": "h"}, {"op": "mul"}]
 )
-def test_any_change_of_a_graph_changes_its_name(change):
+def test_any_change_of_a_graph_changes_its_digest(change):
     assert name(graph(**change)) != name(graph())
 
 
-def test_values_that_look_alike_have_names_of_their_own():
+def test_similar_values_have_different_digests():
     values = [
         None,
         False,
@@ -75,19 +75,19 @@ def test_values_that_look_alike_have_names_of_their_own():
     assert name(1, 2) != name((1, 2)) != name(12)
 
 
-def test_layout_in_memory_does_not_count():
+def test_digest_does_not_depend_on_memory_layout():
     array = np.arange(12, dtype=np.int16).reshape(3, 4)
     assert name(array) == name(np.asfortranarray(array)) == name(array.astype(">i2"))
     assert name([1, 2]) == name((1, 2)) and name({"a": 1, "b": 2}) == name({"b": 2, "a": 1})
 
 
-def test_what_is_no_data_has_no_name():
+def test_values_other_than_data_have_no_digest():
     for value in (object(), np.array([object()]), lambda: 0):
         with pytest.raises(TypeError):
             name(value)
 
 
-def test_the_version_is_that_of_all_sources(tmp_path):
+def test_version_depends_on_all_sources(tmp_path):
     found = set()
     for number, (file, text) in enumerate(
         [("compiler/a.py", ""), ("compiler/a.py", "1"), ("hw/deep/b.py", "1")]

@@ -1,4 +1,4 @@
-"""Nothing that is stored depends on what types, fields and members are called in Python: literals of what is stored."""
+"""Stored data do not depend on the Python names of types, fields and members; expected contents are literals."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import pytest
 import compiler.pipeline
 import compiler.runtime.package.writer
 import compiler.tuning.calibration.collect
-import compiler.tuning_db.database  # noqa: F401  with the others above: all types that are stored
+import compiler.tuning_db.database  # noqa: F401  like the others above: all types that are stored
 from compiler.cache.digest import name
 from compiler.cost.learned.features import NAMES
 from compiler.ir import identity as module
@@ -30,8 +30,8 @@ from hw.isa.enums import Dtype, Unit
 from tests.cache.test_digest import graph
 from tests.tuning_db.test_keys_and_distances import layers
 
-#: Stable names: none of them may ever change. A new type or part is added here; a new part of a type that has digests
-#: changes the digests of all its values.
+#: Stable names, none of which may ever change. A new type or field is added here; a new field of a type that has
+#: digests changes the digests of all values of the type.
 STABLE = {
     "BSource": "NONE ACC SP",
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
@@ -141,7 +141,7 @@ def test_no_stable_name_has_changed():
     ],
     ids=["graph", "layer schedule", "schedule", "values", "conditions", "subgraph", "shape", "options"],
 )
-def test_digests_are_those_of_commit_077e149(value: Any, digest: str):
+def test_digests_equal_those_of_commit_077e149(value: Any, digest: str):
     assert value() == digest
 
 
@@ -149,9 +149,9 @@ def hash_of(words: Any) -> str:
     return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
-def test_models_that_come_with_the_compiler_keep_their_meaning():
-    """The words of the language model and the features of the performance model, and their order."""
-    assert hash_of(LANGUAGE.words) == "3df525d07696114f99c2563326d793cf9bd5d22c74172642a4a239765a0aa1f0"
+def test_vocabulary_and_features_of_shipped_models():
+    """The words of the language model and the features of the cost model, and the order of both, are unchanged."""
+    assert hash_of(LANGUAGE.tokens) == "3df525d07696114f99c2563326d793cf9bd5d22c74172642a4a239765a0aa1f0"
     assert hash_of(NAMES) == "04bb43f32d2b2dbd9822db24d31b0f11c814cb36028de1b55d037514f3c489ed"
     assert [kind.name for kind in LAYER_KINDS][:12] == [
         "conv",
@@ -186,7 +186,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_IDENTITIES", dict(identities()))
 
 
-def test_a_renamed_type_keeps_its_digest(fresh: None, monkeypatch: pytest.MonkeyPatch):
+def test_renamed_type_keeps_its_digest(fresh: None, monkeypatch: pytest.MonkeyPatch):
     @dataclass
     class Old:
         size: int
@@ -216,7 +216,7 @@ def test_a_renamed_type_keeps_its_digest(fresh: None, monkeypatch: pytest.Monkey
     assert found[0] == found[1]
 
 
-def test_a_subclass_has_the_names_of_its_base(fresh: None):
+def test_subclass_inherits_the_names_of_its_base(fresh: None):
     @identity("Base", "a")
     @dataclass
     class Base:
@@ -231,7 +231,7 @@ def test_a_subclass_has_the_names_of_its_base(fresh: None):
     assert stored([Base(1), {"x": (More(1, 2),)}]) == [{"a": 1}, {"x": ({"a": 1, "b": 2},)}]
 
 
-def test_what_has_no_stable_names_is_not_stored(fresh: None):
+def test_types_without_stable_names_are_not_stored(fresh: None):
     @dataclass
     class Unknown:
         size: int

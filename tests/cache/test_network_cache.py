@@ -1,4 +1,4 @@
-"""Networks and proofs from the cache are those that compiling and validating would give."""
+"""Networks and proofs from the cache equal those obtained by compiling and validating."""
 
 import logging
 from pathlib import Path
@@ -41,7 +41,7 @@ def run(network: CompiledNetwork, proofs: ContentStore | None = None) -> dict[st
         return Session(device, network, proofs=proofs).run(inputs)
 
 
-def test_the_second_time_it_comes_from_the_cache():
+def test_second_compilation_is_from_the_cache():
     first, again, without = compile(KWS), compile(KWS), compile(KWS, cache=False)
     assert [each.origin for each in (first, again, without)] == [
         Origin.COMPILED,
@@ -54,7 +54,7 @@ def test_the_second_time_it_comes_from_the_cache():
         np.testing.assert_array_equal(run(again)[name], array)
 
 
-def test_whatever_matters_makes_another_entry(monkeypatch):
+def test_every_relevant_change_gives_another_entry(monkeypatch):
     def draft(seed: int) -> Draft:
         made = Draft(np.random.default_rng(seed))
         x = made.input((1, 8))
@@ -76,7 +76,7 @@ def test_whatever_matters_makes_another_entry(monkeypatch):
     assert origin() == Origin.COMPILED
 
 
-def test_graphs_in_memory_are_kept_only_if_asked(folder):
+def test_graphs_in_memory_are_cached_only_on_request(folder):
     draft = Draft(np.random.default_rng(0))
     draft.graph.finish([draft.node("dense", [draft.input((1, 8)), draft.constant((4, 8))], (1, 4)).name])
     compile(draft.graph, "n8")
@@ -84,12 +84,12 @@ def test_graphs_in_memory_are_kept_only_if_asked(folder):
 
 
 @pytest.mark.parametrize("how", ["damaged", "of another", "no archive"])
-def test_a_bad_entry_is_compiled_again(folder, caplog, how):
+def test_invalid_entry_is_compiled_again(folder, caplog, how):
     wanted = to_bytes(compile(KWS))
     path = entry(folder)
     if how == "damaged":
         data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 4  # in a weight or a program: the archive itself would not notice
+        data[len(data) // 2] ^= 4  # damage that the archive would not detect
         path.write_bytes(data)
     elif how == "of another":
         other = Draft(np.random.default_rng(0))
@@ -108,7 +108,7 @@ def test_a_bad_entry_is_compiled_again(folder, caplog, how):
     assert compile(KWS).origin == Origin.CACHE
 
 
-def test_a_file_that_changes_is_read_again(tmp_path):
+def test_changed_file_is_read_again(tmp_path):
     path = tmp_path / "model.tflite"
     path.write_bytes(KWS.read_bytes())
     assert [compile(path).origin for _ in range(2)] == [Origin.COMPILED, Origin.CACHE]
@@ -116,7 +116,7 @@ def test_a_file_that_changes_is_read_again(tmp_path):
     assert compile(path).origin == Origin.COMPILED
 
 
-def test_proofs_are_kept_for_what_was_proved(store, monkeypatch):
+def test_proofs_are_stored(store, monkeypatch):
     network = compile(KWS)
     wanted = run(network, store)
     validated: list[object] = []
@@ -125,10 +125,10 @@ def test_proofs_are_kept_for_what_was_proved(store, monkeypatch):
         np.testing.assert_array_equal(array, wanted[name])
     assert not validated
     run(network)
-    assert validated  # without the store everything is proved
+    assert validated  # without the store, everything is validated
 
 
-def test_no_other_stream_is_taken_for_a_proved_one(store, monkeypatch):
+def test_proof_does_not_apply_to_other_streams(store, monkeypatch):
     config = load_target("n4")
     good, bad = (
         assemble(f"set load.dram, op0\nset load.len, {size}\nissue load\nfence load\nhalt") for size in (4, 8)
@@ -143,7 +143,7 @@ def test_no_other_stream_is_taken_for_a_proved_one(store, monkeypatch):
         ([MacroCall(good, (0x1000,))], [(0x1000, 0x1003, 2)]),
     ]
     for calls, windows in refused:
-        for _ in range(2):  # a refusal is not kept either
+        for _ in range(2):  # rejections are not stored either
             with pytest.raises(ValidationError):
                 prove(config, calls, windows, store)
     monkeypatch.setattr(proofs, "version", lambda: "another validator")
@@ -153,11 +153,11 @@ def test_no_other_stream_is_taken_for_a_proved_one(store, monkeypatch):
     assert validated
 
 
-def test_digests_are_of_programs_and_not_of_their_names():
+def test_digest_of_a_program_does_not_include_its_name():
     assert digest.name(assemble("halt", "a").image) == digest.name(assemble("halt", "b").image)
 
 
-def test_control_flow_is_kept_whole(tmp_path):
+def test_control_flow_is_restored_from_the_cache(tmp_path):
     path = tmp_path / "exit.onnx"
     onnx.save(early_exit(np.random.default_rng(0)), path)
     first, again = compile(path, "n4"), compile(path, "n4")
@@ -170,14 +170,14 @@ def test_control_flow_is_kept_whole(tmp_path):
             np.testing.assert_array_equal(again(sample)[name], array)
 
 
-def test_a_record_is_made_anew():
+def test_recording_compiles_again():
     record = CompilationTrace()
     compile(KWS)
     assert compile(KWS, record=record).origin == Origin.COMPILED and record.parts
 
 
 def product(weights: np.ndarray, op: str = "Relu") -> onnx.ModelProto:
-    """A quantized product with these weights, and an operator."""
+    """Return a model of a quantized product with the given weights, followed by an operator."""
     node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     constants = {"w": weights, "s": np.float32(0.1), "z": np.int8(0)}
     nodes = [
@@ -199,7 +199,7 @@ def product(weights: np.ndarray, op: str = "Relu") -> onnx.ModelProto:
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
 
 
-def test_constants_in_files_of_their_own_count(tmp_path):
+def test_changed_external_constants_give_another_entry(tmp_path):
     path, x = tmp_path / "model.onnx", np.ones((1, 64), np.float32)
     outputs = []
     for value in (1, 1, 2):
@@ -211,7 +211,7 @@ def test_constants_in_files_of_their_own_count(tmp_path):
     assert outputs[0][1] == outputs[1][1] != outputs[2][1]
 
 
-def test_operators_that_only_the_host_has_are_kept_too(tmp_path):
+def test_host_operators_are_restored_from_the_cache(tmp_path):
     path, x = tmp_path / "model.onnx", np.linspace(-1, 1, 64, dtype=np.float32)[None]
     onnx.save(product(np.eye(64, dtype=np.int8), "Sign"), path)
     first, again = compile(path, "n4"), compile(path, "n4")

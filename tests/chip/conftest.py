@@ -1,4 +1,4 @@
-"""An RTL chip and a golden model (n4) and the board's RTL chip for all tests of whole machines, reset before each."""
+"""Fixtures of whole machines (golden model, RTL of n4, RTL of the FPGA board), which are reset before each test."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from hw.config import load_target
 from hw.isa.assembler import assemble
 
 DRAM_BYTES = 1 << 22
-#: Cycles from a read address to its first beat.
+#: Number of cycles from a read address to its first beat.
 LATENCY = 100
 
 
@@ -44,7 +44,7 @@ def shared_board() -> Iterator[RtlDevice]:
 
 @pytest.fixture
 def board(shared_board: RtlDevice) -> RtlDevice:
-    """The chip of the FPGA board: what others do in a cycle has registers in between."""
+    """Return the RTL of the FPGA board's chip, which has additional pipeline registers."""
     return _fresh(shared_board)
 
 
@@ -55,7 +55,7 @@ def device(request: pytest.FixtureRequest) -> Device:
     return request.getfixturevalue(request.param)
 
 
-#: Stores operand 1 (one byte pattern by FILL) at DRAM address operand 0: proof that the machine still works.
+#: Program that stores the byte 0x5a at the DRAM address in operand 0, to check that the machine still works.
 ALIVE = """
     set load.word, fill=1 fill_value=0x5a
     set load.len, 8
@@ -68,7 +68,7 @@ ALIVE = """
 
 
 class Machine:
-    """A driver with a program that proves the machine alive, for tests that break things."""
+    """A driver with a program that checks, in tests that provoke errors, that the machine still works."""
 
     ALIVE_OPCODE = 30
 
@@ -77,11 +77,11 @@ class Machine:
         self.driver.load(assemble(ALIVE, "alive"), opcode=self.ALIVE_OPCODE)
 
     def load(self, text: str, opcode: int = 1) -> int:
-        """Assemble and bind a program; returns its segment."""
+        """Assemble and bind a program; return its segment."""
         return self.driver.load(assemble(text, "test"), opcode=opcode)
 
     def assert_alive(self) -> None:
-        """The next macro-instruction does its work."""
+        """Assert that the next macro-instruction completes with the correct result."""
         address = self.driver.put(np.zeros(8, np.uint8))
         self.driver.enqueue(self.ALIVE_OPCODE, [address])
         self.driver.run()

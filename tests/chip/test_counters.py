@@ -1,4 +1,4 @@
-"""Counters: exact causes, closed forms, sums over tags, reads that change nothing."""
+"""Counters have exact stall causes, equal closed forms and sums over tags, and reads have no side effects."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def _bytes(driver: Driver, size: int) -> int:
 
 
 def _gemm(driver: Driver, m: int, n: int, k: int, tag: int) -> dict[str, int]:
-    """Enqueue a GEMM; returns the counters it must leave."""
+    """Enqueue a GEMM and return its expected counters."""
     config, tiles = driver.config, gemm_tiles(driver.config, m, n, k)
     blocks, kblocks = -(-n // config.n), -(-k // config.n)
     operands = gemm_operands(
@@ -71,7 +71,7 @@ def _gemm(driver: Driver, m: int, n: int, k: int, tag: int) -> dict[str, int]:
 
 
 def _conv(driver: Driver, conv: Conv, tag: int) -> dict[str, int]:
-    """Enqueue a convolution; returns the counters it must leave."""
+    """Enqueue a convolution and return its expected counters."""
     config, tiles = driver.config, conv_tiles(driver.config, conv)
     blocks, icb, taps = -(-conv.out_c // config.n), -(-conv.in_c // config.n), conv.kernel[0] * conv.kernel[1]
     operands = conv_operands(
@@ -110,7 +110,7 @@ def test_closed_forms_of_ten_programs_by_tag(device: Device) -> None:
     driver.run()
     for tag, values in enumerate(expected):
         assert {name: driver.counters.read(name, tag) for name in values} == values, f"tag {tag}"
-    # Over all tags, those that no program used among them, there is no more than the forms say.
+    # The totals over all tags, including unused ones, equal the sums of the closed forms.
     totals = driver.counters.totals(architectural=True)
     for name in expected[-1]:
         assert totals[name] == sum(values[name] for values in expected), name
@@ -145,8 +145,8 @@ def test_causes_sum_to_the_cycles(rtl: RtlDevice, latency: int) -> None:
         assert causes["useful"] == driver.counters.read("matrix_rows", tag)
 
 
-def test_totals_are_those_of_the_clock_and_of_the_bus(rtl: RtlDevice) -> None:
-    """What all tags hold together, against what is known without counters: time, and beats seen by the memory."""
+def test_totals_match_clock_and_bus(rtl: RtlDevice) -> None:
+    """Totals over all tags equal the elapsed cycles and the beats counted by the memory model."""
     driver = _driver(rtl)
     tags = driver.config.tags
     for tag, shape in enumerate(GEMMS):
@@ -155,12 +155,10 @@ def test_totals_are_those_of_the_clock_and_of_the_bus(rtl: RtlDevice) -> None:
         _conv(driver, conv, tags - 1 - index)
     macros = len(GEMMS) + len(CONVS)
     before, beats_before = driver.counters.totals(), rtl.dram_traffic()
-    driver.set(
-        "CONTROL", 1
-    )  # every cycle counts from here on: both writes take effect equally long before they end
+    driver.set("CONTROL", 1)  # every cycle counts from here; both writes to CONTROL have the same delay
     start = rtl.cycle
     driver.run()
-    driver.set("CONTROL", 3)  # at rest again, and no cycle counts
+    driver.set("CONTROL", 3)  # the machine is idle again; cycles are not counted
     elapsed = rtl.cycle - start
     after, beats_after = driver.counters.totals(), rtl.dram_traffic()
     counted = {name: after[name] - before[name] for name in after}
@@ -177,7 +175,7 @@ def test_totals_are_those_of_the_clock_and_of_the_bus(rtl: RtlDevice) -> None:
     assert counted["macros"] == macros
 
 
-def test_reading_counters_changes_no_cycle(rtl: RtlDevice) -> None:
+def test_reading_counters_does_not_change_timing(rtl: RtlDevice) -> None:
     cycles = []
     for reads in (0, 40):
         rtl.reset()
@@ -195,7 +193,7 @@ def test_reading_counters_changes_no_cycle(rtl: RtlDevice) -> None:
     assert cycles[0] == cycles[1]
 
 
-#: Five rows of MATRIX under tag 3, after `fill` cycles, while the sequencer has gone on to tag 1.
+#: Program that starts five rows of MATRIX under tag 3 after `fill` cycles, when the sequencer already uses tag 1.
 TAGS_AHEAD = """
     set matrix.x_count, 5
     set matrix.a_v, %n
@@ -215,8 +213,8 @@ TAGS_AHEAD = """
 """
 
 
-def test_rows_belong_to_the_tag_of_their_command_whenever_it_starts(rtl: RtlDevice) -> None:
-    """MATRIX starts while its counters still put an older tag away: at each moment of that."""
+def test_rows_are_counted_under_the_tag_of_their_command(rtl: RtlDevice) -> None:
+    """Rows are counted under their command's tag, at whatever moment of the flush of the previous tag MATRIX starts."""
     driver = Driver(rtl)
     driver.load(assemble(TAGS_AHEAD, "tags.s"), opcode=20)
     before = {tag: driver.counters.of_tag(tag)["matrix_rows"] for tag in range(4)}

@@ -1,4 +1,4 @@
-"""Random race-free programs: the RTL does exactly what the golden model does."""
+"""RTL and golden model give the same outcome for random race-free programs."""
 
 import pytest
 
@@ -12,7 +12,7 @@ FIRST_SEED, CASES = 1, 60
 
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32", "ulx3s-85f"])
-def test_rtl_equals_golden(target: str) -> None:
+def test_rtl_equals_golden_model(target: str) -> None:
     config = load_target(target)
     model = GoldenDevice(config, DRAM_BYTES)
     print(f"{config}: seeds {FIRST_SEED}..{FIRST_SEED + CASES - 1}")

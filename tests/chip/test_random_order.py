@@ -1,4 +1,4 @@
-"""Random race-free programs: on the golden model their outcome does not depend on who moves first."""
+"""The outcome of random race-free programs on the golden model does not depend on the execution order of the units."""
 
 import pytest
 
@@ -11,7 +11,7 @@ FIRST_SEED, CASES = 1000, 25
 
 
 @pytest.mark.parametrize("n", [4, 8, 16, 32])
-def test_order_does_not_matter(n: int) -> None:
+def test_outcome_is_independent_of_unit_order(n: int) -> None:
     config = load_target(f"n{n}")
     model = GoldenDevice(config, DRAM_BYTES)
     for seed in range(FIRST_SEED, FIRST_SEED + CASES):

@@ -1,4 +1,4 @@
-"""Every host register on both devices: what it shows, what it keeps, and what lies between."""
+"""Host registers have the same values on all devices, retain the same bits, and ignore addresses between registers."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from hw.bus.register_map import ADDRESS, ID, REGISTERS
 from hw.isa.counters import MAXIMA
 from tests.chip.conftest import LATENCY, Machine
 
-#: Written without an effect while nothing runs, and what of a written value they keep.
-KEPT = {
+#: Registers that can be written without side effects while the machine is idle, each with its mask of retained bits.
+RETAINED = {
     "RING_LOG2": 0xF,
     "STEP_LIMIT": 0xFFFFFFFF,
     "SEG_SELECT": 0x3,
@@ -41,15 +41,15 @@ def test_every_register_can_be_read(device: Device) -> None:
 
 
 @pytest.mark.parametrize("value", [0x5A5A5A5A, 0xA5A5A5A5])
-def test_written_registers_keep_their_values(device: Device, value: int) -> None:
-    for name, mask in KEPT.items():
+def test_registers_retain_written_values(device: Device, value: int) -> None:
+    for name, mask in RETAINED.items():
         device.write_reg(ADDRESS[name], value & mask)
-    for name, mask in KEPT.items():
+    for name, mask in RETAINED.items():
         there = not name.startswith("WINDOW") or int(name[len("WINDOW")]) < device.config.windows
         assert device.read_reg(ADDRESS[name]) == (value & mask if there else 0), name
 
 
-def test_addresses_between_registers_are_refused(device: Device) -> None:
+def test_addresses_without_register_are_rejected(device: Device) -> None:
     address = max(ADDRESS.values()) + 4
     with pytest.raises(RegisterError):
         device.read_reg(address)
@@ -57,8 +57,8 @@ def test_addresses_between_registers_are_refused(device: Device) -> None:
         device.write_reg(address, 1)
 
 
-def test_maxima_follow_their_number(rtl: RtlDevice) -> None:
-    """Of the reads of LOAD: none at first, then one that takes what the memory takes; there are no further numbers."""
+def test_maximum_registers(rtl: RtlDevice) -> None:
+    """The maxima of LOAD's reads are zero at first, then those of a single read; selectors beyond the maxima read 0."""
     machine = Machine(rtl)
     driver = machine.driver
     machine.assert_alive()

@@ -1,4 +1,4 @@
-"""A reset in the middle of traffic leaves nothing behind: neither in the chip nor in the memory behind it."""
+"""A reset during traffic leaves no state in the chip or in the memory model."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def device() -> Iterator[RtlDevice]:
 
 
 def copied(device: RtlDevice, seed: int, cycles: int | None = None) -> bool:
-    """Copy random bytes and say whether they arrived; or leave off after some cycles."""
+    """Copy random bytes and return True if the copy is correct; with `cycles`, stop after this number of cycles."""
     driver = Driver(device)
     data = np.random.default_rng(seed).integers(0, 256, SIZE, np.uint8)
     source, target = driver.put(data), driver.put(np.zeros(SIZE, np.uint8))
@@ -43,7 +43,7 @@ def copied(device: RtlDevice, seed: int, cycles: int | None = None) -> bool:
 
 
 @pytest.mark.parametrize("latency", [1, 100])
-def test_work_after_a_reset_at_any_moment(device: RtlDevice, latency: int) -> None:
+def test_copy_after_reset_at_any_time(device: RtlDevice, latency: int) -> None:
     for number, cycles in enumerate([*range(40, 400, 13), *range(900, 2400, 171)]):
         device.reset()
         device.set_dram_timing(latency)

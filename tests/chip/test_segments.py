@@ -1,4 +1,4 @@
-"""Segments of the instruction store: all of them, every refusal, and checks that fail or are cut short."""
+"""Tests of segments of the instruction store: use of all segments, rejected operations, failed or aborted checks."""
 
 import numpy as np
 import pytest
@@ -17,16 +17,16 @@ from hw.isa.program import Program
 from tests.chip.conftest import DRAM_BYTES, Machine
 
 OPEN, CHECK, FREE, PIN = (int(op) for op in (SegmentOp.OPEN, SegmentOp.CHECK, SegmentOp.FREE, SegmentOp.PIN))
-#: Segments of `_prepare`.
+#: Segments set up by `_prepare`.
 VALID, OPENED, RUNNING = 1, 2, 3
 
 
 @pytest.mark.parametrize("dma", [False, True])
-def test_every_segment_is_loaded_pinned_and_run(device: Device, dma: bool) -> None:
+def test_all_segments_load_pin_and_run(device: Device, dma: bool) -> None:
     _use_every_segment(device, dma)
 
 
-def test_every_segment_of_a_large_machine() -> None:
+def test_all_segments_of_n16() -> None:
     with RtlDevice(load_target("n16"), DRAM_BYTES) as device:
         _use_every_segment(device, dma=True)
 
@@ -46,13 +46,13 @@ def _use_every_segment(device: Device, dma: bool) -> None:
 
 
 def _prepare(machine: Machine) -> None:
-    """One valid segment, one open, one whose program runs for long."""
+    """Set up a valid segment, an open segment, and a segment whose program runs for a long time."""
     driver = machine.driver
     for segment in (VALID, OPENED):
         driver.programs.load(assemble("halt", f"program {segment}"), segment)
     words = driver.get("SEG_BASE")
     driver.set("WIS_ADDRESS", words)
-    driver.set("WIS_DATA_HI", 0)  # a written word opens a segment again
+    driver.set("WIS_DATA_HI", 0)  # writing a word reopens a segment
     assert driver.programs.segment_state(OPENED) == SegmentState.OPEN
     busy = assemble("loop 30000, end\nadd r1, r1, 1\nend: halt", "busy")
     driver.programs.load(busy, RUNNING)
@@ -76,7 +76,7 @@ def _prepare(machine: Machine) -> None:
         (VALID, 0, 0, PIN, LoaderError.NONE),
     ],
 )
-def test_commands(
+def test_segment_commands(
     machine: Machine, segment: int, base: int, length: int, command: int, error: LoaderError
 ) -> None:
     _prepare(machine)
@@ -92,7 +92,7 @@ def test_commands(
     ("segment", "length", "error"),
     [(99, 1, LoaderError.RANGE), (VALID, 1, LoaderError.NOT_OPEN), (OPENED, 7, LoaderError.RANGE)],
 )
-def test_load_commands(machine: Machine, segment: int, length: int, error: LoaderError) -> None:
+def test_loader_commands(machine: Machine, segment: int, length: int, error: LoaderError) -> None:
     _prepare(machine)
     driver = machine.driver
     driver.set("SEG_SELECT", segment)
@@ -103,7 +103,7 @@ def test_load_commands(machine: Machine, segment: int, length: int, error: Loade
 
 
 @pytest.mark.parametrize(("beyond", "error"), [(0, LoaderError.RANGE), (-1, LoaderError.NOT_OPEN)])
-def test_written_words(machine: Machine, beyond: int, error: LoaderError) -> None:
+def test_words_outside_segments(machine: Machine, beyond: int, error: LoaderError) -> None:
     machine.driver.set("WIS_ADDRESS", machine.driver.config.wis_words + beyond)
     machine.driver.set("WIS_DATA_HI", 0)
     assert machine.driver.get("LOADER_ERROR") == error
@@ -111,7 +111,7 @@ def test_written_words(machine: Machine, beyond: int, error: LoaderError) -> Non
 
 
 @pytest.mark.parametrize("command", [OPEN, FREE])
-def test_a_running_segment_is_kept(rtl: RtlDevice, command: int) -> None:
+def test_running_segment_cannot_be_opened_or_freed(rtl: RtlDevice, command: int) -> None:
     machine = Machine(rtl)
     _prepare(machine)
     driver = machine.driver
@@ -132,7 +132,7 @@ def test_a_running_segment_is_kept(rtl: RtlDevice, command: int) -> None:
     machine.assert_alive()
 
 
-def test_each_of_three_refusals_at_once_counts(rtl: RtlDevice) -> None:
+def test_consecutive_rejections_are_all_counted(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
     _prepare(machine)
     driver = machine.driver
@@ -146,7 +146,7 @@ def test_each_of_three_refusals_at_once_counts(rtl: RtlDevice) -> None:
     assert driver.run() == []
 
 
-def test_a_wrong_crc_fails_the_segment(machine: Machine) -> None:
+def test_wrong_crc_fails_segment(machine: Machine) -> None:
     program = assemble("halt", "halt")
     for dma in (False, True):
         with pytest.raises(InputError, match="CRC"):
@@ -157,7 +157,7 @@ def test_a_wrong_crc_fails_the_segment(machine: Machine) -> None:
 
 
 def _ready_to_load(machine: Machine, words: int) -> tuple[Program, int]:
-    """An open segment 5 and its image in DRAM."""
+    """Open segment 5 and put its image into DRAM; return the program and the image's address."""
     driver = machine.driver
     program = Program("image", tuple(assemble("halt", "halt").words) * words)
     source = driver.put(np.frombuffer(program.image, np.uint8))
@@ -173,7 +173,7 @@ def _ready_to_load(machine: Machine, words: int) -> tuple[Program, int]:
     return program, source
 
 
-def test_a_bus_error_fails_the_segment(rtl: RtlDevice) -> None:
+def test_bus_error_fails_segment(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
     _, source = _ready_to_load(machine, 300)
     rtl.set_dram_faults([DramFault(source + 1024, source + 1028)])
@@ -185,7 +185,7 @@ def test_a_bus_error_fails_the_segment(rtl: RtlDevice) -> None:
     machine.assert_alive()
 
 
-def test_what_is_being_loaded_is_left_alone(rtl: RtlDevice) -> None:
+def test_commands_during_load_are_rejected(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
     _prepare(machine)
     _ready_to_load(machine, 500)
@@ -207,7 +207,7 @@ def test_what_is_being_loaded_is_left_alone(rtl: RtlDevice) -> None:
 
 
 @pytest.mark.parametrize("words", [1, 20])
-def test_a_word_written_during_a_check_ends_it(rtl: RtlDevice, words: int) -> None:
+def test_write_during_check_aborts_it(rtl: RtlDevice, words: int) -> None:
     machine = Machine(rtl)
     driver = machine.driver
     for delay in range(12 + words):
@@ -227,8 +227,8 @@ def test_a_word_written_during_a_check_ends_it(rtl: RtlDevice, words: int) -> No
     machine.assert_alive()
 
 
-def test_a_word_written_while_a_load_ends(rtl: RtlDevice) -> None:
-    """The write falls before, into and after the check: it comes too early, or ends it, or opens what is valid."""
+def test_write_at_end_of_load(rtl: RtlDevice) -> None:
+    """A write before the check is rejected; a write during or after the check leaves the segment OPEN."""
     machine = Machine(rtl)
     driver = machine.driver
     rtl.set_dram_timing(1)
@@ -249,8 +249,8 @@ def test_a_word_written_while_a_load_ends(rtl: RtlDevice) -> None:
     machine.assert_alive()
 
 
-def test_a_program_is_loaded_between_macro_instructions(machine: Machine) -> None:
-    """The loader's is the first read after one of the ring."""
+def test_dma_load_between_macro_instructions(machine: Machine) -> None:
+    """A DMA load works when the loader's read directly follows the reads of the ring."""
     for number in range(3):
         machine.assert_alive()
         machine.driver.programs.load(assemble("halt", f"program {number}"), 5, dma=True)

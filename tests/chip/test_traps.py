@@ -1,4 +1,4 @@
-"""Every trap, provoked on both devices; the machine goes on with the next macro-instruction without a reset."""
+"""Every trap can be provoked on all devices; the machine continues with the next macro-instruction without a reset."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -14,7 +14,7 @@ from hw.isa.assembler import assemble
 from hw.isa.enums import EXACT_TRAPS, Trap
 from tests.chip.conftest import Machine
 
-#: Cause -> (program, word of the trap, address or value recorded; None where the record has no program).
+#: For each cause: program, index of the trapping word, and recorded address or value.
 PROGRAMS: dict[Trap, tuple[str, int, int]] = {
     Trap.ILLEGAL_INSTRUCTION: ("add r1, 1\n.word 0\nhalt", 1, 0),
     Trap.PC_RANGE: ("add r1, 1\nadd r1, 2", 2, 0),
@@ -69,9 +69,9 @@ def test_trap_of_a_program(machine: Machine, cause: Trap) -> None:
 @pytest.mark.parametrize(
     "fields",
     ["load.len, 0", "fuse.lanes, 31", "matrix.x_count, 0", "fuse.u_y, 2047\nset fuse.y_count, 4000"],
-    ids=["no byte", "too many lanes", "no row", "coordinates too large"],
+    ids=["zero bytes", "too many lanes", "zero rows", "coordinates too large"],
 )
-def test_bad_commands(machine: Machine, fields: str) -> None:
+def test_bad_command_variants(machine: Machine, fields: str) -> None:
     machine.load(f"set {fields}\nissue {fields.partition('.')[0]}\nhalt")
     machine.driver.enqueue(1)
     report = _run_to_trap(machine)
@@ -110,7 +110,7 @@ def test_every_exact_trap_is_provoked() -> None:
     assert set(PROGRAMS) | {Trap.UNBOUND, Trap.SEGMENT_INVALID, Trap.BAD_MACRO} == set(EXACT_TRAPS)
 
 
-def test_endless_loop_is_stopped_by_the_watchdog(rtl: RtlDevice) -> None:
+def test_watchdog_stops_endless_loop(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
     machine.load("again: beq r0, r0, again")
     machine.driver.set("WATCHDOG", 3000)
@@ -120,7 +120,7 @@ def test_endless_loop_is_stopped_by_the_watchdog(rtl: RtlDevice) -> None:
 
 
 @pytest.mark.parametrize("response", ["SLVERR", "DECERR"])
-def test_read_error(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
+def test_bus_error_of_load(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
     machine = Machine(rtl)
     machine.load(
         "set load.dram, op0\nset load.len, 256\nset load.y_count, 4\nset load.dram_y, 256\nset load.dst_y, 256\n"
@@ -136,7 +136,7 @@ def test_read_error(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> No
 
 
 @pytest.mark.parametrize("response", ["SLVERR", "DECERR"])
-def test_write_error(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
+def test_bus_error_of_store(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
     machine = Machine(rtl)
     machine.load("set store.dram, op0\nset store.len, 1024\nissue store\nfence store\nhalt")
     buffer = machine.driver.put(np.zeros(1024, np.uint8))
@@ -147,7 +147,7 @@ def test_write_error(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> N
     machine.assert_alive()
 
 
-def test_overwriting_a_running_program_traps_and_disturbs_nothing(rtl: RtlDevice) -> None:
+def test_write_into_running_program_traps_without_effect(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
     segment = machine.load(
         "loop 20000, end\nadd r1, r1, 1\nend: set store.dram, op0\nset store.len, 4\nissue store\nhalt"
@@ -168,7 +168,7 @@ def test_overwriting_a_running_program_traps_and_disturbs_nothing(rtl: RtlDevice
     machine.assert_alive()
 
 
-def test_a_bus_error_replaces_a_trap_that_waits(rtl: RtlDevice) -> None:
+def test_bus_error_replaces_pending_trap(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
     machine.load("set load.dram, op0\nset load.len, 1024\nissue load\ntrap 42")
     buffer = machine.driver.put(np.zeros(1024, np.uint8))
@@ -179,7 +179,7 @@ def test_a_bus_error_replaces_a_trap_that_waits(rtl: RtlDevice) -> None:
     machine.assert_alive()
 
 
-def test_deadlock_after_the_program(machine: Machine) -> None:
+def test_deadlock_after_halt(machine: Machine) -> None:
     segment = machine.load("set load.word, fill=1\nset load.len, 8\nissue load, wait(matrix:0)\nhalt")
     number = machine.driver.enqueue(1, tag=2)
     report = _run_to_trap(machine)
@@ -193,7 +193,7 @@ def test_deadlock_after_the_program(machine: Machine) -> None:
     machine.assert_alive()
 
 
-def test_a_refusal_leaves_the_record_of_a_waiting_trap(rtl: RtlDevice) -> None:
+def test_rejected_write_keeps_record_of_pending_trap(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
     pinned = machine.driver.programs.load(assemble("ret", "pinned"), pin=True)
     machine.load("trap 42")
@@ -210,7 +210,7 @@ def test_a_refusal_leaves_the_record_of_a_waiting_trap(rtl: RtlDevice) -> None:
     machine.assert_alive()
 
 
-def test_an_i32_residual_is_refused(machine: Machine) -> None:
+def test_i32_residual_is_rejected(machine: Machine) -> None:
     machine.load("set fuse.stage, residual=1 r_dtype=i32\nissue fuse\nhalt")
     machine.driver.enqueue(1)
     assert _run_to_trap(machine).cause == Trap.BAD_COMMAND

@@ -1,4 +1,4 @@
-"""Cycle ceilings on n16, 16 bytes a cycle, latency 100: counts are exact, so a slower design fails."""
+"""Programs stay within cycle limits on n16; simulated cycles are exact, so a slower design fails."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def driver() -> Iterator[Driver]:
 
 
 def _cycles(driver: Driver, opcode: int, operands: list[int]) -> int:
-    """Cycles from dispatch to the last retirement."""
+    """Return the cycles from dispatch to the last retirement."""
     number = driver.enqueue(opcode, operands)
     driver.run()
     record = driver.completion(number)
@@ -85,7 +85,7 @@ def test_depthwise_56x56x128_from_and_to_dram(driver: Driver) -> None:
     assert macs / cycles >= 60
 
 
-#: Eight blocks of 16 channels of a 56 x 56 depthwise layer, all within the scratchpad: seven stripes of eight rows.
+#: Program for eight blocks of 16 channels of a 56 x 56 depthwise layer in the scratchpad, in seven stripes of 8 rows.
 DEPTHWISE_IN_SP = """
     set matrix.a_u, 896
     set matrix.a_v, 16
@@ -154,7 +154,7 @@ def test_depthwise_within_the_scratchpad(driver: Driver) -> None:
 
 @pytest.mark.parametrize("unit", ["load", "store"])
 @pytest.mark.parametrize("line", [65536, 16], ids=["contiguous", "lines of 16 bytes"])
-def test_dma_alone_sustains_the_bus(driver: Driver, unit: str, line: int) -> None:
+def test_dma_uses_full_bus_bandwidth(driver: Driver, unit: str, line: int) -> None:
     text = f"""
         set {unit}.dram, op0
         set {unit}.len, {line}

@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Fixtures for tests of the command line."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from compiler.cli.main import main
 
 
 class Result(NamedTuple):
-    """How a run of `mla` ended."""
+    """Exit status and output of a run of `mla`."""
 
     status: int
     out: str
@@ -18,7 +18,7 @@ class Result(NamedTuple):
 
 @pytest.fixture
 def mla(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """Run `mla` with arguments in this process."""
+    """Return a function that runs `mla` with the given arguments in this process."""
 
     def run(*arguments: object) -> Result:
         texts: Sequence[str] = [str(argument) for argument in arguments]
@@ -36,7 +36,7 @@ def mla(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 @pytest.fixture
 def complains(mla: Callable[..., Result]) -> Callable[..., None]:
-    """Run `mla`, expecting one line on standard error that holds a text, and a status."""
+    """Return a function that asserts `mla`'s exit status and a one-line message that contains a string."""
 
     def run(status: int, text: str, *arguments: object) -> None:
         result = mla(*arguments)

@@ -1,12 +1,11 @@
-"""`mla bench`: what the command line adds to the suites, which are tested with the library."""
+"""Tests of the command line of `mla bench`; the tests of the library cover the suites."""
 
 import json
 from typing import Any
 
 import pytest
 
-from compiler.bench import speed
-from compiler.bench.suite import SUITES
+from compiler.bench.suite import SUITES, bars
 from hw.config import MlaConfig
 
 
@@ -24,10 +23,10 @@ def test_help_names_the_suites(mla):
         (149.0, 400.0, 0, ("149 kHz (bar: 150, MISSED)", "0.37 of that (bar: 0.25, met)")),
     ],
 )
-def test_a_missed_ratio_is_a_failure(mla, monkeypatch, khz, bare, status, lines):
+def test_missed_ratio_exits_1(mla, monkeypatch, khz, bare, status, lines):
     def run_suite(suite: str, config: MlaConfig, *, target: str, **_options: Any) -> dict[str, Any]:
         dram = {"latency": 1, "bytes_per_cycle": config.n}
-        speeds = {"sim_khz": khz, "bare_array_khz": bare, "bars": speed.bars(khz, bare)}
+        speeds = {"sim_khz": khz, "bare_array_khz": bare, "bars": bars(khz, bare)}
         return {"suite": suite, "target": target, "dram": dram, "results": [], **speeds}
 
     monkeypatch.setattr("compiler.bench.run_suite", run_suite)
@@ -68,11 +67,11 @@ def test_report_names_the_target(mla, monkeypatch, tmp_path, as_file):
         ("conv", "8x8x8-8-3-0", "not '8x8x8-8-3-0'"),
     ],
 )
-def test_malformed_cases(complains, suite, case, text):
+def test_invalid_cases(complains, suite, case, text):
     complains(2, text, "bench", suite, "--case", case)
 
 
-def test_a_useless_report_is_refused_before_any_work(complains, monkeypatch, tmp_path):
+def test_unwritable_report_is_rejected_before_any_work(complains, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "compiler.bench.run_suite", lambda *_args, **_options: pytest.fail("it has begun to measure")
     )

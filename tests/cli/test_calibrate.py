@@ -1,4 +1,4 @@
-"""`mla calibrate`: what it writes and says; the measurements are made up."""
+"""Tests of the files and messages of `mla calibrate`, with made-up measurements."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.cost.test_learned_model import N4, samples
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """A calibration that measures nothing."""
+    """Replace the measurements of a calibration by made-up ones."""
     monkeypatch.setattr(
         "compiler.tuning.calibration.calibrate.calibrate",
         lambda conditions, _seconds, _journal, _spaces, *_rest: learn(conditions, samples(30, 2), 7),
@@ -34,7 +34,7 @@ def test_calibrate(mla, made_up, tmp_path, monkeypatch):
     assert (tmp_path / "cache" / "hpm" / f"{N4.key}.hpm").exists()
 
 
-def test_bad_use_is_told_at_once(complains, tmp_path, monkeypatch):
+def test_usage_errors_exit_2(complains, tmp_path, monkeypatch):
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
     complains(2, "--seconds: must be an integer of at least 1", "calibrate", "--seconds", "0")
     complains(2, "absent", "calibrate", "--target", "absent")

@@ -1,4 +1,4 @@
-"""`mla db`, and `--db` of `mla tune` and `mla serve`."""
+"""Tests of `mla db`, and of the option `--db` of `mla tune` and `mla serve`."""
 
 import json
 import os
@@ -14,7 +14,7 @@ TUNE = ("tune", MODEL, "--method", "random", "--devices", "1", *N4)
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """A database with a short search in it, once a test has made it."""
+    """Return the path of a database; the first test that needs the database fills it with a short search."""
     return tmp_path_factory.mktemp("db") / "measurements.db"
 
 
@@ -26,7 +26,7 @@ def database(mla, file):
     return file
 
 
-def test_a_second_search_remembers_the_first(mla, database, tmp_path):
+def test_second_search_uses_stored_measurements(mla, database, tmp_path):
     out = tmp_path / "tune.json"
     result = mla(*TUNE, "--trials", "2", "--db", f"sqlite:///{database}", "--json", out)
     document = json.loads(out.read_text())
@@ -37,9 +37,9 @@ def test_a_second_search_remembers_the_first(mla, database, tmp_path):
     )
 
 
-def test_by_default_the_database_is_in_the_cache(mla, database, tmp_path, monkeypatch):
+def test_default_database_is_in_cache(mla, database, tmp_path, monkeypatch):
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
-    assert mla("db", "import", database).status == 2  # it is no export
+    assert mla("db", "import", database).status == 2  # not a valid export
     assert mla("db", "show").out.startswith("0 profiles, 0 trials") and (tmp_path / "profile.db").exists()
 
 
@@ -51,23 +51,25 @@ def test_db_show_counts_trials_and_programs(mla, database):
     (searched,) = document["searched"]
     assert searched["trials"] == 3 and searched["machine"]["n"] == 4 and searched["cycles"] > 0
     text = mla("db", "show", "--db", database).out
-    assert "1 profiles, 3 trials, 1 programs, 0 executions" in text and "on n=4, " in text
+    assert "1 profile, 3 trials, 1 program, 0 executions" in text and "on n=4, " in text
 
 
-def test_out_and_in_again(mla, database, tmp_path):
+def test_export_and_import(mla, database, tmp_path):
     lines, other = tmp_path / "entries.jsonl", tmp_path / "other.db"
     assert mla("db", "export", lines, "--db", database).out == "4 entries written\n"
     assert mla("db", "import", lines, "--db", other).out == "4 entries added\n"
     assert mla("db", "import", lines, "--db", other).out == "0 entries added\n"
-    result = mla(*TUNE, "--trials", "2", "--db", other)  # what somebody else measured is measured again
+    result = mla(
+        *TUNE, "--trials", "2", "--db", other
+    )  # imported measurements are not trusted, so they are repeated
     assert result.status == 0 and "0 measurements came from the database" in result.out, result.err
 
 
-def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
+def test_usage_errors_are_one_line(complains, database, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("some text\n" * 1000)
     complains(2, "there is no database", "db", "show", "--db", tmp_path / "absent.db")
-    complains(1, "file is not a database", "db", "show", "--db", text)
+    complains(2, f"{text} is not a measurement database", "db", "show", "--db", text)
     complains(2, "unknown database type 'luck'", "db", "show", "--db", "luck://x")
     complains(2, "its first line must be", "db", "import", text, "--db", tmp_path / "new.db")
     complains(2, "cannot be read", "db", "import", tmp_path / "absent", "--db", tmp_path / "new.db")
@@ -80,9 +82,9 @@ def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
     assert text.read_text().startswith("some text")
 
 
-def test_serving_knows_what_was_measured_in_the_stream(mla, database):
+def test_serving_reuses_its_measurements(mla, database):
     serve = ("serve", MODEL, *N4, "--adapt", "--trials-per-request", "0", "--requests", "2", "--db", database)
-    for _ in range(2):  # once: requests back to back are another measurement than one by itself
+    for _ in range(2):  # stored once: the latency within a stream is separate from that of a single request
         result = mla(*serve)
         assert result.status == 0, result.err
         document = json.loads(mla("db", "show", "--db", database, "--json", "-").out)
@@ -90,15 +92,15 @@ def test_serving_knows_what_was_measured_in_the_stream(mla, database):
 
 
 @pytest.mark.parametrize("action", ["show", "export"])
-def test_reading_writes_nothing(mla, database, tmp_path, monkeypatch, action):
-    """Neither the database, nor files beside it, nor the cache."""
+def test_read_only_actions_write_no_files(mla, database, tmp_path, monkeypatch, action):
+    """`show` and `export` write neither the database, nor files next to it, nor the cache."""
     folder = tmp_path / "only # read"
     folder.mkdir()
     copy = folder / "x?.db"
     copy.write_bytes(database.read_bytes())
     before = copy.stat().st_mtime_ns
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "none"))
-    # For root every folder seems writable: so say that this one is not.
+    # Root could write to every folder, so access to this one is denied here.
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) not in (folder, copy))
     result = mla("db", action, *(["--db", copy] if action == "show" else [tmp_path / "out", "--db", copy]))
     assert (result.status, result.err) == (0, "")
@@ -107,13 +109,13 @@ def test_reading_writes_nothing(mla, database, tmp_path, monkeypatch, action):
     assert not (tmp_path / "none").exists()
 
 
-def test_an_empty_cache_has_an_empty_database(mla, tmp_path, monkeypatch):
+def test_empty_cache_has_empty_database(mla, tmp_path, monkeypatch):
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "none"))
     assert mla("db", "show").out.startswith("0 profiles, 0 trials")
     assert not (tmp_path / "none").exists()
 
 
-def test_a_file_without_tables_is_named(complains, tmp_path):
+def test_file_without_tables_is_named(complains, tmp_path):
     (tmp_path / "empty.db").write_bytes(b"")
-    complains(2, "has none of this program's tables", "db", "show", "--db", tmp_path / "empty.db")
+    complains(2, "lacks this program's tables", "db", "show", "--db", tmp_path / "empty.db")
     assert (tmp_path / "empty.db").read_bytes() == b""

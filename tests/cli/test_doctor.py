@@ -1,4 +1,4 @@
-"""`mla doctor`: what it finds, and what it says when something is missing."""
+"""Tests of the checks of `mla doctor`, and of its output when something is missing."""
 
 import importlib.metadata
 import json
@@ -17,21 +17,21 @@ ROOT = Path(__file__).parents[2]
 
 
 class Usage(NamedTuple):
-    """As shutil.disk_usage gives it."""
+    """Result of shutil.disk_usage."""
 
     total: int
     used: int
     free: int
 
 
-def test_everything_is_there(mla):
+def test_complete_installation_passes(mla):
     result = mla("doctor")
     assert (result.status, result.err) == (0, "")
     assert result.out.endswith("all checks passed\n")
 
 
-def test_only_the_standard_library(tmp_path):
-    """It says what is missing where no package is installed."""
+def test_runs_with_standard_library_only(tmp_path):
+    """Without any installed packages, `mla doctor` runs and lists the missing ones."""
     done = subprocess.run(
         [sys.executable, "-S", "-m", "compiler.cli.main", "doctor", "--json", "-"],
         cwd=ROOT,
@@ -48,7 +48,36 @@ def test_only_the_standard_library(tmp_path):
     )
 
 
-def test_what_one_verb_needs_is_optional(mla, monkeypatch):
+def test_other_verbs_without_packages_refer_to_doctor():
+    for verb in (("run", "m.onnx"), ("verilog", "-o", "x.v"), ("compile", "m.tflite", "-o", "x.mla")):
+        done = subprocess.run(
+            [sys.executable, "-S", "-m", "compiler.cli.main", *verb],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        pattern = rf"mla {verb[0]}: the package (numpy|amaranth) is missing; see mla doctor\n"
+        assert done.returncode == 1 and re.fullmatch(pattern, done.stderr), done.stderr
+
+
+def test_remedies_of_an_installed_wheel(mla, monkeypatch, tmp_path):
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "_PROJECT", tmp_path / "pyproject.toml")
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    monkeypatch.setattr(
+        importlib.metadata, "requires", lambda _name: ["numpy~=2.4", "torch; extra == 'torch'"]
+    )
+    text = mla("doctor").out
+    assert "missing: numpy\n         -> reinstall the wheel with its dependencies\n" in text
+    assert "-> only `mla fpga` needs it: reinstall the wheel with its extra fpga\n" in text
+    assert "make setup" not in text
+
+
+def test_packages_of_single_verbs_are_optional(mla, monkeypatch):
     version = importlib.metadata.version
 
     def absent(name: str) -> str:
@@ -68,8 +97,8 @@ def test_required_packages():
     assert {"amaranth", "numpy", "safetensors"} <= set(names) and "torch" not in names
 
 
-def test_no_message_names_a_distribution_of_others():
-    """The name `mla` on the public index is not this project's."""
+def test_messages_do_not_suggest_foreign_package():
+    """Messages do not suggest `pip install mla`, since the public index has another project under that name."""
     sources = [path for package in ("hw", "cosim", "compiler") for path in (ROOT / package).rglob("*.py")]
     assert len(sources) > 100
     assert [path for path in sources if re.search(r"pip install\s+['\"]?mla\b", path.read_text())] == []
@@ -137,11 +166,11 @@ def test_missing_verilator(monkeypatch):
 
     monkeypatch.setattr(doctor.toolchain, "verilator", absent)
     check = doctor.check_verilator()
-    assert (check.ok, check.remedy) == (False, doctor.SETUP)
+    assert (check.ok, check.remedy) == (False, doctor.setup())
     assert check.found == "the Python package verilator is not installed"
 
 
-def test_hanging_tool(monkeypatch):
+def test_tool_that_does_not_answer(monkeypatch):
     def hang(command: list[str], **_options: object) -> None:
         raise subprocess.TimeoutExpired(command, 60)
 
@@ -159,7 +188,7 @@ def test_cache_folder(monkeypatch, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_useless_cache_folder(monkeypatch, tmp_path):
+def test_unusable_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 30, 0, 1 << 29))
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "file" / "deep"))
     (tmp_path / "file").write_text("")
@@ -169,7 +198,7 @@ def test_useless_cache_folder(monkeypatch, tmp_path):
     check = doctor.check_cache()
     assert (check.ok, check.found) == (False, f"{tmp_path}, 0.5 GiB free")
     assert check.remedy.startswith("set MLA_CACHE to a writable folder")
-    monkeypatch.setenv("MLA_CACHE", str(tmp_path / ("x" * 300)))  # longer than a file's name can be
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / ("x" * 300)))  # too long for a file name
     assert doctor.check_cache().found.startswith(str(tmp_path))
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "with blank"))
     assert "without blanks" in doctor.check_cache().found

@@ -1,4 +1,4 @@
-"""`mla exec`: programs proved and run, DRAM put and dumped, bad input named."""
+"""`mla exec` validates and runs programs, sets and dumps DRAM, and names invalid input in its messages."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ GOLDEN = (*CALL, "--device", "golden")
 
 @pytest.fixture
 def source(tmp_path):
-    """A safe program."""
+    """Write an assembly program that copies data and that the validator accepts; return its path."""
     path = tmp_path / "copy.s"
     path.write_text(COPY.format(wait=", wait(load:0)"))
     return path
@@ -42,7 +42,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def array(tmp_path):
-    """16 bytes of an array whose byte order shows."""
+    """Write a 16-byte array whose contents reveal the byte order; return the path of the file."""
     path = tmp_path / "x.npy"
     np.save(path, np.arange(0x41, 0x49, dtype=np.int16))
     return path
@@ -51,7 +51,7 @@ def array(tmp_path):
 BYTES = bytes(value for number in range(0x41, 0x49) for value in (number, 0))
 
 
-def test_on_both_devices(mla, source, array):
+def test_same_dumps_on_both_devices(mla, source, array):
     found = {}
     for device in ("rtl", "golden"):
         result = mla(
@@ -74,18 +74,18 @@ def test_on_both_devices(mla, source, array):
         assert found[device]["schema_version"] == 1 and found[device]["trap"] is None
         assert found[device]["dumps"] == {"0x2000": BYTES.hex(), "8200": BYTES[8:10].hex()}
     assert found["golden"]["cycles"] is None
-    # Two transfers of 100 cycles of latency for the first, 10 for the answer to the second.
+    # The minimum is two transfers: 100 cycles of latency to the first beat, and 10 to the write response.
     assert 110 < found["rtl"]["cycles"] < 1000
 
 
-def test_cycles_follow_the_memory(mla, source, tmp_path):
+def test_cycles_depend_on_dram_latency(mla, source, tmp_path):
     cycles = []
     for latency in (100, 300):
         out = tmp_path / "out.json"
         result = mla("exec", source, *CALL, "--dram-latency", latency, "--json", out)
         assert result.status == 0 and "cycles on n4 (rtl)" in result.out
         cycles.append(json.loads(out.read_text())["cycles"])
-    # The command and the data are read one after the other.
+    # The latency occurs twice: once for the command, once for the data.
     assert cycles[1] - cycles[0] == 2 * 200
 
 
@@ -106,12 +106,12 @@ def test_program_files(mla, source, tmp_path, array):
     assert json.loads(result.out)["dumps"] == {"0x2000": BYTES.hex()}
 
 
-def test_hexdump_is_that_of_hexdump():
+def test_hexdump_format():
     rng = np.random.default_rng(1)
     noise = rng.integers(0, 256, 40, np.uint8).tobytes()
     for data in (b"", b"x", noise, bytes(64) + noise, noise + bytes(64), bytes(160), noise[:16] * 3):
         made = list(hexdump(0, data))
-        lines = []  # as `hexdump -C` of util-linux: full lines, then the rest
+        lines = []  # format of `hexdump -C` of util-linux
         for start in range(0, len(data), 16):
             row = data[start : start + 16]
             left, right = (" ".join(f"{byte:02x}" for byte in half) for half in (row[:8], row[8:]))
@@ -123,11 +123,11 @@ def test_hexdump_is_that_of_hexdump():
         assert ("*" in made) == any(repeated)
 
 
-def test_a_refused_program_names_the_line(mla, source):
+def test_rejected_program_names_line(mla, source):
     source.write_text(COPY.format(wait=""))
     result = mla("exec", source, *GOLDEN)
     assert (result.status, result.out) == (1, "")
-    assert result.err.startswith(f"mla exec: refused: {source}:8: `issue store`: race: ")
+    assert result.err.startswith(f"mla exec: rejected: {source}:8: `issue store`: race: ")
     assert result.err.count("\n") == 1
     result = mla("exec", source, *GOLDEN, "--json", "-")
     document = json.loads(result.out)
@@ -140,7 +140,9 @@ def test_a_refused_program_names_the_line(mla, source):
 
 @pytest.mark.parametrize("device", ["golden", "rtl"])
 def test_traps_are_decoded(mla, source, monkeypatch, device):
-    monkeypatch.setattr("compiler.validate.validate", lambda *_arguments: None)  # it proves that none trap
+    monkeypatch.setattr(
+        "compiler.validate.validate", lambda *_arguments: None
+    )  # no trap is possible in validated programs
     arguments = ("exec", source, "--operands", "0,0x2000", "--window", "0:16:r", "--target", "n4")
     result = mla(*arguments, "--device", device, "--dump", "0:1")
     assert result.status == 1
@@ -208,26 +210,26 @@ def test_bad_programs(complains, tmp_path):
     complains(2, f"{path}:2: 'frobnicate' is not an instruction", "exec", path)
 
 
-def test_a_ring_of_its_own_address():
-    """The driver leaves DRAM below the ring to programs, from address 0 on."""
+def test_ring_address():
+    """The driver leaves the DRAM below the ring, from address 0 on, to programs."""
     config = load_target("n4")
     program = assemble(COPY.format(wait=", wait(load:0)"), "copy")
     with GoldenDevice(config, 1 << 16) as device:
         driver = Driver(device, 1, 0xF000)
-        assert driver.memory.take(16) == 0
+        assert driver.memory.alloc(16) == 0
         device.dram[:16] = range(16)
         driver.load(program, opcode=0)
         driver.enqueue(0, [0, 0xEFF0])
         driver.run()
         assert device.dram[0xEFF0:0xF000].tolist() == list(range(16))
         with pytest.raises(InputError, match=r"DRAM of 61440 bytes is too small"):
-            driver.memory.take(0xF000)
+            driver.memory.alloc(0xF000)
         for ring in (1, -256, 0x10000):
             with pytest.raises(InputError, match=r"ring must be a multiple of 256 in 0\.\.0xff00"):
                 Driver(device, 1, ring)
 
 
-def test_the_readme_s_example(mla, tmp_path, monkeypatch):
+def test_readme_example(mla, tmp_path, monkeypatch):
     from hw.config import TARGETS
 
     text = (TARGETS.parents[1] / "README.md").read_text()
@@ -239,8 +241,8 @@ def test_the_readme_s_example(mla, tmp_path, monkeypatch):
     assert result.out.splitlines()[1:] == lines[1:]
 
 
-def test_in_a_process_of_its_own(source, array):
-    """Standard output holds the JSON document alone."""
+def test_json_on_standard_output_of_a_process(source, array):
+    """Standard output contains nothing but the JSON document."""
     command = [sys.executable, "-m", "compiler.cli.main", "exec", source, *GOLDEN, "--json", "-"]
     done = subprocess.run(command, capture_output=True, check=True)
     assert json.loads(done.stdout)["device"] == "golden" and done.stderr == b""

@@ -1,4 +1,4 @@
-"""`mla explore`: rows of targets, those that a model does not fit, equal outputs."""
+"""`mla explore` prints one row per target, reports targets that a model does not fit, and gives equal outputs."""
 
 import json
 
@@ -12,7 +12,7 @@ from scripts.networks.digits import MODEL
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory) -> object:
-    """Two samples."""
+    """Return a file of two random images."""
     path = tmp_path_factory.mktemp("images") / "images.npy"
     (tensor,) = compile(MODEL, "n4").inputs
     values = np.random.default_rng(5).integers(0, 17, (2, *tensor.shape[1:])).astype(tensor.dtype)
@@ -33,7 +33,7 @@ def test_golden(mla, images):
         assert row["on_chip_bytes"] == config.sp_bytes + config.acc_bytes + 8 * config.wis_words
         absent = ("cycles_per_sample", "milliseconds", "utilization", "energy_uj_per_sample", "reason")
         assert {row[name] for name in absent} == {None}
-        # What `mla run` reports for the same samples.
+        # `mla run` reports these values for the same samples.
         alone = mla(
             "run", MODEL, "--target", row["target"], "--device", "golden", "--input", images, "--json", "-"
         )
@@ -62,19 +62,19 @@ def test_rtl_agrees_with_run(mla, tmp_path):
     heading, line, equal = result.out.splitlines()[1:]
     assert heading.split()[:4] == ["target", "cycles", "ms", "utilization"]
     assert line.split()[:3] == ["n4", f"{row['cycles_per_sample']:,.0f}", f"{row['milliseconds']:,.3f}"]
-    assert equal.startswith("outputs are equal on 1 targets: ")
+    assert equal.startswith("outputs are equal on 1 target: ")
 
 
 @pytest.fixture
 def tiny_target(tmp_path):
-    """A machine that the digits do not fit: the smallest scratchpad that its other sizes allow."""
+    """Create a target that the digits network does not fit, with the smallest scratchpad that its other sizes allow."""
     path = tmp_path / "tiny.toml"
     text = (TARGETS / "n4.toml").read_text().replace("sp_bytes = 65536", "sp_bytes = 512")
     path.write_text(text.replace("acc_bytes = 16384", "acc_bytes = 1024"))
     return path
 
 
-def test_what_does_not_fit_is_a_row(mla, tiny_target):
+def test_target_that_does_not_fit_is_a_row(mla, tiny_target):
     result = mla("explore", MODEL, "--targets", f"{tiny_target},n4", "--device", "golden", "--json", "-")
     assert result.status == 0, result.err
     first, second = json.loads(result.out)["targets"]
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_a_row(mla, tiny_target):
     assert "outputs" not in result.out
 
 
-def test_outputs_that_differ_are_told(mla, monkeypatch):
+def test_differing_outputs_are_reported(mla, monkeypatch):
     from compiler.cli import explore
 
     measured = explore._measured

@@ -1,10 +1,11 @@
-"""`mla graph`."""
+"""Tests of `mla graph`: listings, stages and pictures of a model's graph."""
 
 import json
 from xml.etree import ElementTree
 
 import pytest
 
+from compiler.passes import FORMER_NAMES
 from scripts.networks.digits import MODEL
 
 
@@ -26,14 +27,14 @@ def test_stages(mla):
     assert json.loads(late.out)["graph"]["memories"]["sp"] == [262144, 8]
 
 
-def test_target(mla):
+def test_target_option(mla):
     assert "N = 8\n" in mla("graph", MODEL, "--stage", "layers", "--target", "n8").out
 
 
 @pytest.mark.parametrize(
     ("name", "form"), [("a.svg", "svg"), ("a.dot", "dot"), ("a.json", "json"), ("a", "text")]
 )
-def test_the_file_s_name_says_the_format(mla, tmp_path, name, form):
+def test_file_extension_selects_format(mla, tmp_path, name, form):
     path = tmp_path / name
     assert mla("graph", MODEL, "--stage", "layers", "-o", path) == (0, "", "")
     assert path.read_text() == mla("graph", MODEL, "--stage", "layers", "--format", form).out
@@ -54,3 +55,9 @@ def test_bad_graph_arguments_are_one_line_errors(complains, tmp_path):
     complains(2, "target must be one of", "graph", MODEL, "--stage", "layers", "--target", "n5")
     complains(2, "absent.onnx", "graph", tmp_path / "absent.onnx", "--stage", "placed")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_former_pass_names_are_accepted_as_stages(mla):
+    """Each former name of a pass selects the stage of its current name."""
+    for former, current in FORMER_NAMES.items():
+        assert mla("graph", MODEL, "--stage", former) == mla("graph", MODEL, "--stage", current)

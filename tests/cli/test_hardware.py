@@ -1,4 +1,4 @@
-"""`mla verilog` and `mla fpga`: bad input; the work itself is tested with the hardware."""
+"""Tests of `mla verilog` and `mla fpga` with invalid input; the tests of the hardware cover the results."""
 
 import pytest
 
@@ -10,12 +10,12 @@ import pytest
         ("n = '8'", "n must be an integer, not '8'"),
         ("lanes = 8", "unknown field 'lanes'"),
         ("n = ", "cannot be read"),
-        (f"n = {'9' * 5000}", "cannot be read: a number in it has too many digits"),
+        (f"n = {'9' * 5000}", "cannot be read: it contains a number of too many digits"),
         (f"n = 0x{'f' * 5000}", "n must be one of 4, 8, 16, 32, not an integer of 20000 bits"),
         (f"n = [0x{'f' * 5000}]", "n must be an integer, not [an integer of 20000 bits]"),
         (f"n = '{'9' * 5000}'", "n must be an integer, not '9999"),
         (f"{'n' * 5000} = 1", "unknown field 'nnnn"),
-        (f"n = {'[' * 5000}", "cannot be read: it nests its values too deep"),
+        (f"n = {'[' * 5000}", "cannot be read: its values are nested too deeply"),
         (f"n = {'[' * 200}{']' * 200}", "n must be an integer, not [[[[["),
     ],
 )

@@ -1,4 +1,4 @@
-"""`mla run` on compiled files whose programs do harm to some samples only: they branch on their input's address."""
+"""`mla run` rejects hostile packages whose programs branch on their input's address and harm only some samples."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.writer import to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
-from compiler.server.server import Server, serving_bytes
+from compiler.serving.server import Server, serving_bytes
 from compiler.validate import ValidationError
 from cosim.golden import GoldenDevice
 from cosim.semantics.alu import BRANCH
@@ -25,7 +25,7 @@ from hw.isa.program import Program
 from scripts.networks.digits import MODEL
 
 SAMPLES = 4
-#: What the extra program does where the input lies at `limit` or above; operand 0 is the address of the weights.
+#: Code that is executed only if the input's address is at least `limit`; operand 0 is the address of the weights.
 HARM = {
     "trap": "trap 7",
     "deadlock": "wait load:0",
@@ -43,7 +43,7 @@ def network() -> CompiledNetwork:
 
 @pytest.fixture(scope="module")
 def addresses(network: CompiledNetwork) -> list[int]:
-    """Where a session puts the input of each sample."""
+    """Return the addresses of the input of each sample in a session."""
     with GoldenDevice(network.config, dram_bytes(network, SAMPLES)) as device:
         (place,) = Session(device, network, SAMPLES).loaded
         return [place.operands(sample)[1] for sample in range(SAMPLES)]
@@ -51,7 +51,7 @@ def addresses(network: CompiledNetwork) -> list[int]:
 
 @pytest.fixture
 def samples(tmp_path: Path, network: CompiledNetwork) -> Path:
-    """A file with an input for each sample."""
+    """Return a file with an input for each sample."""
     (tensor,) = network.inputs
     path = tmp_path / "samples.npy"
     np.save(path, np.zeros((SAMPLES, *tensor.shape[1:]), tensor.dtype))
@@ -61,7 +61,7 @@ def samples(tmp_path: Path, network: CompiledNetwork) -> Path:
 def changed(
     network: CompiledNetwork, change: Callable[[tuple[ProgramPart, ...]], tuple[ProgramPart, ...]]
 ) -> CompiledNetwork:
-    """The network with other programs in its only stage."""
+    """Return the network with changed programs in its only stage."""
     (stage,) = network.stages
     assert stage.code
     return replace(
@@ -70,7 +70,7 @@ def changed(
 
 
 def attack(network: CompiledNetwork, harm: str, limit: int) -> CompiledNetwork:
-    """The network with one more program in front, which does harm to samples whose input lies at `limit` or above."""
+    """Return the network with a program in front that harms samples whose input's address is at least `limit`."""
     text = f"fence load, matrix, fuse, store\nset r1, {limit}\nbltu op1, r1, good\n{HARM[harm]}\ngood: halt"
     text = text.replace(
         f"set r1, {limit}", f"add r1, {limit >> 16}\nshl r1, r1, 16\nor r1, r1, {limit & 0xFFFF}"
@@ -80,7 +80,7 @@ def attack(network: CompiledNetwork, harm: str, limit: int) -> CompiledNetwork:
 
 
 def skipping(program: Program, limit: int) -> Program:
-    """A program that halts at once if its input lies at `limit` or above."""
+    """Return a program that halts immediately if its input's address is at least `limit`."""
     front = assemble(
         f"add r31, {limit >> 16}\nshl r31, r31, 16\nor r31, r31, {limit & 0xFFFF}\nbltu op1, r31, 5\nhalt\nhalt"
     ).words[:5]
@@ -101,23 +101,23 @@ def skipping(program: Program, limit: int) -> Program:
 
 @pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize("first", [1, 2, 3])
-def test_what_harms_some_samples_is_refused(
+def test_harm_to_any_sample_is_rejected(
     network: CompiledNetwork, addresses: list[int], harm: str, first: int
 ) -> None:
-    """Whichever samples it spares: `again` and `steady` send nothing that has not been proved."""
+    """A session validates all of its sample slots, including those that only later calls use."""
     bad = attack(network, harm, addresses[first])
     with GoldenDevice(network.config, dram_bytes(bad, SAMPLES)) as device:
         with pytest.raises(ValidationError):
             Session(device, bad, SAMPLES)
-        Session(device, bad, first)  # with room for these alone it does no harm
+        Session(device, bad, first)  # with only these slots, the program is harmless
 
 
 @pytest.mark.parametrize("harm", ["deadlock", "weights"])
-def test_run_refuses_the_file(
+def test_run_rejects_hostile_package(
     mla, tmp_path: Path, network: CompiledNetwork, addresses: list[int], harm: str, samples: Path
 ) -> None:
     bad = attack(network, harm, addresses[2])
-    validate_network(bad, samples=1)  # at the addresses that `mla validate` takes
+    validate_network(bad, samples=1)  # validates the same addresses as `mla validate`
     file = tmp_path / "bad.mla"
     file.write_bytes(to_bytes(bad))
     result = mla("run", file, "--input", samples)
@@ -127,10 +127,10 @@ def test_run_refuses_the_file(
     assert "Traceback" not in result.err
 
 
-def test_run_refuses_a_steady_figure_below_the_floor(
+def test_run_rejects_cycles_below_the_floor(
     mla, tmp_path: Path, network: CompiledNetwork, addresses: list[int], samples: Path
 ) -> None:
-    """Skipping work is harmless, so it can be proved; but no machine is that fast."""
+    """A program that skips work passes validation but is rejected for taking fewer cycles than the lower bound."""
     bad = changed(
         network,
         lambda parts: tuple(replace(part, program=skipping(part.program, addresses[1])) for part in parts),
@@ -142,10 +142,10 @@ def test_run_refuses_a_steady_figure_below_the_floor(
     assert "skip work" in result.err and "Traceback" not in result.err
 
 
-def test_windows_stop_what_a_proof_would_miss(
+def test_windows_protect_memory_without_validation(
     network: CompiledNetwork, addresses: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any proof the chip itself protects the weights, the inputs and the other samples."""
+    """Without validation the DRAM windows still protect weights, inputs and other samples."""
     monkeypatch.setattr("compiler.runtime.session.prove", lambda *_: None)
     (tensor,) = network.inputs
     for harm in ("weights", "other sample", "outside"):
@@ -163,7 +163,7 @@ def test_windows_stop_what_a_proof_would_miss(
 
 
 @pytest.mark.parametrize("windows", [1, 2, 3, 4, 8])
-def test_windows_are_as_narrow_as_the_machine_allows(windows: int, network: CompiledNetwork) -> None:
+def test_windows_cover_only_tensors_of_the_samples(windows: int, network: CompiledNetwork) -> None:
     config = replace(network.config, windows=windows)
     with GoldenDevice(network.config, dram_bytes(network, SAMPLES)) as device:
         (place,) = Session(device, network, SAMPLES).loaded
@@ -181,8 +181,8 @@ def test_windows_are_as_narrow_as_the_machine_allows(windows: int, network: Comp
                 assert any(a <= start and start + tensor.bytes - 1 <= b and p & how for a, b, p in found)
 
 
-def test_serving_proves_every_slot_behind_every_slot(network: CompiledNetwork) -> None:
-    """Slots are taken as they become free: a race of slot 1 right behind slot 2 alone is found."""
+def test_serving_validates_all_pairs_of_slots(network: CompiledNetwork) -> None:
+    """Serving validates every pair of consecutive slots, and detects a race that occurs only in slot 1 after slot 2."""
     with GoldenDevice(network.config, serving_bytes(network)) as device:
         server = Server(device, network)
         buffers, version = server.versions.buffers, server.current

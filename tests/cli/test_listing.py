@@ -1,4 +1,4 @@
-"""Programs of compiled networks as text: written, edited, put back, refused where they stand."""
+"""Listings of compiled networks can be written, edited and assembled again; errors are reported with their line."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def package(mla, tmp_path):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_network_goes_through_text_unchanged(mla, tmp_path, name):
+def test_listing_round_trip_of_trained_networks(mla, tmp_path, name):
     path, text, again = tmp_path / "a.mla", tmp_path / "a.s", tmp_path / "b.mla"
     assert mla("compile", model(name), "-o", path, "--listing", text).status == 0
     printed = mla("disasm", path)
@@ -33,7 +33,7 @@ def test_every_network_goes_through_text_unchanged(mla, tmp_path, name):
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_networks_with_host_stages_and_branches_do_too(mla, tmp_path):
+def test_listing_round_trip_with_host_stages_and_branches(mla, tmp_path):
     mixed = compiled(3)[1]
     assert to_bytes(with_programs(mixed, programs_of(listing(mixed), "mixed"))) == to_bytes(mixed)
     onnx.save(early_exit(np.random.default_rng(0)), tmp_path / "exit.onnx")
@@ -43,7 +43,7 @@ def test_networks_with_host_stages_and_branches_do_too(mla, tmp_path):
     assert to_bytes(with_programs(network, programs_of(listing(network), "exit"))) == to_bytes(network)
 
 
-def test_names_that_are_no_text_stay_the_networks_own():
+def test_unprintable_names_are_escaped_and_restored():
     network = compiled(3)[1]
     names = iter(["a;b", "new\nline", " \t ", "halt\x1b"])
 
@@ -63,7 +63,7 @@ def test_names_that_are_no_text_stay_the_networks_own():
     assert readable(" \t ") == "_" and readable("   ") == "program"
 
 
-def test_an_edited_program_is_refused_where_it_stands(mla, package, tmp_path):
+def test_rejected_edit_names_stage_and_line(mla, package, tmp_path):
     text, changed = tmp_path / "kws.s", tmp_path / "changed.mla"
     lines = mla("disasm", package).out.splitlines()
     second = [number for number, line in enumerate(lines) if line.startswith(".name")][1]
@@ -75,7 +75,7 @@ def test_an_edited_program_is_refused_where_it_stands(mla, package, tmp_path):
     assert refused.status == 1 and '"stage": 0' in refused.out
     shown = mla("validate", changed).out
     place = shown.split("(line ")[1].split(" of mla disasm)")[0]
-    assert shown.startswith(f"refused: {changed}: stage 0, program '") and ", for layer '" in shown
+    assert shown.startswith(f"rejected: {changed}: stage 0, program '") and ", for layer '" in shown
     printed = mla("disasm", changed).out.splitlines()[int(place) - 1]
     assert printed.split(";")[0].strip() == shown.split("`")[1]
     run = mla("run", changed, "--target", "n4", "--device", "golden")
@@ -94,7 +94,7 @@ def test_an_edited_program_is_refused_where_it_stands(mla, package, tmp_path):
         (lambda lines: lines + ["halt"] * 3000, "must have 1..2048 instructions, not "),
     ],
 )
-def test_texts_that_do_not_fit(complains, mla, package, tmp_path, edit, text):
+def test_listings_that_do_not_fit_the_network(complains, mla, package, tmp_path, edit, text):
     source = tmp_path / "kws.s"
     lines = edit(mla("disasm", package).out.splitlines())
     source.write_text("\n".join(lines))
@@ -102,7 +102,7 @@ def test_texts_that_do_not_fit(complains, mla, package, tmp_path, edit, text):
     assert not (tmp_path / "out.mla").exists()
 
 
-def test_an_error_names_the_line_of_the_whole_text(complains, mla, package, tmp_path):
+def test_error_names_line_of_whole_listing(complains, mla, package, tmp_path):
     source = tmp_path / "kws.s"
     lines = mla("disasm", package).out.splitlines()
     lines[-3] = "    frobnicate r1"
@@ -111,7 +111,7 @@ def test_an_error_names_the_line_of_the_whole_text(complains, mla, package, tmp_
     complains(2, text, "asm", source, "--network", package, "-o", tmp_path / "out.mla")
 
 
-def test_several_programs_are_no_program(complains, mla, package, tmp_path):
+def test_listing_of_several_programs_needs_network(complains, mla, package, tmp_path):
     source = tmp_path / "kws.s"
     source.write_text(mla("disasm", package).out)
     text = "a second program, 'depthwise_conv_2d_1', begins before this line"
@@ -135,13 +135,13 @@ def test_several_programs_are_no_program(complains, mla, package, tmp_path):
     complains(2, "cannot be read", "disasm", "absent.mla")
 
 
-def test_binaries_name_the_last_target(mla, tmp_path):
+def test_error_in_binary_names_last_branch_target(mla, tmp_path):
     source, image = tmp_path / "loop.s", tmp_path / "loop.mlap"
     source.write_text(".name loop\n    loop 2, end\n    tag 1\nend:\n    tag 2\n    issue store\n    halt\n")
     assert mla("asm", source, "-o", image).status == 0
     shown = mla("validate", image).out
     assert (
-        f"refused: {image}: instruction 3, 1 after target 2 (line 5 of its disassembly), `issue store`"
+        f"rejected: {image}: instruction 3, 1 after target 2 (line 5 of its disassembly), `issue store`"
         in shown
     )
-    assert mla("validate", source).out.startswith(f"refused: {source}:6: `issue store`")
+    assert mla("validate", source).out.startswith(f"rejected: {source}:6: `issue store`")

@@ -1,4 +1,4 @@
-"""`mla llm`: training without PyTorch, samples, evaluation, and what goes wrong with them."""
+"""Tests of `mla llm`: training without PyTorch, samples, evaluation, and invalid input."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from compiler.llm.tokens.vocabulary import LANGUAGE
 from scripts.networks.digits import MODEL as DIGITS
 
 
-def test_samples_are_schedules_that_can_be_compiled(mla, tmp_path):
+def test_sampled_schedules_compile(mla, tmp_path):
     sampled = ("llm", "sample", DIGITS, "--answers", "3", "--seed", "5", "--json", str(tmp_path / "a.json"))
     result = mla(*sampled)
     assert result.status == 0, result.err
@@ -24,11 +24,11 @@ def test_samples_are_schedules_that_can_be_compiled(mla, tmp_path):
         for answer in layer["answers"]:
             assert answer["log_likelihood"] <= 0 and answer["words"][-1] == "end"
     assert result.out.count(" cycles; log likelihood and text of answers:\n") == len(document["layers"])
-    assert mla(*sampled[:-2]).out == result.out  # the same seed says the same
+    assert mla(*sampled[:-2]).out == result.out  # the same seed gives the same answers
 
 
 @pytest.mark.parametrize(("ask", "last"), [("edits", "end"), ("programs", "stop")])
-def test_samples_are_edits_or_programs(mla, tmp_path, ask, last):
+def test_sample_edits_and_programs(mla, tmp_path, ask, last):
     sampled = ("llm", "sample", DIGITS, "--layer", "conv1_sum", "--ask", ask, "--answers", "2", "--seed", "5")
     result = mla(*sampled, "--json", str(tmp_path / "a.json"))
     assert result.status == 0, result.err
@@ -43,19 +43,19 @@ def test_samples_are_edits_or_programs(mla, tmp_path, ask, last):
 
 
 @pytest.mark.parametrize("ask", ["schedules", "edits", "programs"])
-def test_unconstrained_answers_to_all_that_is_asked(mla, ask):
+def test_unconstrained_answers_of_all_kinds(mla, ask):
     asked = ("--layer", "conv1_sum", "--answers", "1", "--unconstrained", "--ask", ask)
     result = mla("llm", "sample", DIGITS, *asked)
     assert result.status == 0 and len(result.out.splitlines()) == 2
 
 
-def test_unconstrained_answers_are_any_words(mla):
+def test_unconstrained_answers_at_high_temperature(mla):
     result = mla("llm", "sample", DIGITS, "--answers", "2", "--unconstrained", "--temperature", "3")
     assert result.status == 0 and len(result.out.splitlines()) > 3
 
 
-def test_answers_written_on_the_machine(mla, tmp_path):
-    """By a model of one layer: how often it agrees is of no account, it has not learnt anything."""
+def test_answers_generated_on_accelerator(mla, tmp_path):
+    """A one-layer model runs on the accelerator; since it is untrained, its agreement with the host is not checked."""
     shape, rng = (
         TransformerShape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=16, context=128),
         default_rng(0),
@@ -76,7 +76,9 @@ def test_answers_written_on_the_machine(mla, tmp_path):
     document = json.loads((tmp_path / "a.json").read_text("utf-8"))
     (layer,), machine = document["layers"], document["machine"]
     written = [len(each["words"]) for each in layer["answers"]]
-    assert machine["words"] == len(layer["question"]) + sum(written) - 2  # nothing follows the last word
+    assert (
+        machine["words"] == len(layer["question"]) + sum(written) - 2
+    )  # nothing is computed after the last word
     assert 0 < machine["same"] <= machine["compared"] and machine["cycles"] > 1000 * machine["words"]
     assert f"{machine['words']} tokens processed on n16" in result.out
 
@@ -127,12 +129,12 @@ def test_evaluation_compares_methods(mla, tmp_path):
         (("eval", "--samples", "3"), "--samples must be 0 or at least 4"),
     ],
 )
-def test_bad_input(complains, options, words):
+def test_invalid_options(complains, options, words):
     complains(2, words, "llm", *options)
 
 
 def test_training_without_pytorch(complains, tmp_path, monkeypatch):
-    """As if it were not there, if it is."""
+    """Training without PyTorch fails with a message; the test hides an installed PyTorch."""
     monkeypatch.setitem(sys.modules, "torch", None)
     for name in [name for name in sys.modules if name.startswith("compiler.llm.training.")]:
         monkeypatch.delitem(sys.modules, name)

@@ -1,4 +1,4 @@
-"""The frame of the command line: usage errors, exit statuses, signals, broken pipes."""
+"""Tests of the main entry point of the command line: usage errors, exit statuses, signals, broken pipes."""
 
 import argparse
 import errno
@@ -19,7 +19,7 @@ from compiler.cli import doctor
 from compiler.cli.parser import VERBS, build_parser
 from hw.errors import InputError, WorkError
 
-# Stands in for a verb that takes long while its output is half written.
+# Replaces a verb by one that takes a long time after writing half of its output.
 SLOW_VERB = """
 import sys, time
 from compiler.cli import doctor, main
@@ -39,7 +39,7 @@ sys.exit(main.main(["doctor"]))
 
 
 def versions(cache: str) -> str:
-    """What `mla --version` prints in this environment."""
+    """Return the output of `mla --version`, run in this environment."""
     lines = [
         f"mla {__version__}",
         f"python {platform.python_version()} ({sys.executable})",
@@ -54,7 +54,7 @@ def test_version(mla, monkeypatch, tmp_path):
     assert mla("--version") == (0, versions(str(tmp_path)), "")
 
 
-def test_version_says_what_is_wrong(mla, monkeypatch):
+def test_version_reports_missing_packages(mla, monkeypatch):
     monkeypatch.setenv("MLA_CACHE", "/a b")
     assert mla("--version").out.endswith("cache MLA_CACHE must be a path without blanks, not '/a b'\n")
 
@@ -73,7 +73,7 @@ def test_help_has_an_example(mla, verb):
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parsers of all verbs, and of their actions."""
+    """Yield the parsers of all verbs and of their actions."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():
@@ -81,7 +81,7 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
                 yield from _parsers(each)
 
 
-def test_actions_of_verbs_have_examples_too():
+def test_help_of_actions_has_an_example():
     parsers = list(_parsers(build_parser()))
     assert len(parsers) > len(VERBS)
     for parser in parsers:
@@ -107,7 +107,7 @@ def test_completion_for_other_shells(mla, complains):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["-v"], "required: VERB"),
+        (["-v"], "required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
         (["serv"], "invalid choice: 'serv' (did you mean serve?)"),
         (["xyz"], "invalid choice: 'xyz' (choose from doctor, asm, "),
@@ -130,7 +130,7 @@ def test_completion_for_other_shells(mla, complains):
         (["fpga"], "required: --board"),
     ],
 )
-def test_bad_usage(complains, arguments, text):
+def test_usage_errors(complains, arguments, text):
     complains(2, text, *arguments)
 
 
@@ -147,7 +147,7 @@ def test_bad_usage(complains, arguments, text):
         ),
     ],
 )
-def test_failures_become_one_line(mla, monkeypatch, error, status, text):
+def test_errors_are_one_line(mla, monkeypatch, error, status, text):
     def fail(_args: object) -> int:
         raise error
 
@@ -155,7 +155,7 @@ def test_failures_become_one_line(mla, monkeypatch, error, status, text):
     assert mla("doctor") == (status, "", text)
 
 
-def test_defects_keep_their_traceback(mla, monkeypatch):
+def test_unexpected_exceptions_propagate(mla, monkeypatch):
     monkeypatch.setattr(doctor, "run", lambda _args: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         mla("doctor")
@@ -189,7 +189,7 @@ def test_broken_pipe_is_quiet():
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["run", "--help"], ["doctor", "--json", "-"]]
 )
-def test_output_that_cannot_be_written_is_a_failure(arguments: list[str], unbuffered: str):
+def test_unwritable_output_exits_1(arguments: list[str], unbuffered: str):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "compiler.cli.main", *arguments],
@@ -205,7 +205,7 @@ def test_output_that_cannot_be_written_is_a_failure(arguments: list[str], unbuff
 
 
 @pytest.mark.parametrize(("arguments", "status"), [("fly", 2), ("db show --db /none", 2), ("--version", 0)])
-def test_the_status_is_right_where_standard_error_is_full(arguments: str, status: int):
+def test_status_with_full_standard_error(arguments: str, status: int):
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "compiler.cli.main", *arguments.split()]
         assert subprocess.run(command, capture_output=False, stderr=full, check=False).returncode == status
@@ -213,14 +213,14 @@ def test_the_status_is_right_where_standard_error_is_full(arguments: str, status
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(("arguments", "status"), [("--help", 0), ("db show --db /none", 2)])
-def test_closed_streams_are_the_null_device(arguments: str, status: int, closed: str):
+def test_closed_streams_are_ignored(arguments: str, status: int, closed: str):
     command = f'"$0" -m compiler.cli.main {arguments} {closed}'
     done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
-def test_a_file_gets_no_number_of_a_closed_stream(tmp_path: Path):
+def test_file_does_not_reuse_descriptor_of_closed_stream(tmp_path: Path):
     code = f"""
 import os, sys
 from compiler.cli.exit_status import run_to_status
@@ -283,7 +283,7 @@ def test_former_option_names_are_hidden_aliases(verb, name, former, value):
     assert vars(parser.parse_args([*verb]))[name] != new[name]
 
 
-def test_model_is_another_name_of_method_hpm():
+def test_model_option_is_alias_of_method_hpm():
     from compiler.cli.parser import build_parser
 
     assert build_parser().parse_args(["tune", "m.onnx", "--trials", "1", "--method", "model"]).method == "hpm"

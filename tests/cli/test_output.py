@@ -1,4 +1,4 @@
-"""Output files appear whole or not at all."""
+"""Output files are written completely or not at all."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ def test_replaces_only_on_success(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_follows_a_link(tmp_path):
+def test_link_target_is_replaced(tmp_path):
     target, link = tmp_path / "file", tmp_path / "link"
     link.symlink_to(target)
     write_output(link, b"data")
@@ -30,7 +30,7 @@ def test_follows_a_link(tmp_path):
     assert target.read_bytes() == b"data"
 
 
-def test_bad_paths_are_bad_input(tmp_path):
+def test_invalid_paths_are_rejected(tmp_path):
     with pytest.raises(InputError, match="cannot be written: it is a folder"):
         write_output(tmp_path, b"")
     with pytest.raises(InputError, match="absent/file cannot be written: No such file"):
@@ -53,8 +53,8 @@ def test_paths_are_checked_before_the_work(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
-def test_full_device_is_failed_work(tmp_path, monkeypatch):
-    # A page of data is needed for /dev/full to notice.
+def test_full_device_raises_work_error(tmp_path, monkeypatch):
+    # /dev/full reports the error only for a full page of data.
     with pytest.raises(WorkError, match="/dev/full cannot be written: No space left"):
         write_output(Path("/dev/full"), bytes(1 << 16))
     assert Path("/dev/full").is_char_device()
@@ -64,7 +64,7 @@ def test_full_device_is_failed_work(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_os_errors_are_the_blocks_own(tmp_path):
+def test_other_os_errors_propagate(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_output(tmp_path / "file"):
         raise FileNotFoundError(errno.ENOENT, "no compiler")
 

@@ -1,4 +1,4 @@
-"""Search methods and generators of the user's own: from a module, from an installed package, and everything wrong."""
+"""Tests of user-defined search methods and generators, in modules and installed packages, and of their errors."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.tuning.generators.library import GENERATORS
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.generators.registry import GENERATORS
+from compiler.tuning.search.registry import METHODS
 from hw.config import TARGETS
 from scripts.networks.digits import MODEL
 from tests.support import plugins
@@ -19,12 +19,12 @@ TUNE = ("tune", MODEL, "--devices", "1", "--target", "n4", "--no-cache")
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of plug-ins in the current folder."""
+    """Write a plug-in module into the current folder and return its name."""
     return plugins.write_module(tmp_path, monkeypatch)
 
 
 def example(page: str, name: str) -> str:
-    """The module of that name in the documentation."""
+    """Return the source text of an example module of the documentation."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     (found,) = (block for block in blocks if block.startswith(f"# {name}.py\n"))
     return found
@@ -37,7 +37,7 @@ def example(page: str, name: str) -> str:
         ("generators.md", "halve", ("--generator", "halve:Halve")),
     ],
 )
-def test_the_documentation_s_examples(mla, tmp_path, monkeypatch, page, name, options):
+def test_examples_of_documentation(mla, tmp_path, monkeypatch, page, name, options):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path(f"{name}.py").write_text(example(page, name))
@@ -49,7 +49,7 @@ def test_the_documentation_s_examples(mla, tmp_path, monkeypatch, page, name, op
         and document["exact"]
         and document["best_cycles"] <= document["baseline_cycles"]
     )
-    # Trials that can be measured at all were found.
+    # Some trials were measured successfully.
     assert document["rejected"] < 6
     assert (document["method"], document["generators"]) in (
         ("annealing:Annealing", None),
@@ -57,7 +57,7 @@ def test_the_documentation_s_examples(mla, tmp_path, monkeypatch, page, name, op
     )
 
 
-def test_what_a_plug_in_prints_is_no_result(mla, module):
+def test_plugin_output_goes_to_standard_error(mla, module):
     result = mla(*TUNE, "--trials", "2", "--method", f"{module}:Good", "--json", "-")
     assert result.status == 0, result.err
     assert json.loads(result.out)["method"] == f"{module}:Good"
@@ -65,7 +65,7 @@ def test_what_a_plug_in_prints_is_no_result(mla, module):
     assert len(sys.modules[module].Good.heard) == 2
 
 
-def test_generators_by_name_and_module(mla, module):
+def test_generators_from_registry_and_module(mla, module):
     result = mla(
         *TUNE,
         "--trials",
@@ -83,8 +83,8 @@ def test_generators_by_name_and_module(mla, module):
     assert json.loads(result.out)["generators"] == ["polish", f"{module}:Sub"]
 
 
-def test_who_repeats_himself_is_left(mla, module):
-    """A generator without end that proposes nothing new: random changes follow."""
+def test_repeating_generator_is_abandoned(mla, module):
+    """A generator that repeats its proposals endlessly is abandoned, and random changes follow."""
     result = mla(*TUNE, "--trials", "1", "--generator", f"{module}:Endless")
     assert result.status == 0, result.err
     assert "trial 1 of 1" in result.err
@@ -100,7 +100,7 @@ def test_who_repeats_himself_is_left(mla, module):
         (("--generator", "{0}:Fails"), "{0}:Fails: propose failed: ValueError: oh ({0}.py, line "),
     ],
 )
-def test_failures_are_one_line(mla, module, options, text):
+def test_plugin_errors_are_one_line(mla, module, options, text):
     result = mla(*TUNE, "--trials", "1", *(each.format(module) for each in options))
     assert (result.status, result.out) == (2, "")
     *_, last = result.err.splitlines()
@@ -108,34 +108,32 @@ def test_failures_are_one_line(mla, module, options, text):
     assert "Traceback" not in result.err
 
 
-def test_a_method_keeps_to_what_is_forbidden(mla, module):
+def test_method_must_respect_forbidden_changes(mla, module):
     result = mla(*TUNE, "--trials", "1", "--method", f"{module}:Forbidden", "--forbid", "tiling")
     assert result.status == 2
     assert f"{module}:Forbidden: propose must change no tiling, which is forbidden" in result.err
 
 
-def test_bad_options(complains, module):
+def test_invalid_options(complains, module):
     tune = (*TUNE, "--trials", "1")
     complains(2, "invalid choice: 'evolutoin' (did you mean evolution?)", *tune, "--method", "evolutoin")
-    complains(2, "choose from fusion, tiling, polish, module:Class)", *tune, "--generator", "x")
-    complains(2, "such as generators, not random", *tune, "--method", "random", "--generator", "polish")
-    complains(2, "such as generators, not llm", *tune, "--method", "llm", "--generator", "polish")
+    complains(2, "choose from fusion, tiling, peephole, module:Class)", *tune, "--generator", "x")
+    complains(2, "such as generators, not random", *tune, "--method", "random", "--generator", "peephole")
+    complains(2, "such as generators, not llm", *tune, "--method", "llm", "--generator", "peephole")
     complains(2, "absent:X: absent cannot be imported: ModuleNotFoundError", *tune, "--method", "absent:X")
-    complains(2, "--generator requires --adapt", "serve", MODEL, "--generator", "polish")
+    complains(2, "--generator requires --adapt", "serve", MODEL, "--generator", "peephole")
 
 
-def test_bad_plug_ins_of_serve_are_refused_at_once(mla, module):
+def test_serve_rejects_bad_plugin_before_serving(mla, module):
     result = mla(
         "serve", MODEL, "--requests", "1", "--target", "n4", "--adapt", "--method", f"{module}:value"
     )
     assert (result.status, result.out) == (2, "")
-    assert result.err.endswith(
-        f"{module}:value must be a subclass of compiler.tuning.search.method.SearchMethod, not 3\n"
-    )
+    assert result.err.endswith(f"{module}:value must be a subclass of compiler.SearchMethod, not 3\n")
 
 
-def test_serve_searches_with_a_plug_in(mla, module):
-    """Its process imports the module from the current folder."""
+def test_serve_uses_plugin(mla, module):
+    """The search process of `mla serve` imports the module from the current folder."""
     result = mla(
         "serve",
         MODEL,
@@ -156,7 +154,7 @@ def test_serve_searches_with_a_plug_in(mla, module):
 
 
 def install(folder: Path, name: str, *entries: str) -> None:
-    """A distribution's metadata, as an installer leaves it."""
+    """Write the metadata of a distribution like an installer."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -182,7 +180,7 @@ def test_installed_packages_add_names(mla, complains, module, tmp_path, monkeypa
     assert list(METHODS)[-3:] == ["broken", "gone", "good"] and list(GENERATORS)[-1] == "sub"
     assert (
         METHODS["random"].__module__ == "compiler.tuning.search.random_search"
-    )  # a name of the project stays the project's
+    )  # plug-ins cannot override names of the project
     assert "edits, broken, gone, good, llm, module:Class" in " ".join(mla("tune", "--help").out.split())
     for options in (("--method", "good"), ("--generator", "sub")):
         result = mla(*TUNE, "--trials", "1", *options)
@@ -197,8 +195,8 @@ def test_installed_packages_add_names(mla, complains, module, tmp_path, monkeypa
     )
 
 
-def test_every_name_is_that_of_its_class():
-    """Candidates have the generator's own name, reports that of the registry."""
+def test_registry_names_equal_class_names():
+    """The generator's name in candidates equals its name in the registry."""
     assert {name: kind.name for name, kind in GENERATORS.items()} == {name: name for name in GENERATORS}
     assert "hpm" in METHODS and "nothing" not in METHODS and len(METHODS) == len(list(METHODS))
     with pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""`mla profile` on a network and a small machine."""
+"""Tests of the report, trace and HTML page of `mla profile` on a network for n4."""
 
 import json
 
@@ -14,7 +14,7 @@ def profiled(tmp_path_factory):
     return tmp_path_factory.mktemp("profile")
 
 
-def test_profile(mla, profiled):
+def test_profile_reports(mla, profiled):
     trace, report = profiled / "trace.json", profiled / "report.html"
     result = mla(
         "profile",
@@ -45,9 +45,9 @@ def test_profile(mla, profiled):
     assert lanes == {"programs", "load", "matrix", "fuse", "store"}
     assert max(e["args"]["cycle"] + e["args"]["cycles"] for e in work) <= document["cycles_per_sample"]
     bus = [event["args"] for event in events if event["ph"] == "C"]
-    windows = 256 / 4  # bytes of a beat of n4
+    windows = 256 / 4  # n4 transfers four bytes per beat
     read = sum(rates["read"] for rates in bus) * windows
-    assert read >= document["dram_bytes_read"] / 4  # beats of a ring slot and of programs besides
+    assert read >= document["dram_bytes_read"] / 4  # other beats transfer ring slots and programs
     text = report.read_text()
     assert "Units over time" in text
     assert '<th class="n">ms</th>' in text and "time per sample at 50 MHz" in text
@@ -62,7 +62,7 @@ def test_unknown_peaks_are_omitted():
     assert memory_in_use(peaks | {"dram": {"total": 96}}) == {"DRAM": 96, "accumulator": 64}
 
 
-def test_bad_use_is_told_at_once(complains, tmp_path):
+def test_usage_errors_exit_2(complains, tmp_path):
     complains(2, "cannot be read", "profile", tmp_path / "absent.tflite")
     complains(2, f"{tmp_path} cannot be written", "profile", MODEL, "--trace", tmp_path)
     complains(

@@ -1,4 +1,4 @@
-"""`mla asm` and `mla disasm`."""
+"""`mla asm` and `mla disasm` preserve programs in a round trip and reject invalid programs."""
 
 import os
 
@@ -45,14 +45,14 @@ def test_unreadable_sources(complains, source, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "; nothing\n\n", ".name demo\n.equ SIZE, 4\nstart:\n"])
-def test_a_program_of_nothing(complains, source, tmp_path, text):
+def test_empty_program(complains, source, tmp_path, text):
     source.write_text(text)
     message = f"{source}: a program must have at least one instruction, not none"
     complains(2, message, "asm", source, "-o", tmp_path / "out")
     assert list(tmp_path.iterdir()) == [source]
 
 
-def test_too_long_for_its_target(mla, complains, source, tmp_path):
+def test_program_too_long_for_target(mla, complains, source, tmp_path):
     source.write_text("halt\n" * 8193)
     out = tmp_path / "out"
     message = f"{source}: a program for 'n16' must be at most 8192 words long, not 8193"
@@ -64,7 +64,7 @@ def test_too_long_for_its_target(mla, complains, source, tmp_path):
     assert mla("asm", source, "-o", out, "--target", "n16") == (0, "", "")
 
 
-def test_too_long_a_signature(complains, source, tmp_path):
+def test_signature_too_long(complains, source, tmp_path):
     lines = "".join(f".signature {'x' * 1000}\n" for _ in range(70))
     source.write_text(f"{lines}halt\n")
     text = f"{source}: name and signature must be at most 65534 bytes together, not 70073"
@@ -72,7 +72,7 @@ def test_too_long_a_signature(complains, source, tmp_path):
     assert list(tmp_path.iterdir()) == [source]
 
 
-def test_a_file_name_that_is_no_text(mla, source, tmp_path):
+def test_undecodable_file_name(mla, source, tmp_path):
     odd = tmp_path / os.fsdecode(b"\xff.s")
     odd.write_text("halt\n")
     assert mla("asm", odd, "-o", tmp_path / "out") == (0, "", "")

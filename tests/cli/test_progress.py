@@ -1,4 +1,4 @@
-"""Progress of long work: what a line says, plain text without a terminal, builds told of only when they happen."""
+"""Tests of the progress display: format of a line, plain lines without a terminal, messages for builds only."""
 
 import io
 from contextlib import AbstractContextManager, nullcontext
@@ -11,12 +11,12 @@ from compiler.util import progress as module
 from compiler.util.progress import INTERVAL_SECONDS, ProgressTask, building, clock, progress
 from cosim.rtl import verilog_cache
 from cosim.rtl.build import PLAIN, Variant
-from cosim.rtl.monitor import Build
+from cosim.rtl.build_progress import Build
 from hw.config import load_target
 
 
 class Terminal(io.StringIO):
-    """A file that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -33,11 +33,11 @@ class Terminal(io.StringIO):
         (7384, "2 h 3 min"),
     ],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_format_of_durations(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 
 
-def test_time_left_follows_the_pace_of_the_items() -> None:
+def test_remaining_time_from_item_rate() -> None:
     task = ProgressTask("tuning", 40, "trials")
     assert task.describe(1.0) == "tuning: 0 of 40 trials, 1 s"
     task.advance(10, "best 3,000")
@@ -46,18 +46,18 @@ def test_time_left_follows_the_pace_of_the_items() -> None:
     assert task.describe(120.0) == "tuning: 40 of 40 trials, 2 min, about 0 s left, best 3,000"
 
 
-def test_time_left_of_work_without_items_is_what_was_expected_of_it() -> None:
+def test_remaining_time_from_expected_duration() -> None:
     task = ProgressTask("emitting", seconds=40.0)
     assert task.describe(10.0) == "emitting: 10 s, about 30 s left"
-    assert task.describe(50.0) == "emitting: 50 s"  # late: nobody knows
+    assert task.describe(50.0) == "emitting: 50 s"  # overdue, so the remaining time is unknown
     assert ProgressTask("compiling").describe(3.0) == "compiling: 3 s"
 
 
-def test_plain_lines_come_every_ten_seconds_and_name_the_innermost_work(
+def test_plain_lines_every_ten_seconds_for_innermost_task(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     display = module._Display()
-    monkeypatch.setattr(module, "_TICK_SECONDS", 1e6)  # this test looks instead of the thread
+    monkeypatch.setattr(module, "_TICK_SECONDS", 1e6)  # this test calls _show instead of the thread
     outer, inner = ProgressTask("tuning", 9, "trials"), ProgressTask("building")
     display.push(outer)
     display.push(inner)
@@ -73,7 +73,7 @@ def test_plain_lines_come_every_ten_seconds_and_name_the_innermost_work(
     ]
 
 
-def test_a_terminal_has_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_line_is_updated_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
@@ -82,12 +82,12 @@ def test_a_terminal_has_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch)
     display, task = module._Display(), ProgressTask("tuning", 2, "trials")
     display.push(task)
     display._show(task, task.start + 0.1)
-    assert not screen.getvalue()  # what is over at once is not shown
+    assert not screen.getvalue()  # tasks that end immediately are not shown
     task.advance(1, "a note that is much too long for a line of sixty characters")
     display._show(task, task.start + 8)
     assert "tuning: 1 of 2 trials, 8 s" in screen.getvalue() and "sixty" not in screen.getvalue()
     display.pop(task)
-    assert screen.getvalue().endswith("\x1b[2K")  # cleared
+    assert screen.getvalue().endswith("\x1b[2K")  # the line is cleared
 
 
 def test_no_control_characters_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_no_control_characters_without_a_terminal(capsys: pytest.CaptureFixture[
     assert all(character.isprintable() for line in lines for character in line)
 
 
-def test_a_build_is_told_of_only_when_it_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_is_reported_only_when_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
     monkeypatch.setattr(
         "hw.verilog.writer.emit_verilog", lambda config, path, **options: path.write_text("module")
@@ -118,13 +118,13 @@ def test_a_build_is_told_of_only_when_it_happens(tmp_path: Path, monkeypatch: py
     assert told == ["the Verilog of the 4x4 chip"]
 
 
-def test_variants_have_names_and_times() -> None:
+def test_variant_labels_and_build_times() -> None:
     assert PLAIN.label == "plain"
     assert Variant(waves=True, probe=True).label == "waves, probe"
     assert Variant(waves=True).build_seconds(16) > PLAIN.build_seconds(16) > PLAIN.build_seconds(4)
 
 
-def test_the_verb_verilog_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verilog_verb_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way: list[str] = []
 
     def emit(config: object, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Float models on the command line."""
+"""Tests of the quantization of float models on the command line."""
 
 import json
 import subprocess
@@ -28,14 +28,14 @@ def data(tmp_path):
 
 
 def process(*arguments):
-    """Run `mla` in a process of its own, whose log goes where a user sees it; output and messages."""
+    """Run `mla` in a separate process, whose log is written to standard error; return output and messages."""
     command = [sys.executable, "-m", "compiler.cli.main", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
 
-def test_run_quantizes_with_the_samples_of_a_file(mla, network, data, caplog):
+def test_run_quantizes_with_calibration_file(mla, network, data, caplog):
     result = mla("run", network, "--calibrate", data, "--device", "golden", "--json", "-")
     assert result.status == 0 and "accuracy is meaningless" not in caplog.text
     report = json.loads(result.out)
@@ -49,7 +49,7 @@ def test_run_quantizes_with_the_samples_of_a_file(mla, network, data, caplog):
     assert report["outputs"]["y"]["dtype"] == "float32"
 
 
-def test_without_a_file_it_says_what_the_accuracy_is_worth(network, tmp_path):
+def test_random_calibration_warns(network, tmp_path):
     out, err = process("compile", network, "-o", tmp_path / "block.mla", "--seed", 3, "--json", "-")
     assert (
         "2 random samples (seed 3): accuracy is meaningless, pass calibration data (--calibrate)" in err
@@ -58,7 +58,7 @@ def test_without_a_file_it_says_what_the_accuracy_is_worth(network, tmp_path):
     assert json.loads(out)["quantization"]["random"] is True
 
 
-def test_verbose_gives_the_report_as_text(network, data, tmp_path):
+def test_verbose_prints_quantization_report(network, data, tmp_path):
     quiet, loud = (
         process("compile", network, "--calibrate", data, "-o", tmp_path / "block.mla", *more)[1]
         for more in ((), ("-v",))
@@ -66,7 +66,7 @@ def test_verbose_gives_the_report_as_text(network, data, tmp_path):
     assert quiet.startswith("compile: ") and quiet.count("\n") == 1 and "output y:" in loud and "SQNR" in loud
 
 
-def test_calibrated_files_run_as_they_are(mla, network, data, tmp_path):
+def test_calibrated_package_needs_no_calibration(mla, network, data, tmp_path):
     package = tmp_path / "block.mla"
     assert mla("compile", network, "--calibrate", data, "-o", package).status == 0
     options = ("--input", data, "--limit", 1, "--device", "golden", "--json", "-")
@@ -77,7 +77,7 @@ def test_calibrated_files_run_as_they_are(mla, network, data, tmp_path):
     assert refused.status == 2 and "is already compiled: --calibrate applies to float models" in refused.err
 
 
-def test_files_that_do_not_fit_are_refused(mla, network, data, tmp_path):
+def test_unsuitable_calibration_files_are_rejected(mla, network, data, tmp_path):
     np.save(tmp_path / "wrong.npy", np.zeros((2, 3, 4, 4), np.float32))
     wrong = mla("run", network, "--calibrate", tmp_path / "wrong.npy")
     assert wrong.status == 2 and "float32[samples, 3, 12, 12]" in wrong.err
@@ -87,7 +87,7 @@ def test_files_that_do_not_fit_are_refused(mla, network, data, tmp_path):
     assert quantized.status == 2 and "calibration is for float models" in quantized.err
 
 
-def test_both_verbs_print_what_quantization_lost(mla, network, data, tmp_path):
+def test_run_and_compile_print_quantization_error(mla, network, data, tmp_path):
     for verb, *more in (("run", "--device", "golden"), ("compile", "-o", tmp_path / "block.mla")):
         result = mla(verb, network, "--calibrate", data, *more)
         told = result.out.splitlines()[-3:] if verb == "run" else result.out.splitlines()[-4:-1]

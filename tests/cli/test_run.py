@@ -1,4 +1,4 @@
-"""`mla run`."""
+"""Tests of `mla run`: reports, samples, batches, packages and options."""
 
 import json
 
@@ -27,7 +27,7 @@ def samples(tmp_path):
     return path
 
 
-def test_rtl_report(mla, samples, tmp_path):
+def test_report_of_rtl(mla, samples, tmp_path):
     out = tmp_path / "out.npz"
     result = mla("run", KWS, "--input", samples, "--limit", 2, "--json", "-", "--out", out)
     assert result.status == 0
@@ -57,7 +57,7 @@ def test_rtl_report(mla, samples, tmp_path):
     assert report["outputs"][name]["shape"] == [2, 12]
 
 
-def test_golden_model_has_no_cycles_and_the_same_outputs(mla, samples):
+def test_golden_model_reports_no_cycles(mla, samples):
     golden, rtl = (
         json.loads(mla("run", KWS, "--input", samples, "--limit", 1, "--json", "-", "--device", device).out)
         for device in ("golden", "rtl")
@@ -83,7 +83,7 @@ def test_table_and_random_input(mla):
     assert "fully_connected_11" in result.out and "sha256" in result.out
 
 
-def test_files_that_do_not_fit(complains, samples, tmp_path):
+def test_unsuitable_files_are_rejected(complains, samples, tmp_path):
     run = ("run", KWS, "--device", "golden")
     complains(2, "nothing.tflite: cannot be read: No such file", "run", "nothing.tflite")
     complains(2, "cannot be read", *run, "--input", tmp_path / "nothing.npy")
@@ -114,7 +114,7 @@ def test_files_that_do_not_fit(complains, samples, tmp_path):
     complains(2, "target must be one of", *run, "--target", "n17")
 
 
-def test_batches_change_cycles_and_not_results(mla, samples, tmp_path):
+def test_batch_changes_cycles_only(mla, samples, tmp_path):
     one, two = (
         json.loads(mla("run", KWS, "--input", samples, "--batch", batch, "--json", "-").out)
         for batch in (1, 2)
@@ -128,12 +128,14 @@ def test_batches_change_cycles_and_not_results(mla, samples, tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "batches"), [(1, 1), (2, 1), (3, 2)])
-def test_a_batch_that_is_filled_up_counts_whole(mla, samples, limit, batches):
-    """Cycles, floor and utilization are those of the samples that there are, however full the batch is."""
+def test_padded_batch(mla, samples, limit, batches):
+    """Cycles per sample refer to the given samples, even if the last batch is padded."""
     run = ("run", KWS, "--input", samples, "--limit", limit, "--batch", 2, "--json", "-")
     report = json.loads(mla(*run).out)
     each = report["cycles_per_sample"]
-    assert abs(each * limit - report["cycles"]) <= report["cycles"] / 100  # batches differ by little
+    assert (
+        abs(each * limit - report["cycles"]) <= report["cycles"] / 100
+    )  # full batches take nearly equal numbers of cycles
     assert each >= report["floor_cycles"] / limit and round(each, 1) == each
     assert report["steady_cycles_per_sample"] * limit >= report["floor_cycles"]
     assert abs(report["utilization"] * each * 256 / (report["macs"] / limit) - 1) < 0.01
@@ -141,7 +143,7 @@ def test_a_batch_that_is_filled_up_counts_whole(mla, samples, limit, batches):
     assert report["floor_cycles"] == batches * full["floor_cycles"]
 
 
-def test_a_compiled_file_keeps_its_batch(mla, complains, samples, tmp_path):
+def test_package_keeps_batch(mla, complains, samples, tmp_path):
     package = tmp_path / "kws.mla"
     assert json.loads(mla("compile", KWS, "-o", package, "--batch", 2, "--json", "-").out)["batch"] == 2
     options = ("--input", samples, "--device", "golden", "--json", "-")
@@ -152,7 +154,7 @@ def test_a_compiled_file_keeps_its_batch(mla, complains, samples, tmp_path):
     complains(2, "argument --batch: must be an integer in 1..4096, not '0'", "run", KWS, "--batch", 0)
 
 
-def test_where_the_network_comes_from_is_told(mla, tmp_path, monkeypatch):
+def test_origin_of_network_is_reported(mla, tmp_path, monkeypatch):
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
     run = ("run", KWS, "--device", "golden", "--json", "-")
     told = [mla(*run, *more) for more in ((), (), ("--no-cache",))]
@@ -163,7 +165,7 @@ def test_where_the_network_comes_from_is_told(mla, tmp_path, monkeypatch):
     assert reports[0]["outputs"] == reports[1]["outputs"] == reports[2]["outputs"]
 
 
-def test_options_that_a_compiled_file_has_settled(mla, complains, tmp_path):
+def test_options_that_conflict_with_package(mla, complains, tmp_path):
     _, network = compiled(3)
     package, edges = tmp_path / "mixed.mla", tmp_path / "edges.mla"
     package.write_bytes(to_bytes(network))
@@ -185,7 +187,7 @@ def test_options_that_a_compiled_file_has_settled(mla, complains, tmp_path):
         assert [each["edge"] for each in report["host_ops"]] == [True] * 4
 
 
-def test_a_random_sample_has_places_that_there_are(mla, tmp_path):
+def test_random_sample_has_valid_indices(mla, tmp_path):
     nodes = [node("Gather", "t ids", "e"), node("MatMul", "e w", "y")]
     constants = {"t": numbers(20, 8), "w": numbers(8, 4)}
     path, package = tmp_path / "words.onnx", tmp_path / "words.mla"

@@ -1,4 +1,4 @@
-"""Inputs of `mla run` that are not the model's own integers: real numbers, images, sounds."""
+"""Tests of inputs of `mla run` that differ from the model's integer type: floating-point values, images, audio."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from tests.support.float_graphs import numbers
 from tests.support.onnx_models import model, node
 
 DIGITS = Path(__file__).parents[2] / "scripts/networks/digits_int8.onnx"
-#: Of the digits' input, as its file has them.
+#: Quantization of the digits network's input.
 SCALE, ZERO = 0.0625, 0
 
 
@@ -45,15 +45,15 @@ def outputs(mla, path, *options):
 
 
 def one(path, tensor, scale=None):
-    """The only sample of a file."""
+    """Return the only sample of a file."""
     ((sample,),) = (read.values() for read in read_samples([tensor], path, None, 0, scale=scale))
     return sample
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
-def test_real_numbers_are_quantized_as_the_model_says(mla, tmp_path, kind):
+def test_real_values_are_quantized(mla, tmp_path, kind):
     real = (np.random.default_rng(1).standard_normal((2, 1, 8, 8)) * 4).astype(kind)
-    real[0, 0, 0, :4] = 0.03125, 0.09375, 100, -100  # halves go to even, as onnxruntime has it
+    real[0, 0, 0, :4] = 0.03125, 0.09375, 100, -100  # halves round to even, as in onnxruntime
     stored = np.clip(np.rint(real.astype(np.float64) / SCALE) + ZERO, -128, 127).astype(np.int8)
     clipped = int((np.abs(real.astype(np.float64) / SCALE + 0.5) > 128).sum())
     assert clipped >= 2 and stored[0, 0, 0, :4].tolist() == [0, 2, 127, -128]
@@ -66,17 +66,17 @@ def test_real_numbers_are_quantized_as_the_model_says(mla, tmp_path, kind):
 
 
 @pytest.mark.parametrize(("rounding", "stored"), [("reference", [1, -1, 2]), ("onnxruntime", [0, 0, 2])])
-def test_halves_are_rounded_as_the_network_does(tmp_path, rounding, stored):
+def test_ties_follow_rounding_of_network(tmp_path, rounding, stored):
     np.save(tmp_path / "halves.npy", np.array([[0.25, -0.25, 0.75]]))
-    tensor = Tensor("x", (1, 3), "int8", Quantization.of(0.5))
+    tensor = Tensor("x", (1, 3), "int8", Quantization.per_tensor(0.5))
     network = replace(compile(DIGITS), rounding=rounding)
     (sample,) = read_samples([tensor], tmp_path / "halves.npy", None, 0, network)
     assert sample["x"].tolist() == [stored]
 
 
-def test_integers_without_a_scale_take_no_real_numbers(tmp_path):
+def test_real_values_need_a_scale(tmp_path):
     np.save(tmp_path / "real.npy", np.ones((1, 3)))
-    for q in (None, Quantization.of(1.0)):
+    for q in (None, Quantization.per_tensor(1.0)):
         with pytest.raises(InputError, match=r"must be int8\[samples, 3\], not float64\[1, 3\]$"):
             one(tmp_path / "real.npy", Tensor("x", (1, 3), "int8", q))
 
@@ -90,7 +90,7 @@ def test_integers_without_a_scale_take_no_real_numbers(tmp_path):
         ("float32", lambda p: p / np.float32(255)),
     ],
 )
-def test_pixels_take_the_range_of_the_input(tmp_path, shape, dtype, wanted):
+def test_pixels_use_full_range_of_input_type(tmp_path, shape, dtype, wanted):
     colour = 3 in shape
     pixels = image(tmp_path / "image.png", (6, 5, 3) if colour else (6, 5))
     in_order = pixels.transpose(2, 0, 1) if shape == (1, 3, 6, 5) else pixels
@@ -99,7 +99,7 @@ def test_pixels_take_the_range_of_the_input(tmp_path, shape, dtype, wanted):
     np.testing.assert_array_equal(found, wanted(in_order).astype(dtype).reshape(shape))
 
 
-def test_pixels_at_a_scale_of_the_users(mla, tmp_path):
+def test_input_scale_option(mla, tmp_path):
     pixels = image(tmp_path / "image.png", (8, 8))
     np.save(tmp_path / "stored.npy", np.rint(pixels / 255 / SCALE).astype(np.int8).reshape(1, 1, 8, 8))
     found, err = outputs(mla, tmp_path / "image.png", "--input-scale", "0,255")
@@ -111,10 +111,10 @@ def test_pixels_at_a_scale_of_the_users(mla, tmp_path):
     np.testing.assert_allclose(real, (pixels - 127.5) / 64, rtol=1e-6)
 
 
-def test_colours_are_converted_and_that_is_said(mla, tmp_path):
+def test_color_conversion_is_reported(mla, tmp_path):
     rgb = image(tmp_path / "rgb.png", (8, 8, 3))
     found = one(tmp_path / "rgb.png", Tensor("x", (8, 8), "uint8"))
-    assert np.abs(found - rgb @ np.array([0.299, 0.587, 0.114])).max() <= 1  # ITU-R 601
+    assert np.abs(found - rgb @ np.array([0.299, 0.587, 0.114])).max() <= 1  # ITU-R BT.601
     result = mla("run", DIGITS, "--device", "golden", "--input", tmp_path / "rgb.png", "--json", "-")
     (warning,) = json.loads(result.out)["warnings"]
     assert warning == f"{tmp_path / 'rgb.png'}: converted to grayscale, as the model expects"
@@ -127,7 +127,7 @@ def test_colours_are_converted_and_that_is_said(mla, tmp_path):
     np.testing.assert_array_equal(found, rgb)
 
 
-def test_images_that_do_not_fit(complains, tmp_path):
+def test_unsuitable_images_are_rejected(complains, tmp_path):
     run = ("run", DIGITS, "--device", "golden", "--input")
     image(tmp_path / "large.png", (7, 9))
     complains(2, "is 9 x 7 pixels, input 'image' takes 8 x 8 (width x height)", *run, tmp_path / "large.png")
@@ -165,18 +165,18 @@ def test_images_without_pillow(complains, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(1, 9), (9,), (1, 9, 1), (1, 1, 9)])
-def test_sounds_are_waveforms_from_minus_one_to_one(tmp_path, shape):
+def test_audio_is_scaled_to_unit_range(tmp_path, shape):
     samples = np.array([-32768, -1, 0, 1, 16384, 32767, 5, -5, 7], "<i2")
     sound(tmp_path / "sound.wav", samples)
     found = one(tmp_path / "sound.wav", Tensor("x", shape, "float32"))
     assert found.dtype == "float32" and found.shape == shape
     np.testing.assert_array_equal(found.reshape(-1), samples / 32768)
-    q = Quantization.of(1 / 128, 0)
+    q = Quantization.per_tensor(1 / 128, 0)
     found = one(tmp_path / "sound.wav", Tensor("x", shape, "int8", q))
     assert found.dtype == "int8" and found.reshape(-1).tolist() == [-128, 0, 0, 0, 64, 127, 0, 0, 0]
 
 
-def test_sounds_run_a_model(mla, tmp_path):
+def test_run_with_audio_input(mla, tmp_path):
     path, samples = tmp_path / "tone.onnx", np.arange(-16, 16, dtype="<i2") * 2000
     nodes = [node("MatMul", "x w", "y")]
     wave_of = samples.astype(np.float32).reshape(1, 32) / 32768
@@ -192,7 +192,7 @@ def test_sounds_run_a_model(mla, tmp_path):
     assert found[0] == found[1] and "32 samples at 16,000 Hz as -1..1" in result.err
 
 
-def test_sounds_that_do_not_fit(complains, tmp_path):
+def test_unsuitable_audio_is_rejected(complains, tmp_path):
     sound(tmp_path / "sound.wav", np.zeros(9, "<i2"))
     run = ("run", DIGITS, "--device", "golden", "--input")
     features = "input 'image' takes features int8[1, 1, 8, 8], not a waveform"
@@ -217,7 +217,7 @@ def test_sounds_that_do_not_fit(complains, tmp_path):
             one(tmp_path / name, takes)
 
 
-def test_an_example_of_a_module_has_a_shape_of_its_own(complains, tmp_path):
+def test_image_cannot_be_example_of_module(complains, tmp_path):
     image(tmp_path / "whole.png", (8, 8))
     run = ("run", "some.module:function", "--input", tmp_path / "whole.png")
     complains(2, "exporting a PyTorch module needs an example of known shape: give a .npy or .npz", *run)

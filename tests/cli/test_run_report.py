@@ -1,4 +1,4 @@
-"""What `mla run`, `mla compile` and `mla profile` report beside cycles: values, time, memory, warnings."""
+"""Tests of reports of `mla run`, `mla compile` and `mla profile`: values, time, memory, warnings."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from tests.support.onnx_models import model, node
 
 DIGITS = Path(__file__).parents[2] / "scripts/networks/digits_int8.onnx"
-#: Of the digits' output, as its file has them.
+#: Quantization of the digits network's output.
 SCALE, ZERO = np.float32(0.157406), 13
 
 
@@ -25,7 +25,7 @@ def samples(tmp_path):
 
 @pytest.fixture
 def noisy(tmp_path):
-    """A float model that 8 bits are too few for, and its calibration data."""
+    """Write a float model that loses accuracy in 8 bits, and its calibration data."""
     rng = np.random.default_rng(7)
     weights, row = rng.standard_normal((16, 16)).astype(np.float32) / 4, np.ones(16, np.float32)
     weights[0, 0], row[0] = 300, 0
@@ -64,7 +64,7 @@ def test_show_prints_values_and_classes(mla, samples, tmp_path, batch):
     assert "top" not in json.loads((tmp_path / "report.json").read_text())["outputs"]["scores"]
 
 
-def test_large_outputs_are_shortened_as_numpy_does():
+def test_large_outputs_are_abbreviated():
     tensor = Tensor("y", (1, 2, 500), "float32")
     values = np.arange(3000, dtype=np.float32).reshape(3, 2, 500)
     lines = show_outputs([tensor], {"y": values})
@@ -77,12 +77,12 @@ def test_large_outputs_are_shortened_as_numpy_does():
     [
         (Tensor("y", (1, 3), "float32"), [[0.5, 3, -1]], [(1, 3.0, None), (0, 0.5, None), (2, -1.0, None)]),
         (
-            Tensor("y", (1, 1, 1, 2), "uint8", Quantization.of(0.5, 10)),
+            Tensor("y", (1, 1, 1, 2), "uint8", Quantization.per_tensor(0.5, 10)),
             [[[[12, 8]]]],
             [(0, 1.0, 12), (1, -1.0, 8)],
         ),
         (
-            Tensor("y", (3,), "int8", Quantization.of(1.0)),
+            Tensor("y", (3,), "int8", Quantization.per_tensor(1.0)),
             [[4, 5, 4]],
             [(1, 5.0, 5), (0, 4.0, 4), (2, 4.0, 4)],
         ),
@@ -92,7 +92,7 @@ def test_large_outputs_are_shortened_as_numpy_does():
         (Tensor("y", (), "float32"), [4], None),
     ],
 )
-def test_what_class_scores_are(tensor, values, wanted):
+def test_top_classes_only_for_vectors_of_scores(tensor, values, wanted):
     values = np.array(values, tensor.dtype)
     found = top_classes(tensor, values)
     if wanted is None:
@@ -106,7 +106,7 @@ def test_time_and_power_at_a_clock():
     found = at_clock(60.0, 24_000, 12_000, 10_000, 36.0)
     assert found == {
         "clock_mhz": 60.0,
-        "milliseconds": pytest.approx(0.2),  # 12,000 cycles of 1/60 us
+        "milliseconds": pytest.approx(0.2),  # 12,000 cycles of 1/60 us each
         "inferences_per_second": pytest.approx(6_000),
         "milliwatts": pytest.approx(90),  # 36 uJ in 400 us
     }
@@ -143,7 +143,7 @@ def test_reports_at_a_clock(mla, samples, tmp_path, verb):
     assert f"{report['milliseconds']:.4g} ms" in line and "45 nm" in line
 
 
-def test_no_clock_no_time(mla, complains, tmp_path):
+def test_golden_model_reports_no_time(mla, complains, tmp_path):
     report = json.loads(mla("run", DIGITS, "--device", "golden", "--json", "-", "--clock", "60").out)
     assert report["milliseconds"] is report["milliwatts"] is report["inferences_per_second"] is None
     assert "MHz" not in mla("run", DIGITS, "--device", "golden", "--clock", "60").out
@@ -153,7 +153,7 @@ def test_no_clock_no_time(mla, complains, tmp_path):
         )
 
 
-def test_memory_is_reported_by_both_verbs_and_by_files(mla, tmp_path):
+def test_memory_report_of_compile_and_run(mla, tmp_path):
     package = tmp_path / "digits.mla"
     compiled = mla("compile", DIGITS, "-o", package, "--json", tmp_path / "compiled.json")
     ran = mla("run", package, "--device", "golden", "--json", tmp_path / "ran.json")
@@ -169,8 +169,8 @@ def test_memory_is_reported_by_both_verbs_and_by_files(mla, tmp_path):
         assert f"total {one['dram']['total']:,} bytes" in result.out
 
 
-def test_files_without_a_peak_are_read(mla, tmp_path):
-    """Those that were written before files held it."""
+def test_packages_without_peaks(mla, tmp_path):
+    """Packages of earlier versions, which did not store peaks, can be read."""
     import zipfile
 
     package, old = tmp_path / "digits.mla", tmp_path / "old.mla"
@@ -207,7 +207,7 @@ def test_warnings_are_in_the_report(mla, noisy, caplog):
     assert len(without) == 1 and "random samples (seed 0)" in without[0]
 
 
-def test_compile_has_warnings_too(mla, noisy, tmp_path):
+def test_compile_prints_warnings(mla, noisy, tmp_path):
     path, given = noisy
     command = ("compile", path, "-o", tmp_path / "noisy.mla", "--calibrate", given)
     (low,) = json.loads(mla(*command, "--json", "-").out)["warnings"]
@@ -215,7 +215,7 @@ def test_compile_has_warnings_too(mla, noisy, tmp_path):
     assert low in result.err.splitlines() and "below 20 dB" not in result.out
 
 
-def test_nodes_are_kept_float(mla, complains, noisy, tmp_path):
+def test_keep_float_option(mla, complains, noisy, tmp_path):
     path, given = noisy
     run = ("run", path, "--device", "golden", "--calibrate", given, "--input", given, "--json", "-")
     for kept in ("Mul:y", "mul"):

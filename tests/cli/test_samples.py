@@ -1,4 +1,4 @@
-"""Files of samples: headers are judged before data are read."""
+"""Headers of sample files are checked before data are read."""
 
 import io
 import random
@@ -20,7 +20,7 @@ HUGE = 1 << 40
 
 
 def header(shape: tuple[int, ...], dtype: str = "|i1", columns_first: bool = False) -> bytes:
-    """A .npy file without data."""
+    """Return the header of a .npy file without data."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         file, {"descr": dtype, "fortran_order": columns_first, "shape": shape}
@@ -35,7 +35,7 @@ def npz(path: Path, **members: bytes) -> Path:
     return path
 
 
-def test_arrays_come_as_they_were_written(tmp_path: Path) -> None:
+def test_arrays_are_read_unchanged(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     whole = rng.integers(-128, 128, (5, 8, 3)).astype(np.int8)
     files = []
@@ -59,8 +59,8 @@ def test_arrays_come_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_only_what_is_asked_for_is_read(tmp_path: Path, packed: bool) -> None:
-    """The header claims 24 TiB, of which two samples are there."""
+def test_only_requested_samples_are_read(tmp_path: Path, packed: bool) -> None:
+    """Two samples are read from a file whose header claims 24 TiB."""
     data = header((HUGE, 8, 3)) + bytes(range(48))
     file = tmp_path / "x"
     npz(file, x=data) if packed else file.write_bytes(data)
@@ -74,8 +74,8 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path, packed: bool) -> None:
         read_samples([PIXELS], file, None, 0)
 
 
-def test_what_does_not_match_is_not_inflated(mla, tmp_path: Path) -> None:
-    """Half a gigabyte of zeros in half a megabyte, refused by its header."""
+def test_mismatching_archive_is_not_decompressed(mla, tmp_path: Path) -> None:
+    """An archive with a mismatching header and half a gigabyte of zeros is rejected without decompression."""
     file, count = tmp_path / "zeros.npz", 1 << 29
     with (
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
@@ -90,7 +90,7 @@ def test_what_does_not_match_is_not_inflated(mla, tmp_path: Path) -> None:
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < count // 2
 
 
-def test_columns_first_arrays_count_as_a_whole(tmp_path: Path) -> None:
+def test_size_limit_applies_to_whole_column_major_array(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(header((HUGE, 8, 3), columns_first=True))
     with pytest.raises(InputError, match="bytes of samples exceed the limit"):
         read_samples([PIXELS], tmp_path / "x.npy", 1, 0)
@@ -99,7 +99,7 @@ def test_columns_first_arrays_count_as_a_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "must be a .npy or .npz file of numbers"),
+        (b"", "is empty"),
         (b"\x93NUMPY\x01\x00", "must be a .npy or .npz file of numbers"),
         (b"\x93NUMPY\x09\x00" + bytes(99), "header version 9.0 is not supported"),
         (b"PK\x03\x04" + bytes(99), "must be a .npy or .npz file of numbers: File is not a zip file"),
@@ -110,15 +110,15 @@ def test_columns_first_arrays_count_as_a_whole(tmp_path: Path) -> None:
         (header((0, 8, 3)), "at least one"),
     ],
 )
-def test_bad_files_are_named(tmp_path: Path, data: bytes, says: str) -> None:
+def test_invalid_files_are_named(tmp_path: Path, data: bytes, says: str) -> None:
     (tmp_path / "x.npy").write_bytes(data)
     with pytest.raises(InputError, match=says) as refusal:
         read_samples([PIXELS], tmp_path / "x.npy", None, 0)
     assert str(refusal.value).startswith(f"{tmp_path / 'x.npy'}: ") and "\n" not in str(refusal.value)
 
 
-def test_damaged_headers_are_named(tmp_path: Path) -> None:
-    """Whatever is damaged, an InputError of one line comes out, or nothing if the file is still right."""
+def test_damaged_headers_give_one_line(tmp_path: Path) -> None:
+    """A damaged header raises an InputError with a one-line message, unless the file is still valid."""
     seed = 12
     print(f"seed {seed}")
     rng, file, refused = random.Random(seed), tmp_path / "x.npy", 0
@@ -150,7 +150,7 @@ def test_damaged_headers_are_named(tmp_path: Path) -> None:
     assert refused > 600
 
 
-def test_the_limit_is_that_of_the_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_size_limit_is_exact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 8, 3), np.int8))
     monkeypatch.setattr(inputs, "MAX_READ_BYTES", 95)
     with pytest.raises(InputError, match="96 bytes of samples exceed the limit of 95 bytes"):

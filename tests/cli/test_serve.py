@@ -1,4 +1,4 @@
-"""`mla serve`: lines, inputs of all kinds, errors of one line, Ctrl-C, adaptation."""
+"""Tests of `mla serve`: output lines, inputs of all kinds, one-line errors, Ctrl-C, adaptation."""
 
 import hashlib
 import io
@@ -13,9 +13,9 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.model import read_model
+from compiler.initial_schedule.initial import naive_schedule
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.scheduler.initial import naive_schedule
 from hw.config import load_target
 from scripts.networks.digits import MODEL
 
@@ -24,7 +24,7 @@ N4 = ("--target", "n4", "--device", "golden")
 
 @pytest.fixture(scope="module")
 def images() -> np.ndarray:
-    """Three random ones, and what they must give."""
+    """Return three random images."""
     network = compile(MODEL, "n4")
     (tensor,) = network.inputs
     return np.random.default_rng(5).integers(0, 17, (3, *tensor.shape[1:])).astype(tensor.dtype)
@@ -32,7 +32,7 @@ def images() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def hashes(images: np.ndarray) -> list[str]:
-    """SHA-256 of the outputs they must give."""
+    """Return the SHA-256 of the expected outputs of each image."""
     network = compile(MODEL, "n4")
     (name,) = (tensor.name for tensor in network.outputs)
     return [hashlib.sha256(network(image[None])[name].tobytes()).hexdigest() for image in images]
@@ -43,7 +43,7 @@ def lines(text: str) -> list[dict]:
 
 
 def check(text: str, expected: list[str]) -> list[dict]:
-    """Lines of requests with these outputs."""
+    """Assert that a text has one line per request with these output hashes; return the lines."""
     found = [line for line in lines(text) if "index" in line]
     assert [line["index"] for line in found] == list(range(len(expected)))
     assert [list(line["outputs"].values()) for line in found] == [[each] for each in expected]
@@ -52,11 +52,11 @@ def check(text: str, expected: list[str]) -> list[dict]:
 
 
 def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    """What standard input is to hold."""
+    """Replace standard input by these bytes."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
-def test_a_file_is_gone_through_again(mla, tmp_path, images, hashes):
+def test_input_file_is_repeated(mla, tmp_path, images, hashes):
     file = tmp_path / "images.npy"
     np.save(file, images)
     result = mla("serve", MODEL, "--input", file, "--requests", "5", *N4)
@@ -106,10 +106,10 @@ def test_cycles_profile_and_a_file_of_lines(mla, tmp_path):
         assert layer["cycles"] == pytest.approx(sum(layer["where"].values()))
     quiet = mla("serve", MODEL, "--requests", "40", "--target", "n4")
     usual = [line["cycles"] for line in lines(quiet.out)]
-    assert usual[5:40] == [line["cycles"] for line in found][5:40]  # reading counters takes no cycles
+    assert usual[5:40] == [line["cycles"] for line in found][5:40]  # counters are read in no time
 
 
-def test_adaptation_in_step_repeats(mla):
+def test_synchronous_adaptation_is_reproducible(mla):
     arguments = (
         "serve",
         MODEL,
@@ -130,7 +130,7 @@ def test_adaptation_in_step_repeats(mla):
     assert "candidates rejected" in first.err
 
 
-def test_from_a_schedule_to_the_static_compiler_s_and_a_picture_of_it(mla, tmp_path):
+def test_adaptation_from_given_schedule_with_picture(mla, tmp_path):
     plain, picture, report, out = (tmp_path / name for name in ("plain.json", "p.svg", "r.json", "lines"))
     prepared = ModelCompiler(read_model(MODEL), load_target("n4"), CompileOptions(rounding="onnxruntime"))
     plain.write_text(naive_schedule(prepared.lowered(())).to_json())
@@ -177,21 +177,21 @@ def test_from_a_schedule_to_the_static_compiler_s_and_a_picture_of_it(mla, tmp_p
         (b"PK damaged", "must be a .npy or .npz file"),
     ],
 )
-def test_bad_input_is_told_in_a_line(mla, monkeypatch, data, text):
+def test_bad_input_is_one_line(mla, monkeypatch, data, text):
     feed(monkeypatch, data)
     result = mla("serve", MODEL, "--input", "-", *N4)
     assert result.status == 2 and result.out == ""
     assert text in result.err.splitlines()[-1], result.err
 
 
-def test_what_came_before_a_bad_line_comes_out(mla, monkeypatch, images, hashes):
+def test_requests_before_a_bad_line_are_answered(mla, monkeypatch, images, hashes):
     feed(monkeypatch, json.dumps(images[0].tolist()).encode() + b"\n[7]\n")
     result = mla("serve", MODEL, "--input", "-", *N4)
     assert result.status == 2 and "standard input, line 2: input" in result.err
     check(result.out, hashes[:1])
 
 
-def test_bad_use_is_told_at_once(complains, tmp_path):
+def test_usage_errors_exit_2(complains, tmp_path):
     complains(2, "cannot be read", "serve", tmp_path / "absent.tflite", *N4)
     complains(2, "--requests: must be an integer of at least 1", "serve", MODEL, "--requests", "0")
     complains(2, "--trials-per-request requires --adapt", "serve", MODEL, "--trials-per-request", "1")
@@ -218,14 +218,14 @@ def test_bad_use_is_told_at_once(complains, tmp_path):
         complains(2, "must be K:latency=CYCLES,bytes=RATE", "serve", MODEL, f"--conditions-at={text}")
 
 
-def run_beside(*arguments: object) -> subprocess.Popen:
+def start_process(*arguments: object) -> subprocess.Popen:
     command = [sys.executable, "-m", "compiler.cli.main", "serve", MODEL, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("adapt", [(), ("--adapt",)])
-def test_interrupted(adapt):
-    with run_beside("--requests", "1000000", "--target", "n4", *adapt) as process:
+def test_interrupt_while_serving(adapt):
+    with start_process("--requests", "1000000", "--target", "n4", *adapt) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         assert json.loads(first)["schema_version"] == 1
@@ -237,8 +237,8 @@ def test_interrupted(adapt):
     assert f"mla serve: {len(indices)} requests" in err.decode() and "Traceback" not in err.decode()
 
 
-def test_interrupted_while_it_waits_for_input(images):
-    with run_beside("--input", "-", *N4) as process:
+def test_interrupt_while_waiting_for_input(images):
+    with start_process("--input", "-", *N4) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(json.dumps(images[0].tolist()).encode() + b"\n")
         process.stdin.flush()
@@ -246,11 +246,11 @@ def test_interrupted_while_it_waits_for_input(images):
         os.kill(process.pid, signal.SIGINT)
         process.wait(timeout=60)
         err = process.stderr.read().decode()
-    assert process.returncode == 130 and "mla serve: 1 requests" in err, err
+    assert process.returncode == 130 and "mla serve: 1 request" in err, err
 
 
-def test_nobody_reads():
-    with run_beside("--requests", "1000000", *N4) as process:
+def test_closed_output_pipe():
+    with start_process("--requests", "1000000", *N4) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()
         process.stdout.close()

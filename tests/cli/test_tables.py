@@ -1,4 +1,4 @@
-"""Tables: plain and of full width in files, as wide as the terminal there, colours only where they are wanted."""
+"""Tables are plain and of full width in files, fit the width of terminals, and use colors only if requested."""
 
 import io
 
@@ -12,7 +12,7 @@ ROWS = [["a[b]c", "1,234", "bus"], [LONG, "7", "compute"]]
 
 
 class Terminal(io.StringIO):
-    """A file that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -25,7 +25,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def test_in_a_file_nothing_is_cut_and_nothing_coloured() -> None:
+def test_file_output_is_plain_and_full_width() -> None:
     text = format_table(COLUMNS, ROWS, total=True, stream=io.StringIO())
     width = len(LONG)
     assert text.splitlines() == [
@@ -36,7 +36,9 @@ def test_in_a_file_nothing_is_cut_and_nothing_coloured() -> None:
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM", None])
-def test_on_a_terminal_names_lose_their_middle(variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_output_shortens_names_in_the_middle(
+    variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if variable:
         monkeypatch.setenv(variable, "dumb")
     text = format_table(COLUMNS, ROWS, stream=Terminal())
@@ -47,16 +49,16 @@ def test_on_a_terminal_names_lose_their_middle(variable: str | None, monkeypatch
         assert last.startswith("functional_1/") and "…" in last and "weights_12  " in last
 
 
-def test_wide_characters_take_two_columns() -> None:
+def test_wide_characters_count_two_columns() -> None:
     text = format_table([Column("name"), *figures("n")], [["卷积", "1"], ["conv", "2"]], stream=io.StringIO())
     assert text.splitlines() == ["name  n", "卷积  1", "conv  2"]
 
 
-def test_without_rows_there_is_a_heading() -> None:
+def test_empty_table_has_heading() -> None:
     assert format_table(COLUMNS, [], stream=io.StringIO()) == "layer  cycles  bound"
 
 
-def test_the_middle_goes_first() -> None:
+def test_shorten_middle() -> None:
     assert shorten_middle("abcdefghij", lambda text: len(text) <= 10) == "abcdefghij"
     assert shorten_middle("abcdefghij", lambda text: len(text) <= 6) == "abc…ij"
     assert shorten_middle("abcdefghij", lambda text: len(text) <= 1) == "…"

@@ -1,4 +1,4 @@
-"""Targets are the TOML files of one folder: adding a file adds a name everywhere."""
+"""Targets are the TOML files of one folder, and every verb accepts the name of each file."""
 
 import importlib
 import shutil
@@ -13,20 +13,20 @@ HELP = "n4, n8, n12w, n16, n32, ulx3s-85f or a TOML file of the same fields"
 
 @pytest.fixture
 def one_more(tmp_path, monkeypatch) -> None:
-    """A target more than there are."""
+    """Add a target to the folder."""
     folder = tmp_path / "targets"
     shutil.copytree(config.TARGETS, folder)
     (folder / "n12w.toml").write_text((folder / "n16.toml").read_text() + "line_depth = 512\n")
     monkeypatch.setattr(config, "TARGETS", folder)
 
 
-def test_names_are_in_order_of_their_numbers():
+def test_target_names_are_in_numeric_order():
     assert config.target_names()[:4] == ["n4", "n8", "n16", "n32"]
     assert config.targets_by_lanes() == {4: "n4", 8: "n8", 16: "n16", 32: "n32"}
 
 
 @pytest.mark.usefixtures("one_more")
-def test_a_new_file_is_a_new_name(mla, complains, tmp_path):
+def test_new_file_adds_target(mla, complains, tmp_path):
     assert config.load_target("n12w").line_depth == 512
     assert config.targets_by_lanes()[16] == "n16"
     for verb in ("run", "tune", "exec", "verilog"):
@@ -35,8 +35,8 @@ def test_a_new_file_is_a_new_name(mla, complains, tmp_path):
     complains(2, known, "verilog", "-o", tmp_path / "x.v", "--target", "n5")
 
 
-def test_conditions_and_samples_are_of_the_folder_s_targets(monkeypatch):
-    """Of machines with another number of lanes; 8 is held out from training."""
+def test_conditions_and_training_use_targets_of_folder(monkeypatch):
+    """Conditions and training data use the folder's targets by number of lanes; n = 8 is held out from training."""
     from compiler.bench import networks_suite
     from compiler.llm.data import held_out
 
@@ -45,7 +45,7 @@ def test_conditions_and_samples_are_of_the_folder_s_targets(monkeypatch):
     others = {name: each.target for name, (each, _) in held_out.TRAINING.items() if each.target != "n16"}
     assert others == {"N = 4": "n4", "N = 32": "n32"}
     assert held_out.HELD_OUT["N = 8"].target == "n8"
-    # As if there were no n4.
+    # The folder now lacks n4.
     fewer = {lanes: name for lanes, name in config.targets_by_lanes().items() if lanes != 4}
     monkeypatch.setattr(config, "targets_by_lanes", lambda: fewer)
     monkeypatch.delitem(sys.modules, held_out.__name__)

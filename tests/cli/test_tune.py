@@ -1,11 +1,11 @@
-"""`mla tune` on a small machine."""
+"""Tests of `mla tune` on n4."""
 
 import json
 
 from scripts.networks.digits import MODEL
 
 
-def test_tune(mla, tmp_path):
+def test_tune_report_and_schedule(mla, tmp_path):
     schedule, out = tmp_path / "best.json", tmp_path / "tune.json"
     result = mla(
         "tune",
@@ -35,7 +35,7 @@ def test_tune(mla, tmp_path):
     assert compiled.status == 0, compiled.err
 
 
-def test_bad_use_is_told_at_once(complains, tmp_path):
+def test_usage_errors_exit_2(complains, tmp_path):
     complains(2, "cannot be read", "tune", tmp_path / "absent.tflite", "--trials", "1")
     complains(2, "--trials: must be an integer of at least 1", "tune", MODEL, "--trials", "0")
     complains(2, "required: --trials", "tune", MODEL)

@@ -1,4 +1,4 @@
-"""`mla validate`: programs as text and as files, proved or refused with their line."""
+"""`mla validate` accepts programs as text and as binaries, or rejects them with the line of the error."""
 
 import json
 from dataclasses import asdict, replace
@@ -36,7 +36,7 @@ ARGUMENTS = (
 
 @pytest.fixture
 def program(tmp_path, mla):
-    """Write a program; returns its text file and its program file."""
+    """Return a function that writes a program and returns its text file and its binary file."""
 
     def write(text, name="demo"):
         source, image = tmp_path / f"{name}.s", tmp_path / f"{name}.mlap"
@@ -47,7 +47,7 @@ def program(tmp_path, mla):
     return write
 
 
-def test_a_safe_program(mla, program, tmp_path):
+def test_safe_program(mla, program, tmp_path):
     source, image = program(SAFE)
     for path in (source, image):
         result = mla("validate", path, *ARGUMENTS)
@@ -61,17 +61,17 @@ def test_a_safe_program(mla, program, tmp_path):
     assert json.loads(report.read_text()) == document
 
 
-def test_a_refused_program_names_the_line(mla, program):
+def test_rejected_program_names_line(mla, program):
     source, image = program(RACY)
     result = mla("validate", source, *ARGUMENTS)
     assert (result.status, result.err) == (1, "")
     assert result.out.startswith(
-        f"refused: {source}:8: `issue store`: race: store reads sp 0x0..0xf without waiting for"
+        f"rejected: {source}:8: `issue store`: race: store reads sp 0x0..0xf without waiting for"
     )
     result = mla("validate", image, *ARGUMENTS)
     assert result.status == 1
     assert result.out.startswith(
-        f"refused: {image}: instruction 5 (line 7 of its disassembly), `issue store`: race: "
+        f"rejected: {image}: instruction 5 (line 7 of its disassembly), `issue store`: race: "
     )
     assert mla("disasm", image).out.splitlines()[7 - 1].split(";")[0].strip() == "issue store"
     document = json.loads(mla("validate", image, *ARGUMENTS, "--json", "-").out)
@@ -82,7 +82,7 @@ def test_a_refused_program_names_the_line(mla, program):
     )
 
 
-def test_validate_options_change_the_proof(mla, program):
+def test_options_change_the_result(mla, program):
     source, _ = program(SAFE)
     result = mla("validate", source, *ARGUMENTS, "--require-written", "--calls", "3")
     assert result.out.startswith("safe: 3 calls, 24 instructions")
@@ -92,7 +92,7 @@ def test_validate_options_change_the_proof(mla, program):
     caller, _ = program("callp 0, 0\nhalt\n", "caller")
     pinned, _ = program("issue store\nret\n", "pinned")
     result = mla("validate", caller, "--pinned", pinned)
-    assert (result.status, result.out.split(" `")[0]) == (1, f"refused: {pinned}:1:")
+    assert (result.status, result.out.split(" `")[0]) == (1, f"rejected: {pinned}:1:")
     assert mla("validate", caller, "--pinned", pinned, "--window", "0:1:w").status == 0
     written = mla("validate", caller, "--pinned", pinned, "--window", "0:1:w", "--require-written")
     assert ": uninitialized: store reads sp 0x0" in written.out
@@ -114,11 +114,11 @@ def test_validate_options_change_the_proof(mla, program):
         (["--json", "absent/out"], "absent/out cannot be written"),
     ],
 )
-def test_bad_usage(complains, program, arguments, text):
+def test_usage_errors(complains, program, arguments, text):
     complains(2, text, "validate", program(SAFE)[0], *arguments)
 
 
-def test_bad_files(complains, tmp_path):
+def test_invalid_files(complains, tmp_path):
     path = tmp_path / "bad.s"
     path.write_text("halt\nfrobnicate\n")
     complains(2, f"{path}:2: 'frobnicate' is not an instruction", "validate", path)
@@ -128,7 +128,7 @@ def test_bad_files(complains, tmp_path):
     complains(2, f"{path}: not a micro-program file (it must begin with MLAP)", "validate", path)
 
 
-def test_a_compiled_network(mla, complains, tmp_path):
+def test_compiled_network(mla, complains, tmp_path):
     path = tmp_path / "mixed.mla"
     network = compiled(3)[1]
     path.write_bytes(to_bytes(network))
@@ -159,13 +159,13 @@ def test_a_compiled_network(mla, complains, tmp_path):
 
 
 @pytest.mark.parametrize("word", [0, (1 << 64) - 1])
-def test_words_that_are_no_instruction(mla, program, word):
-    """A program file is refused in one line whatever words it holds."""
+def test_invalid_instruction_words(mla, program, word):
+    """A binary with arbitrary words is rejected with a one-line message."""
     image = program("    halt\n")[1]
     found = Program.from_bytes(image.read_bytes())
     image.write_bytes(replace(found, words=(word, *found.words)).to_bytes())
     result = mla("validate", image, "--target", "n4")
     assert (result.status, result.err) == (1, "")
     assert result.out.startswith(
-        f"refused: {image}: instruction 0 (line 2 of its disassembly), `.word {word:#018x}`"
+        f"rejected: {image}: instruction 0 (line 2 of its disassembly), `.word {word:#018x}`"
     )

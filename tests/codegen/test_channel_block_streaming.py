@@ -1,4 +1,4 @@
-"""Results handed over to a depthwise convolution in planes: outputs, what is refused, cycles on the RTL."""
+"""Tests of results streamed to a depthwise convolution in channel blocks: outputs, rejected schedules, cycles."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.initial_schedule.initial import tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions, DramTiming
@@ -16,7 +17,6 @@ from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import Schedule
-from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.fusion.channel_streaming import apply, streaming_pairs
 from compiler.tuning.measure.measurer import Measurer
 from cosim.golden import GoldenDevice
@@ -25,13 +25,13 @@ from hw.errors import InputError
 from tests.support.graphs import Draft
 
 OPTIONS = CompileOptions(rounding="reference")
-EVEN = Quantization.of(0.05, 0)
+EVEN = Quantization.per_tensor(0.05, 0)
 
 
 def pair(
     seed: int, size: tuple[int, int], channels: tuple[int, int], kernel: int, stride: int, own: int = 1
 ) -> Draft:
-    """A convolution of `own` x `own` taps and a depthwise one behind it."""
+    """Draft a convolution with a kernel of `own` x `own`, followed by a depthwise convolution."""
     draft = Draft(np.random.default_rng(seed))
     (h, w), (c, wide) = size, channels
     plain: dict[str, Any] = {"strides": (1, 1), "pads": (own // 2,) * 4, "dilations": (1, 1), "groups": 1}
@@ -65,7 +65,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_outputs_are_those_of_the_host(shape: tuple, target: str) -> None:
+def test_outputs_equal_the_host(shape: tuple, target: str) -> None:
     draft, config = pair(7, *shape), load_target(target)
     prepared = ModelCompiler(draft.graph, config, OPTIONS)
     first = prepared.network().schedule
@@ -90,7 +90,7 @@ def test_outputs_are_those_of_the_host(shape: tuple, target: str) -> None:
 
 
 def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
-    """A schedule that hands over, but for changes of the first layer."""
+    """Return a schedule that streams channel blocks, with changes to the first layer."""
     network = compile(draft.graph, "n8")
     first, second = (layer.name for layer in network.layers[:2])
     layers = dict(network.schedule.layers)
@@ -105,17 +105,17 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
     ("changes", "message"),
     [
         ({"order": "rows"}, 'its order must be "channels"'),
-        ({"columns": 2, "stream_channel_blocks": 2}, "columns of both layers must be the same"),
-        ({"interleave": True}, "takes turns otherwise"),
+        ({"columns": 2, "stream_channel_blocks": 2}, "columns of both layers must be equal"),
+        ({"interleave": True}, "an interleaved schedule"),
     ],
 )
-def test_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:
+def test_invalid_schedules_are_rejected_with_a_reason(changes: dict[str, Any], message: str) -> None:
     graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1), **changes)
-    with pytest.raises(InputError, match=rf"schedule: layer '.*' cannot hand planes over: .*{message}"):
+    with pytest.raises(InputError, match=rf"schedule: layer '.*' cannot stream channel blocks: .*{message}"):
         compile(graph, "n8", schedule=schedule)
 
 
-def test_only_a_depthwise_convolution_alone_takes_planes() -> None:
+def test_only_a_single_depthwise_reader_can_be_streamed_to() -> None:
     draft = pair(3, (8, 8), (8, 40), 3, 1)
     name = next(node.outputs[0] for node in draft.graph if node.op == "conv2d")
     graph, schedule = schedule_of(draft)
@@ -125,12 +125,12 @@ def test_only_a_depthwise_convolution_alone_takes_planes() -> None:
     graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1))
     last = compile(graph, "n8").layers[1].name
     layers = schedule.layers | {last: replace(schedule.layers[last], stream_channel_blocks=1)}
-    with pytest.raises(InputError, match="it is no convolution of one group and one image"):
+    with pytest.raises(InputError, match="it is not a convolution of one group and one image"):
         compile(graph, "n8", schedule=replace(schedule, layers=layers))
 
 
-def test_what_is_handed_over_does_not_cross_the_bus() -> None:
-    """On a machine whose scratchpad does not hold the result between them, with half a row of memory a cycle."""
+def test_streamed_result_does_not_cross_the_bus() -> None:
+    """A streamed result that exceeds the scratchpad does not cross the bus, even if DRAM moves half a row per cycle."""
     draft, config = pair(5, (32, 32), (8, 64), 3, 1), replace(load_target("n8"), sp_bytes=32768)
     dram = DramTiming(bytes_per_cycle=4.0)
     with Measurer(draft.graph, HardwareProfile(config, dram), OPTIONS) as measurer:

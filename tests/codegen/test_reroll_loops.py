@@ -1,4 +1,4 @@
-"""Loops found in sequences of commands say the same as the sequence."""
+"""Loops that are found in a sequence of commands expand to that sequence."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from hw.isa.enums import Unit
 
 
 def unrolled(items: Sequence[Item]) -> Iterator[tuple[Issued, tuple[int, ...]]]:
-    """All commands in order, each with the values of its fields that time."""
+    """Yield all commands in order, each with the values of its fields in that iteration."""
     for item in items:
         if isinstance(item, Issued):
             yield item, item.values
@@ -23,7 +23,7 @@ def unrolled(items: Sequence[Item]) -> Iterator[tuple[Issued, tuple[int, ...]]]:
 
 
 def _numbered(body: Sequence[Item]) -> Iterator[tuple[int, tuple[Issued, tuple[int, ...]]]]:
-    """The commands a body unrolls to, each with its position among the leaves."""
+    """Yield the expanded commands of a body, each with its position among the commands of the unexpanded body."""
     start = 0
     for item in body:
         count = len(leaves(item))
@@ -43,7 +43,7 @@ def _moved(values: tuple[int, ...], delta: Delta, time: int) -> tuple[int, ...]:
 
 
 def sequence(rng: random.Random) -> list[Issued]:
-    """Commands with stretches that repeat, nested, their fields growing evenly, and others between them."""
+    """Return nested repetitions of commands whose fields grow evenly, with other commands between them."""
     out = []
     for _ in range(rng.randint(1, 4)):
         body = [
@@ -60,7 +60,7 @@ def sequence(rng: random.Random) -> list[Issued]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_loops_are_the_sequence_they_were_found_in(seed: int) -> None:
+def test_loops_expand_to_the_original_sequence(seed: int) -> None:
     commands = sequence(random.Random(seed))
     depth = 1 + seed % 4
     items = reroll(commands, depth)
@@ -69,7 +69,7 @@ def test_loops_are_the_sequence_they_were_found_in(seed: int) -> None:
     assert all(item.depth <= depth for item in items if isinstance(item, CommandLoop))
 
 
-def test_even_growth_is_one_loop() -> None:
+def test_evenly_growing_fields_give_one_loop() -> None:
     fields = len(UNIT_FIELDS[Unit.LOAD])
     commands = [Issued(Unit.LOAD, 0, (0, 16 * i, *([0] * (fields - 2)))) for i in range(50)]
     (loop,) = reroll(commands, 4)

@@ -1,4 +1,6 @@
-"""Additions carried by either of two convolutions, and layers that count with the one before."""
+"""Tests of additions fused into either of two convolutions, and of layers that share counters with the previous
+layer.
+"""
 
 from dataclasses import replace
 
@@ -20,7 +22,7 @@ OPTIONS = CompileOptions(rounding="reference")
 
 
 def forked(seed: int) -> Draft:
-    """Two convolutions of one tensor, their sum, and the sum of that and the tensor before."""
+    """Draft two convolutions of one tensor, the sum of both, and the sum of that and the tensor."""
     draft = Draft(np.random.default_rng(seed))
     plain = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
     shape = (1, 5, 6, 24)
@@ -45,7 +47,7 @@ def answers(graph: Graph, fusions: tuple[tuple[str, ...], ...], inputs: dict[str
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_either_convolution_carries_the_sum(seed: int) -> None:
+def test_sum_is_fused_into_either_convolution(seed: int) -> None:
     draft = forked(seed)
     prepared = ModelCompiler(draft.graph, load_target("n8"), OPTIONS)
     (addition,) = movable_additions(prepared.graph, prepared.fusions)
@@ -63,16 +65,16 @@ def test_either_convolution_carries_the_sum(seed: int) -> None:
     assert set(back) == set(prepared.fusions)
 
 
-def test_nothing_else_is_carried() -> None:
+def test_other_sums_are_not_movable() -> None:
     draft = forked(0)
     prepared = ModelCompiler(draft.graph, load_target("n8"), OPTIONS)
     assert (
         len(movable_additions(prepared.graph, prepared.fusions)) == 1
-    )  # the input of the second sum is no convolution's
+    )  # the input of the second sum is not a convolution
     assert move_addition(prepared.graph, prepared.fusions, "nobody") == prepared.fusions
 
 
-def test_layers_count_with_the_one_before() -> None:
+def test_layer_shares_counters_with_the_previous_one() -> None:
     with Measurer(forked(1).graph, HardwareProfile(load_target("n8")), OPTIONS) as measurer:
         first = measurer.baseline()
         schedule = measurer.first.schedule
@@ -81,11 +83,11 @@ def test_layers_count_with_the_one_before() -> None:
         last = names[-1][0]
         changed = replace(schedule.layers[last], own_counter_tag=False)
         (found,) = measurer.measure([replace(schedule, layers=schedule.layers | {last: changed})])
-        assert isinstance(found, Measurement) and found.believable and found.cycles <= first.cycles
+        assert isinstance(found, Measurement) and found.valid and found.cycles <= first.cycles
         assert found.layers[-1].names == (names[-2][0], last)
         assert sum(entry.cycles for entry in found.layers) == found.cycles
         middle = names[1][0]
         changed = replace(schedule.layers[middle], own_counter_tag=False)
         (found,) = measurer.measure([replace(schedule, layers=schedule.layers | {middle: changed})])
-        assert isinstance(found, Measurement) and found.believable
+        assert isinstance(found, Measurement) and found.valid
         assert [len(entry.names) for entry in found.layers] == [2, *[1] * (len(names) - 2)]

@@ -1,4 +1,4 @@
-"""The performance model: flows, features, trees, files, errors, calibration."""
+"""Tests of the cost model: flows, features, trees, files, errors, calibration."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ from compiler.tuning.calibration.calibration_networks import (
     singles,
 )
 from compiler.tuning.calibration.collect import CalibrationJournal, CalibrationSample
-from compiler.tuning.search.layer_space import spaces_of
+from compiler.tuning.layer_space import spaces_of
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError, WorkError
@@ -51,7 +51,7 @@ def prepared(point: CalibrationNetwork, conditions: HardwareProfile = N16) -> Mo
     return ModelCompiler(point.graph(), conditions.config, CompileOptions(rounding="reference"))
 
 
-def test_points_lie_at_the_machine_s_steps() -> None:
+def test_points_are_near_multiples_of_the_array_size() -> None:
     rng = random.Random(1)
     drawn = [next(singles(16, rng)) for _ in range(300)]
     channels = [point.shape[2] for point in drawn]
@@ -66,7 +66,7 @@ def test_points_lie_at_the_machine_s_steps() -> None:
 @pytest.mark.parametrize("width", [1, 3, 8, 16, 17, 40])
 @pytest.mark.parametrize("pitch", [1, 3, 8, 16, 17, 40, 48])
 def test_beats_of_lines(width: int, pitch: int) -> None:
-    n, many = 16, 4096  # lines whose places take every residue equally often
+    n, many = 16, 4096  # start positions of lines take every residue equally often
     if pitch < width:
         return
     starts = np.arange(many) * pitch
@@ -76,8 +76,8 @@ def test_beats_of_lines(width: int, pitch: int) -> None:
     assert lines(many, width, pitch, n) == pytest.approx(wanted)
 
 
-def test_units_of_flows_are_those_of_the_commands() -> None:
-    """MATRIX and FUSE: what a flow says of a schedule is the sum over the commands that are generated for it."""
+def test_work_of_flows_equals_that_of_the_commands() -> None:
+    """The MATRIX and FUSE work predicted for a schedule equals the sum over the generated commands."""
     seed, checked = 7, 0
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -90,7 +90,7 @@ def test_units_of_flows_are_those_of_the_commands() -> None:
         (stage,) = model.lowered(model.fusions)
         (layer,) = stage.layers
         maker = RowMaker(stage, N16)
-        place = maker.place(0, maker.inside(network.schedule.layers))
+        place = maker.context(0, maker.inside(network.schedule.layers))
         schedule = network.schedule.layers[layer.name]
         flow = kind_of(layer).tile_model(layer, schedule, place)
         if flow.count > 32:
@@ -105,7 +105,7 @@ def test_units_of_flows_are_those_of_the_commands() -> None:
     assert checked > 20
 
 
-def test_buffers_and_memory_change_the_pace() -> None:
+def test_buffers_and_memory_affect_the_cycles() -> None:
     tiles = [PipelineTile((("x", number, 100.0),), 100.0, 20.0, 20.0, 3) for number in range(20)]
     one, two = (simulate_pipeline(TilePipeline(tiles, 20, {"x": depth}), 1.0, 100).total for depth in (1, 2))
     assert one > 1.5 * two > 1.5 * 20 * 100
@@ -125,7 +125,7 @@ def test_buffers_and_memory_change_the_pace() -> None:
     assert hidden.start == pytest.approx(50 + 5, abs=100)
 
 
-def test_rows_have_all_features_and_only_what_is_asked_for() -> None:
+def test_rows_have_all_features_of_the_requested_layers() -> None:
     model = prepared(
         CalibrationNetwork(
             (8, 8, 16),
@@ -159,8 +159,8 @@ def test_learning_the_residual() -> None:
     rows, measured = made_rows(3, 600)
     model = train(rows[:500], measured[:500], rounds=60)
     predicted, spread = model.predict_many(rows[500:])
-    found = PredictionErrors.of(predicted, measured[500:])
-    plain = PredictionErrors.of([row.base for row in rows[500:]], measured[500:])
+    found = PredictionErrors.from_pairs(predicted, measured[500:])
+    plain = PredictionErrors.from_pairs([row.base for row in rows[500:]], measured[500:])
     assert found.mape < 0.3 * plain.mape and found.spearman > 0.99
     assert (spread >= 0).all() and spread.max() > 0
     for row, many in zip(rows[500:], predicted, strict=True):
@@ -173,7 +173,7 @@ def test_learning_the_residual() -> None:
     assert nothing == pytest.approx([row.base for row in rows[:500]])
 
 
-def test_trees_are_those_of_lightgbm() -> None:
+def test_trees_equal_lightgbm() -> None:
     rows, measured = made_rows(4, 300)
     members = train(rows, measured, rounds=20).members
     numbers = np.array([row.numbers for row in rows])
@@ -210,7 +210,7 @@ def _document() -> dict:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other"}, "not a performance model"),
+        ({"format": "other"}, "not a cost model"),
         ({"version": 2}, "version 2, not 1"),
         ({"features": ["kind"]}, "other features"),
         ({"members": 3}, "not a whole"),
@@ -219,7 +219,7 @@ def _document() -> dict:
         ({"members": ["nothing"]}, "has no trees"),
     ],
 )
-def test_files_that_are_wrong(tmp_path: Path, change: dict, message: str) -> None:
+def test_invalid_files_are_rejected(tmp_path: Path, change: dict, message: str) -> None:
     path = tmp_path / "m.hpm"
     path.write_bytes(gzip.compress(json.dumps(_document() | change).encode()))
     with pytest.raises(InputError, match=f"m.hpm: .*{message}.*mla calibrate -o"):
@@ -229,15 +229,15 @@ def test_files_that_are_wrong(tmp_path: Path, change: dict, message: str) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("split_feature=", "split_feature=999 ", "not as many splits"),
-        ("num_leaves=", "num_leaves=1", "leaves are not numbers"),
-        ("leaf_value=", "leaf_value=nan ", "leaves are not numbers"),
-        ("left_child=", "left_child=0 ", "not as many splits"),
+        ("split_feature=", "split_feature=999 ", "wrong number of splits"),
+        ("num_leaves=", "num_leaves=1", "leaf values of a tree are not finite"),
+        ("leaf_value=", "leaf_value=nan ", "leaf values of a tree are not finite"),
+        ("left_child=", "left_child=0 ", "wrong number of splits"),
         ("threshold=", "threshold=x", "damaged"),
         ("right_child=", "wrong=", "damaged"),
     ],
 )
-def test_trees_that_are_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_invalid_trees_are_rejected(tmp_path: Path, old: str, new: str, message: str) -> None:
     document = _document()
     document["members"][0] = document["members"][0].replace(old, new)
     path = tmp_path / "m.hpm"
@@ -246,36 +246,36 @@ def test_trees_that_are_wrong(tmp_path: Path, old: str, new: str, message: str) 
         CycleModel.load(path)
 
 
-def test_children_that_lead_back_and_features_there_are_not() -> None:
+def test_cyclic_children_and_unknown_features_are_rejected() -> None:
     text = _document()["members"][0]
     line = next(each for each in text.splitlines() if each.startswith("left_child="))
     loop = line.split("=")[0] + "=" + " ".join("0" for _ in line.split("=")[1].split())
-    with pytest.raises(ValueError, match="children do not come behind"):
+    with pytest.raises(ValueError, match="a child of a tree node does not follow its parent"):
         TreeEnsemble([text.replace(line, loop)], len(NAMES))
-    with pytest.raises(ValueError, match="no feature"):
+    with pytest.raises(ValueError, match="a split of a tree uses an invalid feature"):
         TreeEnsemble([text], 1)
     right = next(each for each in text.splitlines() if each.startswith("right_child="))
     with pytest.raises(ValueError, match="two branches of a tree lead to the same node"):
         TreeEnsemble([text.replace(right, line.replace("left", "right"))], len(NAMES))
 
 
-def test_files_that_are_not_there_or_no_archives(tmp_path: Path) -> None:
+def test_missing_files_and_foreign_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"there is no such performance model; make it anew with: mla calibrate -o"
+        InputError, match=r"there is no such cost model; create it again with: mla calibrate -o"
     ):
         CycleModel.load(tmp_path / "absent")
     (tmp_path / "text").write_text("text")
-    with pytest.raises(InputError, match="not a performance model"):
+    with pytest.raises(InputError, match="not a cost model"):
         CycleModel.load(tmp_path / "text")
     (tmp_path / "list").write_bytes(gzip.compress(b"[]"))
-    with pytest.raises(InputError, match="not a performance model"):
+    with pytest.raises(InputError, match="not a cost model"):
         CycleModel.load(tmp_path / "list")
     (tmp_path / "torn").write_bytes(gzip.compress(b"{}" * 99)[:-9])
-    with pytest.raises(InputError, match="not a performance model"):
+    with pytest.raises(InputError, match="not a cost model"):
         CycleModel.load(tmp_path / "torn")
 
 
-def test_models_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_for_a_machine_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
     assert find_model(N16) == CycleModel.load(SHIPPED) and SHIPPED.stat().st_size < 300_000
     assert find_model(N4).members == ()
@@ -285,7 +285,7 @@ def test_models_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert find_model(N4) == own
 
 
-def test_the_shipped_model_is_quick() -> None:
+def test_shipped_model_is_fast() -> None:
     model = find_model(N16)
     stage, *_ = (chosen := prepared(CalibrationNetwork((8, 8, 32), (CalibrationOp("conv", 32, 3),)))).lowered(
         chosen.fusions
@@ -306,13 +306,13 @@ def test_prediction_errors_equal_scipy() -> None:
     rng = np.random.default_rng(2)
     a, b = rng.integers(1, 20, 50).astype(float), rng.integers(1, 20, 50).astype(float)
     assert spearman(a, b) == pytest.approx(spearmanr(a, b)[0])
-    found = PredictionErrors.of([110, 90], [100, 100])
+    found = PredictionErrors.from_pairs([110, 90], [100, 100])
     assert (found.count, found.spearman) == (2, 1.0) and found.mape == pytest.approx(10)
-    assert PredictionErrors.of([], []).as_json() == {"count": 0, "mape": 0.0, "spearman": 1.0}
+    assert PredictionErrors.from_pairs([], []).as_json() == {"count": 0, "mape": 0.0, "spearman": 1.0}
 
 
 def samples(number_of: int, seed: int) -> list[CalibrationSample]:
-    """Points with made-up cycles: those of the features' base, times something."""
+    """Return samples with made-up cycles that are proportional to the base feature."""
     rng, out = random.Random(seed), []
     for index in range(number_of):
         point = next(singles(4, rng))
@@ -332,7 +332,7 @@ def samples(number_of: int, seed: int) -> list[CalibrationSample]:
     return out
 
 
-def test_what_is_learnt_is_judged_by_points_kept_out() -> None:
+def test_errors_are_those_of_held_out_points() -> None:
     measured = samples(60, 11)
     found = learn(N4, measured, 5)
     assert found.samples == len(measured) and found.fresh == 5
@@ -369,10 +369,10 @@ def test_journal(tmp_path: Path) -> None:
         CalibrationJournal(tmp_path / "file" / "x", "key", 1)
 
 
-def test_a_calibration_goes_on_from_what_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On the golden model, whose cycles are none of the RTL's: what counts is which measurements are asked for."""
+def test_calibration_resumes_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed calibration makes only the missing measurements (on the golden model, since cycles are irrelevant
+    here).
+    """
     monkeypatch.setattr(
         "compiler.tuning.calibration.collect.CalibrationCollector._open",
         lambda _self: GoldenDevice(N4.config, 1 << 24),
@@ -406,5 +406,5 @@ def test_a_calibration_goes_on_from_what_was_measured(
     asked.clear()
     second = calibrate(N4, 2.0, journal, spaces_of)
     assert kept < before and not kept & set(asked) and second.samples == len(kept) + second.fresh
-    with pytest.raises(WorkError, match="give it more time"):
+    with pytest.raises(WorkError, match="increase the time limit"):
         calibrate(N4, 0.0, CalibrationJournal(tmp_path / "new.jsonl", N4.key, 0), spaces_of)

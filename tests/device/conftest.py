@@ -1,4 +1,4 @@
-"""One small test chip for all tests of the device, reset before each."""
+"""One small test chip, reset before each test, for all device tests."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What goes wrong while a simulator is built, and the variants with waves and coverage."""
+"""Tests of failures during the build of a simulator, and of the variants with waveforms and coverage."""
 
 import fcntl
 import os
@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fake_compiler(folder: Path, action: str) -> Path:
-    """A C++ compiler that knows its version and otherwise does `action`."""
+    """Write a C++ compiler that prints its version and otherwise executes `action`."""
     path = folder / "fake-c++"
     path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo fake 1.0 && exit 0\n{action}\n')
     path.chmod(0o755)
@@ -42,7 +42,7 @@ def fake_compiler(folder: Path, action: str) -> Path:
 
 
 def leftovers(cache: Path) -> list[str]:
-    """What a failed build left behind, beside locks."""
+    """Return the files that a failed build left behind, except locks."""
     return [str(path) for path in cache.rglob("*") if path.is_dir() and path.name != "sim"]
 
 
@@ -73,7 +73,7 @@ def test_missing_tools(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert leftovers(cache) == []
 
 
-def test_bad_verilog_shows_what_verilator_says(cache: Path):
+def test_bad_verilog_shows_verilator_error(cache: Path):
     with pytest.raises(BuildError, match=r"(?s)verilator_bin failed.*syntax error"):
         build_simulator("module mla_chip(; endmodule", N)
     assert leftovers(cache) == []
@@ -81,7 +81,7 @@ def test_bad_verilog_shows_what_verilator_says(cache: Path):
 
 @pytest.fixture
 def builder(cache: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A process that builds a simulator, and the compilers it waits for."""
+    """Yield a process that builds a simulator, and the ids of its running compilers."""
     mark = tmp_path / "compiling"
     compiler = fake_compiler(tmp_path, f"echo $$ >> {mark}; exec sleep 1000")
     process = subprocess.Popen(
@@ -103,7 +103,7 @@ def wait_for(happened: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_an_interrupted_build_leaves_nothing(
+def test_interrupted_build_leaves_nothing(
     cache: Path, builder: tuple[subprocess.Popen[str], list[int]]
 ) -> None:
     process, compilers = builder
@@ -114,8 +114,10 @@ def test_an_interrupted_build_leaves_nothing(
     assert not any(is_running(pid) for pid in compilers)
 
 
-def test_a_killed_build_ends_its_tools(cache: Path, builder: tuple[subprocess.Popen[str], list[int]]) -> None:
-    """Nobody is left to end them, or to release the lock that they inherited."""
+def test_killed_build_ends_its_compilers(
+    cache: Path, builder: tuple[subprocess.Popen[str], list[int]]
+) -> None:
+    """If the build is killed with SIGKILL, its compilers end and the lock that they inherited is released."""
     process, compilers = builder
     (lock,) = cache.rglob("*.lock")
     assert any(is_running(pid) for pid in compilers)
@@ -127,7 +129,7 @@ def test_a_killed_build_ends_its_tools(cache: Path, builder: tuple[subprocess.Po
 
 
 def is_free(file: TextIO) -> bool:
-    """Whether nobody holds a lock."""
+    """Return True if no process holds a lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -136,7 +138,7 @@ def is_free(file: TextIO) -> bool:
 
 
 def installation(folder: Path) -> dict[str, str]:
-    """Environment of a checkout and its packages in a folder of their own; of cocotb only what has the paths."""
+    """Return the environment of a checkout in a separate folder, with a stub of cocotb that contains only the paths."""
     for package in ("cosim", "hw"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(Path(cocotb_tools.__file__).parent, folder / "packages" / "cocotb_tools")
@@ -146,7 +148,7 @@ def installation(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("variant", ["Variant()", "Variant(waves=True, coverage=True, probe=True)"])
 def test_installations_share_simulators(tmp_path: Path, variant: str) -> None:
-    """Neither the checkout's path nor that of its packages is in the key."""
+    """Installations with different paths of checkout and packages use the same key, so they share simulators."""
     show = f"""
 from cocotb_tools.config import libs_dir
 from cosim.rtl.build import Variant, simulator_key
@@ -169,7 +171,7 @@ print(simulator_key("module mla_chip; endmodule", 4, {variant}))
     assert key == other_key
 
 
-def test_what_determines_a_simulator_is_in_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_depends_on_all_build_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [
         simulator_key("module a; endmodule", 4, PLAIN),
         simulator_key("module b; endmodule", 4, PLAIN),
@@ -183,16 +185,16 @@ def test_what_determines_a_simulator_is_in_its_key(tmp_path: Path, monkeypatch: 
     assert len(set(keys)) == len(keys) == 8
 
 
-def test_a_simulator_holds_no_path_of_an_installation() -> None:
-    """It runs where the packages lie elsewhere, and where those that it was built with are gone."""
+def test_simulator_contains_no_installation_paths() -> None:
+    """A simulator also runs if its packages are installed elsewhere or were moved after the build."""
     contents = build_simulator(verilog(), N).read_bytes()
     assert TOP.encode() in contents
     for path in (config.libs_dir, Path(sys.prefix), ROOT):
         assert str(path).encode() not in contents
 
 
-def test_paths_with_blanks(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make and the compilers meet no such path, wherever the checkout, its packages and the tools lie."""
+def test_paths_with_special_characters(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Special characters in the paths of checkout, packages and tools do not reach make and the compilers."""
     folder = tmp_path / "a b$c'd"
     folder.mkdir()
     log = tmp_path / "log"
@@ -226,7 +228,7 @@ def test_waves_and_coverage(tmp_path: Path):
         assert "mla_chip" in (tmp_path / "lines.dat").read_text()
 
 
-def test_plain_builds_have_no_extras(tmp_path: Path):
+def test_plain_build_has_no_waves_or_coverage(tmp_path: Path):
     with open_sim(variant=PLAIN) as device:
         with pytest.raises(InputError, match="waves need a device opened with"):
             device.start_waves(tmp_path / "some.fst")
@@ -234,7 +236,7 @@ def test_plain_builds_have_no_extras(tmp_path: Path):
             device.write_coverage(tmp_path / "lines.dat")
 
 
-def test_seeds_fill_what_no_reset_clears():
+def test_seed_fills_memories_without_reset():
     def contents(seed: int) -> bytes:
         with open_sim(seed=seed) as device:
             assert device.read_reg(Reg.IDENTITY)
@@ -244,5 +246,5 @@ def test_seeds_fill_what_no_reset_clears():
     assert contents(5) == contents(5) != contents(6)
 
 
-def test_the_yardstick_runs():
+def test_bare_array_benchmark_runs():
     assert bare_array_khz(0.1) > 10

@@ -1,4 +1,4 @@
-"""The cache: an entry is complete or absent, whatever happens while it is made."""
+"""Entries of the build cache are complete or absent, whatever happens while they are created."""
 
 import errno
 import fcntl
@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entries(folder: Path) -> list[str]:
-    """What is in the cache beside locks."""
+    """Return the contents of the cache, except locks."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
@@ -28,7 +28,7 @@ def fill(folder: Path, lock: int) -> None:
     (folder / "file").write_text("content")
 
 
-def test_an_entry_is_made_once(folder: Path):
+def test_entry_is_made_once(folder: Path):
     made: list[Path] = []
 
     def make(place: Path, lock: int) -> None:
@@ -41,7 +41,7 @@ def test_an_entry_is_made_once(folder: Path):
     assert entries(folder) == ["key"]
 
 
-def test_two_at_once_make_it_once(folder: Path):
+def test_concurrent_callers_make_entry_once(folder: Path):
     made: list[Path] = []
     begun, go_on = threading.Event(), threading.Event()
 
@@ -62,7 +62,7 @@ def test_two_at_once_make_it_once(folder: Path):
 
 
 @pytest.mark.parametrize("blow", [KeyboardInterrupt, WorkError("no"), OSError(errno.EIO, "I/O error")])
-def test_a_failure_leaves_nothing(folder: Path, blow: BaseException):
+def test_failure_leaves_nothing(folder: Path, blow: BaseException):
     def make(place: Path, lock: int) -> None:
         fill(place, lock)
         raise blow
@@ -72,7 +72,7 @@ def test_a_failure_leaves_nothing(folder: Path, blow: BaseException):
     assert entries(folder) == []
 
 
-def test_what_a_killed_build_left_is_replaced(folder: Path):
+def test_remains_of_killed_build_are_replaced(folder: Path):
     (folder / "key.part").mkdir(parents=True)
     (folder / "key.part" / "half").write_text("half")
     entry = cache.cached("things", "key", fill)
@@ -80,7 +80,7 @@ def test_what_a_killed_build_left_is_replaced(folder: Path):
     assert entries(folder) == ["key"]
 
 
-def test_what_another_killed_build_left_is_removed(folder: Path):
+def test_remains_of_other_killed_builds_are_removed(folder: Path):
     for name in ("dead", "alive"):
         (folder / f"{name}.part").mkdir(parents=True)
     with (folder / "alive.lock").open("w") as lock:
@@ -90,7 +90,7 @@ def test_what_another_killed_build_left_is_removed(folder: Path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_named(folder: Path, code: int):
+def test_full_disk_is_reported(folder: Path, code: int):
     def make(place: Path, lock: int) -> None:
         raise OSError(code, "full")
 
@@ -98,7 +98,7 @@ def test_a_full_disk_is_named(folder: Path, code: int):
         cache.cached("things", "key", make)
 
 
-def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unusable_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").write_text("")
     for bad in (str(tmp_path / "file"), "/proc/absent", "x" * 6000):
         monkeypatch.setenv("MLA_CACHE", bad)
@@ -115,7 +115,7 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
         cache.cached("things", "key", fill)
 
 
-def test_an_entry_of_a_read_only_cache_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_entry_in_read_only_cache_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch):
     cache.cached("things", "key", fill)
 
     def refuse(*_: object, **__: object) -> None:
@@ -126,10 +126,10 @@ def test_an_entry_of_a_read_only_cache_is_found(folder: Path, monkeypatch: pytes
     assert cache.cached("things", "key", fill) == folder / "key"
 
 
-def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_cache_folder_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
-    assert cache.cache_folder() == tmp_path / "cache"  # MLA_CACHE
+    assert cache.cache_folder() == tmp_path / "cache"  # from MLA_CACHE
     monkeypatch.delenv("MLA_CACHE")
     assert cache.cache_folder() == tmp_path / "shared" / "mla"
     for ignored in ("", "relative/path"):
@@ -137,13 +137,13 @@ def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         assert cache.cache_folder() == Path("/home/me/.cache/mla")
 
 
-def test_old_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_oldest_entries_are_evicted(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cache, "MAX_ENTRIES", 3)
     for number in range(5):
         cache.cached("things", f"key{number}", fill)
     assert entries(folder) == ["key2", "key3", "key4"]
 
 
-def test_keys_tell_parts_apart():
+def test_key_separates_parts():
     assert cache.cache_key(["ab", "c"]) != cache.cache_key(["a", "bc"])
     assert cache.cache_key(["a", b"b"]) == cache.cache_key(["a", "b"])

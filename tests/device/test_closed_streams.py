@@ -1,4 +1,4 @@
-"""The simulator is started by processes whose standard streams are closed, as those of daemons are."""
+"""Devices can be opened in processes with closed standard streams, such as daemons."""
 
 import os
 import subprocess
@@ -24,8 +24,8 @@ with open_sim() as device:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_devices_open(tmp_path: Path, closed: str) -> None:
-    with open_sim():  # built before, if it must be
+def test_device_works_with_closed_streams(tmp_path: Path, closed: str) -> None:
+    with open_sim():  # build the simulator first, if necessary
         pass
     seen = []
     for streams in ("", closed):

@@ -1,4 +1,4 @@
-"""The memory model: latency, bandwidth and contents, in exact cycles."""
+"""The memory model has the configured latency and bandwidth in exact cycles, and correct contents."""
 
 from math import ceil
 
@@ -29,7 +29,7 @@ def test_requests_are_pipelined(device: RtlDevice, latency: int):
 
 @pytest.mark.parametrize("rows_per_cycle", [1.0, 0.75, 0.5, 0.25, 0.3])
 @pytest.mark.parametrize("go", [GO_READ, GO_WRITE])
-def test_bandwidth_is_exact(device: RtlDevice, rows_per_cycle: float, go: int):
+def test_exact_bandwidth(device: RtlDevice, rows_per_cycle: float, go: int):
     device.set_dram_timing(20, rows_per_cycle * ROW)
     notes = traffic(device, go, 601)
     first, last = (Reg.READ_FIRST, Reg.READ_LAST) if go == GO_READ else (Reg.WRITE_FIRST, Reg.WRITE_LAST)
@@ -37,7 +37,7 @@ def test_bandwidth_is_exact(device: RtlDevice, rows_per_cycle: float, go: int):
 
 
 @pytest.mark.parametrize("rows_per_cycle", [2.0, 1.0, 0.75, 0.5])
-def test_reads_and_writes_share_the_bandwidth_evenly(device: RtlDevice, rows_per_cycle: float):
+def test_reads_and_writes_share_bandwidth_evenly(device: RtlDevice, rows_per_cycle: float):
     device.set_dram_timing(1, rows_per_cycle * ROW)
     notes = traffic(device, GO_READ | GO_WRITE, 600)
     reading = notes[Reg.READ_LAST] - notes[Reg.READ_FIRST]
@@ -46,13 +46,13 @@ def test_reads_and_writes_share_the_bandwidth_evenly(device: RtlDevice, rows_per
         assert took == pytest.approx(1200 / rows_per_cycle, abs=8)
 
 
-def test_a_write_is_answered_ten_cycles_after_its_last_beat(device: RtlDevice):
+def test_write_response_ten_cycles_after_last_beat(device: RtlDevice):
     for beats in (1, 16, 40):
         notes = traffic(device, GO_WRITE, beats)
         assert notes[Reg.WRITE_ANSWERED] - notes[Reg.WRITE_LAST] == WRITE_ANSWER_CYCLES
 
 
-def test_slow_readers_hold_the_data(device: RtlDevice):
+def test_stalled_reads_keep_their_data(device: RtlDevice):
     rows = device.dram.view("<u4").reshape(-1, ROW // 4)
     rows[:300] = np.arange(300, dtype=np.uint32)[:, None] * 3 + 1
     notes = traffic(device, GO_READ, 300, slow=1)
@@ -60,7 +60,7 @@ def test_slow_readers_hold_the_data(device: RtlDevice):
     assert notes[Reg.READ_LAST] - notes[Reg.READ_FIRST] == 2 * 299
 
 
-def test_contents_are_shared_both_ways(device: RtlDevice):
+def test_host_and_chip_share_contents(device: RtlDevice):
     device.dram[:] = 0xEE
     traffic(device, GO_WRITE, 100, write_base=0x4000)
     rows = device.dram.view("<u4").reshape(-1, ROW // 4)
@@ -71,7 +71,7 @@ def test_contents_are_shared_both_ways(device: RtlDevice):
     assert (rows[first + 100 :] == 0xEEEEEEEE).all()
 
 
-def test_strobes_choose_bytes(device: RtlDevice):
+def test_strobes_select_bytes(device: RtlDevice):
     device.dram[:] = 0xEE
     device.write_regs([(Reg.WRITE_BASE, 0), (Reg.BEATS, 2), (Reg.STROBE, 0b0101), (Reg.GO, GO_WRITE)])
     device.run_cycles(100)
@@ -79,7 +79,7 @@ def test_strobes_choose_bytes(device: RtlDevice):
     np.testing.assert_array_equal(device.dram[ROW : ROW + 4], [1, 0xEE, 0, 0xEE])
 
 
-def test_timing_changes_while_a_program_runs(device: RtlDevice):
+def test_timing_can_change_during_traffic(device: RtlDevice):
     device.set_dram_timing(10, ROW / 4)
     device.write_regs([(Reg.BEATS, 400), (Reg.GO, GO_READ)])
     device.run_cycles(410)
@@ -105,6 +105,6 @@ def test_traffic_is_counted(device: RtlDevice):
         (100, -3, "not -3"),
     ],
 )
-def test_wrong_timing_is_refused(device: RtlDevice, latency: int, rate: float, message: str):
+def test_invalid_timing_is_rejected(device: RtlDevice, latency: int, rate: float, message: str):
     with pytest.raises(InputError, match=message):
         device.set_dram_timing(latency, rate)

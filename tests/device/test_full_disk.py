@@ -1,4 +1,4 @@
-"""A disk that is full in earnest while a simulator is built, and tools that do not say so."""
+"""A disk that fills up during the build of a simulator is reported, even if tools hide the error."""
 
 import errno
 import os
@@ -12,10 +12,10 @@ from cosim.rtl.errors import BuildError, DiskFullError
 from cosim.rtl.runner import run_tool
 
 ROOT = Path(__file__).parents[2]
-#: In a namespace of its own an ordinary user may mount a small disk.
+#: A user without special rights may mount a small disk in a separate namespace.
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
 
-# As Verilator does: fills the disk, heeds no error, and the next tool fails for a reason of its own.
+# Behaves like Verilator: it fills the disk and ignores the error, and a later tool fails for another reason.
 SILENT_TOOL = "head -c 64M /dev/zero > big 2> /dev/null; echo '*** No targets.  Stop.'; exit 2"
 
 ON_A_SMALL_DISK = """
@@ -34,7 +34,7 @@ except MlaError as error:
 
 
 def may_mount() -> bool:
-    """Whether this machine lets its users have namespaces."""
+    """Return True if users of this machine may create namespaces."""
     try:
         return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def may_mount() -> bool:
         ("echo '*** No targets.  Stop.'; exit 2", "BuildError sh failed (status 2):\n*** No targets."),
     ],
 )
-def test_a_tool_that_does_not_say_so(tmp_path: Path, tool: str, said: str):
+def test_full_disk_without_error_of_the_tool(tmp_path: Path, tool: str, said: str):
     command = [*NAMESPACE, sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path), tool]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(said)
@@ -63,7 +63,7 @@ def test_a_tool_that_does_not_say_so(tmp_path: Path, tool: str, said: str):
         (errno.EOPNOTSUPP, BuildError, "sh failed"),
     ],
 )
-def test_what_the_file_system_says(
+def test_full_disk_is_detected_by_allocation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type, message: str
 ):
     def refuse(*_arguments: int) -> None:

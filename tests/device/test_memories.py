@@ -1,4 +1,4 @@
-"""The back door to scratchpad and accumulator."""
+"""Tests of direct access to scratchpad and accumulator of a device."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,8 @@ def test_accumulator_round_trip(device: RtlDevice):
     np.testing.assert_array_equal(device.read_acc(4, 6), data[4:10])
 
 
-def test_hardware_sees_what_was_written(device: RtlDevice):
-    """Row r of bank b is word r // 2 of half r % 2; the accumulator's banks are whole."""
+def test_hardware_reads_written_rows(device: RtlDevice):
+    """Row r of scratchpad bank b is word r // 2 of half r % 2; accumulator banks are not divided."""
     rows = np.arange(CONFIG.sp_rows, dtype="<u4")[:, None].repeat(N // 4, 1) + 1000
     device.write_sp(0, rows)
     device.write_acc(0, np.arange(CONFIG.acc_rows, dtype=np.int32)[:, None].repeat(N, 1) - 7)
@@ -47,7 +47,7 @@ def test_hardware_sees_what_was_written(device: RtlDevice):
     assert device.read_acc(row + 1, 1).all()
 
 
-def test_spans_outside_are_refused(device: RtlDevice):
+def test_spans_out_of_range_are_rejected(device: RtlDevice):
     with pytest.raises(InputError, match="scratchpad bytes must lie in"):
         device.read_sp(CONFIG.sp_bytes - 1, 2)
     with pytest.raises(InputError, match="accumulator rows must lie in"):

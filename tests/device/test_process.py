@@ -1,4 +1,4 @@
-"""The simulator process: its death, its client's death, interruption, several at once."""
+"""Tests of the simulator process: its death, the death of its client, interrupts, several processes at once."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ print(device.pid, flush=True)
 
 
 def wait_until_gone(pid: int, seconds: float = 10) -> None:
-    """Fail unless the process ends in time."""
+    """Fail unless the process ends within the time limit."""
     deadline = time.monotonic() + seconds
     while is_running(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
@@ -36,7 +36,7 @@ def wait_until_gone(pid: int, seconds: float = 10) -> None:
 
 
 def start_client(then: str) -> tuple[subprocess.Popen, int]:
-    """A Python process that opens a device and goes on with `then`; and its simulator's process id."""
+    """Start a Python process that opens a device and executes `then`; return it and the process id of its simulator."""
     client = subprocess.Popen(
         [sys.executable, "-c", CLIENT.format(then=then)],
         cwd=ROOT,
@@ -52,7 +52,7 @@ def test_killed_while_idle():
     device = open_sim()
     os.kill(device.pid, signal.SIGKILL)
     with pytest.raises(
-        SimulatorDiedError, match="the simulator process ended, killed by SIGKILL without a word"
+        SimulatorDiedError, match="the simulator process ended, killed by SIGKILL without a message"
     ):
         device.read_reg(Reg.IDENTITY)
     with pytest.raises(SimulatorDiedError, match="has been closed"):
@@ -76,7 +76,7 @@ def test_close_ends_the_process_and_may_be_repeated():
         device.run_cycles(1)
 
 
-def test_a_forgotten_device_ends_its_process():
+def test_garbage_collected_device_ends_its_process():
     device = open_sim()
     pid = device.pid
     del device
@@ -85,8 +85,8 @@ def test_a_forgotten_device_ends_its_process():
 
 @pytest.mark.parametrize("then", ["device.run_cycles(10**12)", "import time; time.sleep(100)"])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_its_client(then: str, how: signal.Signals):
-    """SIGINT is Ctrl-C; a simulator may be running or waiting when its client goes."""
+def test_simulator_ends_with_its_client(then: str, how: signal.Signals):
+    """The simulator, running or idle, ends when its client is killed by SIGINT (Ctrl-C) or SIGKILL."""
     client, pid = start_client(then)
     time.sleep(0.2)
     assert is_running(pid)
@@ -97,7 +97,7 @@ def test_no_process_outlives_its_client(then: str, how: signal.Signals):
     wait_until_gone(pid)
 
 
-def test_an_exit_without_close_leaves_no_process():
+def test_exit_without_close_leaves_no_process():
     client, pid = start_client("device.run_cycles(10)")
     _, errors = client.communicate(timeout=20)
     assert (client.returncode, errors) == (0, "")
@@ -128,7 +128,7 @@ def test_pool_keeps_order_and_uses_all_devices():
     assert not any(is_running(pid) for pid in pids)
 
 
-def test_pool_passes_on_the_first_error():
+def test_pool_raises_first_error():
     done: list[int] = []
 
     def work(device: RtlDevice, item: int) -> None:

@@ -1,4 +1,4 @@
-"""Register accesses and the passing of time."""
+"""Tests of register accesses and simulated time."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_unknown_register_is_named(device: RtlDevice):
     assert device.read_regs([Reg.READ_BASE, Reg.WRITE_BASE]) == [7, 8]
 
 
-def test_time_passes_only_in_calls(device: RtlDevice):
+def test_time_advances_only_in_calls(device: RtlDevice):
     assert device.cycle == 0
     device.run_cycles(1234)
     assert device.cycle == 1234
@@ -38,14 +38,14 @@ def test_time_passes_only_in_calls(device: RtlDevice):
     assert device.read_reg(Reg.NOW) == before + access
 
 
-def test_negative_cycles_are_refused(device: RtlDevice):
+def test_negative_cycles_are_rejected(device: RtlDevice):
     with pytest.raises(InputError, match="cycles must be 0 or more, not -1"):
         device.run_cycles(-1)
 
 
 @pytest.mark.parametrize("delay", [0, 1, 7, 5000])
-def test_delayed_writes_come_exactly_later(device: RtlDevice, delay: int):
-    """The alarm is set to a time that has passed already, so the interrupt rises when the write lands."""
+def test_delayed_write_has_exact_delay(device: RtlDevice, delay: int):
+    """A delayed write takes effect exactly `delay` cycles later than an immediate one."""
     device.write_regs([(Reg.ALARM, 1)], delay)
     landed = device.cycle
     device.reset()
@@ -64,12 +64,12 @@ def test_interrupt_ends_the_wait_at_its_cycle(device: RtlDevice):
     assert device.cycle == 5000
 
 
-def test_wait_without_interrupt_takes_exactly_its_time(device: RtlDevice):
+def test_wait_without_interrupt_takes_exactly_its_limit(device: RtlDevice):
     assert not device.wait_irq(777)
     assert device.cycle == 777
 
 
-def test_runs_repeat_to_the_cycle(device: RtlDevice):
+def test_runs_are_reproducible_to_the_cycle(device: RtlDevice):
     def story() -> list[int]:
         device.reset()
         device.write_regs([(Reg.BEATS, 100), (Reg.GO, 3)], 13)

@@ -1,4 +1,4 @@
-"""Restarts: the chip as it is once it has been reset and has cleared its counters, again and again."""
+"""A restart returns the chip to its state after a reset with cleared counters, any number of times."""
 
 import os
 import signal
@@ -22,17 +22,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def opened() -> RtlDevice:
-    """A whole chip: there must be counters."""
+    """Open a whole chip, which has counters."""
     return RtlDevice(load_target("n4"), 1 << 20)
 
 
 def settled(device: RtlDevice) -> tuple[int, list[int]]:
-    """Cycle, and a few registers that a driver changes; reading them takes time."""
+    """Return the cycle and some registers that a driver changes; the reads take simulated time."""
     names = ("RING_HEAD", "RING_BASE", "CONTROL", "IRQ_ENABLE")
     return device.cycle, [device.read_reg(ADDRESS[name]) for name in names]
 
 
-def test_every_restart_is_the_same() -> None:
+def test_restarts_give_equal_state() -> None:
     with opened() as device:
         found = []
         for _ in range(4):
@@ -48,8 +48,8 @@ def test_every_restart_is_the_same() -> None:
         assert settled(device) == found[0]
 
 
-def test_a_restart_is_a_reset_that_has_settled() -> None:
-    """By the slow way it takes as many cycles."""
+def test_restart_equals_reset_with_cleared_counters() -> None:
+    """A restart ends in the same cycle as a reset that runs until the counters are cleared."""
     with opened() as device:
         Device.restart(device)
         slow = settled(device)
@@ -57,7 +57,7 @@ def test_a_restart_is_a_reset_that_has_settled() -> None:
         assert settled(device) == slow
 
 
-def test_memory_stays_and_so_do_its_timing_and_faults() -> None:
+def test_restart_keeps_dram_timing_and_faults() -> None:
     with opened() as device:
         device.restart()
         device.dram[:4] = 1, 2, 3, 4
@@ -78,14 +78,14 @@ def children(pid: int) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within some seconds."""
+    """Return True if a process ends within ten seconds."""
     end = time.monotonic() + 10
     while is_running(pid) and time.monotonic() < end:
         time.sleep(0.02)
     return not is_running(pid)
 
 
-def test_no_process_is_left() -> None:
+def test_close_leaves_no_process() -> None:
     device = opened()
     for _ in range(3):
         device.restart()
@@ -93,12 +93,12 @@ def test_no_process_is_left() -> None:
     (fork,), pid = children(device.pid), device.pid
     began = time.monotonic()
     device.close()
-    assert time.monotonic() - began < QUIT_SECONDS / 2  # it was not killed for want of an answer
+    assert time.monotonic() - began < QUIT_SECONDS / 2  # the process replied and did not have to be killed
     assert gone(fork) and gone(pid)
 
 
 @pytest.mark.parametrize("which", ["process", "fork"])
-def test_who_dies_is_missed(which: str) -> None:
+def test_death_of_process_or_fork_is_reported(which: str) -> None:
     with opened() as device:
         device.restart()
         (fork,) = children(device.pid)
@@ -108,8 +108,8 @@ def test_who_dies_is_missed(which: str) -> None:
             device.run_cycles(10)
 
 
-def test_it_ends_with_its_client() -> None:
-    """Even if a fork of the client keeps the connection open."""
+def test_simulator_ends_with_client_despite_fork() -> None:
+    """The simulator ends with its client, even if a fork of the client keeps the connection open."""
     code = (
         "import os, time\n"
         "from tests.device.test_restart import opened\n"

@@ -1,14 +1,15 @@
-"""Runs the commands and the code of a page of the documentation, and compares what they print.
+"""Run the commands and code of a documentation page and compare their output with the page.
 
-A page is Markdown. Its fenced blocks are carried out from top to bottom in one folder:
+A page is Markdown. Its fenced blocks are executed from top to bottom in one folder:
 
 - a block with a title, such as ```python title="annealing.py", is written to that file;
-- ```diff title="FILE" changes FILE: lines with " " or "-" must be there, one behind the other, exactly once;
-- ```console has commands behind "$ " and below each what it prints to standard output;
-- ```python is executed, with the names of the blocks before; a ```text block right behind it is what it prints.
+- ```diff title="FILE" changes FILE, which must contain the consecutive lines with " " or "-" exactly once;
+- ```console has commands after "$ ", each of which is followed by the command's standard output;
+- ```python is executed with the names that earlier blocks defined; a ```text block right after it is its output.
 
-In what is printed, a line "..." stands for any lines, "..." within a line for any text. Trailing blanks do not count.
-With MLA_UPDATE_DOCS=1 a block that differs is replaced by what was printed.
+In expected output, a line "..." matches any lines, and "..." within a line matches any characters. Trailing blanks are
+ignored.
+With MLA_UPDATE_DOCS=1 a block that differs is replaced by the actual output.
 """
 
 import contextlib
@@ -26,12 +27,12 @@ _SECONDS = 600
 
 
 class PageError(AssertionError):
-    """What a block prints, or needs, is not what its page says."""
+    """Exception raised if a block's output or prerequisites differ from the page."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its title, its text, and where the text is in the page."""
+    """A fenced block: its language, title and text, and the position of the text in the page."""
 
     kind: str
     title: str
@@ -41,14 +42,14 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """The fenced blocks of a page."""
+    """Return the fenced blocks of a page."""
     return [
         Block(each[1], each[2] or "", each[3], each.start(3), each.end(3)) for each in _FENCE.finditer(page)
     ]
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether text is as a page says, which may leave parts out with "..."."""
+    """Return True if a text matches the output on a page, which may be abbreviated with "..."."""
     pattern = ""
     for line in expected.rstrip().splitlines():
         if line.strip() == "...":
@@ -59,7 +60,7 @@ def matches(expected: str, printed: str) -> bool:
 
 
 def commands(text: str) -> list[tuple[str, str]]:
-    """Commands of a console block, and what each prints; a line that ends in a backslash goes on."""
+    """Return the commands of a console block, each with its output; a trailing backslash continues a line."""
     found: list[tuple[str, str]] = []
     lines = iter(text.splitlines())
     for line in lines:
@@ -76,7 +77,7 @@ def commands(text: str) -> list[tuple[str, str]]:
 
 
 def apply(folder: Path, name: str, diff: str) -> None:
-    """Change a file: the lines of the diff that are not new must be in it exactly once, in a row."""
+    """Apply a diff to a file that contains its unchanged and removed lines exactly once, consecutively."""
     path = folder / name
     lines = path.read_text().splitlines()
     changes = [line for line in diff.splitlines() if line]
@@ -90,16 +91,16 @@ def apply(folder: Path, name: str, diff: str) -> None:
 
 
 class Runner:
-    """Carries out the blocks of one page.
+    """Executor of the blocks of one page.
 
     Parameters
     ----------
     page : Path
-        The Markdown file.
+        Markdown file.
     folder : Path
-        Empty folder to work in. Folders of the project that pages name are linked there.
+        Empty working folder, to which folders of the project that pages name are linked.
     copy : tuple of str
-        Folders of the project that the page changes: they are there as copies, and commands use them.
+        Folders of the project that the page changes; the working folder has copies, which the commands use.
     """
 
     def __init__(self, page: Path, folder: Path, copy: tuple[str, ...] = ()):
@@ -122,12 +123,12 @@ class Runner:
         }
 
     def run(self) -> None:
-        """Carry out all blocks.
+        """Execute all blocks.
 
         Raises
         ------
         PageError
-            A command fails, or something else is printed than the page says.
+            A command fails, or its output differs from the page.
         """
         page = blocks(self.text)
         replaced: list[tuple[Block, str]] = []
@@ -179,7 +180,7 @@ class Runner:
         return done.stdout
 
     def _python(self, text: str) -> str:
-        """Execute a block with the names of those before it."""
+        """Execute a block with the names that earlier blocks defined."""
         printed, before = io.StringIO(), Path.cwd()
         os.chdir(self.folder)
         try:

@@ -1,4 +1,4 @@
-"""The guide in docs/operators.md: a table operator added by its steps runs on the accelerator."""
+"""An operator that is added by the steps of the guide in docs/operators.md runs on the accelerator."""
 
 import os
 import re
@@ -9,12 +9,12 @@ from pathlib import Path
 from textwrap import dedent
 
 ROOT = Path(__file__).parents[2]
-#: A step of the guide: the file that changes, where, and the code that it gives.
+#: A step of the guide: the file to change, the position, and the code to add.
 STEP = re.compile(
     r"(?:In `(?P<table>\w+)` of|At the end of)\s+`(?P<path>[\w/.]+)`:\n\n(?P<code>   ```python\n.*?)   ```\n",
     re.S,
 )
-#: Runs in a new interpreter, since the records are read when the compiler is imported. The reference is onnxruntime.
+#: Comparison with onnxruntime, run in a new interpreter because the compiler reads its operator tables on import.
 PROGRAM = """
 import sys
 import numpy as np
@@ -51,7 +51,7 @@ assert np.abs(given - wanted).max() < 0.06, np.abs(given - wanted).max()
 
 def steps() -> list[tuple[str, str | None, str]]:
     text = (ROOT / "docs/operators.md").read_text()
-    section = text.partition("### A function of one number")[2].partition("\n### ")[0]
+    section = text.partition("### A unary function")[2].partition("\n### ")[0]
     return [
         (each["path"], each["table"], dedent(each["code"]).removeprefix("```python\n"))
         for each in STEP.finditer(section)
@@ -59,7 +59,7 @@ def steps() -> list[tuple[str, str | None, str]]:
 
 
 def apply(path: Path, table: str | None, code: str) -> None:
-    """Add code to a file: behind the line that opens a table, or at its end."""
+    """Add code to a file, either after the line that opens a table or at the end of the file."""
     text = path.read_text()
     if table is None:
         path.write_text(f"{text}\n\n{code}")
@@ -68,7 +68,7 @@ def apply(path: Path, table: str | None, code: str) -> None:
     path.write_text(text[: opening.end()] + "    " + code + text[opening.end() :])
 
 
-def test_a_table_operator_takes_three_files(tmp_path: Path) -> None:
+def test_adding_a_table_operator(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "compiler", tmp_path / "compiler", ignore=shutil.ignore_patterns("__pycache__"))
     found = steps()
     assert len({path for path, _, _ in found}) == len(found) == 3

@@ -1,4 +1,4 @@
-"""Command-line options that the pages name exist."""
+"""All command-line options named in the documentation exist."""
 
 import argparse
 import re
@@ -11,12 +11,12 @@ from compiler.cli.parser import build_parser
 from tests.docs.test_paths import PAGES, ROOT
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-#: Options of other projects' commands.
+#: Options of commands of other projects.
 _FOREIGN = {"--nthreads", "--nworkers", "--hypothesis-profile"}
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    """Documented options of a parser and of its subparsers."""
+    """Return the documented options of a parser and its subparsers."""
     found: set[str] = set()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -28,7 +28,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 @cache
 def known() -> frozenset[str]:
-    """Options of `mla`, and those that scripts, examples and test plug-ins declare in their sources."""
+    """Return the options of `mla`, and the options that scripts, examples and test plug-ins declare."""
     sources = [
         path
         for name in ("scripts", "examples", "tests", "compiler/bench")
@@ -44,6 +44,6 @@ def test_options_exist(page: Path) -> None:
     assert set(_OPTION.findall(page.read_text())) <= known()
 
 
-def test_hidden_and_unknown_options_are_not_known() -> None:
+def test_hidden_options_do_not_count_as_documented() -> None:
     assert {"--trials", "--max-in-flight", "--hw-coverage"} <= known()
     assert not {"--flights", "--nowhere"} & known()

@@ -1,4 +1,4 @@
-"""The tutorials do what they say, and the runner that shows it notices when they do not."""
+"""The commands and code of the tutorials give the stated output, and the page runner detects deviations."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ import pytest
 from tests.docs.pages import ROOT, PageError, Runner, apply, blocks, commands, matches
 
 TUTORIALS = ROOT / "docs" / "tutorials"
-#: Pages that change sources: they work on copies.
+#: Pages that change sources, each with the folders of which the page needs copies.
 COPIES = {"first_operator": ("compiler", "cosim", "hw")}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TUTORIALS.glob("*.md")))
-def test_tutorial(tmp_path: Path, name: str) -> None:
+def test_tutorials_run_as_written(tmp_path: Path, name: str) -> None:
     Runner(TUTORIALS / f"{name}.md", tmp_path, COPIES.get(name, ())).run()
 
 
@@ -36,7 +36,7 @@ def test_tutorial(tmp_path: Path, name: str) -> None:
         ("1.5 (a)\n", "1x5 (a)\n", False),
     ],
 )
-def test_what_matches(expected: str, printed: str, same: bool) -> None:
+def test_abbreviated_output_matches(expected: str, printed: str, same: bool) -> None:
     assert matches(expected, printed) == same
 
 
@@ -48,7 +48,7 @@ def test_blocks_and_commands() -> None:
         commands("out\n$ a\n")
 
 
-def test_diffs_apply_where_their_lines_are(tmp_path: Path) -> None:
+def test_diffs_apply_at_matching_lines(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("a\nb\nc\nb\n")
     apply(tmp_path, "x", " a\n-b\n+B\n")
     assert (tmp_path / "x").read_text() == "a\nB\nc\nb\n"
@@ -66,7 +66,7 @@ def test_diffs_apply_where_their_lines_are(tmp_path: Path) -> None:
         ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "and this is printed"),
     ],
 )
-def test_wrong_pages_are_noticed(tmp_path: Path, monkeypatch, text: str, message: str) -> None:
+def test_wrong_pages_are_detected(tmp_path: Path, monkeypatch, text: str, message: str) -> None:
     monkeypatch.delenv("MLA_UPDATE_DOCS", raising=False)
     page, folder = tmp_path / "page.md", tmp_path / "folder"
     folder.mkdir()
@@ -75,7 +75,7 @@ def test_wrong_pages_are_noticed(tmp_path: Path, monkeypatch, text: str, message
         Runner(page, folder).run()
 
 
-def test_pages_can_be_brought_up_to_date(tmp_path: Path, monkeypatch) -> None:
+def test_pages_can_be_updated(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("MLA_UPDATE_DOCS", "1")
     page, folder = tmp_path / "page.md", tmp_path / "folder"
     folder.mkdir()

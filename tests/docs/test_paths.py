@@ -1,8 +1,9 @@
-"""Paths and dotted names in README files and docs/ exist in the tree, links are valid, and no line is too long."""
+"""Paths and dotted names in README files and docs/ exist, links are valid, and lines are not too long."""
 
 import ast
 import importlib
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -21,25 +22,25 @@ _NAME = re.compile(rf"(?<![\w./-])(?:{_TOP})(?:\.\w+)+")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FILE_ENDINGS = ("md", "py", "json", "toml")
-#: Inline code that is the name of a source file, with or without its folder.
+#: Inline code that consists of the name of a source file, with or without its folder.
 _FILE = re.compile(r"`((?:[\w.-]+/)*\w+\.(?:py|toml|s))`")
-#: Files that a page names as examples: its commands write them, or users have them.
-_EXAMPLES = {"digits.s", "pyproject.toml"}
+#: Example files of the documentation, which commands write or users have.
+_EXAMPLES = {"FILE.s", "digits.s", "pyproject.toml"}
 
 
 def path_exists(path: str) -> bool:
-    """Whether a path, which may have wildcards, names something in the tree."""
+    """Return True if a path, possibly with wildcards, exists in the tree."""
     return any(ROOT.glob(path.rstrip("./")))
 
 
 def name_exists(name: str) -> bool:
-    """Whether a dotted name is a module, or an attribute of one."""
+    """Return True if a dotted name is a module or an attribute of a module."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         module = ROOT.joinpath(*parts[:count])
         if module.is_dir() or module.with_suffix(".py").is_file():
             if count == len(parts):
-                return True  # without importing it: it may need an optional package
+                return True  # without an import, since the module may need an optional package
             found: object = importlib.import_module(".".join(parts[:count]))
             for part in parts[count:]:
                 if not hasattr(found, part):
@@ -50,7 +51,7 @@ def name_exists(name: str) -> bool:
 
 
 def missing(text: str) -> list[str]:
-    """Paths and dotted names of a text that do not exist."""
+    """Return paths and dotted names in a text that do not exist."""
     names = [match for match in _NAME.findall(text) if match.rpartition(".")[2] not in _FILE_ENDINGS]
     wrong = [path for path in _PATH.findall(text) if not path_exists(path)]
     wrong += [name for name in names if not name_exists(name)]
@@ -64,13 +65,13 @@ def missing(text: str) -> list[str]:
 
 @cache
 def source_files() -> frozenset[str]:
-    """Names of all source files, without their folders."""
+    """Return the names of all source files, without their folders."""
     folders = [ROOT / name for name in (*_TOP.split("|"), "examples")]
     return frozenset(path.name for folder in folders for path in folder.rglob("*.*"))
 
 
 def missing_files(text: str, folder: Path) -> list[str]:
-    """Names of source files that do not exist: relative to a folder or to the root, or without a folder anywhere."""
+    """Return names of source files in a text that do not exist."""
     return [
         name
         for name in _FILE.findall(text)
@@ -82,7 +83,7 @@ def missing_files(text: str, folder: Path) -> list[str]:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """Anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings in the form that GitHub uses."""
     headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
@@ -97,7 +98,7 @@ def test_files_exist(page: Path) -> None:
     assert not missing_files(_FENCE.sub("", page.read_text()), page.parent)
 
 
-def test_folders_of_tests_are_described() -> None:
+def test_test_folders_are_in_readme() -> None:
     text = (ROOT / "tests/README.md").read_text()
     named = set(re.findall(r"`(\w+)/`", text))
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
@@ -105,13 +106,18 @@ def test_folders_of_tests_are_described() -> None:
     assert all((ROOT / "tests" / name).is_dir() or (ROOT / name).is_dir() for name in named), named
 
 
-def test_packages_of_the_compiler_are_described() -> None:
+def test_compiler_packages_are_listed_in_the_order_of_their_layers() -> None:
     table = (ROOT / "docs/compiler.md").read_text().partition("## Packages")[2].partition("\n## ")[0]
-    named = set(re.findall(r"^\| `compiler/(\w+)`", table, re.MULTILINE))
-    assert named == {path.parent.name for path in (ROOT / "compiler").glob("*/__init__.py")}
+    named = re.findall(r"^\| `compiler/(\w+)(?:\.py)?` \|", table, re.MULTILINE)
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["compiler"])
+    level = {name: number for number, layer in enumerate(layers) for name in layer.split(" | ")}
+    assert [level[name] for name in named] == sorted(level[name] for name in named)
+    assert {path.parent.name for path in (ROOT / "compiler").glob("*/__init__.py")} <= set(named)
+    assert set(level) - set(named) <= {"onnx_backend"}
 
 
-def test_pictures_are_shown() -> None:
+def test_pictures_are_used_by_a_page() -> None:
     shown = {
         Path(link).name for page in PAGES for link in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text())
     }
@@ -119,7 +125,7 @@ def test_pictures_are_shown() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     for link in _LINK.findall(_FENCE.sub("", page.read_text())):
         target, _, anchor = link.partition("#")
         if "://" in link:
@@ -148,10 +154,10 @@ def test_lines_are_short(page: Path) -> None:
         ("```python\nfrom hw.config import nothing\n```\n", ["hw.config.nothing"]),
     ],
 )
-def test_missing_names_are_noticed(text: str, wrong: list[str]) -> None:
+def test_missing_names_are_detected(text: str, wrong: list[str]) -> None:
     assert missing(text) == wrong
 
 
-def test_missing_files_are_noticed() -> None:
+def test_missing_files_are_detected() -> None:
     text = "see `pipeline.py`, `docs/test_paths.py`, `docs/nowhere.py`, `nowhere.py` and `gemm_i8.s`"
     assert missing_files(text, ROOT / "tests") == ["docs/nowhere.py", "nowhere.py"]

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning and needs no network; links lead somewhere."""
+"""The documentation site builds without warnings, loads nothing from the network, and has valid links."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-#: What a browser would fetch by itself from elsewhere; links that a reader may follow are none.
+#: Attributes with which a page loads resources from elsewhere; ordinary links do not match.
 _FETCHED = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//"""
     r"""|<link\b(?![^>]*\brel=["']?(?:canonical|next|prev))[^>]*\bhref=["']?(?:https?:)?//"""
@@ -22,7 +22,7 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md"), *(ROOT / "docs")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it."""
+    """Return the folder of the site that `make docs` builds."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
@@ -31,23 +31,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+def test_site_loads_nothing_from_the_network(site: Path) -> None:
     pages = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert len(pages) > 30
     for page in pages:
         found = _FETCHED.search(page.read_text())
         assert found is None, f"{page.name}: {found[0]}"
-        # Mermaid's JavaScript would be fetched from elsewhere, and without it its diagrams are shown as source text.
+        # Mermaid's JavaScript would be loaded from the network; without it, diagrams appear as source text.
         assert 'class="mermaid"' not in page.read_text()
         assert "language-mermaid" not in page.read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_diagrams_are_pictures(page: Path) -> None:
+def test_diagrams_are_images(page: Path) -> None:
     assert "```mermaid" not in page.read_text()
 
 
-def test_the_reference_has_every_public_name(site: Path) -> None:
+def test_reference_has_every_public_name(site: Path) -> None:
     import compiler
 
     text = (site / "api.html").read_text()
@@ -55,13 +55,13 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         assert f'id="compiler.{name}"' in text, name
 
 
-def test_every_page_is_in_the_menu() -> None:
+def test_menu_lists_every_page() -> None:
     listed = set(re.findall(r"[\w./-]+\.md", (ROOT / "mkdocs.yml").read_text()))
     assert listed == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_links_point_to_files_and_headings(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", link):

@@ -1,4 +1,4 @@
-"""Every script in examples/ runs as its first lines say."""
+"""Each script in examples/ runs with the command that its first lines state."""
 
 import os
 import re
@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def output(folder: Path, name: str, *arguments: object) -> str:
-    """What an example prints when it runs in a folder of its own."""
+    """Run an example in an empty folder and return its output."""
     command = [sys.executable, EXAMPLES / name, *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -24,7 +24,7 @@ def output(folder: Path, name: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_all_are_listed_and_begin_with_their_command():
+def test_examples_are_listed_and_start_with_their_command():
     listed = set(re.findall(r"`(\w+\.py)`", (EXAMPLES / "README.md").read_text()))
     scripts = {path.name for path in EXAMPLES.glob("*.py")}
     assert listed == scripts and len(scripts) == 6
@@ -35,7 +35,7 @@ def test_all_are_listed_and_begin_with_their_command():
 def test_run_tflite(tmp_path):
     lines = output(tmp_path, "run_tflite.py", model_path("kws_ref_model")).splitlines()
     assert "12 layers" in lines[0] and "0 nodes on the host" in lines[0]
-    assert re.fullmatch(r"Identity: int8\[1, 12\], greatest at \d+", lines[-2])
+    assert re.fullmatch(r"Identity: int8\[1, 12\], maximum at \d+", lines[-2])
     cycles, roofline = (int(text.replace(",", "")) for text in re.findall(r"[\d,]{4,}", lines[-1]))
     assert cycles > roofline
 

@@ -1,4 +1,4 @@
-"""What the AXI channels promise, as assertions on blocks whose inputs are free."""
+"""Contracts of the AXI channels: assertions on blocks whose inputs are unconstrained."""
 
 from abc import abstractmethod
 
@@ -19,7 +19,7 @@ CONFIG = MlaConfig(n=4, sp_bytes=512, acc_bytes=1024, max_burst=4)
 
 
 def stable(m: Module, name: str, port: wiring.PureInterface, claim: type) -> None:
-    """`claim` (Assert or Assume) that `valid` and the payload stay until the transfer."""
+    """Claim (Assert or Assume) that an offered payload and its `valid` remain unchanged until the transfer."""
     waiting = Signal(name=f"{name}_waiting")
     offered = Signal(len(port.payload.as_value()), name=f"{name}_offered")
     m.d.sync += [waiting.eq(port.valid & ~port.ready), offered.eq(port.payload.as_value())]
@@ -27,18 +27,18 @@ def stable(m: Module, name: str, port: wiring.PureInterface, claim: type) -> Non
 
 
 def whole(m: Module, port: wiring.PureInterface) -> None:
-    """Assert that bursts start at a beat and stay within 4 KiB."""
+    """Assert that bursts start at a beat and do not cross 4 KiB."""
     end = (port.payload.addr % BOUNDARY) + (port.payload.len + 1) * CONFIG.n
     m.d.comb += Assert(~port.valid | ((end <= BOUNDARY) & (port.payload.addr % CONFIG.n == 0)))
 
 
 class Contract(wiring.Component):
-    """A block with all its inputs free and assertions on what it sends.
+    """A block with unconstrained inputs and assertions about its outputs.
 
     Parameters
     ----------
     block : wiring.Component
-        The block.
+        Block to verify.
     """
 
     def __init__(self, block: wiring.Component):
@@ -69,73 +69,73 @@ class Contract(wiring.Component):
 
 
 class BurstContract(Contract):
-    """The request walker: any command, any back-pressure, any `stop` and `allow`."""
+    """Contract of the request walker for any command, back-pressure, `stop` and `allow`."""
 
     def __init__(self):
         super().__init__(BurstWalk(CONFIG))
 
     def claim(self, m: Module, block: BurstWalk) -> None:
-        """The assertions."""
+        """Add the assertions."""
         stable(m, "request", block.request, Assert)
         whole(m, block.request)
 
 
 class LoadContract(Contract):
-    """LOAD: any command, answer and abort."""
+    """Contract of LOAD for any command, response and abort."""
 
     def __init__(self):
         super().__init__(LoadUnit(CONFIG))
 
     def claim(self, m: Module, block: LoadUnit) -> None:
-        """The assertions."""
+        """Add the assertions."""
         stable(m, "ar", block.ar, Assert)
         whole(m, block.ar)
 
 
 class StoreContract(Contract):
-    """STORE: any command, answer and abort."""
+    """Contract of STORE for any command, response and abort."""
 
     def __init__(self):
         super().__init__(StoreUnit(CONFIG))
 
     def claim(self, m: Module, block: StoreUnit) -> None:
-        """The assertions."""
+        """Add the assertions."""
         stable(m, "aw", block.aw, Assert)
         stable(m, "w", block.w, Assert)
         whole(m, block.aw)
 
 
 class RecordContract(Contract):
-    """The writer of completion records: any records, any back-pressure."""
+    """Contract of the writer of completion records for any records and back-pressure."""
 
     def __init__(self):
         super().__init__(RecordWriter(CONFIG))
 
     def claim(self, m: Module, block: RecordWriter) -> None:
-        """The assertions."""
+        """Add the assertions."""
         stable(m, "aw", block.aw, Assert)
         stable(m, "w", block.w, Assert)
 
 
 class ReadContract(Contract):
-    """The read arbiter: its masters need not even keep their promises."""
+    """Contract of the read arbiter; its masters need not obey the protocol."""
 
     def __init__(self):
         super().__init__(ReadArbiter(CONFIG))
 
     def claim(self, m: Module, block: ReadArbiter) -> None:
-        """The assertions."""
+        """Add the assertions."""
         stable(m, "ar", block.ar, Assert)
 
 
 class WriteContract(Contract):
-    """The write arbiter, whose masters keep theirs."""
+    """Contract of the write arbiter; its masters obey the protocol."""
 
     def __init__(self):
         super().__init__(WriteArbiter(CONFIG))
 
     def claim(self, m: Module, block: WriteArbiter) -> None:
-        """The assertions."""
+        """Add the assertions."""
         for name in WRITE_MASTERS:
             stable(m, name, getattr(block, f"{name}_w"), Assume)
         stable(m, "aw", block.aw, Assert)
@@ -143,13 +143,13 @@ class WriteContract(Contract):
 
 
 class LiteContract(Contract):
-    """The AXI4-Lite slave: answers stay until they are taken, and come only to what was asked."""
+    """Contract of the AXI4-Lite slave: responses stay valid until accepted, and each belongs to a request."""
 
     def __init__(self):
         super().__init__(AxiLite())
 
     def claim(self, m: Module, block: AxiLite) -> None:
-        """The assertions."""
+        """Add the assertions."""
         pins = {name: getattr(block, f"s_axil_{name}") for name in lite_names()}
         for answer, fields in (("b", ("bresp",)), ("r", ("rdata", "rresp"))):
             waiting = Signal(name=f"{answer}_waiting")
@@ -169,22 +169,22 @@ class LiteContract(Contract):
                 m.d.comb += [
                     Assert(open_ <= 2),
                     Assert(~pins[f"{answer}valid"] | (open_ != 0)),
-                    # What the counts must be, for the induction.
+                    # Invariants of the counters that induction needs.
                     Assert(open_ == pins[f"{answer}valid"] + ~pins[f"{request}ready"]),
                 ]
 
 
 class OrderContract(Contract):
-    """The write arbiter: W carries no beat of a burst that AW has not offered."""
+    """Contract of the write arbiter: W carries no beat of a burst that has not been offered on AW."""
 
     def __init__(self):
         super().__init__(WriteArbiter(CONFIG))
 
     def claim(self, m: Module, block: WriteArbiter) -> None:
-        """The assertions."""
+        """Add the assertions."""
         taken = Signal(
             8
-        )  # bursts that AW took less bursts whose last beat W took: at worst the one on offer is ahead
+        )  # bursts accepted on AW minus bursts completed on W; -1 while AW still offers the current one
         finished = block.w.valid & block.w.ready & block.w.payload.last
         m.d.sync += taken.eq(taken + (block.aw.valid & block.aw.ready) - finished)
         m.d.comb += Assert(~block.w.valid | block.aw.valid | ((taken != 0) & ~taken[-1]))

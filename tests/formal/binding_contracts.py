@@ -1,4 +1,4 @@
-"""Circuits whose assertions say that binding is atomic: no dispatch sees parts of two tables."""
+"""Contracts of atomic binding: no dispatch combines parts of two tables."""
 
 from amaranth.hdl import Assert, Assume, Module, Signal
 
@@ -13,22 +13,23 @@ CONFIG = MlaConfig(n=4, opcodes=8, candidates=2)
 
 
 class TableContract(Contract):
-    """Whatever the host writes and commits and whenever it does: each look-up returns the entry as of the
-    last commit, a commit never falls into a dispatch, and the shadow keeps every write. One entry, any,
-    stands for all.
+    """Contract of the binding table.
+
+    For any writes and commits of the host, each look-up returns the entry as of the last commit, no commit takes
+    effect during a dispatch, and the shadow retains every write. One arbitrary entry represents all entries.
     """
 
     def __init__(self):
         super().__init__(DispatchTable(entries=_ENTRIES))
 
     def claim(self, m: Module, block: DispatchTable) -> None:
-        """Follow one entry of both tables from the host's operations alone."""
+        """Track one entry of both tables from the host's operations only."""
         op = block.op
         later, pick = Signal(), Signal(1)
         in_force, shadow = Signal(ENTRY_LAYOUT), Signal(ENTRY_LAYOUT)
         looked, expected, held = Signal(), Signal(ENTRY_LAYOUT), Signal()
         commit = Signal()
-        # The first cycle's address is free, so the entry can be any.
+        # The address in the first cycle is unconstrained, so the entry is arbitrary.
         m.d.sync += later.eq(1)
         with m.If(~later):
             m.d.sync += pick.eq(block.addr)
@@ -51,15 +52,16 @@ class TableContract(Contract):
 
 
 class DispatchContract(Contract):
-    """Dispatch says `hold` from its first look-up to its last: a candidate that is not the first is only
-    looked up in a run of `hold` that began with the first.
+    """Contract of dispatch: `hold` is high from the first look-up to the last.
+
+    Any candidate but the first is looked up only while `hold` has been high since the look-up of the first candidate.
     """
 
     def __init__(self):
         super().__init__(Dispatch(CONFIG))
 
     def claim(self, m: Module, block: Dispatch) -> None:
-        """Follow the run of `hold`."""
+        """Track the period in which `hold` is high."""
         run, first = Signal(), Signal()
         m.d.comb += [
             first.eq(block.table_addr[0] == 0),

@@ -1,4 +1,4 @@
-"""Runs a proof with yowasp-sby and z3."""
+"""Execution of proofs with yowasp-sby and z3."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ memory_map
 
 
 def prove(folder: Path, contract: Elaboratable, *, bounded: int | None, induction: int) -> None:
-    """Fail unless the contract holds: in the first `bounded` cycles, or for ever by `induction` over so many."""
+    """Fail unless the contract holds in the first `bounded` cycles or, if that is None, always (by induction)."""
     source = folder / "top.il"
     source.write_text(rtlil.convert(contract, name="top", emit_src=False))
     task = folder / "task.sby"

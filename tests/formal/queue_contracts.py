@@ -1,4 +1,4 @@
-"""Circuits whose assertions say what command queues and semaphores promise."""
+"""Contracts of command queues and semaphores as circuits with assertions."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ _PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
 
 
 class QueueContract(Contract):
-    """Counts of queued and started commands; what a start needs, takes and promises."""
+    """Contract of the queues: the number of queued and started commands, and the semaphores of each start."""
 
     def __init__(self) -> None:
         super().__init__(CommandQueue(Unit.STORE, CONFIG))
@@ -50,7 +50,7 @@ class QueueContract(Contract):
 
 
 class QueueOrderContract(Contract):
-    """Any one command comes out unchanged and in its turn, and its signals are given in its turn."""
+    """Contract of order: commands leave a queue unchanged and in order, and their signals are given in order."""
 
     def __init__(self) -> None:
         super().__init__(CommandQueue(Unit.STORE, CONFIG))
@@ -59,7 +59,7 @@ class QueueOrderContract(Contract):
         pick, held, later = Signal(3), Signal(3), Signal()
         m.d.comb += pick.eq(
             block.input.payload.meta.tag
-        )  # the tag is free, so every place in the order is looked at
+        )  # the tag is unconstrained, so it represents every position in the order
         m.d.sync += later.eq(1)
         with m.If(~later):
             m.d.sync += held.eq(pick)
@@ -89,14 +89,14 @@ class QueueOrderContract(Contract):
 
 
 class SemaphoreContract(Contract):
-    """One semaphore: 0..63 tokens, none lost or made up, as long as its users keep to what it tells them.
+    """One semaphore holds 0 to 63 tokens, and none is lost or created, if its users obey its outputs.
 
-    All semaphores are lanes of the same wide operations, so a few stand for all.
+    All semaphores are lanes of the same wide operations, so a few semaphores represent all.
 
     Parameters
     ----------
     producer, consumer, index : int
-        Which one.
+        Units and index that identify the semaphore.
     """
 
     def __init__(self, producer: int, consumer: int, index: int):

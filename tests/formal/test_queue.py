@@ -1,4 +1,4 @@
-"""Proofs about command queues and semaphores, with yowasp-sby and z3."""
+"""Proofs about command queues and semaphores with yowasp-sby and z3."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import pytest
 from tests.formal.prover import prove
 from tests.formal.queue_contracts import CONTRACTS
 
-#: The order needs the queue's history: all behaviours of the first cycles after reset. The rest holds for
-#: ever, by induction.
+#: The order depends on the queue's history, so it is checked only in the first cycles after reset. The other
+#: contracts are proved by induction.
 BOUNDED = {"order": 8}
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
-def test_contract(tmp_path: Path, name: str) -> None:
+def test_queue_contract(tmp_path: Path, name: str) -> None:
     prove(tmp_path, CONTRACTS[name](), bounded=BOUNDED.get(name), induction=2)

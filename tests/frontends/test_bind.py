@@ -1,4 +1,4 @@
-"""Inputs bound to constants: the network has the others, and its outputs are those of the bound values."""
+"""Inputs bound to constants are no longer network inputs, and outputs depend on the bound values."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.support.tflite_models import Draft, litert
 
 
 def rates(path: Path) -> onnx.ModelProto:
-    """A model that does one thing for a rate of 16,000, and another, of another shape, for others."""
+    """Write and return a model that computes one function for a rate of 16,000 and another function for other rates."""
     branches = [
         helper.make_graph([each], name, [], [onnx.ValueInfoProto(name=each.output[0])])
         for name, each in (
@@ -46,7 +46,7 @@ def rates(path: Path) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("rate", [16000, 8000])
-def test_of_onnx(rate: int, tmp_path: Path) -> None:
+def test_bound_input_of_an_onnx_model(rate: int, tmp_path: Path) -> None:
     path = tmp_path / "rates.onnx"
     made, x = rates(path), np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
     graph = read_model(path, bind={"rate": np.array(rate)})
@@ -56,8 +56,8 @@ def test_of_onnx(rate: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [7, np.arange(-4, 4, dtype=np.int8)])
-def test_of_tflite(value: int | np.ndarray, tmp_path: Path) -> None:
-    """Integers as they are stored."""
+def test_bound_input_of_a_tflite_model(value: int | np.ndarray, tmp_path: Path) -> None:
+    """Values bound to a quantized TFLite input are stored integers, not the values that they represent."""
     draft = Draft(np.random.default_rng(0), "int8")
     a, b = draft.input((3, 8)), draft.input((8,))
     draft.op("ADD", [a, b], (3, 8), options("Add", fusedActivationFunction=0, potScaleInt16=False))
@@ -77,14 +77,14 @@ def test_of_tflite(value: int | np.ndarray, tmp_path: Path) -> None:
         ({"x": np.zeros(3)}, r"bound input 'x' must be one number or of shape \[2, 8\], not \[3\]"),
     ],
 )
-def test_what_does_not_fit_is_named(bind: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
+def test_invalid_bindings_are_named(bind: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
     rates(tmp_path / "rates.onnx")
     with pytest.raises(InputError, match=message):
         read_model(tmp_path / "rates.onnx", bind=bind)
 
 
-def test_what_is_remembered_is_of_the_values(tmp_path: Path) -> None:
-    """The cache's key of a graph tells bound values apart."""
+def test_digest_depends_on_bound_values(tmp_path: Path) -> None:
+    """Graphs with different bound values have different cache keys."""
     rates(tmp_path / "rates.onnx")
     sources = [
         ModelSource(tmp_path / "rates.onnx", bind={"rate": np.array(rate)}) for rate in (16000, 8000, 16000)

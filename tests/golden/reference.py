@@ -1,6 +1,6 @@
-"""docs/machine.md read literally: one element after the other, plain integers, nothing shared with the model.
+"""Literal implementation of docs/machine.md, one element at a time in plain integers, without the golden model.
 
-Memories are a dict of lists: sp, acc (flat, row * n + lane), param, table, dram and line, the depthwise
+The memories are a dict of lists: sp, acc (flat, row * n + lane), param, table, dram and line, the depthwise
 history with the oldest pixel first.
 """
 
@@ -115,7 +115,7 @@ def accumulate(mem: dict, n: int, c: CommandFields, r: int, psum: list[int], fir
 
 
 def matrix(mem: dict, n: int, c: CommandFields) -> dict[str, int]:
-    """Returns the counters."""
+    """Execute a MATRIX command and return its counters."""
     count: dict[str, int] = dict.fromkeys(
         ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "acc_writes"), 0
     )
@@ -213,14 +213,14 @@ def root(x: int) -> tuple[int, int]:
 
 
 class Fuse:
-    """One FUSE command; `counters` and `statistics` after `run`."""
+    """One FUSE command; `counters` and `statistics` are set by `run`."""
 
     def __init__(self, mem: dict, n: int, c: CommandFields) -> None:
         self.mem, self.n, self.c = mem, n, c
         self.written, self.results, self.saturations = [], 0, 0
 
     def run(self) -> None:
-        """All points in order."""
+        """Process all points in order."""
         c = self.c
         dims = (c.n_count, c.y_count, c.x_count)
         for nn in range(dims[0]):
@@ -241,7 +241,7 @@ class Fuse:
         self.statistics = (self.results, w.count(0), min(w, default=0), max(w, default=0))
 
     def window(self, nn: int, y: int, x: int) -> None:
-        """One (n, y, x): its points, then its result or results."""
+        """Process one (n, y, x): its points, then its result or results."""
         c, n = self.c, self.n
         contributions = [[] for _ in range(n)]
         index, lanes = {}, n
@@ -271,13 +271,13 @@ class Fuse:
             self.result(index, values, [i for i, v in enumerate(contributions) if v], count, lanes)
 
     def address(self, stream: str, index: dict[str, int]) -> int:
-        """Address of a stream at an index."""
+        """Return the address in a stream at an index."""
         return getattr(self.c, f"{stream}_base") + sum(
             i * getattr(self.c, f"{stream}_{d}") for d, i in index.items()
         )
 
     def value(self, index: dict[str, int], u: int, v: int, valid: bool, lane: int, counted: bool) -> int:
-        """Steps 1 to 4 of one lane."""
+        """Return the value of one lane after steps 1 to 4."""
         c, mem, n = self.c, self.mem, self.n
         a = power = 0
         if valid:
@@ -312,7 +312,7 @@ class Fuse:
     def stages(
         self, value: int, power: int, row: list[int], index: dict[str, int], lane: int, counted: bool
     ) -> int:
-        """Steps 2 to 4."""
+        """Apply steps 2 to 4."""
         c, mem, n = self.c, self.mem, self.n
         bias, m, e, m2, e2 = c.bias, c.mult, sx(c.shifts, 8), c.neg_mult, sx(c.shifts >> 8, 8)
         if c.requant == 1:
@@ -356,7 +356,7 @@ class Fuse:
     def result(
         self, index: dict[str, int], values: list[int], contributed: list[int], count: int, lanes: int
     ) -> None:
-        """Lane reduction, post-scale, step 6."""
+        """Apply the lane reduction, the post-scale and step 6."""
         c, mem, n = self.c, self.mem, self.n
         if c.lane_reduce:
             taken = [values[i] for i in contributed]
@@ -383,7 +383,7 @@ class Fuse:
                 self.written.append(stored)
 
     def post(self, value: int, count: int) -> list[int]:
-        """Post-scale of one value."""
+        """Apply the post-scale to one value."""
         c = self.c
         if c.post == 0:
             return [value]

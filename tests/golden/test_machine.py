@@ -1,4 +1,4 @@
-"""The golden model through the driver: traps, records, counters, the instruction store, refusals."""
+"""Tests of the golden model through the driver: traps, records, counters, instruction store, rejected operations."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def trap_of(driver: Driver, text: str) -> tuple[Trap, int, int]:
 
 def test_copy_and_records(driver: Driver) -> None:
     data = np.arange(100, dtype=np.uint8)
-    source, target = driver.put(data), driver.memory.take(100)
+    source, target = driver.put(data), driver.memory.alloc(100)
     segment = driver.load(assemble(COPY), opcode=2)
     number = driver.enqueue(2, [source, 32, 100, target], tag=3)
     driver.run()
@@ -84,7 +84,7 @@ def test_copy_and_records(driver: Driver) -> None:
 )
 def test_traps(driver: Driver, text: str, expected: tuple[Trap, int, int]) -> None:
     assert trap_of(driver, text) == expected
-    number = driver.enqueue(1)  # goes on without a reset: the same program traps again
+    number = driver.enqueue(1)  # the machine continues without a reset, and the same program traps again
     assert driver.run(resume=True)[0].macro == number
 
 
@@ -119,7 +119,7 @@ def test_step_limit_watchdog_and_timeout(driver: Driver) -> None:
 
 
 def test_bus_errors_trap(driver: Driver) -> None:
-    source, target = driver.put(np.zeros(64, np.uint8)), driver.memory.take(64)
+    source, target = driver.put(np.zeros(64, np.uint8)), driver.memory.alloc(64)
     driver.load(assemble(COPY), opcode=2)
     for start_, cause in ((source, Trap.BUS_READ), (target, Trap.BUS_WRITE)):
         driver.device.set_dram_faults([DramFault(start_, start_ + 1)])
@@ -153,7 +153,7 @@ def test_code_in_use_is_protected(driver: Driver) -> None:
     assert Trap(driver.trap().cause) == Trap.WIS_IN_USE
     assert driver.get("WIS_ADDRESS") == 2
     driver.set("IRQ_STATUS", 15)
-    assert driver.run() == []  # the program went on untouched
+    assert driver.run() == []  # the program continues undisturbed
     driver.set("WIS_ADDRESS", 1)
     driver.set("WIS_DATA_HI", 0)
     assert driver.programs.segment_state(0) == SegmentState.OPEN

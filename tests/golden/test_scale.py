@@ -1,4 +1,4 @@
-"""Fixed-point scaling against exact Python integers, corner values included."""
+"""Fixed-point scaling equals exact Python integers, including corner values."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Every unit of the golden model against the element-by-element reference, on random commands."""
+"""Each unit of the golden model equals the element-by-element reference on random commands."""
 
 import random
 from importlib import import_module
@@ -13,8 +13,8 @@ from cosim.golden.memory import Memories
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from tests.golden import reference
-from tests.support.program_gen.commands import Arena, attempt, config_of
-from tests.support.program_gen.matrix import random_kept_pair
+from tests.support.program_gen.commands import CommandRanges, attempt, config_of
+from tests.support.program_gen.matrix import random_continued_pair
 
 DRAM = (1024, 8192)
 CASES = {Unit.LOAD: 150, Unit.STORE: 60, Unit.MATRIX: 40, Unit.FUSE: 150}
@@ -27,7 +27,7 @@ def small(n: int) -> MlaConfig:
 
 
 def fresh(config: MlaConfig, seed: int) -> tuple[Memories, dict]:
-    """The same random memories twice: for the model, and for the reference."""
+    """Return two copies of the same random memories, for the model and for the reference."""
     rng = np.random.default_rng(seed)
     memories = Memories(config, rng.integers(0, 256, 10240, np.uint8))
     for array in (memories.sp, memories.param, memories.table):
@@ -56,7 +56,7 @@ def test_unit_equals_reference(n: int, unit: Unit) -> None:
     config = small(n)
     for seed in range(CASES[unit] * 4 // n if n > 4 else CASES[unit]):
         rng = random.Random(f"{n}:{unit}:{seed}")
-        command = attempt(Arena(config, rng, DRAM), rng, unit)
+        command = attempt(CommandRanges(config, rng, DRAM), rng, unit)
         c = config_of(command)
         memories, mem = fresh(config, seed)
         what = f"{unit.name} n={n} seed={seed}: {command.values}"
@@ -83,7 +83,7 @@ def test_depthwise_streams_continue(n: int) -> None:
     done = 0
     for seed in range(400):
         rng = random.Random(f"{n}:{seed}")
-        pair = random_kept_pair(Arena(config, rng, DRAM), rng)
+        pair = random_continued_pair(CommandRanges(config, rng, DRAM), rng)
         if not pair:
             continue
         done += 1
@@ -96,11 +96,11 @@ def test_depthwise_streams_continue(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [4, 8])
-def test_fuse_in_small_blocks_is_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuse_result_is_independent_of_chunk_size(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(n)
     for seed in range(40):
         rng = random.Random(seed)
-        c = config_of(attempt(Arena(config, rng, DRAM), rng, Unit.FUSE))
+        c = config_of(attempt(CommandRanges(config, rng, DRAM), rng, Unit.FUSE))
         whole, _ = fresh(config, seed)
         blocks, _ = fresh(config, seed)
         expected = run_fuse(whole, c)

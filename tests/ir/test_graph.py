@@ -1,4 +1,4 @@
-"""The graph refuses what could not run, and says what it holds."""
+"""The graph rejects invalid nodes and tensors, and describes its contents."""
 
 import numpy as np
 import pytest
@@ -10,17 +10,17 @@ IMAGE = (1, 4, 4, 8)
 
 
 def chain() -> Graph:
-    """X -> clip -> y, and the sum of both."""
+    """Return the graph of z = x + clip(x)."""
     graph = Graph("chain")
-    graph.add_input(Tensor("x", IMAGE, "int8", Quantization.of(0.5, 3)))
+    graph.add_input(Tensor("x", IMAGE, "int8", Quantization.per_tensor(0.5, 3)))
     for name in ("y", "z"):
-        graph.add_tensor(Tensor(name, IMAGE, "int8", Quantization.of(0.25)))
+        graph.add_tensor(Tensor(name, IMAGE, "int8", Quantization.per_tensor(0.25)))
     graph.add_node(Node("cut", "clip", ("x",), ("y",), {"low": 0.0, "high": 6.0}))
     graph.add_node(Node("sum", "add", ("x", "y"), ("z",)))
     return graph.finish(["z"])
 
 
-def test_makers_and_readers() -> None:
+def test_producers_and_consumers() -> None:
     graph = chain()
     assert graph.producer("x") is None
     assert graph.producer("y") is graph.nodes["cut"]
@@ -62,7 +62,7 @@ def test_networkx_view() -> None:
         (("n", "tanh", ("x",), ("x",), {}), "node 'n': its output 'x' already has a producer"),
     ],
 )
-def test_refused_nodes(node: tuple, message: str) -> None:
+def test_invalid_nodes_are_rejected(node: tuple, message: str) -> None:
     graph = Graph("g")
     graph.add_input(Tensor("x", IMAGE, "int8"))
     for name in ("y", "z"):
@@ -71,7 +71,7 @@ def test_refused_nodes(node: tuple, message: str) -> None:
         graph.add_node(Node(*node))
 
 
-def test_refused_graphs() -> None:
+def test_invalid_graphs_are_rejected() -> None:
     graph = chain()
     with pytest.raises(GraphError, match="tensor 'x' is defined twice"):
         graph.add_tensor(Tensor("x", (1,), "int8"))
@@ -85,7 +85,7 @@ def test_refused_graphs() -> None:
     ("shape", "quantization", "data", "message"),
     [
         ((2, 0), None, None, "a dimension must be positive, not 0"),
-        ((2,), Quantization.of(1.0, 128), None, "the zero point of int8 cannot be 128"),
+        ((2,), Quantization.per_tensor(1.0, 128), None, "the zero point of int8 cannot be 128"),
         ((1 << 20, 1 << 20), None, None, "has more than 2,147,483,648 elements"),
         ((2,), None, np.zeros(3, np.int8), r"data must be int8\[2\], not int8\[3\]"),
         (
@@ -96,7 +96,9 @@ def test_refused_graphs() -> None:
         ),
     ],
 )
-def test_refused_tensors(shape: tuple, quantization: Quantization | None, data: object, message: str) -> None:
+def test_invalid_tensors_are_rejected(
+    shape: tuple, quantization: Quantization | None, data: object, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         Tensor("t", shape, "int8", quantization, data)  # type: ignore[arg-type]
 
@@ -110,13 +112,15 @@ def test_refused_tensors(shape: tuple, quantization: Quantization | None, data: 
         (((0.0,), (0,)), "a scale must be finite and positive, not 0.0"),
     ],
 )
-def test_refused_quantizations(arguments: tuple, message: str) -> None:
+def test_invalid_quantizations_are_rejected(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Quantization(*arguments)
 
 
-def test_what_integers_mean() -> None:
+def test_dequantized_values() -> None:
     values = np.array([[-128, 127], [0, 1]], np.int8)
-    np.testing.assert_array_equal(Quantization.of(0.5, -128).dequantized(values), [[0, 127.5], [64, 64.5]])
+    np.testing.assert_array_equal(
+        Quantization.per_tensor(0.5, -128).dequantized(values), [[0, 127.5], [64, 64.5]]
+    )
     by_row = Quantization((1.0, 0.25), (0, 1), 0)
     np.testing.assert_array_equal(by_row.dequantized(values), [[-128, 127], [-0.25, 0]])

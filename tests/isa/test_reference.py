@@ -1,4 +1,4 @@
-"""The committed reference page is the generated one."""
+"""The committed ISA reference page equals the generated page."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Assembly text and words round-trip exactly, for arbitrary words and for every instruction form."""
+"""Assembly text and words are restored exactly in a round trip, for random words and every form of instruction."""
 
 import random
 
@@ -52,13 +52,13 @@ def test_program_file_round_trip() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 3, 10, 30, -1])
-def test_damaged_program_file_is_refused(cut: int) -> None:
+def test_truncated_program_file_is_rejected(cut: int) -> None:
     data = assemble("add r1, r2, 3\nhalt").to_bytes()
     with pytest.raises(ValueError, match="micro-program file"):
         Program.from_bytes(data[:cut])
 
 
-def test_flipped_bit_is_refused() -> None:
+def test_flipped_bit_is_rejected() -> None:
     data = bytearray(assemble("add r1, r2, 3\nhalt").to_bytes())
     data[-12] ^= 1
     with pytest.raises(ValueError, match="CRC"):

@@ -1,4 +1,4 @@
-"""Machines that the library runs on."""
+"""Machines for the tests of the kernel library."""
 
 import pytest
 
@@ -12,5 +12,5 @@ DRAM_BYTES = 1 << 21
 
 @pytest.fixture(scope="module", params=["n4", "n8", "n16", "n32"])
 def ops(request):
-    """The library on the golden model of each size."""
+    """Return the kernel library on the golden model of each size."""
     return Operators(Driver(GoldenDevice(load_target(request.param), DRAM_BYTES)))

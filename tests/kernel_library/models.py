@@ -1,4 +1,4 @@
-"""TFLite models of one operator with weights."""
+"""TFLite models of single operators with weights."""
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
@@ -9,7 +9,9 @@ from tests.numerics.litert import Tensor, pack, tensor
 def weighted(
     operator: int, options, x: Tensor, weights: np.ndarray, scales, bias: np.ndarray, y: Tensor, axis: int
 ) -> bytes:
-    """A .tflite file: one operator with int8 weights (a scale for each output channel, along `axis`) and int32 bias."""
+    """Return a .tflite file with one operator that has int8 weights, scales per channel along `axis`, and an int32
+    bias.
+    """
     int8, int32 = schema.TensorType.INT8, schema.TensorType.INT32
     zeros = [0] * len(scales)
     bias_scales = np.float32(x.scale) * np.asarray(scales, np.float32)

@@ -1,4 +1,4 @@
-"""What the operators must give, in numpy int64: TFLite's reference kernels written anew."""
+"""Expected results of the operators in numpy int64: a reimplementation of TFLite's reference kernels."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def multiplier(scale):
-    """TFLite's QuantizeMultiplier."""
+    """Return the mantissa and exponent of a scale, like TFLite's QuantizeMultiplier."""
     fraction, exponent = math.frexp(scale)
     mantissa = int(fraction * 2**31 + 0.5)
     if mantissa == 2**31:
@@ -15,7 +15,7 @@ def multiplier(scale):
 
 
 def scaled(x, scale, left=0):
-    """MultiplyByQuantizedMultiplier of x << left; `scale` may be one for each value of the last axis."""
+    """Return MultiplyByQuantizedMultiplier of x << left; `scale` may have one value per index of the last axis."""
     x = np.asarray(x, np.int64) << left
     pairs = np.array([multiplier(float(s)) for s in np.atleast_1d(scale)], np.int64)
     mantissa, exponent = pairs[:, 0], pairs[:, 1]
@@ -34,7 +34,7 @@ def narrow(x, zp, low=-128, high=127):
 
 
 def add(a, b, a_affine, b_affine, y_affine):
-    """TFLite's ADD on int8."""
+    """Return the result of TFLite's ADD on int8."""
     (a_scale, a_zp), (b_scale, b_zp), (y_scale, y_zp) = a_affine, b_affine, y_affine
     twice = 2 * max(a_scale, b_scale)
     total = scaled(a - a_zp, a_scale / twice, 20) + scaled(b - b_zp, b_scale / twice, 20)
@@ -42,7 +42,7 @@ def add(a, b, a_affine, b_affine, y_affine):
 
 
 def windows(x, kernel, stride, pads):
-    """Row and column of each output pixel, and its taps inside the image: (taps, channels)."""
+    """Yield the row and column of each output pixel, and its taps inside the image as (taps, channels)."""
     top, left, bottom, right = pads
     h, w = x.shape[:2]
     rows = (h + top + bottom - kernel[0]) // stride[0] + 1
@@ -55,13 +55,13 @@ def windows(x, kernel, stride, pads):
 
 
 def average(taps):
-    """TFLite's AVERAGE_POOL: half away from zero."""
+    """Return the result of AVERAGE_POOL, which rounds half away from zero."""
     total, count = taps.sum(axis=0), len(taps)
     return np.where(total > 0, (total + count // 2) // count, -((-total + count // 2) // count))
 
 
 def conv(x, weights, stride, pads, dilation, groups, x_zp):
-    """Sums of a convolution, one output pixel at a time; weights (out c, kernel h, kernel w, group c)."""
+    """Return the sums of a convolution; weights are (out channels, kernel h, kernel w, group channels)."""
     out_c, kh, kw, in_c = weights.shape
     top, left, bottom, right = pads
     padded = np.pad(x.astype(np.int64) - x_zp, ((top, bottom), (left, right), (0, 0)))

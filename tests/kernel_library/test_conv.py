@@ -1,4 +1,4 @@
-"""Convolution and depthwise convolution."""
+"""Tests of the library's convolution and depthwise convolution."""
 
 import numpy as np
 import pytest
@@ -36,12 +36,12 @@ def test_conv(ops, rng, trial):
         Conv(1, 1, 1, 1, (1, 1)),
         Conv(5, 4, 3, 7, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 3),
         Conv(4, 6, 5, 5, (2, 3), (2, 1), (1, 0, 0, 2), (1, 2), 2),
-        Conv(2, 2, 4, 3, (5, 5), (1, 1), (4, 4, 4, 4)),  # some rows of outputs see padding alone
+        Conv(2, 2, 4, 3, (5, 5), (1, 1), (4, 4, 4, 4)),  # some output rows read padding only
         Conv(40, 40, 8, 40, (3, 3), (1, 1), (1, 1, 1, 1)),  # several bands
     ],
     ids=str,
 )
-def test_conv_corners(ops, rng, conv):
+def test_conv_corner_cases(ops, rng, conv):
     check_conv(ops, rng, conv)
 
 
@@ -73,10 +73,10 @@ def test_depthwise(ops, rng, trial):
     ],
     ids=str,
 )
-def test_depthwise_corners(ops, rng, conv):
+def test_depthwise_corner_cases(ops, rng, conv):
     check_depthwise(ops, rng, conv)
 
 
-def test_depthwise_limits():
+def test_too_wide_depthwise_kernel_is_rejected():
     with pytest.raises(InputError, match="at most 4 wide"):
         depthwise_tiles(load_target("n4"), Conv(9, 9, 4, 4, (5, 5)))

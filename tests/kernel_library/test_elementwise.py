@@ -1,4 +1,4 @@
-"""Addition, multiplication, tables, requantization."""
+"""Tests of the library's addition, multiplication, tables and requantization."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from tests.kernel_library.shapes import affine, int8, size
 
 
 def length(rng, ops, trial):
-    """One element, some, or several chunks."""
+    """Return a length of one element, of some elements, or of several chunks."""
     return (1, size(rng, ops.config.n, 600), int(rng.integers(3000, 9000)))[trial % 3]
 
 
@@ -70,6 +70,6 @@ def test_requantize_from_uint8(ops, rng):
     assert np.array_equal(ops.elementwise("requantize_i8", how, x), x.astype(int) - 128)
 
 
-def test_nothing_to_do():
+def test_empty_tensor_is_rejected():
     with pytest.raises(InputError, match="at least one element, not 0"):
         elementwise_operands(load_target("n4"), Elementwise(), total=0, a=0, y=0)

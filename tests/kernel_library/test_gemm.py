@@ -1,4 +1,4 @@
-"""GEMM to int8 and to int32."""
+"""Tests of GEMM with int8 and int32 results."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,8 @@ def test_gemm_i8(ops, rng, trial):
 
 
 def test_many_tiles(ops, rng):
-    # Several tiles of rows and of columns, and k in pieces: too large for the accumulator and the scratchpad.
+    # Several tiles of rows and columns, and k in pieces, since the matrices exceed the accumulator and the
+    # scratchpad.
     n = ops.config.n
     m, cols, k = 3 * n + 5, ops.config.acc_rows * n // (2 * n) + 7, ops.config.sp_bytes // (8 * n) + 3
     m, cols, k = min(m, 40), min(cols, 300), min(k, 2500)

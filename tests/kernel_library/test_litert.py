@@ -1,4 +1,4 @@
-"""The library against LiteRT's reference kernels on random shapes, scales and zero points: equal, softmax within 1."""
+"""The library equals LiteRT's reference kernels for random shapes, scales and zero points; softmax is within 1."""
 
 import numpy as np
 import pytest
@@ -20,19 +20,19 @@ def affine(rng, shape, low=0.002, high=0.2):
     return Tensor(shape, float(rng.uniform(low, high)), int(rng.integers(-128, 128)))
 
 
-def of(tensor):
+def affine_of(tensor):
     return Affine(tensor.scale, tensor.zero)
 
 
 def same_padding(size, kernel, stride, dilation=1):
-    """Output size, and padding before and after, of TFLite's SAME."""
+    """Return the output size and the padding before and after with TFLite's SAME padding."""
     out = -(-size // stride)
     total = max((out - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
     return out, total // 2, total - total // 2
 
 
 def window(rng, depthwise):
-    """A random window operator with TFLite's SAME or VALID padding."""
+    """Return a random window operator with TFLite's SAME or VALID padding."""
     while True:
         kernel = [int(k) for k in rng.integers(1, 4, 2)]
         stride = [int(rng.integers(1, 3))] * 2 if depthwise else [int(s) for s in rng.integers(1, 3, 2)]
@@ -59,12 +59,12 @@ def weights_and_bias(rng, shape, axis, terms):
 
 
 def sum_scales(x, scales, y):
-    """Scales of the sums, as TFLite takes them: single precision numbers multiplied in double precision."""
+    """Return the scales of the sums like TFLite, which multiplies the float32 scales in double precision."""
     return [float(x.scale) * float(s) / float(y.scale) for s in scales]
 
 
 def output(rng, x, scales, terms, shape):
-    """An output whose range most sums lie in."""
+    """Return an output tensor with a range that includes most sums."""
     return Tensor(
         shape, float(x.scale * scales.mean() * 74 * 74 * np.sqrt(terms) / 60), int(rng.integers(-128, 128))
     )
@@ -129,7 +129,9 @@ def test_add_equals_litert(ops, rng, resolver, rounding):
         a, b, y = (affine(rng, (1, count)) for _ in range(3))
         content = model(OPERATOR.ADD, (OPTIONS.AddOptions, schema.AddOptionsT()), [a, b], y)
         data = int8(rng, 1, count), int8(rng, 1, count)
-        result = ops.elementwise("add_i8", add(of(a), of(b), of(y), rounding=rounding), *data)
+        result = ops.elementwise(
+            "add_i8", add(affine_of(a), affine_of(b), affine_of(y), rounding=rounding), *data
+        )
         assert np.array_equal(result, run(content, resolver, *data)), (a.scale, b.scale, y.scale)
 
 
@@ -139,7 +141,7 @@ def test_mul(ops, rng):
         a, b, y = (affine(rng, (1, count)) for _ in range(3))
         content = model(OPERATOR.MUL, (OPTIONS.MulOptions, schema.MulOptionsT()), [a, b], y)
         data = int8(rng, 1, count), int8(rng, 1, count)
-        result = ops.elementwise("mul_i8", mul(of(a), of(b), of(y)), *data)
+        result = ops.elementwise("mul_i8", mul(affine_of(a), affine_of(b), affine_of(y)), *data)
         assert np.array_equal(result, run(content, REFERENCE, *data)), (a.scale, b.scale, y.scale)
 
 

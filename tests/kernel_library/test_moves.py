@@ -1,4 +1,4 @@
-"""Transpose and copy."""
+"""Tests of the library's transpose and copy."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_transpose(ops, rng, trial):
     assert np.array_equal(ops.transpose(x), x.T), x.shape
 
 
-def test_transpose_in_steps(ops, rng):
+def test_transpose_in_several_steps(ops, rng):
     rows = ops.config.sp_bytes // (2 * ops.config.n) + ops.config.n + 1
     x = int8(rng, rows, 3)
     assert np.array_equal(ops.transpose(x), x.T)
@@ -48,7 +48,7 @@ def test_strided_copy(ops, rng):
     ops.driver.memory.release(mark)
 
 
-def test_sizes_beyond_the_machine_are_refused():
+def test_too_large_sizes_are_rejected():
     with pytest.raises(InputError, match="rows and columns must be in"):
         transpose_operands(load_target("n4"), x=0, y=0, rows=0, cols=1)
     with pytest.raises(InputError, match="lines of at most 32768 bytes"):

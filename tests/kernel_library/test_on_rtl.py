@@ -1,4 +1,4 @@
-"""Each operation once on the RTL: results and architectural counters as on the golden model."""
+"""For each operation, results and architectural counters on the RTL equal the golden model's."""
 
 from collections.abc import Callable
 
@@ -119,7 +119,7 @@ OPERATIONS: list[Callable] = [
 
 @pytest.fixture(scope="module", params=["n4", "n16"])
 def pair(request):
-    """The library on the RTL and on the golden model."""
+    """Return the library on the RTL and on the golden model."""
     config = load_target(request.param)
     with RtlDevice(config, DRAM_BYTES) as device:
         yield Operators(Driver(device)), Operators(Driver(GoldenDevice(config, DRAM_BYTES)))
@@ -133,7 +133,7 @@ def test_rtl_equals_golden(pair, operation):
         result = operation(ops, np.random.default_rng(5))
         after = ops.driver.counters.of_tag(0, architectural=True)
         found.append((result, {name: after[name] - before[name] for name in after}))
-        # All under one tag; the model without a clock has none of either.
+        # Both devices count under one tag; the golden model has no clock, so it counts no cycles or causes.
         assert sum(ops.driver.counters.causes(0).values()) == ops.driver.counters.read("cycles", 0)
     (result, counters), (expected, expected_counters) = found
     assert np.array_equal(result, expected)

@@ -1,4 +1,4 @@
-"""Pooling, row reductions, softmax."""
+"""Tests of the library's pooling, row reductions and softmax."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_global_pool(ops, rng, average):
     check_pool(ops, rng, Conv(1, 1, 1, 1, (1, 1)), average=average)
 
 
-def test_averages_have_a_limit():
+def test_size_of_averages_is_limited():
     with pytest.raises(InputError, match="at most 255 taps, not 16 x 16"):
         pool_operands(load_target("n4"), Conv(16, 16, 1, 1, (16, 16)), x=0, y=0, average=True)
 

@@ -25,14 +25,14 @@ OPERATORS = (
 
 
 class Maker:
-    """A random graph.
+    """Generator of a random graph.
 
     Parameters
     ----------
     rng : Generator
-        Whose choices these are.
+        Source of all random choices.
     dtype : str
-        Of all tensors.
+        Element type of all tensors.
     """
 
     def __init__(self, rng: np.random.Generator, dtype: str = "int8"):
@@ -42,7 +42,7 @@ class Maker:
     def quantization(self) -> Quantization:
         limits = np.iinfo(self.dtype)
         zero = 0 if self.dtype != "int8" and self.dtype != "uint8" else self.rng.integers(*_near(limits))
-        return Quantization.of(float(self.rng.choice([0.0103, 0.0217, 0.0371, 0.25])), int(zero))
+        return Quantization.per_tensor(float(self.rng.choice([0.0103, 0.0217, 0.0371, 0.25])), int(zero))
 
     def size(self, most: int = 20) -> int:
         return int(self.rng.integers(1, most + 1))
@@ -54,7 +54,7 @@ class Maker:
         return tuple(self.size((200, 60, 20, 8, 5)[rank - 1]) for _ in range(rank))
 
     def make(self, nodes: int) -> Graph:
-        """A graph of so many nodes; what nothing reads is an output."""
+        """Return a graph with the given number of nodes; results that no node reads are outputs."""
         build, rng = self.build, self.rng
         for number in range(int(rng.integers(1, 3))):
             build.graph.add_input(Tensor(f"in{number}", self.shape(), self.dtype, self.q))
@@ -65,13 +65,13 @@ class Maker:
         ends = [name for name in made if not graph.consumers(name) or rng.random() < 0.1]
         return graph.finish(ends)
 
-    def any(self) -> Tensor:
-        """A tensor that is there, a late one rather."""
+    def any_tensor(self) -> Tensor:
+        """Return a random variable tensor, preferably a recent one."""
         tensors = [t for t in self.build.graph.tensors.values() if not t.constant]
         return tensors[-1 - int(min(self.rng.geometric(0.5) - 1, len(tensors) - 1))]
 
     def out(self, op: str, inputs: list[Tensor], wanted: tuple[int, ...], **attributes) -> Tensor:
-        """A node; now and then its output has another quantization."""
+        """Add a node and return its output, in some cases with another quantization."""
         q = inputs[0].quantization
         free = op not in ("max_pool2d", "reshape") and self.dtype in ("int8", "uint8")
         if op in ("requantize", "conv2d") or (free and self.rng.random() < 0.2):
@@ -80,8 +80,8 @@ class Maker:
         return self.build.node(self.build.fresh(op), op, inputs, output, **attributes)
 
     def node(self, op: str) -> None:
-        """A random node of an operator, if there is one here."""
-        getattr(self, f"_{op}")(self.any())
+        """Add a random node of an operator, if the operator is applicable."""
+        getattr(self, f"_{op}")(self.any_tensor())
 
     def _transpose(self, x: Tensor) -> None:
         perm = tuple(int(i) for i in self.rng.permutation(len(x.shape)))
@@ -183,18 +183,18 @@ class Maker:
             self.made_by_conv(x)
 
     def made_by_pool(self, x: Tensor) -> Tensor:
-        """The maximum of each window of 3x3."""
+        """Add a 3x3 max pool and return its output."""
         if self.dtype not in ("int8", "uint8"):
             return x
         return self.out("max_pool2d", [x], x.shape, kernel=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1))
 
     def made_by_conv(self, x: Tensor) -> Tensor:
-        """Another number of channels."""
+        """Add a 1x1 convolution to a random number of channels and return its output."""
         if self.dtype != "int8":
             return x
         count = self.size(30)
         data = self.rng.integers(-127, 128, (count, 1, 1, x.shape[3])).astype(np.int8)
-        weights = self.build.constant("w", data, Quantization.of(0.01))
+        weights = self.build.constant("w", data, Quantization.per_tensor(0.01))
         return self.out(
             "conv2d",
             [x, weights],
@@ -206,12 +206,12 @@ class Maker:
         )
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Any integers."""
+        """Return random integers over the whole range of the type."""
         limits = np.iinfo(self.dtype)
         return self.rng.integers(limits.min, limits.max, shape, endpoint=True).astype(self.dtype)
 
     def inputs(self, graph: Graph) -> Arrays:
-        """Any integers for the inputs."""
+        """Return random values for the inputs."""
         return {name: self.values(graph.tensors[name].shape) for name in graph.inputs}
 
 

@@ -1,4 +1,4 @@
-"""Numpy's answers for graphs of operators that move elements."""
+"""Expected results of graphs of operators that move elements, in numpy."""
 
 import numpy as np
 
@@ -11,21 +11,21 @@ from cosim.golden import GoldenDevice
 from tests.numerics.reference import scale
 
 Arrays = dict[str, np.ndarray]
-#: The rounding mode of scale() that LiteRT's reference kernels use.
+#: Rounding mode of `scale` in LiteRT's reference kernels.
 DOUBLE = 0
 
 
 def check(
     network: CompiledNetwork, inputs: dict[str, np.ndarray], wanted: dict[str, np.ndarray], what: str
 ) -> None:
-    """The golden model's outputs are these."""
+    """Compare the golden model's outputs with the expected outputs."""
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         for name, found in Session(device, network).run(inputs).items():
             assert np.array_equal(found, wanted[name]), f"{what}: {name} differs\n{network.graph}"
 
 
 def evaluate(graph: Graph, inputs: Arrays) -> Arrays:
-    """Every tensor."""
+    """Return the values of all tensors."""
     values = {t.name: t.data for t in graph.tensors.values() if t.data is not None} | inputs
     for node in graph:
         values[graph.out(node).name] = _node(graph, node, [values[name] for name in node.inputs])
@@ -35,7 +35,9 @@ def evaluate(graph: Graph, inputs: Arrays) -> Arrays:
 def _node(graph: Graph, node: Node, values: list[np.ndarray]) -> np.ndarray:
     x, a, y, tensors = values[0], node.attributes, graph.out(node), graph.ins(node)
     if node.op == "concat":
-        return np.concatenate([joined(v, t, y) for v, t in zip(values, tensors, strict=True)], a["axis"])
+        return np.concatenate(
+            [concatenation_operand(v, t, y) for v, t in zip(values, tensors, strict=True)], a["axis"]
+        )
     if node.op == "conv2d":
         return _conv(x, values[1], tensors[0], tensors[1], y, a["pads"])
     if node.op == "max_pool2d":
@@ -65,11 +67,11 @@ def _node(graph: Graph, node: Node, values: list[np.ndarray]) -> np.ndarray:
     else:
         assert node.op == "requantize"
         made = x
-    return change(made, tensors[0], y)
+    return requantized(made, tensors[0], y)
 
 
-def joined(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
-    """Integers of one quantization in another, as LiteRT's concatenation does it."""
+def concatenation_operand(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
+    """Return integers requantized like those of LiteRT's concatenation."""
     a, b = x.quantization, y.quantization
     assert a is not None and b is not None
     if a == b and x.dtype == y.dtype:
@@ -80,8 +82,8 @@ def joined(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
     return np.clip(whole, limits.min, limits.max).astype(y.dtype)
 
 
-def change(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
-    """Integers of one quantization in another."""
+def requantized(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
+    """Return the integers requantized from the scale of x to that of y."""
     a, b = x.quantization, y.quantization
     assert a is not None and b is not None
     if a == b and x.dtype == y.dtype:
@@ -104,7 +106,7 @@ def _maximum(x: np.ndarray) -> np.ndarray:
 def _conv(
     x: np.ndarray, weights: np.ndarray, a: Tensor, w: Tensor, y: Tensor, pads: tuple[int, ...]
 ) -> np.ndarray:
-    """Strides of 1, no bias."""
+    """Return a convolution with strides of 1 and without a bias."""
     top, left, bottom, right = pads
     q, wq, yq = a.quantization, w.quantization, y.quantization
     assert q is not None and wq is not None and yq is not None

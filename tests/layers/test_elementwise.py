@@ -1,4 +1,4 @@
-"""Elementwise layers against the host's operators."""
+"""Elementwise layers equal the host's operators."""
 
 import math
 
@@ -33,7 +33,7 @@ UNARY = {
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", UNARY)
-def test_functions_of_one_number(op: str, target: str) -> None:
+def test_unary_functions(op: str, target: str) -> None:
     draft = Draft(np.random.default_rng(UNARY[op].__hash__ is None and len(op)))
     x = draft.input((1, 5, 7, 3))
     y = draft.node(op, [x], x.shape, scale=1 / 32, **UNARY[op])
@@ -45,7 +45,7 @@ def test_functions_of_one_number(op: str, target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", ["add", "sub", "mul"])
 @pytest.mark.parametrize("seed", range(4))
-def test_two_tensors(op: str, target: str, rounding: str, seed: int) -> None:
+def test_binary_operators(op: str, target: str, rounding: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     draft = Draft(rng)
     shape = (1, int(rng.integers(1, 9)), int(rng.integers(1, 9)), int(rng.integers(1, 40)))
@@ -57,7 +57,7 @@ def test_two_tensors(op: str, target: str, rounding: str, seed: int) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shape", [(1, 1, 1, 21), (21,), (1, 6, 5, 1), (1,)])
 @pytest.mark.parametrize("constant", [True, False])
-def test_products_with_a_smaller_tensor(shape: tuple[int, ...], constant: bool, target: str) -> None:
+def test_products_with_a_broadcast_tensor(shape: tuple[int, ...], constant: bool, target: str) -> None:
     draft = Draft(np.random.default_rng(len(shape)))
     a = draft.input((1, 6, 5, 21))
     b = draft.constant(shape) if constant else draft.input(shape)
@@ -66,21 +66,21 @@ def test_products_with_a_smaller_tensor(shape: tuple[int, ...], constant: bool, 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", ["add", "sub"])
-def test_a_number_for_each_channel(op: str, target: str) -> None:
+def test_constant_per_channel(op: str, target: str) -> None:
     draft = Draft(np.random.default_rng(6))
     a = draft.input((1, 6, 5, 21))
     check(draft, [draft.node(op, [a, draft.constant((21,))], a.shape, scale=0.3)], target)
 
 
 @pytest.mark.parametrize("op", ["add", "sub", "mul"])
-def test_one_constant_for_all_is_a_table(op: str) -> None:
+def test_scalar_constant_becomes_a_table(op: str) -> None:
     draft = Draft(np.random.default_rng(7))
     a, b = draft.input((1, 4, 3, 5)), draft.constant(())
     network = check(draft, [draft.node(op, [a, b], a.shape, scale=0.4)])
     assert network.layers[0].table is not None  # type: ignore[attr-defined]
 
 
-def test_a_function_behind_a_convolution_is_part_of_its_drain() -> None:
+def test_function_after_a_convolution_is_fused_into_its_drain() -> None:
     draft = Draft(np.random.default_rng(8))
     x, weights = draft.input((1, 6, 6, 8)), draft.constant((12, 3, 3, 8))
     window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
@@ -104,7 +104,7 @@ def test_uint8() -> None:
         ("mul", ("int16", "int16"), "tensor 'x1' must be int8 or uint8, not int16"),
     ],
 )
-def test_what_cannot_be_done_says_why(op: str, dtypes: tuple[str, str], reason: str) -> None:
+def test_unsupported_operands_have_a_reason(op: str, dtypes: tuple[str, str], reason: str) -> None:
     draft = Draft(np.random.default_rng(1))
     a, b = (draft.input((4, 6), dtype) for dtype in dtypes)
     y = draft.node(op, [a, b], (4, 6))
@@ -112,20 +112,20 @@ def test_what_cannot_be_done_says_why(op: str, dtypes: tuple[str, str], reason: 
         compile(draft.graph.finish([y.name]), "n8", strict=True)
 
 
-def _some_ones(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that broadcasts to another."""
+def _broadcastable(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a random shape that broadcasts to the given one."""
     kept = tuple(1 if rng.random() < 0.5 else size for size in shape)
     return kept[int(rng.integers(len(shape))) :] if rng.random() < 0.3 else kept
 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
-def test_operands_are_laid_over_one_another_in_any_way(seed: int, rounding: str) -> None:
-    """Products exactly; a difference may be a unit off where a product lies half-way between two."""
+def test_broadcast_in_any_dimension(seed: int, rounding: str) -> None:
+    """Products and sums with broadcast operands are exact; a difference may be off by 1 at a tie."""
     draft = Draft(np.random.default_rng(seed))
     rng, op = draft.rng, ("add", "sub", "mul")[seed % 3]
     shape = tuple(int(size) for size in rng.integers(1, 9, rng.integers(2, 5)))
-    shapes = [_some_ones(rng, shape) for _ in range(2)]
+    shapes = [_broadcastable(rng, shape) for _ in range(2)]
     whole, dtype = np.broadcast_shapes(*shapes), str(rng.choice(("int8", "uint8")))
     operands = [draft.input(each, dtype) for each in shapes]
     if rng.random() < 0.4:
@@ -136,12 +136,14 @@ def test_operands_are_laid_over_one_another_in_any_way(seed: int, rounding: str)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_slopes_of_any_shape(seed: int) -> None:
+def test_prelu_slopes_of_any_shape(seed: int) -> None:
     draft = Draft(np.random.default_rng(seed))
     rng = draft.rng
     shape = tuple(int(size) for size in rng.integers(2, 24, rng.integers(2, 5)))
     x = draft.input(shape, str(rng.choice(("int8", "uint8"))))
     slopes = tuple(1 if rng.random() < 0.3 else size for size in shape)
-    y = draft.node("prelu", [x, draft.constant(slopes, quantization=Quantization.of(0.01))], shape, scale=0.1)
+    y = draft.node(
+        "prelu", [x, draft.constant(slopes, quantization=Quantization.per_tensor(0.01))], shape, scale=0.1
+    )
     for target in ("n4", "n16"):
         assert not check(draft, [y], target).host, f"seed {seed}"

@@ -1,4 +1,4 @@
-"""Products of activations, reductions, norms, transposed convolutions and softmax against the host's operators."""
+"""Batched products, reductions, norms, transposed convolutions and softmax agree with the host's operators."""
 
 import random
 from dataclasses import replace
@@ -17,15 +17,15 @@ from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
 from tests.schedule.test_any_schedule import perturbed
-from tests.support.compute_graphs import KINDS, Chance, scale_of
+from tests.support.compute_graphs import KINDS, RandomDraft, scale_of
 from tests.support.graphs import Draft, check, run_on
 
 TARGETS = ("n4", "n8", "n16")
 SEEDS = range(6)
 
 
-def graph_of(kind: str, seed: int) -> tuple[Chance, Graph]:
-    chance = Chance(seed)
+def graph_of(kind: str, seed: int) -> tuple[RandomDraft, Graph]:
+    chance = RandomDraft(seed)
     y = KINDS[kind][0](chance)
     return chance, chance.graph.finish([y.name])
 
@@ -52,8 +52,8 @@ def on_golden(network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[s
         return run_on(device, network, inputs)
 
 
-def everywhere(schedule: Schedule, **changes: int | bool) -> Schedule:
-    """The same choices for all layers."""
+def in_all_layers(schedule: Schedule, **changes: int | bool) -> Schedule:
+    """Return a schedule with the same changes in all layers."""
     layers = {name: replace(layer, **changes) for name, layer in schedule.layers.items()}
     return replace(schedule, layers=layers)
 
@@ -67,8 +67,8 @@ def test_random_graphs_under_random_schedules(kind: str, target: str, seed: int)
     inputs = chance.random_inputs()
     compare(kind, seed, first, inputs, on_golden(first, inputs))
     schedules = [
-        everywhere(first.schedule, on_chip=True, depth=1),
-        everywhere(first.schedule, on_chip=False, depth=2, rows=2, columns=1),
+        in_all_layers(first.schedule, on_chip=True, depth=1),
+        in_all_layers(first.schedule, on_chip=False, depth=2, rows=2, columns=1),
         perturbed(first.schedule, random.Random(seed)),
     ]
     ran = 0
@@ -86,7 +86,7 @@ def test_random_graphs_under_random_schedules(kind: str, target: str, seed: int)
 @pytest.mark.parametrize("seed", range(50, 53))
 @pytest.mark.parametrize("rounding", ["xnnpack", "onnxruntime"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_roundings(kind: str, rounding: str, seed: int) -> None:
+def test_other_rounding_modes(kind: str, rounding: str, seed: int) -> None:
     chance, graph = graph_of(kind, seed)
     network, inputs = compile(graph, "n8", strict=True, rounding=rounding), chance.random_inputs()
     compare(kind, seed, network, inputs, on_golden(network, inputs))
@@ -105,8 +105,8 @@ def test_rtl(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("epsilon", [1e-12, 0.5])
 @pytest.mark.parametrize("amplitude", [0, 1, 2, 128])
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
-def test_rows_of_little_variance(op: str, amplitude: int, epsilon: float) -> None:
-    """What a row is divided by may be anything from epsilon, here in squares of steps, to the whole range."""
+def test_norms_of_rows_with_little_variance(op: str, amplitude: int, epsilon: float) -> None:
+    """Rows with little variance are normalized as on the host, for variances from below epsilon to the whole range."""
     draft = Draft(np.random.default_rng(amplitude))
     x = draft.input((7, 768))
     epsilon *= scale_of(x) ** 2
@@ -119,7 +119,7 @@ def test_rows_of_little_variance(op: str, amplitude: int, epsilon: float) -> Non
 
 
 @pytest.mark.parametrize("constant", [0, 1])
-def test_a_factor_may_be_constant(constant: int) -> None:
+def test_either_operand_of_a_product_may_be_constant(constant: int) -> None:
     draft = Draft(np.random.default_rng(constant))
     shapes = [(3, 7, 20), (3, 20, 9)]
     factors = [(draft.constant if i == constant else draft.input)(shape) for i, shape in enumerate(shapes)]
@@ -127,7 +127,7 @@ def test_a_factor_may_be_constant(constant: int) -> None:
     assert not network.host
 
 
-def test_a_large_mean_is_made_in_pieces() -> None:
+def test_large_mean_is_split() -> None:
     draft = Draft(np.random.default_rng(3))
     x = draft.input((1, 200, 150, 24))
     outs = [
@@ -138,7 +138,7 @@ def test_a_large_mean_is_made_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("size", [(16, 16), (24, 16)])
-def test_averages_half_way_are_rounded_away_from_zero(size: tuple[int, int]) -> None:
+def test_average_pool_rounds_ties_away_from_zero(size: tuple[int, int]) -> None:
     draft = Draft(np.random.default_rng(4))
     x = draft.input((1, *size, 12))
     window = {"kernel": size, "strides": (1, 1), "pads": (0, 0, 0, 0), "count_pads": False}
@@ -153,8 +153,8 @@ def test_averages_half_way_are_rounded_away_from_zero(size: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("fold", [False, True])
-def test_a_transposed_convolution_that_cuts_its_edges_off(fold: bool) -> None:
-    """Inputs before the first that counts are no padding."""
+def test_transposed_convolution_with_cropped_edges(fold: bool) -> None:
+    """If the padding is as large as the kernel, the cropped result equals the host's."""
     draft = Draft(np.random.default_rng(5))
     x, weights = draft.input((1, 7, 9, 3)), draft.constant((5, 2, 2, 3))
     y = draft.node(
@@ -169,12 +169,12 @@ def test_a_transposed_convolution_that_cuts_its_edges_off(fold: bool) -> None:
         output_pads=(0, 0),
     )
     graph = draft.graph.finish([y.name])
-    schedule = everywhere(compile(graph, "n8", strict=True).schedule, fold_kernel_width=fold)
+    schedule = in_all_layers(compile(graph, "n8", strict=True).schedule, fold_kernel_width=fold)
     network, inputs = compile(graph, "n8", schedule=schedule), draft.random_inputs()
     compare("transposed", 5, network, inputs, on_golden(network, inputs))
 
 
-def test_many_small_loads_do_not_run_further_ahead_than_semaphores_count() -> None:
+def test_many_small_loads_do_not_overflow_semaphores() -> None:
     chance, graph = graph_of("transposed", 307)
     network, inputs = compile(graph, "n8", strict=True), chance.random_inputs()
     compare("transposed", 307, network, inputs, on_golden(network, inputs))
@@ -182,7 +182,7 @@ def test_many_small_loads_do_not_run_further_ahead_than_semaphores_count() -> No
 
 @pytest.mark.parametrize("scale", [1 / 256, 1 / 128, 0.00371, 2.0**-12, 0.3])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_softmax_in_any_steps(dtype: str, scale: float) -> None:
+def test_softmax_into_any_scale(dtype: str, scale: float) -> None:
     draft = Draft(np.random.default_rng(7))
     x = draft.input((5, 37))
     y = draft.node("softmax", [x], x.shape, scale=scale, dtype=dtype, axis=1, beta=1.0)
@@ -192,22 +192,28 @@ def test_softmax_in_any_steps(dtype: str, scale: float) -> None:
 
 
 NORM = {"epsilon": 1e-5}
-TOO_MUCH = [
+UNSUPPORTED = [
     ("layer_norm", (1, 4, 4, 8), "int8", {"axis": 1, **NORM}, "along the last dimension only"),
     ("rms_norm", (2, 9000), "int8", {"axis": 1, **NORM}, "over 9000 elements, more than 8192"),
     ("layer_norm", (2, 8), "int16", {"axis": 1, **NORM}, "must be int8 or uint8, not int16"),
     ("reduce_sum", (2, 8), "int16", {"axes": (0,), "keep": True}, "must be int8 or uint8, not int16"),
     ("reduce_sum", (2, 3, 2, 3, 2, 3), "int8", {"axes": (0, 2, 4), "keep": True}, "too many strides"),
-    ("reduce_max", (2, 3000, 2, 2100, 2), "int8", {"axes": (1, 3), "keep": True}, "too long strides"),
+    (
+        "reduce_max",
+        (2, 3000, 2, 2100, 2),
+        "int8",
+        {"axes": (1, 3), "keep": True},
+        "strides that are too long",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("op", "shape", "dtype", "attributes", "message"), TOO_MUCH)
-def test_what_the_machine_cannot_do_is_named(
+@pytest.mark.parametrize(("op", "shape", "dtype", "attributes", "message"), UNSUPPORTED)
+def test_unsupported_operators_are_named(
     op: str, shape: tuple[int, ...], dtype: str, attributes: dict, message: str
 ) -> None:
     draft = Draft(np.random.default_rng(0))
-    meaning = Quantization.of(0.1)
+    meaning = Quantization.per_tensor(0.1)
     x = draft.graph.add_input(Tensor("x", shape, dtype, meaning))
     made = tuple(1 if i in attributes.get("axes", ()) else size for i, size in enumerate(shape))
     draft.into(op, [x], Tensor("y", made, dtype, meaning), **attributes)
@@ -216,10 +222,10 @@ def test_what_the_machine_cannot_do_is_named(
 
 
 @pytest.mark.parametrize("op", ["softmax", "layer_norm"])
-def test_rows_that_do_not_fit_are_named(op: str) -> None:
+def test_rows_too_long_for_the_accumulator_are_named(op: str) -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((2, 8000))
-    y = Tensor("y", x.shape, "int8", Quantization.of(1 / 256, -128))
+    y = Tensor("y", x.shape, "int8", Quantization.per_tensor(1 / 256, -128))
     draft.into(op, [x], y, axis=1, **({"beta": 1.0} if op == "softmax" else NORM))
     with pytest.raises(InputError, match=f"{op} of 8000 elements holds .* rows of the accumulator"):
         compile(draft.graph.finish(["y"]), "n4")

@@ -1,4 +1,4 @@
-"""Operators that move elements, against numpy: everything identical, wherever tensors lie."""
+"""Operators that move elements equal numpy exactly, whatever the placement of their tensors."""
 
 import random
 from dataclasses import replace
@@ -27,18 +27,18 @@ from tests.layers.move_reference import check, evaluate
 DTYPES = ("int8", "int8", "uint8", "int16", "int32")
 SEEDS = {"n4": 40, "n8": 80, "n16": 60}
 ON_RTL = 10
-Q = Quantization.of(0.02, 3)
+Q = Quantization.per_tensor(0.02, 3)
 
 
-def made(seed: int) -> tuple[Maker, Graph]:
-    """A random graph."""
+def random_graph(seed: int) -> tuple[Maker, Graph]:
+    """Return a random graph and its generator."""
     rng = np.random.default_rng(seed)
     maker = Maker(rng, DTYPES[seed % len(DTYPES)])
     return maker, maker.make(int(rng.integers(2, 8)))
 
 
 def perturbed(schedule: Schedule, seed: int) -> Schedule:
-    """Homes and sizes chosen anew."""
+    """Return a schedule with random placements and tile sizes."""
     rng = random.Random(seed)
     layers = {
         name: replace(
@@ -59,9 +59,9 @@ def perturbed(schedule: Schedule, seed: int) -> Schedule:
 def test_random_graphs_under_random_schedules(target: str) -> None:
     ran = 0
     for seed in range(SEEDS[target]):
-        maker, graph = made(1000 * len(target) + seed)
+        maker, graph = random_graph(1000 * len(target) + seed)
         if all(node.op == "reshape" for node in graph):
-            continue  # nothing for the accelerator
+            continue  # the accelerator has nothing to do
         inputs = maker.inputs(graph)
         wanted = evaluate(graph, inputs)
         first = compile(graph, target, strict=True)
@@ -69,7 +69,7 @@ def test_random_graphs_under_random_schedules(target: str) -> None:
         try:
             other = compile(graph, target, schedule=perturbed(first.schedule, seed))
         except InputError:
-            continue  # does not fit
+            continue  # the schedule does not fit
         ran += 1
         check(other, inputs, wanted, f"seed {seed}, other schedule")
     assert ran > SEEDS[target] // 2
@@ -78,7 +78,7 @@ def test_random_graphs_under_random_schedules(target: str) -> None:
 def test_random_graphs_on_the_rtl() -> None:
     config = load_target("n8")
     for seed in range(ON_RTL):
-        maker, graph = made(500 + seed)
+        maker, graph = random_graph(500 + seed)
         inputs = maker.inputs(graph)
         network = compile(graph, config, strict=True)
         if seed % 2:
@@ -91,11 +91,11 @@ def test_random_graphs_on_the_rtl() -> None:
 
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
 @pytest.mark.parametrize("op", ["requantize", "concat", "transpose"])
-def test_every_value_is_requantized_as_on_the_host(op: str, rounding: str) -> None:
+def test_all_values_are_requantized_as_on_the_host(op: str, rounding: str) -> None:
     rng = np.random.default_rng(11)
     for _ in range(12):
         scales, zeros = np.exp(rng.uniform(-6, -1, 2)), rng.integers(0, 256, 2)
-        ends = [Quantization.of(float(s), int(z)) for s, z in zip(scales, zeros, strict=True)]
+        ends = [Quantization.per_tensor(float(s), int(z)) for s, z in zip(scales, zeros, strict=True)]
         build = GraphBuilder(op)
         x = build.graph.add_input(Tensor("x", (16, 16), "uint8", ends[0]))
         attributes = {"requantize": {}, "concat": {"axis": 0}, "transpose": {"perm": (1, 0)}}[op]
@@ -106,7 +106,7 @@ def test_every_value_is_requantized_as_on_the_host(op: str, rounding: str) -> No
         check(network, inputs, on_host(graph, inputs, rounding=rounding), f"{ends}")  # type: ignore[arg-type]
 
 
-def test_a_large_transpose_takes_blocks_from_dram() -> None:
+def test_large_transpose_reads_blocks_from_dram() -> None:
     build = GraphBuilder("transposed")
     window = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
     shape, turned = (1, 11, 19, 40), (1, 40, 11, 19)
@@ -126,8 +126,10 @@ def test_a_large_transpose_takes_blocks_from_dram() -> None:
     check(network, inputs, evaluate(graph, inputs), "transpose")
 
 
-def bad(op: str, shape: tuple[int, ...] = (2, 6), data: np.ndarray | None = None, **attributes) -> Graph:
-    """One node whose output is of some shape."""
+def single_node(
+    op: str, shape: tuple[int, ...] = (2, 6), data: np.ndarray | None = None, **attributes
+) -> Graph:
+    """Return a graph of a single node with the given output shape."""
     build = GraphBuilder("bad")
     inputs = [build.graph.add_input(Tensor("x", (2, 3), "int8", Q))]
     if op == "concat":
@@ -142,27 +144,36 @@ def bad(op: str, shape: tuple[int, ...] = (2, 6), data: np.ndarray | None = None
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (bad("transpose", perm=(0, 0)), r"perm must order dimensions 0\.\.1, not \[0, 0\]"),
-        (bad("transpose", perm=(1, 0)), r"output must be of shape \[3, 2\], not \[2, 6\]"),
-        (bad("concat", axis=1), r"'z' of shape \[3, 3\] is no part of \[2, 6\] along axis 1"),
-        (bad("concat", axis=2), r"axis must be within -2\.\.1, not 2"),
-        (bad("concat", (2, 3), axis=0), r"together are not 2 long along axis 0"),
-        (bad("slice", starts=(0, 2), sizes=(2, 2), steps=(1, 1)), r"axis 1 has indices 0\.\.2, not 2\.\.3"),
-        (bad("slice", starts=(0,), sizes=(2,), steps=(1,)), "must be 2 numbers each"),
-        (bad("pad", pads=((0, 0), (1, 1)), value=0.0), r"output must be of shape \[2, 5\], not \[2, 6\]"),
-        (bad("pad", pads=((0, 0),), value=0.0), "pads must be 2 pairs, not 1"),
-        (bad("gather", (2, 2), axis=1), "indices are not constants"),
-        (bad("gather", (2, 2), np.array([0, 3], np.int32), axis=1), r"indices must be within -3\.\.2"),
-        (bad("resize_nearest", size=(4, 4), centers=False), "an image has 4 dimensions, not 2"),
-        (bad("requantize"), r"output must be of shape \[2, 3\], not \[2, 6\]"),
+        (single_node("transpose", perm=(0, 0)), r"perm must order dimensions 0\.\.1, not \[0, 0\]"),
+        (single_node("transpose", perm=(1, 0)), r"output must be of shape \[3, 2\], not \[2, 6\]"),
+        (single_node("concat", axis=1), r"'z' of shape \[3, 3\] is not a part of \[2, 6\] along axis 1"),
+        (single_node("concat", axis=2), r"axis must be within -2\.\.1, not 2"),
+        (single_node("concat", (2, 3), axis=0), r"together are not 2 long along axis 0"),
+        (
+            single_node("slice", starts=(0, 2), sizes=(2, 2), steps=(1, 1)),
+            r"axis 1 has indices 0\.\.2, not 2\.\.3",
+        ),
+        (single_node("slice", starts=(0,), sizes=(2,), steps=(1,)), "must be 2 integers each"),
+        (
+            single_node("pad", pads=((0, 0), (1, 1)), value=0.0),
+            r"output must be of shape \[2, 5\], not \[2, 6\]",
+        ),
+        (single_node("pad", pads=((0, 0),), value=0.0), "pads must be 2 pairs, not 1"),
+        (single_node("gather", (2, 2), axis=1), "indices are not constants"),
+        (
+            single_node("gather", (2, 2), np.array([0, 3], np.int32), axis=1),
+            r"indices must be within -3\.\.2",
+        ),
+        (single_node("resize_nearest", size=(4, 4), centers=False), "an image has 4 dimensions, not 2"),
+        (single_node("requantize"), r"output must be of shape \[2, 3\], not \[2, 6\]"),
     ],
 )
-def test_bad_shapes_are_refused_with_a_message(graph: Graph, message: str) -> None:
+def test_bad_shapes_are_rejected_with_a_message(graph: Graph, message: str) -> None:
     with pytest.raises(InputError, match=message):
         compile(graph, "n8", strict=True)
 
 
-def test_indices_become_few_stretches() -> None:
+def test_indices_become_few_ranges() -> None:
     for indices, count in (
         ([0, 0, 1, 1, 2, 2], 1),
         ([0, 2, 4, 6], 1),
@@ -183,7 +194,7 @@ def test_indices_become_few_stretches() -> None:
         assert len(parts) <= count, indices
 
 
-def test_pieces_cover_a_walk_once() -> None:
+def test_pieces_cover_a_walk_exactly_once() -> None:
     rng = np.random.default_rng(9)
     for _ in range(50):
         sizes = rng.integers(1, 9, 3).tolist()
@@ -201,16 +212,16 @@ def test_pieces_cover_a_walk_once() -> None:
         assert sorted(seen) == list(range(walk.count)), (sizes, most)
 
 
-def test_a_concatenation_whose_halves_no_multiplier_rounds_is_the_host_s() -> None:
+def test_concatenation_without_an_exact_multiplier_runs_on_the_host() -> None:
     build = GraphBuilder("halves")
     inputs = [
-        build.graph.add_input(Tensor(f"x{i}", (256,), "uint8", Quantization.of(*q)))
+        build.graph.add_input(Tensor(f"x{i}", (256,), "uint8", Quantization.per_tensor(*q)))
         for i, q in enumerate(((0.037, 134), (0.037, 132)))
     ]
-    output = Tensor("y", (512,), "uint8", Quantization.of(0.01, 123))
+    output = Tensor("y", (512,), "uint8", Quantization.per_tensor(0.01, 123))
     build.node("concat", "concat", inputs, output, axis=0)
     graph = build.graph.finish(["y"])
     values = {name: np.arange(256, dtype=np.uint8) for name in graph.inputs}
     check(compile(graph, "n8"), values, on_host(graph, values), "on the host")
-    with pytest.raises(InputError, match="no multiplier rounds 'x0' as LiteRT's"):
+    with pytest.raises(InputError, match="no multiplier reproduces LiteRT's float32 rounding of 'x0'"):
         compile(graph, "n8", strict=True)

@@ -1,4 +1,4 @@
-"""Simulated machines, and networks measured under the static compiler's schedule."""
+"""Simulated devices, and networks measured with the schedule of the static compiler."""
 
 import pytest
 
@@ -15,8 +15,8 @@ def devices():
 
 
 @pytest.fixture(scope="module")
-def walk(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
-    """The module's POINT under the static compiler's schedule alone."""
+def trajectory(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
+    """Return the trajectory of the module's POINT that consists only of the static compiler's schedule."""
     point: CalibrationNetwork = request.module.POINT
     harness = MeasureHarness(devices, "usual", point)
     measured = harness.measure(harness.first)

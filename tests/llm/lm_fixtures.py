@@ -1,4 +1,4 @@
-"""Programs of small networks, and models that have not learnt anything."""
+"""Programs of small networks, and untrained models."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ POINTS = {
 
 
 def workshop(name: str, target: str = "n4") -> EditablePrograms:
-    """The programs of a network."""
+    """Return the editable programs of a network."""
     return EditablePrograms(
         ModelCompiler(
             POINTS[name].graph(5), load_target(target), CompileOptions(rounding="reference")
@@ -34,27 +34,27 @@ def workshop(name: str, target: str = "n4") -> EditablePrograms:
 
 
 def pieces() -> list[tuple[EditablePrograms, EditableProgram]]:
-    """Programs of all of them."""
+    """Return every program of all networks, with the programs of its network."""
     made = [workshop(name) for name in POINTS]
-    return [(each, piece) for each in made for piece in each.pieces]
+    return [(each, piece) for each in made for piece in each.programs]
 
 
-def ignorant(seed: int = 0, context: int = 512) -> Gpt:
-    """A model with weights by chance."""
+def random_model(seed: int = 0, context: int = 512) -> Gpt:
+    """Return a model with random weights."""
     shape = TransformerShape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=24, context=context)
     rng = np.random.default_rng(seed)
     weights = {name: rng.normal(size=size).astype(np.float32) * 0.3 for name, size in shape.tensors.items()}
     return Gpt(shape, weights)
 
 
-class Recording(Gpt):
-    """A model that keeps the questions that it is asked."""
+class RecordingModel(Gpt):
+    """Model that records the questions it reads."""
 
     def __init__(self, model: Gpt):
         super().__init__(model.shape, model.weights)
         self.questions: list[list[str]] = []
 
-    def read(self, words: Sequence[int]) -> TransformerState:
-        """As the model reads them."""
-        self.questions.append(LANGUAGE.decode(words))
-        return super().read(words)
+    def read(self, tokens: Sequence[int]) -> TransformerState:
+        """Record a question and read it."""
+        self.questions.append(LANGUAGE.decode(tokens))
+        return super().read(tokens)

@@ -1,4 +1,4 @@
-"""Programs drawn from a grammar, and programs that there are."""
+"""Sampling of programs from a grammar, and access to existing programs."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,16 +8,16 @@ import numpy as np
 
 from compiler.api import compile
 from compiler.kernel_library.run import LIBRARY, resident_program
-from compiler.llm.assembly.decoder_state import AssemblyGrammar, GrammarState
-from compiler.llm.assembly.lexicon import WORDS
-from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.assembly.grammar import AssemblyGrammar, GrammarState
+from compiler.llm.tokens.assembly_tokens import TOKENS
+from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
 from compiler.llm.tokens.vocabulary import Vocabulary
 from compiler.runtime.compiled import CompiledNetwork
 from hw.isa.program import Program
 
-#: Words of other kinds may stand among them.
-VOCABULARY = Vocabulary(("before", *WORDS, *NUMBERS, "behind"))
-#: How much a word is wanted.
+#: Vocabulary that includes words that the grammar does not contain.
+VOCABULARY = Vocabulary(("before", *TOKENS, *NUMBERS, "behind"))
+#: Function from a word to its sampling weight.
 Weight = Callable[[str], float]
 
 
@@ -25,24 +25,24 @@ def equally(word: str) -> float:
     return 1.0
 
 
-def drawn(
+def draw_program(
     grammar: AssemblyGrammar, rng: np.random.Generator, weight: Weight = equally
 ) -> tuple[GrammarState, list[str]]:
-    """A program drawn word by word from all that may come next."""
+    """Return the final state and the words of a program sampled word by word."""
     state, words = grammar.start(), []
-    weights = np.array([weight(word) for word in VOCABULARY.words])
+    weights = np.array([weight(word) for word in VOCABULARY.tokens])
     while not state.done:
         shares = weights * state.mask
         assert shares.sum() > 0, words
         number = int(rng.choice(len(VOCABULARY), p=shares / shares.sum()))
-        words.append(VOCABULARY.words[number])
+        words.append(VOCABULARY.tokens[number])
         state.advance(number)
     assert not state.mask.any()
     return state, words
 
 
 def accepts(grammar: AssemblyGrammar, words: list[str]) -> GrammarState:
-    """The state behind words, all of which the grammar must allow."""
+    """Return the state after the given words, all of which the grammar must permit."""
     state = grammar.start()
     for place, word in enumerate(words):
         number = VOCABULARY.number(word)
@@ -53,15 +53,15 @@ def accepts(grammar: AssemblyGrammar, words: list[str]) -> GrammarState:
 
 @cache
 def compiled(path: Path) -> CompiledNetwork:
-    """A compiled network."""
+    """Return the network in a model file, compiled for n16."""
     return compile(path, "n16")
 
 
 def programs(path: Path) -> list[Program]:
-    """Those of a compiled network."""
+    """Return the programs of the network in a model file, compiled for n16."""
     return [program for code in compiled(path).codes for program in code.all_programs]
 
 
 def library() -> list[Program]:
-    """The resident programs."""
+    """Return the resident programs of the kernel library."""
     return [resident_program(path.stem) for path in sorted(LIBRARY.glob("*.s"))]

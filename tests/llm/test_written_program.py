@@ -1,4 +1,4 @@
-"""The program of docs/llm-program.md: what the model said does what the page says, for as many cycles as it says."""
+"""Each edit of the program in docs/llm-program.md has the effect and the cycles that the page states."""
 
 import re
 from dataclasses import replace
@@ -16,7 +16,7 @@ from hw.config import load_target
 
 PAGE = Path(__file__).parents[2] / "docs" / "llm-program.md"
 LAYER = CalibrationNetwork((8, 8, 48), (CalibrationOp("mul"),))
-#: Of the best schedule that was found.
+#: Fields of the best known schedule.
 FIELDS = {
     "rows": 56,
     "x_buffers": 3,
@@ -25,12 +25,12 @@ FIELDS = {
     "same_program_as_previous": True,
     "own_counter_tag": False,
 }
-#: Words of edits that stand with spaces.
+#: Words of edits that contain spaces.
 HEADS = re.compile(r"(split at|move at) ")
 
 
-def _said() -> list[tuple[list[Edit], int]]:
-    """Each answer of the page, and the cycles behind it; the first is none."""
+def _answers_of_page() -> list[tuple[list[Edit], int]]:
+    """Return the answers on the page, each with its cycles; the first answer is empty."""
     rows = re.findall(r"^\| (?:`([^`]*)`)? ?\| .* \| ([\d,]+) \|$", PAGE.read_text("utf-8"), re.M)
     found = []
     for answer, cycles in rows:
@@ -42,8 +42,8 @@ def _said() -> list[tuple[list[Edit], int]]:
     return found
 
 
-def test_each_answer_costs_what_the_page_says() -> None:
-    answers = _said()
+def test_answers_take_the_cycles_of_the_page() -> None:
+    answers = _answers_of_page()
     assert len(answers) == 7 and answers[0][0] == [] and all(edits for edits, _ in answers[1:])
     with Measurer(
         LAYER.graph(), HardwareProfile(load_target("n16")), CompileOptions(rounding="reference")
@@ -51,14 +51,14 @@ def test_each_answer_costs_what_the_page_says() -> None:
         first = measurer.first.schedule
         ((name, layer),) = first.layers.items()
         schedule = replace(first, layers={name: replace(layer, **FIELDS)})
-        workshop, edits = EditablePrograms(measurer.prepared.network(schedule)), []
-        (piece,) = workshop.pieces
+        editable, edits = EditablePrograms(measurer.prepared.network(schedule)), []
+        (piece,) = editable.programs
         for more, cycles in answers:
             edits += more
-            (result,) = measurer.measure([workshop.with_edits({piece.name: edits}) if edits else schedule])
-            assert isinstance(result, Measurement) and result.believable
+            (result,) = measurer.measure([editable.with_edits({piece.name: edits}) if edits else schedule])
+            assert isinstance(result, Measurement) and result.valid
             assert result.cycles == cycles
-        text = program_text(workshop.program(piece.name, edits))
+        text = program_text(editable.program(piece.name, edits))
     (shown,) = re.findall(r"^```\n((?: {4}.*\n)+)```$", PAGE.read_text("utf-8"), re.M)
     plain = re.sub(r" +;.*$", "", text, flags=re.M)
     assert shown in plain + "\n"

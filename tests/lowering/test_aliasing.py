@@ -1,4 +1,4 @@
-"""Concatenations, slices and pads that cost nothing, against numpy."""
+"""Concatenations, slices and pads that need no copy equal numpy."""
 
 import numpy as np
 import pytest
@@ -17,28 +17,28 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import load_target
 from tests.layers.move_reference import check, evaluate
 
-Q = Quantization.of(0.02, 3)
+Q = Quantization.per_tensor(0.02, 3)
 
 
-def joined(axis: int, shape: tuple[int, ...]) -> Graph:
-    """The maxima of two images, one after the other along an axis."""
-    build = GraphBuilder("joined")
-    summands = []
+def concatenation(axis: int, shape: tuple[int, ...]) -> Graph:
+    """Return a graph that concatenates the max pools of two images along an axis."""
+    build = GraphBuilder("concatenation")
+    operands = []
     for i in range(2):
         x = build.graph.add_input(Tensor(f"x{i}", shape, "int8", Q))
         y = Tensor(f"p{i}", shape, "int8", Q)
-        summands.append(
+        operands.append(
             build.node("pool", "max_pool2d", [x], y, kernel=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1))
         )
     whole = list(shape)
     whole[axis] *= 2
-    build.node("concat", "concat", summands, Tensor("y", tuple(whole), "int8", Q), axis=axis)
+    build.node("concat", "concat", operands, Tensor("y", tuple(whole), "int8", Q), axis=axis)
     return build.graph.finish(["y"])
 
 
 @pytest.mark.parametrize(("axis", "free"), [(3, True), (1, True), (2, False)])
-def test_summands_are_made_where_they_are_wanted(axis: int, free: bool) -> None:
-    graph, rng = joined(axis, (1, 4, 5, 6)), np.random.default_rng(3)
+def test_operands_of_a_concatenation_are_written_in_place(axis: int, free: bool) -> None:
+    graph, rng = concatenation(axis, (1, 4, 5, 6)), np.random.default_rng(3)
     network = compile(graph, "n8", strict=True)
     copied = [layer for layer in network.layers if "concat" in layer.ops]
     assert bool(copied) != free
@@ -46,7 +46,7 @@ def test_summands_are_made_where_they_are_wanted(axis: int, free: bool) -> None:
     check(network, inputs, evaluate(graph, inputs), f"axis {axis}")
 
 
-def test_channels_are_read_where_they_are() -> None:
+def test_channel_slices_are_read_in_place() -> None:
     build, rng = GraphBuilder("split"), np.random.default_rng(4)
     x = build.graph.add_input(Tensor("x", (1, 6, 6, 12), "int8", Q))
     for i, (start, size) in enumerate(((0, 5), (5, 7))):
@@ -60,7 +60,7 @@ def test_channels_are_read_where_they_are() -> None:
             steps=(1, 1, 1, 1),
         )
         weights = build.constant(
-            "w", rng.integers(-9, 9, (4, 3, 3, size)).astype(np.int8), Quantization.of(0.1)
+            "w", rng.integers(-9, 9, (4, 3, 3, size)).astype(np.int8), Quantization.per_tensor(0.1)
         )
         build.node(
             "conv",
@@ -81,7 +81,7 @@ def test_channels_are_read_where_they_are() -> None:
 
 
 def padded(value: float, reader: str, pads: tuple[tuple[int, int], ...]) -> Graph:
-    """A pad and what reads it."""
+    """Return a graph of a pad and a node that reads its result."""
     build, rng = GraphBuilder("padded"), np.random.default_rng(5)
     x = build.graph.add_input(Tensor("x", (1, 6, 5, 3), "int8", Q))
     shape = tuple(size + sum(pair) for size, pair in zip(x.shape, pads, strict=True))
@@ -91,7 +91,7 @@ def padded(value: float, reader: str, pads: tuple[tuple[int, int], ...]) -> Grap
         build.node("pool", reader, [p], Tensor("y", shape, "int8", Q), kernel=(3, 3), **window)
     else:
         weights = build.constant(
-            "w", rng.integers(-9, 9, (4, 3, 3, shape[3])).astype(np.int8), Quantization.of(0.1)
+            "w", rng.integers(-9, 9, (4, 3, 3, shape[3])).astype(np.int8), Quantization.per_tensor(0.1)
         )
         build.node(
             "conv",
@@ -116,7 +116,7 @@ def padded(value: float, reader: str, pads: tuple[tuple[int, int], ...]) -> Grap
         (0.0, "max_pool2d", ((0, 0), (1, 0), (0, 1), (0, 0)), False),
     ],
 )
-def test_pads_are_folded_only_where_nothing_changes(
+def test_pads_are_folded_only_if_exact(
     value: float, reader: str, pads: tuple[tuple[int, int], ...], folded: bool
 ) -> None:
     graph, rng = padded(value, reader, pads), np.random.default_rng(6)
@@ -125,17 +125,17 @@ def test_pads_are_folded_only_where_nothing_changes(
     check(compile(graph, "n8", strict=True), inputs, evaluate(graph, inputs), f"{value} {pads}")
 
 
-def test_homes_of_parts_share_the_whole_one_s_memory() -> None:
-    graph = joined(3, (1, 4, 5, 6))
+def test_operands_share_the_memory_of_the_concatenation() -> None:
+    graph = concatenation(3, (1, 4, 5, 6))
     lowered = lower(graph, group(graph, ()), "reference")
     layers = {layer.name: LayerSchedule() for layer in lowered.layers}
-    homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2, 0).homes
+    homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2, 0).layouts
     first, second, whole = homes["p0"], homes["p1"], homes["y"]
-    assert first.ring is second.ring is whole.ring and whole.ring.memory == BufferMemory.DRAM
+    assert first.buffer is second.buffer is whole.buffer and whole.buffer.memory == BufferMemory.DRAM
     assert (first.pixel, second.offset, first.offset) == (12, 6, 0)
 
 
-def test_a_large_average_gets_its_channels_without_gaps() -> None:
+def test_large_average_of_a_channel_slice() -> None:
     build, rng = GraphBuilder("average"), np.random.default_rng(7)
     x = build.graph.add_input(Tensor("x", (1, 16, 17, 12), "int8", Q))
     part = build.node(

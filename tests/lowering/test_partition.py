@@ -1,4 +1,4 @@
-"""Models of which a part runs on the host."""
+"""Tests of models that run partly on the host."""
 
 import json
 import zipfile
@@ -19,7 +19,7 @@ WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
 
 
 def mixed(seed: int = 0) -> tuple[Draft, list[Tensor]]:
-    """A convolution, an operator that only the host has, another convolution, and a sum of both."""
+    """Draft two convolutions with a host operator between them, and the sum of both convolutions."""
     draft = Draft(np.random.default_rng(seed))
     x = draft.input((1, 5, 5, 6))
     y = draft.node("conv2d", [x, draft.constant((8, 3, 3, 6))], (1, 5, 5, 8), scale=30.0, groups=1, **WINDOW)
@@ -33,7 +33,7 @@ def compiled(seed: int) -> tuple[Draft, CompiledNetwork]:
     return draft, compile(draft.graph.finish([tensor.name for tensor in outputs]), "n8")
 
 
-def test_stages_take_turns() -> None:
+def test_stages_alternate_between_accelerator_and_host() -> None:
     network = check(*mixed())
     assert [stage.code is not None for stage in network.stages] == [True, False, True]
     assert [(each.op, each.reason) for each in network.host] == [
@@ -41,14 +41,14 @@ def test_stages_take_turns() -> None:
     ]
 
 
-def test_strict_refuses_them_with_all_reasons() -> None:
+def test_strict_rejects_host_operators_with_all_reasons() -> None:
     draft, outputs = mixed()
     graph = draft.graph.finish([tensor.name for tensor in outputs])
     with pytest.raises(InputError, match=r"\(max_pool2d\): pooling changes the quantization"):
         compile(graph, "n8", strict=True)
 
 
-def test_a_model_of_host_operators_alone() -> None:
+def test_model_of_host_operators_only() -> None:
     draft = Draft(np.random.default_rng(1))
     x = draft.input((1, 5, 5, 6))
     pool = {"kernel": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0)}
@@ -56,7 +56,7 @@ def test_a_model_of_host_operators_alone() -> None:
     assert [stage.code for stage in network.stages] == [None]
 
 
-def test_constants_are_folded_and_what_nobody_needs_is_left_out() -> None:
+def test_constants_are_folded_and_unused_nodes_removed() -> None:
     draft = Draft(np.random.default_rng(2))
     x = draft.input((1, 2, 2, 6))
     doubled = draft.node("add", [draft.constant((6,)), draft.constant((6,))], (6,))
@@ -74,7 +74,7 @@ def test_outputs_that_are_views(view: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("op", ["conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d"])
-def test_images_of_a_batch_are_the_machine_s(op: str) -> None:
+def test_batches_of_images_run_on_the_accelerator(op: str) -> None:
     draft = Draft(np.random.default_rng(7))
     x = draft.input((2, 6, 6, 4))
     pool = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
@@ -86,12 +86,12 @@ def test_images_of_a_batch_are_the_machine_s(op: str) -> None:
         y = draft.node(op, [x, draft.constant((4, 3, 3, 4))], x.shape, groups=1, **WINDOW)
     else:
         y = draft.node(
-            op, [x, draft.constant((3, 3, 4), quantization=Quantization.of(0.1))], x.shape, **WINDOW
+            op, [x, draft.constant((3, 3, 4), quantization=Quantization.per_tensor(0.1))], x.shape, **WINDOW
         )
     assert not check(draft, [y]).host
 
 
-def test_reshapes_between_host_operators_are_the_host_s() -> None:
+def test_reshapes_between_host_operators_run_on_the_host() -> None:
     draft = Draft(np.random.default_rng(8))
     x = draft.input((1, 4, 4, 6))
     shaped = draft.node("reshape", [x], (2, 48), like=x, shape=(2, 48))
@@ -103,7 +103,7 @@ def test_reshapes_between_host_operators_are_the_host_s() -> None:
     assert reasons["reshape"] == "its stage would consist of reshapes only" and len(network.host) == 3
 
 
-def test_a_compiled_file_runs_as_the_network_it_came_from(tmp_path) -> None:
+def test_compiled_file_runs_like_its_network(tmp_path) -> None:
     draft, network = compiled(4)
     path = tmp_path / "network.mla"
     path.write_bytes(to_bytes(network))
@@ -141,8 +141,10 @@ def test_damaged_files_give_a_message(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("where", [("inputs", 0), ("stages", 0, "inputs", 0), ("stages", -1, "outputs", 0)])
-def test_shapes_that_differ_within_a_file_give_a_message(tmp_path, where) -> None:
-    """Each alone: of the network, of a stage, and of the stage that makes an output."""
+def test_inconsistent_shapes_in_a_file_give_a_message(tmp_path, where) -> None:
+    """Inconsistent shapes of a network, of a stage, or of a stage that computes an output are rejected with a
+    message.
+    """
     path = tmp_path / "network.mla"
     path.write_bytes(to_bytes(compiled(3)[1]))
     with zipfile.ZipFile(path) as archive:
@@ -160,7 +162,7 @@ def test_shapes_that_differ_within_a_file_give_a_message(tmp_path, where) -> Non
         read_package(path)
 
 
-def test_inputs_of_a_call_are_given_once() -> None:
+def test_repeated_inputs_are_rejected() -> None:
     draft, network = compiled(3)
     inputs = draft.random_inputs()
     first = network.inputs[0].name
@@ -173,11 +175,11 @@ def test_inputs_of_a_call_are_given_once() -> None:
     assert all(np.array_equal(by_place[name], by_name[name]) for name in by_name)
 
 
-def test_an_encrypted_file_gives_a_message(tmp_path) -> None:
+def test_encrypted_file_gives_a_message(tmp_path) -> None:
     _, network = compiled(7)
     path = tmp_path / "network.mla"
     data = bytearray(to_bytes(network))
-    at = data.rindex(b"PK\x01\x02")  # the last entry of the directory: the manifest's; bit 0 of its flags
+    at = data.rindex(b"PK\x01\x02")  # the manifest's directory entry is the last one; set bit 0 of its flags
     data[at + 8] |= 1
     path.write_bytes(data)
     with pytest.raises(InputError, match=r"damaged compiled network: .*encrypted"):

@@ -1,4 +1,4 @@
-"""`strict`: every operator on the accelerator; float edges are the interface."""
+"""`strict` requires every operator to run on the accelerator, except conversions of float inputs and outputs."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 
-Q = Quantization.of(0.05)
+Q = Quantization.per_tensor(0.05)
 
 
 def add(graph: Graph, op: str, inputs: list[str], out: Tensor, **attributes: object) -> str:
@@ -26,7 +26,15 @@ def integers(name: str, *shape: int) -> Tensor:
 
 
 def model(*, inside: bool = False, scores: bool = False) -> Graph:
-    """Float in and out, laid out on both sides; `inside`: float between two layers; `scores`: a float operator last."""
+    """Return a model with float inputs and outputs, and optional float operators.
+
+    Parameters
+    ----------
+    inside : bool
+        Convert to float and back between two layers.
+    scores : bool
+        End with a float operator.
+    """
     graph = Graph("edges")
     graph.add_input(floating("image", 1, 3, 6, 6))
     x = add(graph, "transpose", ["image"], floating("nhwc", 1, 6, 6, 3), perm=(0, 2, 3, 1))
@@ -42,7 +50,7 @@ def model(*, inside: bool = False, scores: bool = False) -> Graph:
     return graph.finish([add(graph, "reshape", [x], floating("flat", 1, 108), shape=(1, 108))])
 
 
-def test_float_edges_are_the_interface():
+def test_strict_accepts_float_inputs_and_outputs():
     network = compile(model(), "n4", strict=True)
     assert {each.op for each in network.host} == {"transpose", "quantize", "dequantize", "reshape"}
     assert all(each.edge for each in network.host)
@@ -51,13 +59,13 @@ def test_float_edges_are_the_interface():
     np.testing.assert_array_equal(network(image)["flat"], wanted)
 
 
-def test_conversions_inside_are_the_accelerator_s():
+def test_inner_conversions_run_on_the_accelerator():
     network = compile(model(inside=True), "n4", strict=True)
     assert all(each.edge for each in network.host)
     assert not {"dequantize f", "quantize r"} & {each.node for each in network.host}
 
 
-def test_a_float_operator_at_the_end_is_not():
+def test_strict_rejects_a_final_float_operator():
     with pytest.raises(InputError) as refused:
         compile(model(scores=True), "n4", strict=True)
     text = str(refused.value)
@@ -65,7 +73,7 @@ def test_a_float_operator_at_the_end_is_not():
     assert "exp e (exp): " in text and "dequantize real" not in text and "flat" not in text
 
 
-def test_a_float_model_that_is_quantized_passes():
+def test_strict_accepts_a_quantized_float_model():
     graph = Graph("dense")
     graph.add_input(floating("x", 1, 8))
     weights = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""FUSE parameters that reproduce LiteRT's kernels, and the steps they use on whole arrays."""
+"""FUSE parameters that reproduce LiteRT's kernels, and the arithmetic steps of FUSE on whole arrays."""
 
 import math
 
@@ -10,17 +10,17 @@ Values = np.ndarray
 
 
 def half_up(p: Values, s: int) -> Values:
-    """Divide by 2**s, halves towards plus infinity; without the sum that could overflow."""
+    """Divide by 2**s and round halves towards plus infinity, without an intermediate sum that could overflow."""
     return ((p >> (s - 1)) + 1) >> 1 if s else p
 
 
 def half_away(p: Values, s: int) -> Values:
-    """Divide by 2**s, halves away from zero."""
+    """Divide by 2**s and round halves away from zero."""
     return np.where(p < 0, -half_up(-p, s), half_up(p, s))
 
 
 def half_even(p: Values, s: int) -> Values:
-    """Divide by 2**s, halves to even."""
+    """Divide by 2**s and round halves to even."""
     if s == 0:
         return p
     rest, half, floor = p & ((1 << s) - 1), 1 << (s - 1), p >> s
@@ -28,7 +28,7 @@ def half_even(p: Values, s: int) -> Values:
 
 
 def single_even(p: Values, s: int) -> Values:
-    """Divide by 2**s, halves to even, what has been rounded to 24 bits (but not coarser than the result) so."""
+    """Divide by 2**s and round halves to even twice: to 24 bits (not coarser than the result), then to the result."""
     drop, limit = np.zeros(p.shape, np.int64), np.abs(p)
     for bits in range(24, 63):
         drop += limit >> bits != 0
@@ -40,7 +40,7 @@ def single_even(p: Values, s: int) -> Values:
 
 
 def scale(x: Values, m: int, e: int, ls: int, mode: int) -> Values:
-    """`scale` of docs/machine.md for one multiplier."""
+    """Return `scale` of docs/machine.md for one multiplier."""
     p, s = x.astype(np.int64) * m, min(max(31 - ls - e, 0), 63)
     if mode == DOUBLE and e < 0:
         result = half_away(np.clip(half_up(p, 31 - ls), MIN, MAX), min(-e, 31))
@@ -52,7 +52,7 @@ def scale(x: Values, m: int, e: int, ls: int, mode: int) -> Values:
 
 
 def quantize(real: float) -> tuple[int, int]:
-    """TFLite's QuantizeMultiplier: 31-bit multiplier and exponent."""
+    """Return a 31-bit multiplier and an exponent, like TFLite's QuantizeMultiplier."""
     if real == 0:
         return 0, 0
     fraction, exponent = math.frexp(real)
@@ -63,7 +63,7 @@ def quantize(real: float) -> tuple[int, int]:
 
 
 def add_reference(x_scale: float, r_scale: float, o_scale: float) -> dict[str, int]:
-    """ADD of the reference kernels: left shift 20, double rounding."""
+    """Return the parameters of the reference kernels' ADD: left shift 20, double rounding."""
     twice = 2 * max(x_scale, r_scale)
     pairs = {"x": x_scale / twice, "r": r_scale / twice, "o": twice / ((1 << 20) * o_scale)}
     fields = {"r_ls": 20, "r_raw": 0, "rounding": DOUBLE}
@@ -73,7 +73,7 @@ def add_reference(x_scale: float, r_scale: float, o_scale: float) -> dict[str, i
 
 
 def add_xnnpack(x_scale: float, r_scale: float, o_scale: float) -> dict[str, int]:
-    """ADD of XNNPACK: 21-bit multipliers without rounding, one shift at the end."""
+    """Return the parameters of XNNPACK's ADD: 21-bit multipliers, and one rounding shift at the end."""
     x_real, r_real = np.float32(x_scale) / np.float32(o_scale), np.float32(r_scale) / np.float32(o_scale)
     exponent = math.frexp(float(max(x_real, r_real)))[1] - 1
     shift = 20 - exponent
@@ -84,7 +84,7 @@ def add_xnnpack(x_scale: float, r_scale: float, o_scale: float) -> dict[str, int
 
 
 def add(f: dict[str, int], x: Values, x_zp: int, r: Values, r_zp: int, o_zp: int) -> Values:
-    """FUSE step 4 on int8 values."""
+    """Apply FUSE step 4 to int8 values."""
     xs, rs = x.astype(np.int64) - x_zp, r.astype(np.int64) - r_zp
     if f["r_raw"]:
         total = xs * f["x_mult"] + rs * f["r_mult"]
@@ -96,22 +96,21 @@ def add(f: dict[str, int], x: Values, x_zp: int, r: Values, r_zp: int, o_zp: int
 
 
 def multiply(real: float, mode: int, a: Values, a_zp: int, b: Values, b_zp: int, o_zp: int) -> Values:
-    """FUSE step 1 with op mul, then step 2."""
+    """Apply FUSE step 1 with op mul, then FUSE step 2."""
     product = (a.astype(np.int64) - a_zp) * (b.astype(np.int64) - b_zp)
     return np.clip(scale(product, *quantize(real), 0, mode) + o_zp, -128, 127)
 
 
 def divide(value: Values, count: Values) -> Values:
-    """Post-scale count."""
+    """Apply the post-scale "count", which divides by the count."""
     magnitude = (np.abs(value) + count // 2) // count
     return np.where(value < 0, -magnitude, magnitude)
 
 
 def softmax_tables(scale_in: float, width: int) -> tuple[Values, Values]:
-    """Tables of exp(-d * scale) in fixed point, at index -d modulo 256: high parts (units of 2**15) and low
-    15 bits.
+    """Return tables of exp(-d * scale) in fixed point at index -d modulo 256: high parts (in 2**15) and low 15 bits.
 
-    The unit leaves room for the sum over `width` values in an int32.
+    The fixed-point unit is chosen so that the sum over `width` values fits an int32.
     """
     unit = 30 - (width - 1).bit_length()
     exact = np.floor(np.exp(-np.arange(256) * float(np.float32(scale_in))) * 2.0**unit + 0.5).astype(np.int64)
@@ -120,7 +119,7 @@ def softmax_tables(scale_in: float, width: int) -> tuple[Values, Values]:
 
 
 def softmax(scale_in: float, x: Values) -> Values:
-    """Softmax of each row: difference from the maximum, two tables joined, sum, recip, row scale."""
+    """Return the softmax of each row with the tables and steps that FUSE uses."""
     difference = x.astype(np.int64) - x.max(-1, keepdims=True)
     high, low = softmax_tables(scale_in, x.shape[-1])
     powers = high[difference & 255] * (1 << 15) + low[difference & 255]

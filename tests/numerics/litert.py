@@ -1,4 +1,4 @@
-"""Models of a single operator, and what the TFLite runtime computes for them."""
+"""Models of single operators, and their results in the TFLite runtime."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-#: The reference kernels, and the interpreter as users get it (XNNPACK).
+#: Op resolvers: the reference kernels, and the interpreter's default (XNNPACK).
 REFERENCE, DEFAULT = OpResolverType.BUILTIN_REF, OpResolverType.AUTO
 
 
@@ -17,9 +17,9 @@ class Tensor:
     Parameters
     ----------
     shape : tuple of int
-        Dimensions.
+        Dimensions of the tensor.
     scale, zero : float, int
-        Quantization.
+        Scale and zero point.
     """
 
     def __init__(self, shape: tuple[int, ...], scale: float, zero: int) -> None:
@@ -29,7 +29,7 @@ class Tensor:
 def tensor(
     name: str, shape: Iterable[int], dtype: int, scales, zeros, buffer: int = 0, axis: int = 0
 ) -> schema.TensorT:
-    """A tensor of a model, quantized for each slice along `axis` if there are several scales."""
+    """Return a tensor of a model; if there are several scales, each slice along `axis` has its own."""
     result, quantization = schema.TensorT(), schema.QuantizationParametersT()
     quantization.scale, quantization.zeroPoint = [float(s) for s in scales], [int(z) for z in zeros]
     quantization.quantizedDimension = axis
@@ -48,10 +48,10 @@ def pack(
     version: int,
     order: Sequence[int] | None = None,
 ) -> bytes:
-    """A .tflite file of one operator of that version.
+    """Return a .tflite file of one operator of the given version.
 
-    The last tensor is its result, the others its operands, in another `order` if that is given; the first `inputs` of
-    these are the model's. Buffer 0 is empty, the constants' are 1 and so on.
+    The last tensor is the operator's result; the others are its operands, permuted by `order` if given. The first
+    `inputs` operands are the model's inputs. Buffer 0 is empty; constants use buffers 1 and up.
     """
     graph, node, code, whole = schema.SubGraphT(), schema.OperatorT(), schema.OperatorCodeT(), schema.ModelT()
     result = len(tensors) - 1
@@ -64,7 +64,10 @@ def pack(
     node.opcodeIndex, node.inputs, node.outputs = 0, list(range(result) if order is None else order), [result]
     if options is not None:
         node.builtinOptionsType, node.builtinOptions = options
-    code.builtinCode, code.deprecatedBuiltinCode = operator, min(operator, 127)  # the old field is a byte
+    code.builtinCode, code.deprecatedBuiltinCode = (
+        operator,
+        min(operator, 127),
+    )  # the deprecated field has only one byte
     code.version = version
     whole.version, whole.operatorCodes, whole.subgraphs = 3, [code], [graph]
     whole.buffers = [schema.BufferT() for _ in range(1 + len(constants))]
@@ -76,14 +79,14 @@ def pack(
 
 
 def model(operator: int, options: tuple[int, object] | None, inputs: list[Tensor], output: Tensor) -> bytes:
-    """A .tflite file with one int8 operator."""
+    """Return a .tflite file with one int8 operator."""
     int8 = schema.TensorType.INT8
     tensors = [tensor(f"t{i}", t.shape, int8, [t.scale], [t.zero]) for i, t in enumerate([*inputs, output])]
     return pack(operator, options, tensors, len(inputs), version=2)
 
 
 def run(content: bytes, resolver: OpResolverType, *inputs: np.ndarray) -> np.ndarray:
-    """The operator's output."""
+    """Run the model and return the operator's output."""
     interpreter = Interpreter(model_content=content, experimental_op_resolver_type=resolver, num_threads=1)
     interpreter.allocate_tensors()
     for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):

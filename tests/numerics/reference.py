@@ -14,28 +14,28 @@ MIN, MAX = -(1 << 31), (1 << 31) - 1
 
 
 def wrap(value: int, bits: int = 32) -> int:
-    """Two's complement value of the low bits."""
+    """Return the two's complement value of the low bits."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
 def clip(value: int, low: int, high: int) -> int:
-    """First not below low, then not above high."""
+    """Clip to at least low, then to at most high."""
     return min(max(value, low), high)
 
 
 def half_up(p: int, s: int) -> int:
-    """Divide by 2**s, halves towards plus infinity."""
+    """Divide by 2**s and round halves towards plus infinity."""
     return (p + (1 << (s - 1))) >> s if s else p
 
 
 def half_away(p: int, s: int) -> int:
-    """Divide by 2**s, halves away from zero."""
+    """Divide by 2**s and round halves away from zero."""
     return half_up(p, s) if p >= 0 else -half_up(-p, s)
 
 
 def single_even(p: int, s: int) -> int:
-    """Divide by 2**s, halves to even, what has been rounded to 24 bits (but not coarser than the result) so."""
+    """Divide by 2**s and round halves to even twice: to 24 bits (not coarser than the result), then to the result."""
     drop = clip(abs(p).bit_length() - 24, 0, s)
     magnitude = round(Fraction(abs(p), 1 << drop))
     quotient = round(Fraction(magnitude, 1 << (s - drop)))
@@ -43,7 +43,7 @@ def single_even(p: int, s: int) -> int:
 
 
 def scale(x: int, m: int, e: int, ls: int, mode: int) -> int:
-    """The `scale` of docs/machine.md."""
+    """Return `scale` of docs/machine.md."""
     p, s = x * m, clip(31 - ls - e, 0, 63)
     if mode == DOUBLE:
         if e >= 0:
@@ -56,21 +56,21 @@ def scale(x: int, m: int, e: int, ls: int, mode: int) -> int:
 
 
 def recip(x: int, shift: int) -> tuple[int, int]:
-    """Multiplier and exponent of 1/x."""
+    """Return the multiplier and exponent of 1/x."""
     x = max(x, 1)
     k = x.bit_length() - 1
     return min((1 << 62) // (x << (31 - k)), MAX), wrap(shift - k, 8)
 
 
 def rsqrt(x: int, shift: int) -> tuple[int, int]:
-    """Multiplier and exponent of 1/sqrt(x)."""
+    """Return the multiplier and exponent of 1/sqrt(x)."""
     x = max(x, 1)
     k = (x.bit_length() - 1) // 2
     return min((1 << 62) // isqrt(x << (62 - 2 * k)), MAX), wrap(shift - k, 8)
 
 
 def divide(value: int, count: int) -> int:
-    """Half away from zero; 0 for no points."""
+    """Divide and round halves away from zero; return 0 for a count of zero."""
     value = clip(value, -(1 << 23) + 1, (1 << 23) - 1)
     if count == 0:
         return 0
@@ -80,7 +80,7 @@ def divide(value: int, count: int) -> int:
 
 @dataclass
 class Outcome:
-    """What a command leaves behind beside memory contents."""
+    """Results of a command other than memory contents."""
 
     rows: int = 0
     elements: list[int] = field(default_factory=list)
@@ -89,18 +89,18 @@ class Outcome:
 
     @property
     def statistics(self) -> tuple[int, int, int, int]:
-        """FUSE_ROWS, FUSE_ZEROS, FUSE_MIN, FUSE_MAX."""
+        """Return FUSE_ROWS, FUSE_ZEROS, FUSE_MIN, FUSE_MAX."""
         found = self.elements or [0]
         return self.rows, self.elements.count(0), min(found), max(found)
 
 
 class Machine:
-    """Memories and the FUSE command on them.
+    """The memories, and the effect of FUSE commands on them.
 
     Parameters
     ----------
     n : int
-        Lanes.
+        Number of lanes.
     sp, acc : numpy arrays
         Scratchpad bytes (uint8), accumulator rows (int32, n columns).
     params, tables : numpy arrays
@@ -113,13 +113,13 @@ class Machine:
         self.n, self.sp, self.acc, self.params, self.tables = n, sp, acc, params, tables
 
     def elements(self, address: int, dtype: int) -> list[int]:
-        """N elements of a type (i8 u8 i16 i32) from a scratchpad byte on."""
+        """Return n elements of a type (i8 u8 i16 i32), starting at a scratchpad byte."""
         kind = ("<i1", "<u1", "<i2", "<i4")[dtype]
         size = np.dtype(kind).itemsize
         return [int(v) for v in self.sp[address : address + self.n * size].view(kind)]
 
     def slot(self, number: int) -> list[dict[str, int]]:
-        """Parameters of each lane."""
+        """Return the parameters of each lane."""
         n, data = self.n, self.params[number]
         words = data[: 4 * n].view("<i4"), data[4 * n : 8 * n].view("<i4"), data[9 * n : 13 * n].view("<i4")
         exps = data[8 * n : 9 * n].view("<i1"), data[13 * n : 14 * n].view("<i1")
@@ -135,7 +135,7 @@ class Machine:
         ]
 
     def run(self, c: dict[str, int]) -> Outcome:
-        """Execute a command given as all its fields, those of the fuse word included."""
+        """Execute a command given as all its fields, including those of the fuse word."""
         out = Outcome()
         counts = [c[f"{d}_count"] for d in ("n", "y", "x", "wy", "wx")]
         window: list[list[int]] = [[] for _ in range(self.n)]

@@ -1,6 +1,6 @@
-// Drives the scaling stage with one operation a cycle and compares it with 128-bit arithmetic.
-// Arguments: bits of x, latency, random operations for each rounding mode, seed. Prints the operations of each mode,
-// and of the even mode how many had another result for the rounding to 24 bits.
+// Drives the scaling stage with one operation per cycle and compares it with 128-bit arithmetic.
+// Arguments: bits of x, latency, random operations for each rounding mode, seed. Prints the number of operations
+// of each mode, and the number of operations of the even mode whose result the rounding to 24 bits changed.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -1,4 +1,4 @@
-"""The scaling stage alone, as the pipeline builds it."""
+"""The scaling stage alone, with the same structure as in the pipeline."""
 
 from amaranth.hdl import Elaboratable, Module, signed
 from amaranth.lib import wiring
@@ -8,21 +8,21 @@ from hw.fuse.requant_scale import ScaleControl, ScaleLane
 
 
 class ScaleStage(wiring.Component):
-    """One control and one lane.
+    """Scaling stage with one control and one lane.
 
-    Latency: that of `ScaleLane`. Throughput: one value in each cycle.
+    Latency: equals that of `ScaleLane`. Throughput: one value per cycle.
 
     Parameters
     ----------
     x_width : int
-        Bits of the value scaled.
+        Width of the scaled value in bits.
 
     Members
     -------
     x, mult, exponent, ls, rounding, raw : In
-        Operands.
+        Operands of the scaling.
     o : Out(signed(32))
-        Result.
+        Scaled result.
     """
 
     def __init__(self, x_width: int):
@@ -40,7 +40,7 @@ class ScaleStage(wiring.Component):
         )
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """Join control and lane."""
+        """Connect control and lane."""
         m = Module()
         m.submodules.control = control = ScaleControl(x_width=self._x_width)
         m.submodules.lane = lane = ScaleLane(x_width=self._x_width)

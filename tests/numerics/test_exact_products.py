@@ -1,4 +1,4 @@
-"""onnxruntime on rewritten models computes integer products as numpy does in int64, at the limits of the types."""
+"""Rewritten models in onnxruntime compute integer products exactly like numpy's int64, at the limits of the types."""
 
 import numpy as np
 import onnx
@@ -10,30 +10,30 @@ from tests.support.exact_products import exact_products
 from tests.support.onnx_models import node
 
 Arrays = dict[str, np.ndarray]
-#: (rows, sums, columns): one row has a kernel of its own, odd sizes have remainders.
+#: (rows, terms of a sum, columns): a single row uses a separate kernel, and odd sizes leave remainders.
 SIZES = [(1, 64, 16), (5, 33, 7), (16, 130, 32)]
 INTEGER = ["MatMulInteger", "ConvInteger"]
 QLINEAR = ["QLinearMatMul", "QLinearConv", "QGemm"]
 TYPES = [("uint8", "uint8"), ("uint8", "int8"), ("int8", "int8")]
-#: Scale of quantized results, a power of two: real numbers are exact before they are rounded.
+#: Scale of quantized results: a power of two, so that dequantized values are exact before rounding.
 STEP = 4096.0
 
 
 def extremes(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
-    """Integers at a type's limits, which saturate soonest."""
+    """Return integers at a type's limits, which saturate most easily."""
     limits = np.iinfo(dtype)
     near = [limits.min, limits.min + 1, limits.max - 1, limits.max, limits.max]
     return rng.choice(near, shape).astype(dtype)
 
 
 def zero_point(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
-    """Any zero point."""
+    """Return a random zero point."""
     limits = np.iinfo(dtype)
     return rng.integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
 
 
 def wide(values: np.ndarray, zero: np.ndarray) -> np.ndarray:
-    """The integers that are multiplied."""
+    """Return the integers that are multiplied, as int64."""
     return values.astype(np.int64) - zero.astype(np.int64)
 
 
@@ -43,7 +43,7 @@ def built(
     held: Arrays,
     functions: list[onnx.FunctionProto] | None = None,
 ) -> onnx.ModelProto:
-    """A model that makes y."""
+    """Return a model that computes y."""
     graph = helper.make_graph(
         nodes,
         "products",
@@ -59,7 +59,7 @@ def built(
 
 
 def run(made: onnx.ModelProto, inputs: Arrays) -> np.ndarray:
-    """The result of the rewritten model; the model itself stays as it was."""
+    """Run the rewritten model and assert that the original model is unchanged."""
     before = made.SerializeToString()
     exact = exact_products(made)
     assert made.SerializeToString() == before
@@ -70,7 +70,7 @@ def run(made: onnx.ModelProto, inputs: Arrays) -> np.ndarray:
 
 
 def operands(rng: np.random.Generator, op: str, size: tuple[int, int, int], types: tuple[str, str]) -> Arrays:
-    """Operands a and b with zero points az and bz; those of convolutions are images and 1x1 or 3x3 filters."""
+    """Return operands a and b with zero points az and bz; those of convolutions are images and 1x1 or 3x3 filters."""
     rows, sums, columns = size
     conv = op.endswith(("Conv", "ConvInteger"))
     return {
@@ -82,7 +82,7 @@ def operands(rng: np.random.Generator, op: str, size: tuple[int, int, int], type
 
 
 def sums(op: str, given: Arrays) -> np.ndarray:
-    """Sums of products in int64."""
+    """Return the sums of products in int64."""
     a, b = wide(given["a"], given["az"]), wide(given["b"], given["bz"])
     if "Conv" not in op:
         return a @ b
@@ -91,7 +91,7 @@ def sums(op: str, given: Arrays) -> np.ndarray:
 
 
 def split(given: Arrays, constant: bool) -> tuple[Arrays, Arrays]:
-    """Inputs and constants: b is either."""
+    """Split operands into inputs and constants; b is a constant if `constant` is True."""
     inputs = {name: array for name, array in given.items() if name == "a" or (name == "b" and not constant)}
     return inputs, {name: array for name, array in given.items() if name not in inputs}
 
@@ -119,7 +119,7 @@ def test_sums_without_zero_points(rng: np.random.Generator, op: str, types: tupl
     np.testing.assert_array_equal(found, sums(op, {**given, **zeros}))
 
 
-def test_padding_is_the_moved_zero_point(rng: np.random.Generator) -> None:
+def test_padding_uses_shifted_zero_point(rng: np.random.Generator) -> None:
     given = operands(rng, "ConvInteger", SIZES[1], ("int8", "uint8"))
     inputs, held = split(given, True)
     found = run(built([node("ConvInteger", "a b az bz", "y", pads=[1, 0, 1, 0])], inputs, held), inputs)
@@ -152,12 +152,12 @@ def test_quantized_sums(
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("op", ["MatMulIntegerToFloat", "DynamicQuantizeMatMul"])
-def test_real_results(rng: np.random.Generator, op: str, dtype: str) -> None:
+def test_float_results(rng: np.random.Generator, op: str, dtype: str) -> None:
     given = operands(rng, op, SIZES[1], ("uint8", dtype))
     one = np.array(1, np.float32)
     if op == "MatMulIntegerToFloat":
         inputs, names = {"a": given["a"]}, "a b s s az bz"
-    else:  # a range of 255 with 0 in it, which it quantizes with step 1
+    else:  # the range is 255 and includes 0, so the operator quantizes with step 1
         real = wide(given["a"], given["az"]).astype(np.float32)
         real[0, :2] = 0.0 - given["az"], 255.0 - given["az"]
         inputs, names = {"a": real}, "a b s bz"
@@ -167,7 +167,7 @@ def test_real_results(rng: np.random.Generator, op: str, dtype: str) -> None:
     np.testing.assert_array_equal(run(made, inputs), sums(op, given).astype(np.float32))
 
 
-def test_zero_points_of_columns(rng: np.random.Generator) -> None:
+def test_zero_points_per_column(rng: np.random.Generator) -> None:
     given = operands(rng, "MatMulInteger", SIZES[1], ("uint8", "int8"))
     given = {**given, "bz": zero_point(rng, "int8", SIZES[1][2])}
     inputs, held = split(given, True)
@@ -176,7 +176,7 @@ def test_zero_points_of_columns(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("reader", ["twice", "as it is", "Constant"])
-def test_constants_read_elsewhere(rng: np.random.Generator, reader: str) -> None:
+def test_constants_with_other_readers(rng: np.random.Generator, reader: str) -> None:
     given = operands(rng, "MatMulInteger", SIZES[1], ("uint8", "int8"))
     inputs, held = split(given, True)
     nodes, other = [node("MatMulInteger", "a b az bz", "p")], sums("MatMulInteger", given)
@@ -196,7 +196,7 @@ def test_constants_read_elsewhere(rng: np.random.Generator, reader: str) -> None
 
 @pytest.mark.parametrize("outside", [True, False])
 def test_branches(rng: np.random.Generator, outside: bool) -> None:
-    """Operands come from the graph around the branch or from the branch."""
+    """Products in branches are exact for operands from the enclosing graph and from the branch itself."""
     given = operands(rng, "MatMulInteger", SIZES[1], ("uint8", "int8"))
     inputs, held = split(given, False)
     stored = [numpy_helper.from_array(array, name) for name, array in held.items()]
@@ -216,7 +216,7 @@ def test_branches(rng: np.random.Generator, outside: bool) -> None:
 
 
 def test_loops(rng: np.random.Generator) -> None:
-    """The operand is a value carried by the loop, whose type the body does not name."""
+    """Products in loops are exact for a loop-carried operand whose type the body does not declare."""
     given = operands(rng, "MatMulInteger", SIZES[1], ("uint8", "int8"))
     inputs, held = split(given, False)
     body = helper.make_graph(
@@ -249,7 +249,7 @@ def test_functions(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(run(made, inputs), sums("MatMulInteger", given))
 
 
-def test_type_that_nothing_tells(rng: np.random.Generator) -> None:
+def test_unknown_type_raises(rng: np.random.Generator) -> None:
     given = operands(rng, "MatMulInteger", SIZES[1], ("uint8", "int8"))
     nodes = [node("Unknown", "a", "u", domain="own"), node("MatMulInteger", "u b", "y")]
     made = built(nodes, {"a": given["a"]}, {"b": given["b"]})
@@ -259,7 +259,7 @@ def test_type_that_nothing_tells(rng: np.random.Generator) -> None:
         exact_products(made)
 
 
-def test_others_stay_as_they_are(rng: np.random.Generator) -> None:
+def test_other_products_are_not_rewritten(rng: np.random.Generator) -> None:
     given = operands(rng, "MatMulInteger", SIZES[1], ("int8", "int8"))
     inputs, held = split(given, True)
     made = built([node("MatMulInteger", "a b az bz", "y")], inputs, held)

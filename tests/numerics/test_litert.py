@@ -1,4 +1,4 @@
-"""FUSE's arithmetic with the parameters of kernels.py against the TFLite runtime, operator by operator."""
+"""FUSE's arithmetic with the parameters of kernels.py equals the TFLite runtime, operator by operator."""
 
 import numpy as np
 import pytest
@@ -23,9 +23,9 @@ TRIALS = 60
 
 
 def pairs(rng: np.random.Generator, product: bool):
-    """Random inputs and quantizations of a binary operator; every other one has scales that make ties.
+    """Yield random inputs and quantizations of a binary operator; every second one has scales that produce ties.
 
-    Those of products are in turn a power of two apart and the even multiple of an odd number.
+    For products the ratio of the scales is alternately a power of two and twice an odd number.
     """
     for trial in range(TRIALS):
         ties = trial % 2 == 0
@@ -54,7 +54,7 @@ def test_integer_add_equals_litert(resolver, parameters) -> None:
 
 @pytest.mark.parametrize(("resolver", "mode"), [(REFERENCE, DOUBLE), (DEFAULT, EVEN)])
 def test_mul(resolver, mode: int) -> None:
-    """Also with ratios of scales next to 1 / (an odd number), where float32 makes ties of what has none."""
+    """Products equal LiteRT, including scale ratios next to 1 / (odd number), where float32 products create ties."""
     print("seed 2")
     for (a, b, o), a_values, b_values in pairs(np.random.default_rng(2), True):
         content = model(BuiltinOperator.MUL, (BuiltinOptions.MulOptions, MulOptionsT()), [a, b], o)
@@ -66,7 +66,7 @@ def test_mul(resolver, mode: int) -> None:
 
 @pytest.mark.parametrize(("resolver", "mode"), [(REFERENCE, AWAY), (DEFAULT, EVEN)])
 def test_fully_connected(resolver, mode: int) -> None:
-    """The reference kernel takes the ratio of the scales in double precision, XNNPACK in float32."""
+    """Sums of products equal LiteRT; the reference kernel divides scales in double precision, XNNPACK in float32."""
     print("seed 5")
     rng = np.random.default_rng(5)
     for trial in range(TRIALS):
@@ -122,7 +122,7 @@ def test_pools(resolver) -> None:
 
 @pytest.mark.parametrize("resolver", [REFERENCE, DEFAULT])
 def test_softmax(resolver) -> None:
-    """The kernels work in float32: a value in a hundred thousand may round the other way."""
+    """At most one in 10,000 values differs from LiteRT's, which computes in float32, and by at most one."""
     print("seed 4")
     rng = np.random.default_rng(4)
     wrong = total = 0

@@ -1,4 +1,4 @@
-"""`scale`: the hardware stage against 128-bit arithmetic, and the Python reference against known results."""
+"""The hardware's `scale` stage equals 128-bit arithmetic, and the Python reference gives known results."""
 
 import os
 import random
@@ -23,7 +23,7 @@ RANDOM = 1_000_000
 
 
 def build(folder: Path, x_width: int) -> Path:
-    """Simulator of the stage."""
+    """Build the simulator of the stage."""
     source = folder / "scale_stage.v"
     source.write_text(convert(ScaleStage(x_width), "scale_stage"))
     main = folder / MAIN.name
@@ -60,7 +60,7 @@ def test_hardware_stage(x_width: int, tmp_path: Path) -> None:
 
 
 def test_division_by_counts() -> None:
-    """The multipliers divide exactly, at both sides of every kind of tie and at the limits."""
+    """The multipliers divide exactly on both sides of each tie and at the limits."""
     rng = random.Random(7)
     for count in range(1, 256):
         mult, exponent = divider(count)
@@ -74,7 +74,7 @@ def test_division_by_counts() -> None:
             COUNT_LIMIT // count * count,
         }
         top = COUNT_LIMIT // count
-        # The error grows with the value: the ties nearest to the limit are the ones to fail first.
+        # The error grows with the value, so ties close to the limit are affected first.
         edges |= {
             k * count + count // 2 + d for k in (0, 1, top // 2, top - 2, top - 1) for d in (-1, 0, 1, 2)
         }
@@ -86,7 +86,7 @@ def test_division_by_counts() -> None:
 
 
 def test_float32_multipliers() -> None:
-    """Exactly the scale, in the 24 highest bits of the multiplier."""
+    """Multipliers of float32 scales represent them exactly in their 24 highest bits."""
     rng = random.Random(11)
     for _ in range(1000):
         scale_ = float(np.float32(rng.uniform(1, 2) * 2.0 ** rng.randint(-32, 20)))
@@ -100,7 +100,7 @@ def test_float32_multipliers() -> None:
 
 
 def test_array_form() -> None:
-    """The form for whole arrays, which the comparisons with LiteRT use, is the same function."""
+    """The array form, which the comparisons with LiteRT use, equals the scalar form."""
     rng = random.Random(9)
     for _ in range(2000):
         x, m = (rng.randint(-(1 << 31), (1 << 31) - 1) >> rng.randrange(31) for _ in range(2))

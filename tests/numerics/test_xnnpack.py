@@ -1,4 +1,4 @@
-"""`scale` in the even mode against XNNPACK: sums of products, of single operators and of whole networks' layers."""
+"""`scale` in the even mode equals XNNPACK for single operators and for the layers of whole networks."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,13 +20,13 @@ from tests.numerics.litert import DEFAULT, Tensor, run
 from tests.support.trained_networks import model as model_file
 
 OPERATOR, OPTIONS = schema.BuiltinOperator, schema.BuiltinOptions
-#: Random inputs of each network.
+#: Number of random inputs per network.
 INPUTS = 20
 TRIALS = 24
 
 
 def sums(op: str, x: np.ndarray, w: np.ndarray, strides=(1, 1), pads=(0, 0, 0, 0)) -> np.ndarray:
-    """Sums of products of a dense layer, a convolution or a depthwise one; weights as in the compiler's graph."""
+    """Return the sums of products of a dense, convolution or depthwise layer; weights have the compiler's layout."""
     x, w = x.astype(np.int64), w.astype(np.int64)
     if op == "dense":
         return x.reshape(-1, w.shape[1]) @ w.T
@@ -42,7 +42,7 @@ def sums(op: str, x: np.ndarray, w: np.ndarray, strides=(1, 1), pads=(0, 0, 0, 0
 
 
 def factors(x: float, weights: np.ndarray, y: float) -> tuple[np.ndarray, np.ndarray]:
-    """Multipliers and exponents of the channels."""
+    """Return multipliers and exponents of the channels."""
     pairs = [float32_multiplier(float32_ratio(x, float(w), y)) for w in weights]
     mult, exponent = np.array(pairs, np.int64).T
     return mult, exponent
@@ -51,13 +51,13 @@ def factors(x: float, weights: np.ndarray, y: float) -> tuple[np.ndarray, np.nda
 def requantized(
     total: np.ndarray, x: float, weights: np.ndarray, y: Tensor, low: int = -128, high: int = 127
 ) -> np.ndarray:
-    """Step 2 of FUSE on sums, with the scale of x, those of the weights and the meaning of the result."""
+    """Apply FUSE step 2 to sums, with the scales of x and of the weights, and the quantization of y."""
     mult, exponent = (np.broadcast_to(v, total.shape) for v in factors(x, weights, y.scale))
     return np.clip(scale(total, mult, exponent, 0, Rounding.EVEN) + y.zero, low, high)
 
 
 def packed(kind: str, x: Tensor, w: np.ndarray, units: np.ndarray, bias: np.ndarray, y: Tensor) -> bytes:
-    """A model of one operator; `units`: the scales of the weights."""
+    """Return a model of one operator; `units` are the scales of the weights."""
     operator, number, fields = {
         "dense": (OPERATOR.FULLY_CONNECTED, OPTIONS.FullyConnectedOptions, schema.FullyConnectedOptionsT()),
         "conv2d": (OPERATOR.CONV_2D, OPTIONS.Conv2DOptions, schema.Conv2DOptionsT()),
@@ -76,10 +76,10 @@ def packed(kind: str, x: Tensor, w: np.ndarray, units: np.ndarray, bias: np.ndar
 
 
 def single(rng: np.random.Generator, kind: str, ties: bool) -> tuple[bytes, np.ndarray, np.ndarray, tuple]:
-    """An operator, an input, its sums, and what requantizes them.
+    """Return an operator, an input, its sums, and the arguments of `requantized`.
 
-    With `ties` all sums are multiples of an odd q, and the ratio of the scales is the float32 next to 1 / (q * 2**k):
-    multiplied exactly it misses the ties, which float32 products hit.
+    With `ties` all sums are multiples of an odd q, and the ratio of the scales is the float32 value next to
+    1 / (q * 2**k): float32 products are ties, exact products are not.
     """
     channels, depth, size = (int(v) for v in rng.integers(1, 24, 3))
     x_shape, w_shape, y_shape = {
@@ -90,7 +90,7 @@ def single(rng: np.random.Generator, kind: str, ties: bool) -> tuple[bytes, np.n
     q = int(rng.choice([3, 5, 7, 11, 13])) if ties else 1
     w = q * rng.integers(-(127 // q), 127 // q + 1, w_shape)
     data, bias = rng.integers(-128, 128, x_shape).astype(np.int8), q * rng.integers(-300, 300, channels)
-    fit = 40 * np.sqrt(w.size / channels)  # of the sums' spread over the spread of int8
+    fit = 40 * np.sqrt(w.size / channels)  # spread of the sums relative to that of int8
     count = 1 if kind == "dense" else channels
     x = Tensor(x_shape, 0.25 if ties else rng.uniform(0.002, 0.2), int(rng.integers(-128, 128)))
     units = 2.0 ** rng.integers(-2, 2, count) if ties else rng.uniform(0.01, 0.05, count)
@@ -102,7 +102,7 @@ def single(rng: np.random.Generator, kind: str, ties: bool) -> tuple[bytes, np.n
 
 
 @pytest.mark.parametrize("kind", ["conv2d", "depthwise_conv2d", "dense"])
-def test_operators(kind: str) -> None:
+def test_single_operators(kind: str) -> None:
     print("seed 5")
     rng = np.random.default_rng(5)
     count = once = 0
@@ -118,7 +118,7 @@ def test_operators(kind: str) -> None:
 
 
 def all_outputs(path: Path) -> bytes:
-    """The model with every operator's result as an output."""
+    """Return the model with the result of every operator as an output."""
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(path.read_bytes(), 0))
     (graph,) = model.subgraphs
     graph.outputs = np.array(
@@ -130,25 +130,27 @@ def all_outputs(path: Path) -> bytes:
     return bytes(builder.Output())
 
 
-def meaning(quantization: Quantization | None) -> Quantization:
-    """A tensor's quantization, which it must have."""
+def present(quantization: Quantization | None) -> Quantization:
+    """Return a quantization that must not be None."""
     assert quantization is not None
     return quantization
 
 
-def anchors(graph: Graph) -> Iterator[tuple[Node, str, int]]:
-    """Nodes that sum products, the name of the result with its activation, and the least value of that."""
+def product_layers(graph: Graph) -> Iterator[tuple[Node, str, int]]:
+    """Yield nodes that sum products, the name of the result after the activation, and the minimum value of the
+    result.
+    """
     for node in graph:
         if node.op in ("conv2d", "depthwise_conv2d", "dense"):
             out, (*after,) = graph.out(node), graph.consumers(node.outputs[0])
             clipped = len(after) == 1 and after[0].op == "clip"
             out = graph.out(after[0]) if clipped else out
-            # The only activation of these networks is ReLU: nothing below the zero point.
-            yield node, out.name, meaning(out.quantization).zero_point[0] if clipped else -128
+            # ReLU is the only activation of these networks, and it clips at the zero point.
+            yield node, out.name, present(out.quantization).zero_point[0] if clipped else -128
 
 
 @pytest.mark.parametrize("name", ["ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8"])
-def test_layers_of_networks(name: str) -> None:
+def test_network_layers(name: str) -> None:
     path = model_file(name)
     graph = read_model(path)
     interpreter = Interpreter(model_content=all_outputs(path), num_threads=1)
@@ -156,7 +158,7 @@ def test_layers_of_networks(name: str) -> None:
     (source,) = interpreter.get_input_details()
     print("seed 6")
     rng = np.random.default_rng(6)
-    layers, count = list(anchors(graph)), 0
+    layers, count = list(product_layers(graph)), 0
     assert layers
     for _ in range(INPUTS):
         x = rng.integers(-128, 128, source["shape"]).astype(np.int8)
@@ -167,11 +169,11 @@ def test_layers_of_networks(name: str) -> None:
         for node, result, low in layers:
             x_tensor, weights, bias = graph.ins(node)
             assert weights.data is not None and bias.data is not None
-            x_meaning, y_meaning = meaning(x_tensor.quantization), meaning(graph.tensors[result].quantization)
+            x_meaning, y_meaning = present(x_tensor.quantization), present(graph.tensors[result].quantization)
             window = {key: node.attributes[key] for key in ("strides", "pads") if node.op != "dense"}
             data = values[x_tensor.name].astype(np.int64) - x_meaning.zero_point[0]
             total = sums(node.op, data, weights.data, **window) + bias.data.astype(np.int64)
-            units = np.array(meaning(weights.quantization).scale)
+            units = np.array(present(weights.quantization).scale)
             out = Tensor((), y_meaning.scale[0], y_meaning.zero_point[0])
             got = requantized(total, x_meaning.scale[0], units, out, low)
             assert np.array_equal(got, values[result].reshape(got.shape)), node.name

@@ -1,4 +1,4 @@
-"""Made-up inputs: integers that are places in something lie within it, whatever they go through."""
+"""Random inputs used as indices are within bounds, whatever operators are between the input and the access."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.support.onnx_models import model, node, read, reference
 
 TABLE = {"t": numbers(20, 4)}
 GATHER = node("Gather", "t j", "y")
-#: Gathers the row that its state counts, and adds it up.
+#: Loop body that sums the rows selected by a state that counts iterations.
 STEP = subgraph(
     [
         node("Gather", "t s", "r"),
@@ -29,7 +29,7 @@ STEP = subgraph(
     [("d", BOOL), ("n", INTEGER), ("b", FLOAT)],
     (4,),
 )
-#: Nodes, shape and type of the input, constants, what its integers must be below.
+#: Nodes, shape and type of the input, constants, exclusive bound of its integers.
 CASES = {
     "gather": ([node("Gather", "t i", "y")], (2, 5), np.int64, TABLE, 20),
     "columns": ([node("Gather", "t i", "y", axis=1)], (2, 5), np.int64, TABLE, 4),
@@ -107,7 +107,7 @@ def _model(name: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_places_are_known_and_the_model_runs_on_them(tmp_path, name):
+def test_bounds_of_indices_are_known_and_sufficient(tmp_path, name):
     made, limit = _model(name), CASES[name][-1]
     graph = read(tmp_path, made)
     if name != "mask":
@@ -120,13 +120,13 @@ def test_places_are_known_and_the_model_runs_on_them(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["gather", "branches", "loop", "cast"])
-def test_a_compiled_file_tells_them_as_well(tmp_path: Path, name):
+def test_compiled_file_has_the_same_bounds(tmp_path: Path, name):
     path = tmp_path / "model.mla"
     path.write_bytes(to_bytes(compile(read(tmp_path, _model(name)), "n8")))
     assert index_bounds(read_package(path)) == {"i": CASES[name][-1]}
 
 
-def test_other_integers_are_any_of_their_type(tmp_path):
+def test_other_integers_cover_their_type(tmp_path):
     nodes = [node("Cast", "x", "f", to=FLOAT), node("Relu", "f", "y")]
     graph = read(tmp_path, model(nodes, {"x": np.zeros((64, 64), np.uint8)}, ["y"]))
     made = random_input(np.random.default_rng(1), graph.tensors["x"], index_bounds(graph))

@@ -1,4 +1,4 @@
-"""Control flow: typed, resolved where it is known beforehand, else decided by the host and run on the accelerator."""
+"""Control flow is checked, resolved if it is constant, and otherwise decided by the host and run on the accelerator."""
 
 import zipfile
 from dataclasses import replace
@@ -12,9 +12,9 @@ from compiler.ir.graph import Graph, GraphError, Node
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
 from compiler.passes.constant_folding import name_apart
-from compiler.passes.unroll_control_flow import MOST_NODES, MOST_UNROLLED
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS, MAX_UNROLLED_NODES
 from compiler.reference import evaluate
-from compiler.reference.control import MOST_TRIPS
+from compiler.reference.control import MAX_ITERATIONS
 from compiler.runtime.package.writer import read_package, to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
@@ -22,7 +22,7 @@ from cosim.golden import GoldenDevice
 from hw.errors import InputError, WorkError
 from tests.support.control_graphs import body, choice, constant, loop, row, rows
 
-LONG = MOST_UNROLLED + 8
+LONG = MAX_UNROLLED_ITERATIONS + 8
 
 
 def test_text_of_an_if() -> None:
@@ -48,8 +48,8 @@ def test_text_of_an_if() -> None:
     ]
 
 
-def changed(graph: Graph, **parts: object) -> str:
-    """The message for a graph whose last node is changed."""
+def rejection_of_changed(graph: Graph, **parts: object) -> str:
+    """Return the message with which a copy of a graph is rejected if parts of its last node are changed."""
     *_, node = graph
     made = Graph("changed")
     for name, tensor in graph.tensors.items():
@@ -61,7 +61,7 @@ def changed(graph: Graph, **parts: object) -> str:
     return str(caught.value)
 
 
-def test_refused_branches() -> None:
+def test_invalid_branches_are_rejected() -> None:
     graph = choice()
     good, _ = graph.nodes["choose"].bodies
     for name, wrong in (("float", Tensor("z", (1, 16), "float32")), ("short", Tensor("z", (16,), "int8"))):
@@ -69,16 +69,20 @@ def test_refused_branches() -> None:
         other.add_input(row("a"))
         other.add_input(row("b"))
         other.add_tensor(replace(wrong, data=np.zeros(wrong.shape, wrong.dtype)))
-        assert changed(graph, bodies=(good, other.finish(["z"]))) == (
+        assert rejection_of_changed(graph, bodies=(good, other.finish(["z"]))) == (
             "node 'choose' (if): output 0 of its subgraph 'else': 'z' must be int8[1, 16] * 0.1 @ 3, not "
             f"{wrong.dtype}{list(wrong.shape)}"
         )
-    assert "its condition 'x' must be one bool, not int8[1, 16]" in changed(graph, inputs=("x", "x", "y"))
-    assert "operand of its subgraph 'then': there must be 1, not 2" in changed(graph, inputs=("p", "x"))
-    assert "if has 2 subgraphs, not 1" in changed(graph, bodies=(good,))
+    assert "its condition 'x' must be one bool, not int8[1, 16]" in rejection_of_changed(
+        graph, inputs=("x", "x", "y")
+    )
+    assert "operand of its subgraph 'then': there must be 1, not 2" in rejection_of_changed(
+        graph, inputs=("p", "x")
+    )
+    assert "if has 2 subgraphs, not 1" in rejection_of_changed(graph, bodies=(good,))
 
 
-def test_refused_loops() -> None:
+def test_invalid_loops_are_rejected() -> None:
     graph = loop(5, 5)
     given = graph.nodes["again"].attributes
     for parts, message in (
@@ -97,19 +101,19 @@ def test_refused_loops() -> None:
         ({"attributes": given | {"states": 2, "scanned": ()}}, "must have 4 operands and 3 outputs"),
         ({"bodies": (body(stacked=False),)}, "its subgraph must have 4 inputs and 3 outputs"),
     ):
-        assert message in changed(graph, **parts)
+        assert message in rejection_of_changed(graph, **parts)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("length", [1, 4, MOST_UNROLLED, LONG])
-def test_loops_unrolled_or_not_equal_the_definition(length: int, sign: int) -> None:
-    """Unrolled or not, on the golden model as by definition."""
+@pytest.mark.parametrize("length", [1, 4, MAX_UNROLLED_ITERATIONS, LONG])
+def test_loops_equal_their_definition(length: int, sign: int) -> None:
+    """Loops, unrolled or not, have the results that their definition requires, on the golden model."""
     graph = loop(length, length, sign=sign)
     inputs = rows(length, s0=0, x=length, w=0)
     wanted = evaluate(graph, inputs)
     network = compile(graph, "n4")
     assert network.graph is not None
-    long = length > MOST_UNROLLED
+    long = length > MAX_UNROLLED_ITERATIONS
     assert [node.op for node in network.graph].count("loop") == long
     assert [each.op for each in network.host] == ["loop"] * long
     found = network(**inputs)
@@ -117,12 +121,12 @@ def test_loops_unrolled_or_not_equal_the_definition(length: int, sign: int) -> N
 
 
 def test_few_iterations_of_many_nodes_stay_a_loop() -> None:
-    """So many nodes would the graph have otherwise."""
+    """A loop with few iterations is not unrolled if this would give too many nodes."""
     inside = Graph("body")
     for tensor in (Tensor("i", (), "int64"), row("s"), row("x_t"), row("w")):
         inside.add_input(tensor)
     inside.add_tensor(constant("go", True))
-    last, count = "s", MOST_NODES // 4 + 1
+    last, count = "s", MAX_UNROLLED_NODES // 4 + 1
     for number in range(count):
         inside.add_tensor(row(f"s{number}"))
         inside.add_node(Node(f"n{number}", "add", (last, "x_t"), (f"s{number}",)))
@@ -141,13 +145,13 @@ def test_branches(taken: bool) -> None:
     assert [info.nodes for info in network.infos] == [("compute",), ("choose/compute",)]
 
 
-def test_equal_names_in_subgraphs_are_told_apart() -> None:
+def test_equal_names_in_subgraphs_are_made_unique() -> None:
     names = [node.name for _, node in name_apart(choice()).walk()]
     assert len(set(names)) == len(names)
 
 
-def test_what_nobody_reads_is_left_out() -> None:
-    """The stack of a loop, operands that no subgraph reads; constants go into subgraphs."""
+def test_unused_values_are_removed() -> None:
+    """Unused stacked outputs and unused operands of a loop are removed, and constants move into subgraphs."""
     graph = loop(LONG, LONG)
     made = Graph("less")
     for name in graph.inputs:
@@ -163,9 +167,9 @@ def test_what_nobody_reads_is_left_out() -> None:
 
 
 def endless() -> Graph:
-    """Goes on whatever comes."""
+    """Return a graph with an endless loop."""
     inside = body(stacked=False)
-    graph = loop(1, MOST_TRIPS * 2, inside)
+    graph = loop(1, MAX_ITERATIONS * 2, inside)
     made = Graph("endless")
     for name in ("s0", "w"):
         made.add_input(graph.tensors[name])
@@ -176,16 +180,16 @@ def endless() -> Graph:
     return made.finish(["y"])
 
 
-def test_endless_loops_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.reference.control.MOST_TRIPS", 1234)
+def test_endless_loops_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.reference.control.MAX_ITERATIONS", 1234)
     message = "loop 'again' does not end: the loops of a model may take 1,234 iterations for a sample"
     with pytest.raises(WorkError, match=message):
         evaluate(endless(), rows(1, s0=0, w=0))
 
 
-def test_endless_loops_end_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loops in loops count together, and every sample from the start."""
-    monkeypatch.setattr("compiler.reference.control.MOST_TRIPS", 50)
+def test_endless_loops_are_stopped_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endless loop is stopped at the limit of iterations, which applies to each sample separately."""
+    monkeypatch.setattr("compiler.reference.control.MAX_ITERATIONS", 50)
     network = compile(endless(), "n4")
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         session = Session(device, network)
@@ -206,7 +210,7 @@ def test_a_loop_must_fill_its_stacks() -> None:
 
 @pytest.mark.parametrize("graph", [loop(LONG, LONG), choice()], ids=["loop", "if"])
 def test_packages(tmp_path: Path, graph: Graph) -> None:
-    """A file holds subgraphs with their stages, constants and floors, is proved, and makes the same."""
+    """A package preserves subgraphs with their stages, constants and lower bounds, and gives the same results."""
     network = compile(graph, "n4")
     path = tmp_path / "network.mla"
     path.write_bytes(to_bytes(network))
@@ -221,7 +225,7 @@ def test_packages(tmp_path: Path, graph: Graph) -> None:
 
 
 def test_damaged_packages(tmp_path: Path) -> None:
-    """Subgraphs that do not fit are no traceback later but a message now."""
+    """Inconsistent subgraphs in a file give a message when the file is read, not a traceback later."""
     path = tmp_path / "network.mla"
     path.write_bytes(to_bytes(compile(loop(LONG, LONG), "n4")))
     with zipfile.ZipFile(path) as archive:
@@ -246,7 +250,7 @@ def test_damaged_packages(tmp_path: Path) -> None:
             read_package(path)
 
 
-def test_strict_refuses_what_the_host_decides() -> None:
+def test_strict_rejects_control_flow_on_the_host() -> None:
     with pytest.raises(
         InputError, match=r"choose \(if\): the host executes control flow; the accelerator runs"
     ):

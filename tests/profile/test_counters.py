@@ -1,4 +1,4 @@
-"""Cycles of a run by cause: what the counters say must fit the clock."""
+"""Counters distribute a run's cycles by cause, and must be consistent with the clock."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from hw.isa.counters import CAUSES
 
 
 def counts(cycles: int = 97, **causes: int) -> dict[int, dict[str, int]]:
-    """Two tags: one with these causes, one of nothing but 5 idle cycles."""
+    """Return the counters of two tags: one with the given causes, one with only 5 idle cycles."""
     first = dict.fromkeys((f"cause_{cause}" for cause in CAUSES), 0)
     second = first | {"cause_idle": 5, "cycles": 5}
     return {0: first | {f"cause_{c}": n for c, n in causes.items()} | {"cycles": cycles}, 1: second}
 
 
-def test_idle_cycles_between_runs_are_left_out():
+def test_idle_cycles_between_runs_are_excluded():
     parts = split(95, counts(useful=60, wait_bus=30, idle=7), resting=1)
     assert parts.where == dict.fromkeys(CAUSES, 0) | {"useful": 60, "wait_bus": 30, "idle": 5}
     assert parts.by_tag[1]["idle"] == 0 and parts.by_tag[0]["idle"] == 5
@@ -36,6 +36,6 @@ def test_idle_cycles_between_runs_are_left_out():
         ),
     ],
 )
-def test_counters_that_contradict_are_an_error(cycles, counted, message):
+def test_inconsistent_counters_are_an_error(cycles, counted, message):
     with pytest.raises(WorkError, match=message):
         split(cycles, counted, resting=1)

@@ -1,4 +1,4 @@
-"""Recordings as spans, as a trace and as a page; the numbers are worked out by hand."""
+"""Recordings as spans, as a trace and as an HTML page have the expected values, which were worked out by hand."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from compiler.profile.counters import MEANINGS
-from compiler.profile.trace import Span, spans, trace_json
+from compiler.profile.perfetto_trace import Span, spans, trace_json
 from compiler.visualize.profile_page import joined, page
 from compiler.visualize.svg.svg import CAUSE_COLOURS, OKABE_ITO, hue
 from cosim.rtl.abi import BEATS, EVENT, Recording
@@ -21,7 +21,7 @@ RETIRED, ENTERED, HALTED = 4, 1 << 8, 1 << 9
 
 
 def tagged(load: int = 0, program: int = 0) -> int:
-    """Tags of LOAD's next command and of the program."""
+    """Return a word with the tag of LOAD's next command and the tag of the program."""
     return load << 6 * Unit.LOAD | program << 24
 
 
@@ -47,11 +47,11 @@ SPANS = [
 ]
 
 
-def test_overlapping_commands_count_for_the_oldest():
+def test_overlapping_commands_are_attributed_to_the_oldest():
     assert spans(RECORDING) == SPANS
 
 
-def test_nothing_recorded_is_no_span():
+def test_empty_recording_has_no_spans():
     assert spans(Recording(np.array([], EVENT), np.array([], BEATS))) == []
 
 
@@ -74,21 +74,21 @@ def test_trace_has_every_span_and_the_bus():
     ]
 
 
-def test_trace_says_that_a_nanosecond_is_a_cycle():
+def test_trace_states_its_time_unit():
     trace = json.loads(trace_json(RECORDING, {7: "conv", 9: "pool"}, row_bytes=16))
     assert trace["otherData"] == {"time_unit": "1 ns of this trace is 1 clock cycle of the simulated chip"}
     (process,) = (e for e in trace["traceEvents"] if e["name"] == "process_name")
     assert "1 ns = 1 cycle" in process["args"]["name"]
 
 
-def test_gaps_nobody_sees_are_closed_in_crowded_pictures():
+def test_invisible_gaps_are_closed_in_crowded_charts():
     crowd = [Span("load", 1, 2 * n, 2 * n + 1) for n in range(5000)]
     assert joined(crowd, 10_000) == [Span("load", 1, 0, 9999)]
     assert joined(crowd[:10], 20) == crowd[:10]
 
 
 class _Checker(HTMLParser):
-    """Fails on tags that are not closed in order; collects the text."""
+    """HTML parser that fails on unbalanced tags and collects the page's text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _Checker(HTMLParser):
 
 
 def layer_of(name: str, tag: int, useful: int, wait_bus: int, **more: object) -> dict[str, Any]:
-    """An entry of a report."""
+    """Return an entry of a report."""
     where = dict.fromkeys(CAUSES, 0) | {"useful": useful, "wait_bus": wait_bus}
     return {
         "names": [name],
@@ -122,7 +122,7 @@ def layer_of(name: str, tag: int, useful: int, wait_bus: int, **more: object) ->
 
 
 def document_of(*layers: dict[str, Any], model: str = "net.tflite") -> dict[str, Any]:
-    """A report with these layers."""
+    """Return a report with the given layers."""
     cycles = sum(layer["cycles"] for layer in layers)
     return {
         "model": model,
@@ -134,6 +134,8 @@ def document_of(*layers: dict[str, Any], model: str = "net.tflite") -> dict[str,
         "floor_cycles": 40,
         "floor_layerwise_cycles": 41,
         "energy_uj": 1.5,
+        "host_ops": [],
+        "inferences_per_second": None,
         "dram": {"latency": 100, "bytes_per_cycle": 16},
         "layers": layers,
         "where": {cause: sum(layer["where"][cause] for layer in layers) for cause in CAUSES},
@@ -154,7 +156,7 @@ def test_page_names_the_model_without_its_folder():
     assert "<title>net.tflite on n16</title>" in text and "somebody" not in text
 
 
-def test_bars_of_all_layers_have_one_scale():
+def test_bars_of_all_layers_have_the_same_scale():
     text = page(document_of(layer_of("long", 7, 60, 40), layer_of("short", 9, 5, 5)), SPANS)
     _, whole, long, short = text.split('<div class="bar">')
     assert [re.findall(r"width:([\d.]+)%", bar.split("</div>")[0]) for bar in (whole, long, short)] == [
@@ -162,7 +164,7 @@ def test_bars_of_all_layers_have_one_scale():
         ["60.000", "40.000"],
         ["5.000", "5.000"],
     ]
-    assert "90.9%" in text and "9.1%" in text  # shares of all cycles
+    assert "90.9%" in text and "9.1%" in text  # shares of the cycles of all layers
 
 
 def test_page_explains_causes_overlap_and_depthwise_floors():
@@ -173,23 +175,34 @@ def test_page_explains_causes_overlap_and_depthwise_floors():
     assert "depthwise convolutions" in page(
         document_of(layer_of("dw", 7, 40, 11, ops=["depthwise_conv2d"])), SPANS
     )
-    # What holds a layer up says nothing of one without cycles of its own.
+    assert "depthwise" not in page(
+        document_of(layer_of("dw", 7, 30, 10, ops=["depthwise_conv2d"])), SPANS
+    )  # the layer has no cycles above its floor of 40
+    # A layer to which no cycles are attributed needs no explanation of a cause.
     assert "<td>compute</td>" in plain
     assert "<td>compute</td>" not in page(
         document_of(layer_of("conv", 7, 40, 11, bound="bus"), layer_of("hidden", 9, 0, 0)), SPANS
     )
 
 
-def test_page_has_milliseconds_if_there_is_a_clock_and_memory_if_it_is_known():
+def test_page_has_milliseconds_and_memory_if_known():
     document = document_of(layer_of("conv", 7, 40, 10))
     assert '<th class="n">ms</th>' not in page(document, SPANS)
+    document["inferences_per_second"] = 900.0  # differs from the rate of single batches
     text = page(document, SPANS, clock_hz=50e3, memory={"DRAM": 4096})
     assert '<th class="n">ms</th>' in text and '<td class="n">1.000</td>' in text
-    assert "<dd>1.000 ms</dd>" in text and "<dd>1,000.0</dd>" in text
+    assert "<dd>1.000 ms</dd>" in text and "<dt>samples per second</dt><dd>900.0</dd>" in text
     assert "<dt>DRAM in use</dt><dd>4,096 bytes</dd>" in text
 
 
-def test_page_fits_phones_and_dark_rooms_and_has_a_key():
+def test_page_has_the_number_of_host_nodes():
+    document = document_of(layer_of("conv", 7, 40, 10))
+    assert "<dt>nodes on the host</dt><dd>0</dd>" in page(document, SPANS)
+    document["host_ops"] = [{"node": "a", "op": "softmax", "reason": ""}] * 2
+    assert "<dt>nodes on the host</dt><dd>2</dd>" in page(document, SPANS)
+
+
+def test_page_supports_phones_and_dark_mode_and_has_a_key():
     text = page(document_of(layer_of("conv", 7, 40, 11), layer_of("pool", 9, 1, 0)), SPANS)
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
     assert "@media (prefers-color-scheme: dark)" in text

@@ -1,4 +1,4 @@
-"""Float graphs quantized after training: accuracy, the machine's answers, calibration data."""
+"""Tests of float graphs quantized after training: accuracy, exactness on the machine, calibration data."""
 
 import numpy as np
 import pytest
@@ -27,8 +27,8 @@ ATTENTION = [
     node("LayerNormalization", "a gamma beta", "y"),
 ]
 LSTM = [node("LSTM", "x w r b", "y -", hidden_size=12)]
-#: Nodes, shape of x, constants, least SQNR in dB of the output: what was measured, less 2 dB; on
-#: other samples 5 dB less, since these may go beyond the range.
+#: Nodes, shape of x, constants, minimum SQNR of the output in dB: the measured value minus 2 dB. For
+#: other samples the minimum is 5 dB lower, since they may exceed the range.
 NETWORKS = {
     "block": (BLOCK, IMAGE, WITHIN, 37.8),
     "attention": (
@@ -55,7 +55,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_quantized_networks_are_near_float_and_exact_on_the_machine(tmp_path, name):
+def test_quantized_networks_are_accurate_and_exact_on_the_machine(tmp_path, name):
     nodes, shape, constants, least = NETWORKS[name]
     graph = graph_of(tmp_path, nodes, constants, shape)
     network = compile(graph, "n8", calibration=samples(shape, 32))
@@ -67,7 +67,7 @@ def test_quantized_networks_are_near_float_and_exact_on_the_machine(tmp_path, na
     fresh = samples(shape, 16, seed=900)
     found, quantized = network(**fresh[0])["y"], [evaluate(network.graph, each)["y"] for each in fresh]
     assert found.dtype == np.float32
-    if name == "attention":  # its softmax may be one step off
+    if name == "attention":  # the softmax may be one step off
         assert np.abs(found - quantized[0]).max() <= 0.5 * output.max_abs
     else:
         np.testing.assert_array_equal(found, quantized[0])
@@ -88,7 +88,7 @@ def test_every_float_operator_has_a_quantized_form(tmp_path, name):
     assert network.quantization is not None and network.graph is not None
     assert all(each.sqnr_db is None or each.sqnr_db >= 28 for each in network.quantization.outputs)
     wanted = evaluate(network.graph, inputs)
-    # Norms may be a step off (docs/numerics.md), as what multiplies them then is; nothing else may.
+    # Norms, and products with them, may differ by 1 (docs/numerics.md); other results are equal.
     norms = any(node.op in ("layer_norm", "rms_norm") for node in network.graph)
     meanings = [network.graph.out(node).quantization for node in network.graph if norms]
     step = max((meaning.scale[0] for meaning in meanings if meaning), default=0.0)
@@ -107,9 +107,9 @@ def test_every_rounding_quantizes(tmp_path, rounding):
     )
 
 
-def test_a_scale_for_each_channel_spares_the_others(tmp_path):
+def test_scales_per_channel_limit_the_effect_of_an_outlier(tmp_path):
     w = numbers(8, 6)
-    w[0, 0] = 100  # times an input that is always 0
+    w[0, 0] = 100  # multiplied by an input that is always 0
     given = samples((4, 6))
     for sample in given:
         sample["x"][:, 0] = 0
@@ -119,7 +119,7 @@ def test_a_scale_for_each_channel_spares_the_others(tmp_path):
     assert fine.sqnr_db > coarse.sqnr_db + 6
 
 
-def test_the_report_is_what_the_graphs_make_of_the_samples(tmp_path):
+def test_report_equals_the_error_on_the_samples(tmp_path):
     graph = graph_of(tmp_path, BLOCK, WITHIN)
     given = samples(IMAGE, 3)
     made, report = quantize(graph, given)
@@ -139,7 +139,7 @@ def test_the_report_is_what_the_graphs_make_of_the_samples(tmp_path):
 # ---- calibration data
 
 
-def test_samples_in_any_form_give_one_graph(tmp_path):
+def test_samples_in_any_container_give_the_same_graph(tmp_path):
     graph = graph_of(tmp_path, BLOCK, WITHIN)
     given = samples(IMAGE, 3)
     arrays = np.stack([each["x"] for each in given])
@@ -147,7 +147,7 @@ def test_samples_in_any_form_give_one_graph(tmp_path):
     assert len({str(quantize(graph, form)[0]) for form in forms}) == 1
 
 
-def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
+def test_random_samples_cause_a_warning(tmp_path, caplog):
     graph = graph_of(tmp_path, BLOCK, WITHIN)
     one, same, other = (compile(graph, seed=seed) for seed in (1, 1, 2))
     assert (
@@ -172,12 +172,12 @@ def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
         ([np.full(IMAGE, -np.inf, np.float32)], "must be finite, but has infinite values"),
     ],
 )
-def test_samples_that_do_not_fit_are_refused(tmp_path, given, text):
+def test_invalid_samples_are_rejected(tmp_path, given, text):
     with pytest.raises(InputError, match=text):
         quantize(graph_of(tmp_path, BLOCK, WITHIN), given)
 
 
-def test_quantized_models_and_unknown_names_are_refused(tmp_path):
+def test_quantized_models_and_unknown_names_are_rejected(tmp_path):
     graph = graph_of(tmp_path, BLOCK, WITHIN)
     made, _ = quantize(graph, samples(IMAGE))
     with pytest.raises(InputError, match="quantized already"):
@@ -188,8 +188,8 @@ def test_quantized_models_and_unknown_names_are_refused(tmp_path):
         quantize(graph, samples(IMAGE), skip=["nothing"])
 
 
-def test_noise_is_told_of_the_node_that_adds_it():
-    """The second of three layers has a weight that leaves the others few steps."""
+def test_noise_is_attributed_to_its_node():
+    """Most noise is attributed to the second of three layers, whose outlier weight leaves few steps for the others."""
     rng = np.random.default_rng(2)
     weights = [rng.normal(size=(16, 16)).astype(np.float32) / 4 for _ in range(3)]
     weights[1][0, 0] = 60
@@ -201,7 +201,7 @@ def test_noise_is_told_of_the_node_that_adds_it():
     graph = build.graph.finish(["y2"])
     samples = {"x": rng.normal(size=(6, 1, 16)).astype(np.float32)}
     _, report = quantize(graph, samples, per_channel=False)
-    alone = {each.node: each.alone_db for each in report.tensors}
+    alone = {each.node: each.node_sqnr_db for each in report.tensors}
     assert alone.pop("") is None
     noise = {name: db for name, db in alone.items() if db is not None}
     assert len(noise) == 3 and min(noise, key=lambda name: noise[name]) == "layer1"
@@ -210,7 +210,7 @@ def test_noise_is_told_of_the_node_that_adds_it():
     assert after["layer2"] is not None and after["layer2"] < noise["layer2"] - 6
     assert summary(report.document())[-1].split(": ")[1].startswith("layer1 ")
     _, made_up = quantize(graph, samples, random=True)
-    assert all(each.alone_db is None for each in made_up.tensors)
+    assert all(each.node_sqnr_db is None for each in made_up.tensors)
     assert len(summary(made_up.document())) == 2 and "accuracy is meaningless" in str(made_up)
 
 
@@ -222,7 +222,7 @@ def _report_of(tmp_path, nodes, constants, given, outputs=("y",)):
     return report
 
 
-def test_what_stays_on_the_host_is_not_called_exact(tmp_path):
+def test_host_outputs_are_not_reported_as_exact(tmp_path):
     nodes = [node("Relu", "x", "y"), node("Det", "x", "d")]
     report = _report_of(tmp_path, nodes, {}, [numbers(4, 4, seed=i) for i in range(3)], ("y", "d"))
     y, d = report.outputs
@@ -231,12 +231,12 @@ def test_what_stays_on_the_host_is_not_called_exact(tmp_path):
     assert "dB" in first and "output d: not quantized" in second and "exact" not in second
 
 
-def test_a_model_that_stays_float_is_not_called_quantized(tmp_path):
+def test_float_model_is_not_reported_as_quantized(tmp_path):
     report = _report_of(tmp_path, [node("Det", "x", "y")], {}, [numbers(4, 4)])
     assert summary(report.document()) == ["nothing is quantized: no node can be quantized, 1 stay float"]
 
 
-def test_samples_that_overflow_are_what_is_said_to_be_wrong(tmp_path):
+def test_samples_that_overflow_are_reported(tmp_path):
     nodes = [node("MatMul", "x w", "h"), node("Relu", "h", "y")]
     huge = np.full((4, 4), 3e38, np.float32)
     report = _report_of(tmp_path, nodes, {"w": 10 * np.ones((4, 4), np.float32)}, [huge])
@@ -245,15 +245,15 @@ def test_samples_that_overflow_are_what_is_said_to_be_wrong(tmp_path):
 
 
 @pytest.mark.parametrize("op", ["ArgMax", "Identity"])
-def test_calibration_of_models_without_a_form_in_8_bits(tmp_path, op):
-    """They are float models, and run as such; nobody is told that they are quantized already."""
+def test_calibration_of_models_without_an_8_bit_form(tmp_path, op):
+    """Models of operators without an 8-bit form remain in floating point; no message claims that they are quantized."""
     x = numbers(4, 4)
     network = compile(read(tmp_path, model([node(op, "x", "y")], {"x": x}, ["y"])), calibration=[x])
     assert network.quantization is not None and not network.quantization.tensors
     np.testing.assert_array_equal(network(x)["y"], x if op == "Identity" else x.argmax(0, keepdims=True))
 
 
-def test_numbers_that_are_none_are_counted_and_not_called_exact(tmp_path):
+def test_nans_are_counted_and_not_reported_as_exact(tmp_path):
     bad = numbers(6, 5)
     bad[2] = np.nan
     relu, product = node("Relu", "x", "r"), node("MatMul", "r w", "y")

@@ -1,6 +1,6 @@
-"""Operators that are defined in real numbers, quantized, on the machine: within the bounds of docs/numerics.md.
+"""Errors of quantized operators that are defined on real numbers are within the bounds of docs/numerics.md.
 
-The real result is computed in double precision from what the integers stand for, and rounded to the output's steps.
+The expected result is computed in double precision from the dequantized inputs and rounded to the steps of the output.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from compiler.ir.tensor import Quantization, Tensor
 
 Array = np.ndarray
 GRAPHS = 20
-#: By operator: units in the last place that a result may be off, and what part of the results may be at all.
+#: Largest error in units in the last place, and largest fraction of results with an error, by operator.
 BOUNDS = {
     "softmax": (1, 0.001),
     "layer_norm": (1, 0.02),
@@ -43,7 +43,7 @@ def _tanh_gelu(x: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-#: Operator of the graph, its attributes, number of factors, the real function.
+#: Operator of the graph, its attributes, number of constant operands, real function.
 CASES: dict[str, tuple[str, dict, int, Callable[..., Array]]] = {
     "softmax": ("softmax", {"axis": 1, "beta": 1.0}, 0, _softmax),
     "layer_norm": ("layer_norm", {"axis": 1, "epsilon": 1e-5}, 2, _layer_norm),
@@ -54,19 +54,19 @@ CASES: dict[str, tuple[str, dict, int, Callable[..., Array]]] = {
 
 
 def differences(name: str, rng: np.random.Generator) -> Array:
-    """Units by which the results of one graph of random size and scales are off."""
+    """Return the errors, in units in the last place, of one graph of random size and scales."""
     op, attributes, factors, function = CASES[name]
     shape = (int(rng.integers(1, 40)), int(rng.choice([3, 10, 64, 197, 768])))
-    x = Quantization.of(float(2.0 ** rng.uniform(-7, -2)), int(rng.integers(-128, 128)))
+    x = Quantization.per_tensor(float(2.0 ** rng.uniform(-7, -2)), int(rng.integers(-128, 128)))
     values = rng.integers(-128, 128, shape, np.int8)
     held = [rng.normal(1 - i, 0.3, shape[1]).astype(np.float32) for i in range(factors)]
     wanted = function(x.dequantized(values).astype(np.float64), *(v.astype(np.float64) for v in held))
     low, high = min(wanted.min(), 0), max(wanted.max(), 0)
     scale = float(np.float32((high - low) / 255))
     y = (
-        Quantization.of(1 / 256, -128)
+        Quantization.per_tensor(1 / 256, -128)
         if op == "softmax"
-        else Quantization.of(scale, round(-128 - low / scale))
+        else Quantization.per_tensor(scale, round(-128 - low / scale))
     )
     graph = Graph(op)
     graph.add_input(Tensor("x", shape, "int8", x))
@@ -81,7 +81,7 @@ def differences(name: str, rng: np.random.Generator) -> Array:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_within_its_bound(name: str) -> None:
+def test_errors_are_within_the_bounds(name: str) -> None:
     units, part = BOUNDS[name]
     off = [differences(name, np.random.default_rng(seed)).ravel() for seed in range(GRAPHS)]
     for seed, each in enumerate(off):

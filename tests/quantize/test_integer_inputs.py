@@ -1,4 +1,4 @@
-"""Float models that have integers beside: places, masks, images of bytes, weights of eight bits."""
+"""Tests of float models with integer inputs or weights: indices, masks, uint8 images, int8 weights."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ from tests.support.tflite_models import litert
 FLOAT = 1
 
 
-def _near(network: CompiledNetwork, wanted: np.ndarray, given: Arrays, least: float) -> None:
-    """So many decibels from what the float model makes."""
+def _check_sqnr(network: CompiledNetwork, wanted: np.ndarray, given: Arrays, least: float) -> None:
+    """Check that the SQNR compared with the float model is at least the given value in dB."""
     (found,) = network(*given.values()).values()
     assert found.dtype == wanted.dtype and found.shape == wanted.shape
     noise = np.square(found.astype(float) - wanted).sum()
@@ -29,7 +29,7 @@ def _on_device(network: CompiledNetwork) -> set[str]:
     return {op for info in network.infos for op in info.ops}
 
 
-def test_a_mask_that_is_cast_leaves_the_rest_quantized(tmp_path):
+def test_cast_mask_does_not_prevent_quantization(tmp_path):
     nodes = [
         node("Gather", "table ids", "e"),
         node("MatMul", "e w", "h"),
@@ -45,13 +45,13 @@ def test_a_mask_that_is_cast_leaves_the_rest_quantized(tmp_path):
     network = compile(read(tmp_path, made), "n8", calibration=[given])
     assert {"dense", "mul", "clip"} <= _on_device(network)
     assert {each.op for each in network.host if not each.edge} <= {"gather", "dequantize", "reshape"}
-    _near(network, reference(made, given)["y"], given, 30)
+    _check_sqnr(network, reference(made, given)["y"], given, 30)
 
 
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_an_image_of_bytes_is_taken_as_it_is(tmp_path, dtype, moved):
-    """Its bytes go in without a conversion to float32 and back, also if they are laid out before."""
+def test_uint8_image_is_used_without_conversion(tmp_path, dtype, moved):
+    """A uint8 or int8 image is used without conversions to float32 and back, even if its layout changes first."""
     nodes = [
         node("Transpose", "x", "t", perm=[0, 3, 1, 2]) if moved else node("Identity", "x", "t"),
         node("Cast", "t", "f", to=FLOAT),
@@ -70,10 +70,10 @@ def test_an_image_of_bytes_is_taken_as_it_is(tmp_path, dtype, moved):
     assert report is not None
     image = next(each for each in report.tensors if each.scale == 1)
     assert (image.zero_point, image.sqnr_db) == (-128 if dtype == "uint8" else 0, None)
-    _near(network, reference(made, given)["y"], given, 35)
+    _check_sqnr(network, reference(made, given)["y"], given, 35)
 
 
-def test_arithmetic_on_integers_stays_what_it_is(tmp_path):
+def test_integer_arithmetic_is_unchanged(tmp_path):
     nodes = [
         node("Add", "i one", "j"),
         node("Cast", "j", "f", to=FLOAT),
@@ -94,7 +94,7 @@ def test_arithmetic_on_integers_stays_what_it_is(tmp_path):
 def test_dynamic_range_weights_of_tflite_are_quantized_with_the_rest(tmp_path, channels):
     rng = np.random.default_rng(2)
     weights = rng.integers(-127, 128, (5, 8)).astype(np.int8)
-    weights[:, 0] = 127  # every channel has its greatest: the same integers are found again
+    weights[:, 0] = 127  # every channel contains its maximum, so the same integers result
     scales = tuple(float(np.float32(s)) for s in (0.01, 0.02, 0.03, 0.004, 0.001))
     meaning = Quantization(scales, (0,) * 5, 0) if channels else (scales[0], 0)
     dense = Operator("FULLY_CONNECTED", ["x", "w", "b"], ["h"], options("FullyConnected"), 3)
@@ -114,10 +114,10 @@ def test_dynamic_range_weights_of_tflite_are_quantized_with_the_rest(tmp_path, c
     held = [t.data for t in network.graph.tensors.values() if t.data is not None and t.shape == (5, 8)]
     np.testing.assert_array_equal(held[0], weights)
     (wanted,) = litert(path.read_bytes(), [x], "reference")
-    _near(network, wanted, {"x": x}, 30)
+    _check_sqnr(network, wanted, {"x": x}, 30)
 
 
-def test_what_makes_a_model_no_float_one_is_said(tmp_path):
+def test_reason_why_a_model_is_not_float(tmp_path):
     one = {"s": np.array(0.1, np.float32), "z": np.array(3, np.int8), "k": numbers(1, 4)}
     nodes = [
         node("QuantizeLinear", "x s z", "q"),
@@ -134,7 +134,7 @@ def test_what_makes_a_model_no_float_one_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("nodes", [[], [node("Mul", "x x", "y")]])
-def test_models_without_float_work_are_not_called_quantized(tmp_path, nodes):
+def test_models_without_float_operators_are_rejected(tmp_path, nodes):
     given = {"x": np.array([1, 2])}
     graph = read(tmp_path, model(nodes, given, ["y" if nodes else "x"]))
     with pytest.raises(InputError, match="has nothing to quantize: no node computes on float32 numbers"):

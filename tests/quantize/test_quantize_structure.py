@@ -1,4 +1,4 @@
-"""Float graphs quantized after training: constants, ranges, structure."""
+"""Tests of the constants, ranges and structure of float graphs quantized after training."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def reported(report: QuantizationReport) -> dict[str, str]:
 # ---- constants and ranges
 
 
-def test_weights_are_symmetric_and_their_greatest_is_127_in_every_channel():
+def test_weights_are_symmetric_with_maximum_127_in_every_channel():
     w = numbers(4, 3, 3, 2) * np.array([1, 10, 0.1, 0]).astype(np.float32)[:, None, None, None]
     made, bias = quantized_weights(w, 0, per_channel=True, bias=numbers(4), x_scale=0.5)
     assert bias is not None and (made.data.dtype, bias.data.dtype) == (np.int8, np.int32)
@@ -46,10 +46,10 @@ def test_weights_are_symmetric_and_their_greatest_is_127_in_every_channel():
 def test_one_scale_for_all_weights():
     w = numbers(4, 6) * np.array([1, 10, 0.1, 0]).astype(np.float32)[:, None]
     made, _ = quantized_weights(w, 0, per_channel=False, bias=None, x_scale=1.0)
-    assert made.quantization == Quantization.of(float(np.abs(w).max()) / 127)
+    assert made.quantization == Quantization.per_tensor(float(np.abs(w).max()) / 127)
 
 
-def test_a_bias_that_would_overflow_widens_its_channels_scale():
+def test_large_bias_increases_the_scale_of_its_channel():
     w, bias = np.full((2, 1), 1e-3, np.float32), np.array([1.0, 1e4], np.float32)
     made, wide = quantized_weights(w, 0, per_channel=True, bias=bias, x_scale=1e-3)
     assert wide is not None and np.abs(wide.data.astype(np.int64)).max() <= 1 << 30
@@ -74,7 +74,7 @@ def test_zero_is_exact_in_every_range(low, high):
     assert np.abs(q.dequantized(stored(ends, q)) - ends).max() <= q.scale[0] / 2 + 1e-6
 
 
-def test_the_range_that_loses_least_is_taken():
+def test_range_with_the_smallest_error_is_chosen():
     even, outlier = RangeRecorder(), RangeRecorder()
     flat = np.linspace(-1, 1, 16_001).astype(np.float32)
     for _ in range(20):
@@ -95,7 +95,7 @@ def test_the_range_that_loses_least_is_taken():
     assert choose([even, wide]).quantization == choose([wide]).quantization
 
 
-def test_extremes_that_are_not_among_the_chosen_elements_count():
+def test_extremes_outside_the_sampled_elements_count():
     values = np.zeros(10 * KEPT, np.float32)
     values[[3, 5]] = -4, 9
     seen = RangeRecorder()
@@ -104,7 +104,7 @@ def test_extremes_that_are_not_among_the_chosen_elements_count():
     assert part.size < 2 * KEPT and (part.min(), part.max()) == (-4, 9)
 
 
-def test_what_is_not_finite_has_no_say_in_a_range():
+def test_infinities_and_nans_are_excluded_from_ranges():
     seen = RangeRecorder()
     seen.add(np.array([np.nan, np.inf, -1, 2], np.float32))
     assert choose([seen]).quantization == affine_of(-1, 2)
@@ -113,7 +113,7 @@ def test_what_is_not_finite_has_no_say_in_a_range():
 # ---- structure
 
 
-def test_a_convolution_saturates_where_its_clip_cuts(tmp_path):
+def test_convolution_saturates_at_the_limits_of_its_clip(tmp_path):
     nodes = [
         node("Conv", "x w b", "c", **CONV),
         node("Relu", "c", "r"),
@@ -136,14 +136,14 @@ def test_a_convolution_saturates_where_its_clip_cuts(tmp_path):
     assert weights.dtype == "int8" and weights.quantization is not None and weights.quantization.axis == 2
 
 
-def test_a_value_that_others_read_keeps_its_own_range(tmp_path):
+def test_value_with_other_readers_has_its_own_range(tmp_path):
     nodes = [node("Conv", "x w b", "c", **CONV), node("Relu", "c", "r"), node("Add", "c r", "y")]
     made, report = quantize(graph_of(tmp_path, nodes, SMALL), samples(IMAGE))
     assert quantization(made, "c") != quantization(made, "r")
     assert {"c", "r"} <= reported(report).keys()
 
 
-def test_what_moves_elements_keeps_the_quantization(tmp_path):
+def test_operators_that_move_elements_keep_the_quantization(tmp_path):
     nodes = [
         node("Conv", "x w b", "c", **CONV),
         node("MaxPool", "c", "p", kernel_shape=[2, 2], strides=[2, 2]),
@@ -163,7 +163,7 @@ def test_what_moves_elements_keeps_the_quantization(tmp_path):
     assert moving and all(made.out(n).quantization in shared for n in moving)
 
 
-def test_functions_have_the_quantization_tflite_demands(tmp_path):
+def test_functions_have_the_quantization_required_by_tflite(tmp_path):
     nodes = [
         node("Sigmoid", "x", "s"),
         node("Tanh", "x", "t"),
@@ -171,15 +171,15 @@ def test_functions_have_the_quantization_tflite_demands(tmp_path):
         node("Concat", "x s t m s", "y", axis=1),
     ]
     made, report = quantize(graph_of(tmp_path, nodes, shape=(1, 2, 8)), samples((1, 2, 8)))
-    assert quantization(made, "s") == quantization(made, "m") == Quantization.of(1 / 256, -128)
-    assert quantization(made, "t") == Quantization.of(1 / 128, 0)
+    assert quantization(made, "s") == quantization(made, "m") == Quantization.per_tensor(1 / 256, -128)
+    assert quantization(made, "t") == Quantization.per_tensor(1 / 128, 0)
     assert [reported(report)[name] for name in "stm"] == ["fixed"] * 3
     assert ops(made)["requantize"] == 4
     (joined,) = (n for n in made if n.op == "concat")
     assert len({made.tensors[name].quantization for name in (*joined.inputs, *joined.outputs)}) == 1
 
 
-def test_equal_functions_are_joined_without_conversion(tmp_path):
+def test_equally_quantized_functions_are_concatenated_without_conversion(tmp_path):
     nodes = [
         node("Sigmoid", "x", "s"),
         node("Softmax", "x", "m", axis=-1),
@@ -188,10 +188,10 @@ def test_equal_functions_are_joined_without_conversion(tmp_path):
     made, _ = quantize(graph_of(tmp_path, nodes, shape=(1, 2, 8)), samples((1, 2, 8)))
     assert "requantize" not in ops(made)
     (joined,) = (n for n in made if n.op == "concat")
-    assert made.out(joined).quantization == Quantization.of(1 / 256, -128)
+    assert made.out(joined).quantization == Quantization.per_tensor(1 / 256, -128)
 
 
-def test_what_is_padded_with_numbers_beyond_its_range_is_converted(tmp_path):
+def test_padding_outside_the_range_needs_a_conversion(tmp_path):
     nodes = [node("Sigmoid", "x", "s"), node("Pad", "s pads value", "y")]
     constants = {"pads": np.array([0, 0, 1, 0, 0, 1], np.int64), "value": np.float32(-1)}
     graph = graph_of(tmp_path, nodes, constants, (1, 2, 8))
@@ -200,7 +200,7 @@ def test_what_is_padded_with_numbers_beyond_its_range_is_converted(tmp_path):
     assert report.outputs[0].max_abs < 0.01
 
 
-def test_tables_are_covered_whole(tmp_path):
+def test_range_of_a_table_includes_all_rows(tmp_path):
     table = np.linspace(-1, 3, 28).astype(np.float32).reshape(7, 4)
     given = {"tokens": np.array([[1, 2]], np.int64)}
     graph = read(tmp_path, model([node("Gather", "table tokens", "y")], given, ["y"], {"table": table}))
@@ -224,10 +224,10 @@ def test_skipped_nodes_stay_float_between_conversions(tmp_path):
         assert "Sigmoid:s" in report.kept["c:dequantize"] and "stays float" in report.kept["s:quantize"]
         network = compile(made)
         inside = {host.node for host in network.host if not host.edge}
-        assert inside == {"Sigmoid:s"}  # the accelerator makes and takes float32 numbers
+        assert inside == {"Sigmoid:s"}  # the accelerator reads and writes float32 values
 
 
-def test_global_means_become_pools_that_the_accelerator_has(tmp_path):
+def test_global_means_become_supported_pools(tmp_path):
     nodes = [node("Conv", "x w b", "c", **CONV), node("GlobalAveragePool", "c", "y")]
     graph = graph_of(tmp_path, nodes, SMALL)
     made, _ = quantize(graph, samples(IMAGE))

@@ -1,4 +1,4 @@
-"""Attention with masks: what has no weight takes no range from what has."""
+"""In attention with masks, masked scores do not widen the range of the other scores."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,9 @@ from tests.support.onnx_models import Arrays, model, node, read, reference
 ROWS, WIDTH = 6, 16
 LEAST = float(np.finfo(np.float32).min)
 HIDDEN = np.triu(np.ones((ROWS, ROWS), bool), 1)
-FACTORS = {name: numbers(WIDTH, WIDTH, seed=i, scale=0.3) for i, name in enumerate(("wq", "wk", "wv", "wo"))}
+PROJECTIONS = {
+    name: numbers(WIDTH, WIDTH, seed=i, scale=0.3) for i, name in enumerate(("wq", "wk", "wv", "wo"))
+}
 SCORES = [
     node("MatMul", "x wq", "q"),
     node("MatMul", "x wk", "k"),
@@ -26,8 +28,8 @@ SCORES = [
     node("Mul", "a quarter", "s"),
 ]
 MIXED = [node("Softmax", "m", "p", axis=-1), node("MatMul", "p v", "o"), node("MatMul", "o wo", "y")]
-CONSTANTS = FACTORS | {"quarter": np.array(0.25, np.float32)}
-#: What masks, and the constants it needs.
+CONSTANTS = PROJECTIONS | {"quarter": np.array(0.25, np.float32)}
+#: Nodes that apply a mask, and their constants.
 MASKS: dict[str, tuple[list[onnx.NodeProto], Arrays]] = {
     "none": ([node("Identity", "s", "m")], {}),
     **{
@@ -44,11 +46,11 @@ MASKS: dict[str, tuple[list[onnx.NodeProto], Arrays]] = {
         )
         for number in (-1e4, LEAST, -np.inf)
     },
-    "limited before and after": (
+    "maximum before and after": (
         [node("Max", "s low", "u"), node("Add", "u mask", "f"), node("Max", "f low", "m")],
         {"mask": np.where(HIDDEN, -1e4, 0).astype(np.float32), "low": np.array(-3.4e38, np.float32)},
     ),
-    "laid out": (
+    "reshaped": (
         [
             node("Add", "s mask", "u"),
             node("Reshape", "u flat", "f"),
@@ -74,7 +76,7 @@ def _decibels(made: onnx.ModelProto, network, given: Sequence[Arrays]) -> float:
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_masked_attention_is_as_exact_as_other(tmp_path, name):
+def test_masked_attention_is_accurate(tmp_path, name):
     nodes, constants = MASKS[name]
     given = [{"x": numbers(1, ROWS, WIDTH, seed=50 + i)} for i in range(6)]
     made = model([*SCORES, *nodes, *MIXED], given[0], ["y"], {**CONSTANTS, **constants})
@@ -86,8 +88,10 @@ def test_masked_attention_is_as_exact_as_other(tmp_path, name):
 
 
 @pytest.mark.parametrize("low", [-1e4, LEAST])
-def test_masks_that_flow(tmp_path, low):
-    """As BERT has them: (1 - mask) times a large number, added to the scores."""
+def test_variable_masks(tmp_path, low):
+    """A variable mask as in BERT, (1 - mask) times a large value that is added to the scores, does not widen the
+    range.
+    """
     nodes = [
         node("Cast", "mask", "f", to=onnx.TensorProto.FLOAT),
         node("Sub", "one f", "g"),
@@ -108,7 +112,7 @@ def test_masks_that_flow(tmp_path, low):
     assert {"softmax", "mul", "add"} <= {op for info in network.infos for op in info.ops}
 
 
-def test_rows_that_are_masked_whole_take_no_range(tmp_path):
+def test_fully_masked_rows_do_not_widen_the_range(tmp_path):
     hidden = HIDDEN.copy()
     hidden[-1] = True
     nodes, constants = [node("Add", "s mask", "m")], {"mask": np.where(hidden, -1e4, 0).astype(np.float32)}
@@ -119,8 +123,8 @@ def test_rows_that_are_masked_whole_take_no_range(tmp_path):
     assert 10 * np.log10(np.square(wanted).sum() / np.square(found - wanted).sum()) >= 30
 
 
-def test_what_others_read_keeps_its_range(tmp_path):
-    """The masked scores are an output too; or something else than softmax reads them."""
+def test_scores_with_other_readers_keep_their_range(tmp_path):
+    """Masked scores keep their full range if they are an output or if an operator other than softmax reads them."""
     mask = {"mask": np.where(HIDDEN, -1e4, 0).astype(np.float32)}
     for other, more in ("m", []), ("z", [node("Relu", "m", "z")]), ("z", [node("Neg", "m", "z")]):
         given = {"x": numbers(1, ROWS, WIDTH)}
@@ -159,8 +163,8 @@ def test_an_infinite_mask_may_be_an_input(tmp_path):
     assert _decibels(made, network, given[:2]) >= 30
 
 
-def test_a_limit_beyond_all_integers_is_none(tmp_path):
-    """As models guard their scores; no warning of an overflow reaches the user."""
+def test_limit_beyond_the_integer_range_has_no_effect(tmp_path):
+    """A limit beyond the integer range has no effect and causes no overflow warning."""
     given, constants = {"x": numbers(3, 8)}, {"w": numbers(8, 5), "low": np.array(-3.4e38, np.float32)}
     made = model([node("MatMul", "x w", "s"), node("Max", "s low", "y")], given, ["y"], constants)
     assert _decibels(made, compile(read(tmp_path, made), "n8", calibration=[given]), [given]) >= 35

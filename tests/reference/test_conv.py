@@ -1,6 +1,6 @@
-"""Quantized convolutions, dense layers, products and pools on the host against LiteRT: equal, with either rounding.
+"""Quantized convolutions, dense layers, products and pools on the host equal LiteRT with either rounding.
 
-Every other trial has scales that are powers of two, where ties happen all the time.
+Every other trial has scales that are powers of two, so that ties are frequent.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Case = Callable[[Rng, str, bool], OneOperator]
 
 
 class Window:
-    """A random window with SAME or VALID padding that has an output."""
+    """A random window with SAME or VALID padding and a non-empty output."""
 
     def __init__(self, rng: Rng, *, dilated: bool = True, one_stride: bool = False):
         while True:
@@ -46,29 +46,29 @@ class Window:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """TFLite's options."""
+        """Return the options of a TFLite operator."""
         return {"padding": int(not self.same), "strideH": self.strides[0], "strideW": self.strides[1]}
 
     @property
     def dilated_fields(self) -> dict[str, Any]:
-        """The same of operators that have dilations."""
+        """Return the options of a TFLite operator with dilations."""
         return self.fields | {"dilationHFactor": self.dilations[0], "dilationWFactor": self.dilations[1]}
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The graph's."""
+        """Return the attributes of a graph node."""
         return {"strides": self.strides, "pads": self.pads, "dilations": self.dilations}
 
 
 def weights_of(
     rng: Rng, x: Tensor, shape: tuple[int, ...], axis: int, terms: int, ties: bool, *, channels: bool = True
 ) -> tuple[Tensor, Tensor, float]:
-    """Weights, a bias for each index of `axis`, and an output scale that most sums fit."""
+    """Return weights, a bias for each index of `axis`, and an output scale for which most sums are in range."""
     count = shape[axis]
     scales = 2.0 ** rng.integers(-9, -5, count) if ties else rng.uniform(0.002, 0.02, count)
     if x.dtype == "uint8" or not channels:
         zero = int(rng.integers(0, 256)) if x.dtype == "uint8" else 0
-        q = Quantization.of(scales[0], zero)
+        q = Quantization.per_tensor(scales[0], zero)
     else:
         q = Quantization(tuple(float(s) for s in scales.astype(np.float32)), (0,) * count, axis)
     dtype = "uint8" if x.dtype == "uint8" else "int8"
@@ -128,12 +128,12 @@ def depthwise(rng: Rng, dtype: str, ties: bool) -> OneOperator:
 
 
 def transposed(rng: Rng, dtype: str, ties: bool) -> OneOperator:
-    """The convolution whose transpose it is maps the output's shape onto that of x."""
+    """Return a transposed convolution; the convolution that it transposes maps the shape of the output to that of x."""
     window = Window(rng, dilated=False)
     while any(k < stride for k, stride in zip(window.kernel, window.strides, strict=True)):
         window = Window(
             rng, dilated=False
-        )  # XNNPACK refuses this with SAME padding, which a graph does not know of
+        )  # XNNPACK rejects this with SAME padding, but graphs contain only explicit padding
     in_c, out_c = (int(c) for c in rng.integers(1, 12, 2))
     x = quantized(rng, "x", (2, *window.out, in_c), dtype, ties=ties)
     terms = window.kernel[0] * window.kernel[1] * in_c
@@ -227,7 +227,7 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize(("name", "dtype", "kernels"), COMBINATIONS)
-def test_as_litert(rng: Rng, name: str, dtype: str, kernels: str) -> None:
+def test_operator_equals_litert(rng: Rng, name: str, dtype: str, kernels: str) -> None:
     for trial in range(TRIALS):
         one = CASES[name][0](rng, dtype, trial % 2 == 0)
         got, want = one.both(rng, kernels)

@@ -1,6 +1,6 @@
-"""Quantized operators on the host against LiteRT, operator by operator: equal, with either interpreter's rounding.
+"""Quantized operators on the host equal LiteRT with the rounding of either interpreter.
 
-Every other trial has scales that are powers of two, where ties happen all the time.
+Every other trial has scales that are powers of two, so that ties are frequent.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def unary(kind: str, op: str, settings: Any = None, *, version: int = 2, **attri
 
 
 def fixed_output(kind: str, op: str, scale: float, *, centre: bool = False) -> Case:
-    """A function whose output's quantization TFLite prescribes."""
+    """Return a case of a function with an output quantization that TFLite prescribes."""
 
     def case(rng: Rng, dtype: str, ties: bool) -> OneOperator:
         if dtype == "int16":
@@ -72,7 +72,9 @@ def fixed_output(kind: str, op: str, scale: float, *, centre: bool = False) -> C
 
 
 def _fine(rng: Rng, dtype: str, ties: bool, shape: tuple[int, ...] = SHAPE) -> Tensor:
-    """An operand of int16 whose numbers are small; no power of two is among those with kernels of their own."""
+    """Return an int16 operand with a small scale; with `ties` the scale is a power of two that no special kernel
+    uses.
+    """
     scale = 2.0 ** -int(rng.integers(13, 17)) if ties else float(rng.uniform(1e-5, 1e-3))
     return quantized(rng, "x", shape, dtype, scale=scale)
 
@@ -87,8 +89,8 @@ def gelu(rng: Rng, dtype: str, ties: bool) -> OneOperator:
     return unary("GELU", "gelu", options("Gelu", approximate=tanh), tanh=tanh)(rng, dtype, ties)
 
 
-def of_positive(kind: str) -> Case:
-    """A function of numbers that are not below zero: LiteRT has it of no others."""
+def of_nonnegative(kind: str) -> Case:
+    """Return a case of a function that LiteRT supports only for non-negative values."""
 
     def case(rng: Rng, dtype: str, ties: bool) -> OneOperator:
         x = quantized(rng, "x", SHAPE, dtype, ties=ties, zero=np.iinfo(dtype).min)
@@ -99,7 +101,7 @@ def of_positive(kind: str) -> Case:
 
 
 def exp(rng: Rng, dtype: str, ties: bool) -> OneOperator:
-    """Of numbers that do not overflow an int32, which LiteRT does not saturate."""
+    """Return a case whose results fit in an int32, since LiteRT does not saturate them."""
     x = quantized(rng, "x", SHAPE, dtype, scale=rng.uniform(0.001, 0.05) / (256 if dtype == "int16" else 1))
     y = quantized(rng, "y", SHAPE, dtype, ties=ties)
     return OneOperator(OPERATOR.EXP, options("Exp"), "exp", [x], y)
@@ -137,7 +139,7 @@ def dequantize(rng: Rng, dtype: str, ties: bool) -> OneOperator:
 
 
 def concat(rng: Rng, dtype: str, ties: bool) -> OneOperator:
-    """LiteRT converts operands of uint8 only."""
+    """Return a concatenation; LiteRT requantizes only uint8 operands."""
     y = quantized(rng, "y", (3, 30, 8), dtype, ties=ties)
     parts = [quantized(rng, f"x{i}", (3, 10, 8), dtype, ties=ties) for i in range(3)]
     if dtype != "uint8":
@@ -185,9 +187,9 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "gelu": (gelu, ALL),
     "exp": (exp, ("int8", "int16")),
     "abs": (unary("ABS", "abs"), ("int8", "int16")),
-    "log": (of_positive("LOG"), ("int8",)),
-    "sqrt": (of_positive("SQRT"), ("int8",)),
-    "rsqrt": (of_positive("RSQRT"), ("int8",)),
+    "log": (of_nonnegative("LOG"), ("int8",)),
+    "sqrt": (of_nonnegative("SQRT"), ("int8",)),
+    "rsqrt": (of_nonnegative("RSQRT"), ("int8",)),
     "elu": (unary("ELU", "elu", version=1, alpha=1.0), ("int8",)),
     "softmax": (softmax, ALL),
     "quantize": (quantize, ALL),
@@ -199,15 +201,15 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "reduce_max": (reduction("REDUCE_MAX", "reduce_max", same=True), BYTES),
     "reduce_min": (reduction("REDUCE_MIN", "reduce_min", same=True), BYTES),
 }
-#: LiteRT's reference sum reads signed values as unsigned ones; its optimized int16 addition differs by 1 now and then.
-#: There is no reference kernel of Elu.
+#: Omitted cases: LiteRT's reference sum reads signed values as unsigned, its optimized int16 addition may differ
+#: by 1, and Elu has no reference kernel.
 LEFT_OUT = {
     ("reduce_sum", "int8", "reference"),
     ("reduce_sum", "int16", "reference"),
     ("add", "int16", "xnnpack"),
     ("elu", "int8", "reference"),
 }
-#: Tables made with the C library's functions, which round as its version does: an entry may differ by 1.
+#: Operators whose tables the C library computes; its version affects rounding, so entries may differ by 1.
 BY_LIBRARY = ("sigmoid", "tanh", "gelu", "exp", "log", "elu")
 
 
@@ -221,7 +223,7 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize(("name", "dtype", "kernels"), COMBINATIONS)
-def test_as_litert(rng: Rng, name: str, dtype: str, kernels: str) -> None:
+def test_operator_equals_litert(rng: Rng, name: str, dtype: str, kernels: str) -> None:
     different = total = 0
     for trial in range(TRIALS):
         one = CASES[name][0](rng, dtype, trial % 2 == 0)
@@ -235,7 +237,7 @@ def test_as_litert(rng: Rng, name: str, dtype: str, kernels: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["LOG", "SQRT", "RSQRT"])
-def test_numbers_above_zero_in_int16(rng: Rng, kind: str) -> None:
+def test_int16_functions_of_positive_values(rng: Rng, kind: str) -> None:
     for trial in range(TRIALS):
         x = _fine(rng, "int16", trial % 2 == 0)
         y = quantized(rng, "y", SHAPE, "int16", scale=float(rng.uniform(1e-4, 1e-2)))
@@ -248,7 +250,7 @@ def test_numbers_above_zero_in_int16(rng: Rng, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["add", "mul", "requantize", "leaky_relu", "reduce_mean"])
 def test_the_two_interpreters_round_differently(rng: Rng, name: str) -> None:
-    """Else the comparisons above would not tell whose rounding the host has."""
+    """Both roundings differ for each operator, so the comparisons above can distinguish them."""
     differing = 0
     for _ in range(TRIALS):
         one = CASES[name][0](rng, "int8", True)
@@ -262,7 +264,7 @@ def test_the_two_interpreters_round_differently(rng: Rng, name: str) -> None:
 
 @pytest.mark.parametrize("kernels", RESOLVERS)
 def test_ties_when_quantizing(rng: Rng, kernels: Any) -> None:
-    """Numbers half-way between two integers, or next to that as float32 has them."""
+    """Ties, and float32 values next to them, are quantized as in LiteRT."""
     for trial in range(TRIALS):
         one = quantize(rng, "int8", trial % 2 == 0)
         values = (rng.integers(-128, 128, SHAPE) + 0.5) * scale_of(one.output)
@@ -272,7 +274,7 @@ def test_ties_when_quantizing(rng: Rng, kernels: Any) -> None:
 
 
 def test_ties_in_tables(rng: Rng) -> None:
-    """Exp(0) is half a step of the output: away from zero."""
+    """Exp(0) is half a step of the output and is rounded away from zero."""
     x, y = (quantized(rng, name, (1, 256), "int8", scale=s, zero=0) for name, s in (("x", 0.01), ("y", 2.0)))
     one = OneOperator(OPERATOR.EXP, options("Exp"), "exp", [x], y)
     named = {"x": np.arange(-128, 128, dtype=np.int8)[None]}
@@ -282,5 +284,5 @@ def test_ties_in_tables(rng: Rng) -> None:
 
 
 def test_int16_softmax_rounds_scale_times_beta_to_single_precision() -> None:
-    """A seed whose scale and beta differ by one unit of the result when multiplied in double precision."""
-    test_as_litert(np.random.default_rng(942951600), "softmax", "int16", "reference")
+    """With this seed, a product of scale and beta in double precision would change a result by one unit."""
+    test_operator_equals_litert(np.random.default_rng(942951600), "softmax", "int16", "reference")

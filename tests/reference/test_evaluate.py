@@ -1,4 +1,4 @@
-"""Graphs evaluated on the host: what comes out, and what is refused with which words."""
+"""Evaluation of graphs on the host gives the expected results, and messages for invalid graphs and inputs."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.reference import evaluate, run_node
 from hw.errors import InputError
 
-STEP = Quantization.of(0.5, 3)
+STEP = Quantization.per_tensor(0.5, 3)
 
 
 def chain() -> Graph:
-    """Z = clip(x + bias), and the sum itself."""
+    """Return the graph of z = clip(x + bias) in which the sum is another tensor."""
     graph = Graph("chain")
     graph.add_input(Tensor("x", (2, 3), "float32"))
     graph.add_tensor(Tensor("bias", (3,), "float32", None, np.array([1, 2, 3], np.float32)))
@@ -26,7 +26,7 @@ def chain() -> Graph:
 
 
 def single(op: str, inputs: list[Tensor], output: Tensor, **attributes: object) -> Graph:
-    """A graph of one node."""
+    """Return a graph of one node."""
     graph = Graph("one")
     for tensor in inputs:
         graph.add_input(tensor)
@@ -39,7 +39,7 @@ def zeros(graph: Graph) -> dict[str, np.ndarray]:
     return {name: np.zeros(graph.tensors[name].shape, graph.tensors[name].dtype) for name in graph.inputs}
 
 
-def test_outputs_alone_or_everything() -> None:
+def test_outputs_or_all_tensors() -> None:
     graph, x = chain(), np.array([[-5, 0, 1], [2, 3, 4]], np.float32)
     assert list(evaluate(graph, {"x": x})) == ["z"]
     kept = evaluate(graph, {"x": x}, keep=True)
@@ -73,17 +73,17 @@ def test_one_node() -> None:
         ({"x": [[0.0] * 3] * 2}, r"input 'x' must be float32\[2, 3\], not a list"),
     ],
 )
-def test_refused_inputs(inputs: dict, message: str) -> None:
+def test_invalid_inputs_are_rejected(inputs: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         evaluate(chain(), inputs)
 
 
-def test_refused_rounding() -> None:
+def test_invalid_rounding_is_rejected() -> None:
     with pytest.raises(InputError, match="rounding must be reference or xnnpack or onnxruntime, not 'up'"):
         evaluate(chain(), zeros(chain()), rounding="up")  # type: ignore[arg-type]
 
 
-def test_refused_operands_of_a_node() -> None:
+def test_invalid_operands_of_a_node_are_rejected() -> None:
     graph = chain()
     with pytest.raises(InputError, match="node 'sum' takes 2 inputs, not 1"):
         run_node(graph, graph.nodes["sum"], [np.zeros((2, 3), np.float32)])
@@ -115,7 +115,7 @@ WINDOW = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0)}
                 pads=(1, 0, 0, 0),
                 count_pads=False,
             ),
-            "a window lies wholly in the padding",
+            "a window contains only padding",
         ),
         (
             single("transpose", [IMAGE], Tensor("y", (1, 4, 4, 2), "int8", STEP), perm=(0, 3, 1, 2)),
@@ -143,24 +143,24 @@ WINDOW = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0)}
         ),
         (single("tanh", [MANY], Tensor("y", (2,), "int8", STEP)), "tensor 'x' must have one scale, not many"),
         (
-            single("hard_swish", [IMAGE], Tensor("y", IMAGE.shape, "int8", Quantization.of(1e-4))),
+            single("hard_swish", [IMAGE], Tensor("y", IMAGE.shape, "int8", Quantization.per_tensor(1e-4))),
             r"the output's scale must be above 0\.00391, 1/128 of the input's, not 0\.0001",
         ),
     ],
 )
-def test_refused_nodes(graph: Graph, message: str) -> None:
+def test_invalid_nodes_are_rejected(graph: Graph, message: str) -> None:
     with pytest.raises(InputError, match=message):
         evaluate(graph, zeros(graph))
 
 
-def test_refused_indices() -> None:
+def test_invalid_indices_are_rejected() -> None:
     x, indices = Tensor("x", (2,), "float32"), Tensor("i", (2,), "int64")
     graph = single("gather", [x, indices], Tensor("y", (2,), "float32"), axis=0)
     with pytest.raises(InputError, match=r"indices must be within -2\.\.1, not 0\.\.2"):
         evaluate(graph, {"x": np.zeros(2, np.float32), "i": np.array([0, 2])})
 
 
-def test_integers_without_quantization_are_what_they_are() -> None:
+def test_unquantized_integers() -> None:
     big = np.array([1 << 60, -7], np.int64)
     pair = [Tensor(name, (2,), "int64") for name in "ab"]
     for op, want in (("add", [(1 << 60) + 3, -4]), ("sub", [(1 << 60) - 3, -10]), ("mul", [3 << 60, -21])):
@@ -173,7 +173,7 @@ def test_integers_without_quantization_are_what_they_are() -> None:
 
 
 def test_products_of_wide_integers_are_exact() -> None:
-    """Beyond what double precision holds."""
+    """Products of int32 and wider integers are exact, even beyond the precision of float64."""
     a, b = np.array([[(1 << 40) + 1, 3]], np.int64), np.array([[(1 << 20) + 1], [5]], np.int64)
     graph = single(
         "matmul", [Tensor("a", (1, 2), "int64"), Tensor("b", (2, 1), "int64")], Tensor("y", (1, 1), "int64")
@@ -184,32 +184,35 @@ def test_products_of_wide_integers_are_exact() -> None:
 
 @pytest.mark.parametrize("kernels", ["reference", "xnnpack", "onnxruntime"])
 def test_functions_that_overflow_saturate(kernels: Any) -> None:
-    x, y = Tensor("x", (2,), "int8", Quantization.of(1.0)), Tensor("y", (2,), "int8", Quantization.of(0.01))
+    x, y = (
+        Tensor("x", (2,), "int8", Quantization.per_tensor(1.0)),
+        Tensor("y", (2,), "int8", Quantization.per_tensor(0.01)),
+    )
     made = evaluate(single("exp", [x], y), {"x": np.array([127, -128], np.int8)}, rounding=kernels)["y"]
     np.testing.assert_array_equal(made, [127, 0])
 
 
-def test_sums_of_products_may_be_wanted_themselves() -> None:
-    """As ONNX's MatMulInteger and ConvInteger: zero points apply, nothing is requantized."""
+def test_unquantized_sums_of_products() -> None:
+    """Unquantized sums of products, as in ONNX's MatMulInteger and ConvInteger, only subtract zero points."""
     x, weights = (
-        Tensor("x", (1, 2), "uint8", Quantization.of(1, 200)),
-        Tensor("w", (1, 2), "int8", Quantization.of(1)),
+        Tensor("x", (1, 2), "uint8", Quantization.per_tensor(1, 200)),
+        Tensor("w", (1, 2), "int8", Quantization.per_tensor(1)),
     )
     graph = single("dense", [x, weights], Tensor("y", (1, 1), "int32"))
     made = evaluate(graph, {"x": np.array([[0, 255]], np.uint8), "w": np.array([[-128, 127]], np.int8)})["y"]
     np.testing.assert_array_equal(made, [[200 * 128 + 55 * 127]])
 
 
-def test_real_operators_on_quantized_tensors() -> None:
-    """Those that LiteRT has no integer kernel of are computed with real numbers."""
-    x, y = Tensor("x", (1, 4), "int8", STEP), Tensor("y", (1, 4), "int8", Quantization.of(1 / 64, -5))
+def test_float_operators_on_quantized_tensors() -> None:
+    """Operators without an integer kernel in LiteRT are computed in floating point."""
+    x, y = Tensor("x", (1, 4), "int8", STEP), Tensor("y", (1, 4), "int8", Quantization.per_tensor(1 / 64, -5))
     graph = single("layer_norm", [x], y, axis=-1, epsilon=0.0)
     made = evaluate(graph, {"x": np.array([[3, 5, 7, 9]], np.int8)})["y"]
     real = np.array([-3, -1, 1, 3]) / np.sqrt(5)
     np.testing.assert_array_equal(made, [np.clip(np.round(real * 64) - 5, -128, 127)])
 
 
-def test_counted_padding_of_quantized_images_is_zero_as_a_number() -> None:
+def test_counted_padding_of_quantized_images_represents_zero() -> None:
     x, y = Tensor("x", (1, 2, 2, 1), "int8", STEP), Tensor("y", (1, 2, 2, 1), "int8", STEP)
     window = {"kernel": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     values = np.array([43, 23, -37, 9], np.int8).reshape(1, 2, 2, 1)  # 40, 20, -40 and 6 steps
@@ -218,7 +221,7 @@ def test_counted_padding_of_quantized_images_is_zero_as_a_number() -> None:
         np.testing.assert_array_equal(made.ravel(), want)
 
 
-def test_quantizing_not_finite_numbers() -> None:
+def test_quantization_of_infinities_and_nans() -> None:
     x, y = Tensor("x", (4,), "float32"), Tensor("y", (4,), "int8", STEP)
     values = np.array([np.inf, -np.inf, 1e30, np.nan], np.float32)
     made = evaluate(single("quantize", [x], y), {"x": values})["y"]

@@ -1,4 +1,4 @@
-"""Operators on float32 tensors on the host against onnxruntime, on random shapes."""
+"""Operators on float32 tensors on the host equal onnxruntime for random shapes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,23 +18,23 @@ INFINITE = float("inf")
 
 
 def normal(rng: Rng, *shape: int, scale: float = 2) -> np.ndarray:
-    """Normal numbers."""
+    """Return random values of a normal distribution."""
     return rng.normal(0, scale, shape).astype(np.float32)
 
 
 def sizes(rng: Rng, count: int, most: int = 6) -> tuple[int, ...]:
-    """Dimensions."""
+    """Return random dimensions."""
     return tuple(int(size) for size in rng.integers(1, most + 1, count))
 
 
 def case(function: Case) -> Case:
-    """Enter a case under the operator's name."""
+    """Register a case under the name of its operator."""
     CASES[function.__name__.removeprefix("of_")] = function
     return function
 
 
 def _window(rng: Rng, *, dilated: bool = True) -> tuple[dict[str, Any], dict[str, Any], tuple[int, int]]:
-    """Attributes of the graph, of ONNX, and the size of an image that has an output."""
+    """Return the attributes of a random window for the graph and for ONNX, and the size of its image."""
     kernel, strides = sizes(rng, 2, 4), sizes(rng, 2, 3)
     dilations = sizes(rng, 2, 2) if dilated else (1, 1)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -214,7 +214,7 @@ def of_rms_norm(rng: Rng) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_as_onnxruntime(rng: Rng, name: str) -> None:
+def test_operator_equals_onnxruntime(rng: Rng, name: str) -> None:
     for _ in range(TRIALS):
         got, want = CASES[name](rng)
         assert got.dtype == np.float32

@@ -1,4 +1,4 @@
-"""Trained networks on the host against LiteRT: identical, whole and layer by layer."""
+"""Trained networks on the host equal LiteRT, as a whole and layer by layer."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.support.trained_networks import model as model_file
 
 NETWORKS = ("pretrainedResnet_quant", "kws_ref_model", "vww_96_int8", "ad01_int8")
 INPUTS = 20
-#: Softmax of the default interpreter has a table made with the C library's exp; the reference kernels' is exact.
+#: The C library computes the softmax table of the default interpreter; the reference kernel is exact.
 BOUNDS = {("softmax", "xnnpack"): 1}
 
 
@@ -35,31 +35,31 @@ class Litert:
         )
 
     def run(self, x: np.ndarray) -> np.ndarray:
-        """The output."""
+        """Run the network and return its output."""
         self.interpreter.set_tensor(self.input["index"], x)
         self.interpreter.invoke()
         return self.interpreter.get_tensor(self.output["index"])
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Everything the last run computed."""
+        """Return all tensors of the last run."""
         details = self.interpreter.get_tensor_details()
         return {d["name"]: self.interpreter.get_tensor(d["index"]) for d in details if d["shape"].size}
 
 
 def network(name: str) -> tuple[Path, Graph]:
-    """A network's file and graph."""
+    """Return the file and the graph of a network."""
     path = model_file(name)
     return path, read_model(path)
 
 
 def sample(rng: np.random.Generator, graph: Graph) -> np.ndarray:
-    """A random input."""
+    """Return a random input."""
     return rng.integers(-128, 128, graph.tensors[graph.inputs[0]].shape, np.int8)
 
 
 @pytest.mark.parametrize("kernels", ["reference", "xnnpack"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_as_litert(rng: np.random.Generator, name: str, kernels: str) -> None:
+def test_network_equals_litert(rng: np.random.Generator, name: str, kernels: str) -> None:
     path, graph = network(name)
     litert = Litert(path, kernels)
     bound = BOUNDS.get((graph.nodes[next(reversed(graph.nodes))].op, kernels), 0)
@@ -72,8 +72,8 @@ def test_as_litert(rng: np.random.Generator, name: str, kernels: str) -> None:
 @pytest.mark.filterwarnings("ignore:Warning. Enabling `experimental_preserve_all_tensors`")
 @pytest.mark.parametrize("kernels", ["reference", "xnnpack"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_each_layer_as_litert(rng: np.random.Generator, name: str, kernels: str) -> None:
-    """Each node is given what LiteRT computed; only what a fused activation clips comes from here."""
+def test_each_layer_equals_litert(rng: np.random.Generator, name: str, kernels: str) -> None:
+    """Each node is evaluated on LiteRT's inputs; for fused activations LiteRT has no separate inputs."""
     path, graph = network(name)
     litert = Litert(path, kernels, layers=True)
     compared = 0

@@ -1,4 +1,6 @@
-"""Quantized operators on the host, rounded as onnxruntime: DequantizeLinear, the real operator, QuantizeLinear."""
+"""Quantized host operators with onnxruntime's rounding equal a float operator between dequantization and
+quantization.
+"""
 
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.support.onnx_operator import channels_first, channels_last, run
 TRIALS = 10
 SHAPE = (3, 6, 7, 10)
 Rng = np.random.Generator
-#: onnxruntime's sums of float32 numbers differ in their last bits, which now and then makes or breaks a tie.
+#: onnxruntime's float32 sums differ in their last bits, which may create or break a tie.
 SUMMED = (
     "conv2d",
     "dense",
@@ -30,7 +32,7 @@ SUMMED = (
 
 
 def operands(tensor: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and zero point as ONNX's operators take them."""
+    """Return the scale and zero point as operands of ONNX's operators."""
     q = tensor.quantization
     assert q is not None
     whole = q.whole
@@ -39,7 +41,7 @@ def operands(tensor: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def real(tensor: Tensor, values: np.ndarray) -> np.ndarray:
-    """DequantizeLinear."""
+    """Return the dequantized values of a tensor."""
     q = tensor.quantization
     assert q is not None
     return run("DequantizeLinear", values, *operands(tensor), axis=q.axis or 0)
@@ -48,7 +50,7 @@ def real(tensor: Tensor, values: np.ndarray) -> np.ndarray:
 def host(
     op: str, inputs: list[Tensor], values: list[np.ndarray], output: Tensor, attributes: dict[str, Any]
 ) -> np.ndarray:
-    """What the host makes of a node."""
+    """Return the host's result of a node."""
     graph = Graph("one")
     for tensor in inputs:
         graph.add_input(tensor)
@@ -83,7 +85,7 @@ ELEMENTWISE: dict[str, tuple[int, dict[str, Any], str, dict[str, Any]]] = {
 
 
 def trial(rng: Rng, name: str, dtype: str, ties: bool) -> tuple[np.ndarray, np.ndarray]:
-    """What the host and what onnxruntime make of an operator of the table."""
+    """Return the results of an operator of the table on the host and in onnxruntime."""
     count, attributes, operator, settings = ELEMENTWISE[name]
     inputs = [quantized(rng, f"x{i}", SHAPE, dtype, ties=ties) for i in range(count)]
     values = [random_values(rng, tensor) for tensor in inputs]
@@ -95,7 +97,7 @@ def trial(rng: Rng, name: str, dtype: str, ties: bool) -> tuple[np.ndarray, np.n
 
 
 def compare(name: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Equal, or where sums are rounded on the way equal but for one in a thousand."""
+    """Check that results are equal; of sums rounded in float32, one value in a thousand may differ."""
     different = sum(int((got != want).sum()) for got, want in pairs)
     assert max(np.abs(got.astype(int) - want).max() for got, want in pairs) <= 1
     assert different <= (0.001 * sum(got.size for got, _ in pairs) if name in SUMMED else 0)
@@ -103,13 +105,13 @@ def compare(name: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_as_onnxruntime(rng: Rng, name: str, dtype: str) -> None:
+def test_operator_equals_onnxruntime(rng: Rng, name: str, dtype: str) -> None:
     compare(name, [trial(rng, name, dtype, t % 2 == 0) for t in range(TRIALS)])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_convolution(rng: Rng, dtype: str) -> None:
-    """Against QLinearConv, which scales integer sums in float32: equal."""
+def test_convolution_equals_onnxruntime(rng: Rng, dtype: str) -> None:
+    """The host's convolution equals QLinearConv, which scales integer sums in float32."""
     for t in range(TRIALS):
         x = quantized(rng, "x", (2, 7, 6, 5), dtype, ties=t % 2 == 0)
         scales = 2.0 ** rng.integers(-9, -5, 4) if t % 2 == 0 else rng.uniform(0.002, 0.02, 4)
@@ -139,8 +141,8 @@ def test_convolution(rng: Rng, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_matrices(rng: Rng, dtype: str) -> None:
-    """Against QLinearMatMul: equal."""
+def test_matmul_equals_onnxruntime(rng: Rng, dtype: str) -> None:
+    """The host's matrix product equals QLinearMatMul."""
     for t in range(TRIALS):
         m, n, k = (int(size) for size in rng.integers(1, 40, 3))
         a, b = (
@@ -158,7 +160,7 @@ def test_matrices(rng: Rng, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "kind"), [("max_pool2d", "Max"), ("avg_pool2d", "Average")])
-def test_pools(rng: Rng, op: str, kind: str) -> None:
+def test_pools_equal_onnxruntime(rng: Rng, op: str, kind: str) -> None:
     pairs = []
     for t in range(TRIALS):
         x = quantized(rng, "x", SHAPE, "int8", ties=t % 2 == 0)

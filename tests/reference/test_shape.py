@@ -1,4 +1,4 @@
-"""Operators that move elements, on the host: exactly as onnxruntime, in any type, and between quantizations."""
+"""Operators that move elements on the host equal onnxruntime in any type, and convert between quantizations."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ TRIALS = 12
 Rng = np.random.Generator
 
 
-def numbers(rng: Rng, *shape: int) -> np.ndarray:
-    """Numbers that are all different, of some type."""
+def distinct_values(rng: Rng, *shape: int) -> np.ndarray:
+    """Return distinct values of a random type."""
     values = rng.permutation(int(np.prod(shape))).reshape(shape)
     return values.astype(rng.choice(["float32", "int32", "int64"]))
 
@@ -24,13 +24,13 @@ def sizes(rng: Rng, count: int) -> tuple[int, ...]:
 
 def test_transpose(rng: Rng) -> None:
     for _ in range(TRIALS):
-        x, perm = numbers(rng, *sizes(rng, 4)), tuple(int(axis) for axis in rng.permutation(4))
+        x, perm = distinct_values(rng, *sizes(rng, 4)), tuple(int(axis) for axis in rng.permutation(4))
         want = run("Transpose", x, perm=perm)
         np.testing.assert_array_equal(on_host("transpose", x, makes=want.shape, perm=perm), want)
 
 
 def test_reshape(rng: Rng) -> None:
-    x = numbers(rng, 4, 3, 2)
+    x = distinct_values(rng, 4, 3, 2)
     np.testing.assert_array_equal(on_host("reshape", x, makes=(2, 12), shape=(2, 12)), x.reshape(2, 12))
 
 
@@ -43,7 +43,7 @@ def test_concat(rng: Rng) -> None:
 
 
 def normal_like(rng: Rng, shape: tuple[int, ...], axis: int) -> np.ndarray:
-    """An array of this shape but for one axis."""
+    """Return an array of a shape with another size along one axis."""
     other = list(shape)
     other[axis] = int(rng.integers(1, 5))
     return rng.normal(size=other).astype(np.float32)
@@ -51,7 +51,7 @@ def normal_like(rng: Rng, shape: tuple[int, ...], axis: int) -> np.ndarray:
 
 def test_slice(rng: Rng) -> None:
     for _ in range(TRIALS):
-        x = numbers(rng, *sizes(rng, 3))
+        x = distinct_values(rng, *sizes(rng, 3))
         starts = tuple(int(rng.integers(0, size)) for size in x.shape)
         steps = tuple(int(step) for step in rng.choice([-2, -1, 1, 2], 3))
         counts = tuple(
@@ -59,7 +59,8 @@ def test_slice(rng: Rng) -> None:
             for start, step, size in zip(starts, steps, x.shape, strict=True)
         )
         ends = [start + step * count for start, step, count in zip(starts, steps, counts, strict=True)]
-        # To ONNX an end below zero counts from the other side: one before the first element is the least of all.
+        # In ONNX negative ends count from the back; the minimum integer stands for the position before the first
+        # element.
         ends = [end if end >= 0 else np.iinfo(np.int64).min for end in ends]
         want = run("Slice", x, *(np.array(part, np.int64) for part in (starts, ends, range(3), steps)))
         got = on_host("slice", x, makes=counts, starts=starts, sizes=counts, steps=steps)
@@ -76,7 +77,7 @@ def test_pad(rng: Rng) -> None:
 
 def test_gather(rng: Rng) -> None:
     for _ in range(TRIALS):
-        x, axis = numbers(rng, *sizes(rng, 3)), int(rng.integers(-3, 3))
+        x, axis = distinct_values(rng, *sizes(rng, 3)), int(rng.integers(-3, 3))
         indices = rng.integers(-x.shape[axis], x.shape[axis], sizes(rng, 2))
         want = run("Gather", x, indices, axis=axis)
         np.testing.assert_array_equal(on_host("gather", x, indices, makes=want.shape, axis=axis), want)
@@ -84,7 +85,7 @@ def test_gather(rng: Rng) -> None:
 
 @pytest.mark.parametrize("centers", [False, True])
 def test_resize_nearest(rng: Rng, centers: bool) -> None:
-    """With centres onnxruntime computes positions in float32, so sizes are such that these are exact."""
+    """Nearest resizing equals onnxruntime; power-of-two sizes make onnxruntime's float32 positions exact."""
     for _ in range(TRIALS):
         given = tuple(int(2**power) for power in rng.integers(0, 4, 2))
         size = tuple(int(2**power) for power in rng.integers(0, 4, 2))
@@ -107,17 +108,17 @@ def test_resize_nearest(rng: Rng, centers: bool) -> None:
 def quantized_result(
     op: str, values: np.ndarray, makes: tuple[int, ...], output: Quantization, **attributes: object
 ) -> np.ndarray:
-    """An operator from int8 in steps of 0.5 around 3 to another quantization."""
+    """Return the result of an operator from int8 with scale 0.5 and zero point 3 to another quantization."""
     graph = Graph("one")
-    graph.add_input(Tensor("x", values.shape, "int8", Quantization.of(0.5, 3)))
+    graph.add_input(Tensor("x", values.shape, "int8", Quantization.per_tensor(0.5, 3)))
     graph.add_tensor(Tensor("y", makes, "int8", output))
     graph.add_node(Node("n", op, ("x",), ("y",), attributes))
     return evaluate(graph.finish(["y"]), {"x": values})["y"]
 
 
-def test_what_moves_between_quantizations_is_converted() -> None:
+def test_moved_elements_are_requantized() -> None:
     x = np.array([[3, 5, -127], [4, 127, -1]], np.int8)  # 0, 1, -65; 0.5, 62, -2
-    quarter = Quantization.of(0.25, -1)
+    quarter = Quantization.per_tensor(0.25, -1)
     for op, attributes, want in (
         ("transpose", {"perm": (1, 0)}, [[-1, 1], [3, 127], [-128, -9]]),
         ("reshape", {"shape": (3, 2)}, [[-1, 3], [-128, 1], [127, -9]]),
@@ -130,7 +131,9 @@ def test_what_moves_between_quantizations_is_converted() -> None:
 @pytest.mark.parametrize(
     ("value", "stored"), [(0.0, 3), (1.0, 5), (-1000.0, -128), (float("-inf"), -128), (float("inf"), 127)]
 )
-def test_padding_of_quantized_tensors_is_a_real_number(value: float, stored: int) -> None:
+def test_padding_of_quantized_tensors_is_a_float_value(value: float, stored: int) -> None:
     x = np.full((1, 1), 7, np.int8)
-    got = quantized_result("pad", x, (1, 2), Quantization.of(0.5, 3), pads=((0, 0), (0, 1)), value=value)
+    got = quantized_result(
+        "pad", x, (1, 2), Quantization.per_tensor(0.5, 3), pads=((0, 0), (0, 1)), value=value
+    )
     np.testing.assert_array_equal(got, [[7, stored]])

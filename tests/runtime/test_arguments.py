@@ -1,4 +1,4 @@
-"""Arguments of wrong types, through the Python API and the ONNX backend: one sentence each, no traceback of our own."""
+"""Arguments of wrong types give a one-sentence message in the Python API and the ONNX backend."""
 
 import re
 from typing import Any
@@ -77,7 +77,7 @@ def test_more_options_of_compile(name: str, value: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 3, 3.0, [RELU], object()])
-def test_models(wrong: Any) -> None:
+def test_invalid_models(wrong: Any) -> None:
     with pytest.raises(
         InputError, match=r"^a model must be a file, module:function, a graph or a PyTorch module, not "
     ):
@@ -93,19 +93,19 @@ def test_models(wrong: Any) -> None:
     assert not onnx_backend.is_compatible(wrong)
 
 
-def test_devices() -> None:
+def test_invalid_devices() -> None:
     with pytest.raises(InputError, match=r"^device must be MLA, MLA:TARGET, MLA:TARGET:rtl or CPU, not 3$"):
         onnx_backend.prepare(RELU, 3)  # pyright: ignore[reportArgumentType]
     assert not onnx_backend.supports_device(None)  # pyright: ignore[reportArgumentType]
 
 
-def test_calibration_in_any_container_serves() -> None:
+def test_calibration_may_be_any_container() -> None:
     x = numbers(2, 3)
     for given in ([{"x": x}], [x], x[None], {"x": x[None]}, ({"x": x},), {"x": [x, x]}):
         assert onnx_backend.run_model(RELU, x, calibration=given)[0].shape == (2, 3)
 
 
-def test_inputs() -> None:
+def test_invalid_inputs() -> None:
     wrong: Any
     with onnx_backend.prepare(MODEL) as ready:
         for wrong in (None, 3.0, "image", iter([IMAGE])):

@@ -1,4 +1,4 @@
-"""Several images at a time: each comes out as it would alone."""
+"""Batches of images give the same outputs as single images."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def conv(
 
 
 def depthwise(draft: Draft, x: Tensor, kernel: int, stride: int = 1, pad: int = 0) -> Tensor:
-    meaning = draft.quantization().of(0.1)
+    meaning = draft.quantization().per_tensor(0.1)
     weights = draft.constant((kernel, kernel, x.shape[3]), quantization=meaning)
     h, w = ((size + 2 * pad - kernel) // stride + 1 for size in x.shape[1:3])
     return draft.node(
@@ -74,7 +74,7 @@ def test_convolutions(rng: np.random.Generator, kind: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
-def test_images_with_all_that_comes_with_them(rng: np.random.Generator, target: str) -> None:
+def test_batch_of_images_through_many_operators(rng: np.random.Generator, target: str) -> None:
     draft, batch = Draft(rng), int(rng.integers(2, 5))
     x = conv(draft, draft.input((batch, 13, 10, 3)), 24, 3, 1, 1)
     y = depthwise(draft, x, 3, 1, 1)
@@ -101,7 +101,7 @@ def test_images_with_all_that_comes_with_them(rng: np.random.Generator, target: 
 
 
 @pytest.mark.parametrize("size", [(5, 7), (20, 30)])
-def test_means_of_large_images(rng: np.random.Generator, size: tuple[int, int]) -> None:
+def test_average_pool_of_large_images(rng: np.random.Generator, size: tuple[int, int]) -> None:
     draft = Draft(rng)
     x = conv(draft, draft.input((3, *size, 5)), 5, 1)
     y = draft.node(
@@ -130,7 +130,7 @@ def test_transposed_convolutions(rng: np.random.Generator, stride: int) -> None:
     assert not check(draft, [y]).host
 
 
-def test_rows_that_do_not_interleave_are_the_hosts(rng: np.random.Generator) -> None:
+def test_transposed_convolution_that_runs_on_the_host(rng: np.random.Generator) -> None:
     draft = Draft(rng)
     x = draft.input((2, 5, 4, 6))
     y = draft.node(
@@ -145,4 +145,4 @@ def test_rows_that_do_not_interleave_are_the_hosts(rng: np.random.Generator) -> 
         output_pads=(),
     )
     (node,) = check(draft, [y]).host
-    assert "images of a batch whose 11 rows are no multiple of the stride" in node.reason
+    assert "images of a batch whose 11 rows are not a multiple of the stride" in node.reason

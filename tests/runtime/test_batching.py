@@ -1,4 +1,4 @@
-"""Several samples at a time through one network: each comes out as it would alone."""
+"""Batches of samples through one network give the same outputs as single samples."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes.batch import with_batch
 from compiler.reference import evaluate
 from compiler.runtime.compiled import stack_batch
-from compiler.runtime.report import run_samples
+from compiler.runtime.run_report import run_samples
 from compiler.runtime.session import dram_bytes
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
@@ -27,7 +27,7 @@ def _dense(draft: Draft) -> Tensor:
     y = draft.node("dense", [x, draft.constant((5, 8))], (3, 5), scale=5.0)
     return draft.node(
         "add", [y, draft.constant((3, 5))], (3, 5), scale=10.0
-    )  # a number for each row: repeated
+    )  # repeats the value for each row
 
 
 def _attention(draft: Draft) -> Tensor:
@@ -39,7 +39,7 @@ def _attention(draft: Draft) -> Tensor:
     x = draft.input((1, 6, 8))
     q, k, v = (heads(x, perm) for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)))
     scores = draft.node("matmul", [q, k], (1, 2, 6, 6), scale=1.0)
-    fixed = Tensor("attention", (1, 2, 6, 6), "int8", Quantization.of(1 / 256, -128))
+    fixed = Tensor("attention", (1, 2, 6, 6), "int8", Quantization.per_tensor(1 / 256, -128))
     mixed = draft.node(
         "matmul", [draft.into("softmax", [scores], fixed, axis=-1, beta=1.0), v], (1, 2, 6, 4), scale=0.1
     )
@@ -79,7 +79,7 @@ def _image(draft: Draft) -> Tensor:
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
 @pytest.mark.parametrize("maker", [_dense, _attention, _moves, _image])
-def test_each_sample_comes_out_as_alone(rng: np.random.Generator, maker: Maker, target: str) -> None:
+def test_batched_samples_equal_single_samples(rng: np.random.Generator, maker: Maker, target: str) -> None:
     draft, batch = Draft(rng), int(rng.integers(2, 6))
     graph = draft.graph.finish([maker(draft).name])
     count = batch + int(rng.integers(0, batch))
@@ -98,7 +98,7 @@ def test_each_sample_comes_out_as_alone(rng: np.random.Generator, maker: Maker, 
 
 
 @pytest.mark.parametrize("maker", [_dense, _attention, _moves, _image])
-def test_the_graph_means_the_same(rng: np.random.Generator, maker: Maker) -> None:
+def test_batched_graph_equals_the_graph(rng: np.random.Generator, maker: Maker) -> None:
     draft = Draft(rng)
     graph = draft.graph.finish([maker(draft).name])
     samples = [draft.random_inputs() for _ in range(3)]
@@ -108,7 +108,7 @@ def test_the_graph_means_the_same(rng: np.random.Generator, maker: Maker) -> Non
     np.testing.assert_array_equal(found, wanted)
 
 
-def _refused(op: str, **attributes: Any) -> Graph:
+def _single_node(op: str, **attributes: Any) -> Graph:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((4, 4))
     draft.graph.finish([draft.node(op, [x], (4, 4), like=x, **attributes).name])
@@ -118,23 +118,23 @@ def _refused(op: str, **attributes: Any) -> Graph:
 @pytest.mark.parametrize(
     "graph, text",
     [
-        (_refused("transpose", perm=(1, 0)), "(transpose) moves the first axis"),
-        (_refused("softmax", axis=0, beta=1.0), "(softmax) works along the first axis"),
-        (_refused("reduce_max", axes=(0,), keep=True), "(reduce_max) works along the first axis"),
-        (_refused("pad", pads=((1, 0), (0, 0)), value=0.0), "(pad) pads the first axis"),
+        (_single_node("transpose", perm=(1, 0)), "(transpose) moves the first axis"),
+        (_single_node("softmax", axis=0, beta=1.0), "(softmax) works along the first axis"),
+        (_single_node("reduce_max", axes=(0,), keep=True), "(reduce_max) works along the first axis"),
+        (_single_node("pad", pads=((1, 0), (0, 0)), value=0.0), "(pad) pads the first axis"),
         (
-            _refused("slice", starts=(1, 0), sizes=(3, 4), steps=(1, 1)),
+            _single_node("slice", starts=(1, 0), sizes=(3, 4), steps=(1, 1)),
             "(slice) takes a part of the first axis",
         ),
     ],
 )
-def test_what_mixes_samples_is_refused_with_the_nodes_name(graph: Graph, text: str) -> None:
+def test_nodes_that_mix_samples_are_rejected_by_name(graph: Graph, text: str) -> None:
     with pytest.raises(InputError) as refused:
         with_batch(graph, 2)
     assert str(refused.value).startswith("a batch of 2: node 'make t2' (") and text in str(refused.value)
 
 
-def test_products_and_sums_of_different_first_dimensions_are_refused() -> None:
+def test_operands_with_different_first_dimensions_are_rejected() -> None:
     for op, shapes, made in (
         ("matmul", ((4, 4), (4, 4)), (4, 4)),
         ("add", ((3, 4), (1, 4)), (3, 4)),
@@ -147,12 +147,12 @@ def test_products_and_sums_of_different_first_dimensions_are_refused() -> None:
             with_batch(draft.graph, 2)
 
 
-def test_a_batch_of_none_is_refused() -> None:
+def test_batch_of_zero_is_rejected() -> None:
     with pytest.raises(InputError, match="batch must be at least 1, not 0"):
-        compile(_refused("transpose", perm=(0, 1)), batch=0)
+        compile(_single_node("transpose", perm=(0, 1)), batch=0)
 
 
-def test_the_last_batch_is_filled_up() -> None:
+def test_last_batch_is_padded() -> None:
     network = compile(model("ad01_int8"), batch=4)
     samples = [{network.inputs[0].name: np.full((1, 640), i, np.int8)} for i in range(2)]
     (whole,) = stack_batch(network, samples).values()

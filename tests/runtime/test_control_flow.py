@@ -1,4 +1,4 @@
-"""Networks with control flow on the machine: with an early exit, recurrent, and float ones that are quantized."""
+"""Tests of networks with control flow on the machine: early exit, recurrent, and quantized float networks."""
 
 import json
 from pathlib import Path
@@ -10,33 +10,35 @@ import pytest
 from compiler.api import compile
 from compiler.cli.main import main
 from compiler.frontends.onnx import read_onnx
-from compiler.passes.unroll_control_flow import MOST_UNROLLED
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
-from compiler.runtime.report import document, run_samples
+from compiler.runtime.run_report import document, run_samples
 from tests.support.control_models import branch, early_exit, integer, recurrent, subgraph
 from tests.support.onnx_models import model, node, reference
 
-LONG = MOST_UNROLLED + 8
-#: Amplitudes of images for which the network leaves early, or goes on.
+LONG = MAX_UNROLLED_ITERATIONS + 8
+#: Amplitudes of images for which the network exits early, and for which it continues.
 SURE, UNSURE = 3.0, 0.1
 
 
 def compiled(folder: Path, made: onnx.ModelProto, target: str = "n4", **options: object) -> CompiledNetwork:
-    """The network of a model."""
+    """Compile a model."""
     path = folder / "model.onnx"
     path.write_bytes(made.SerializeToString())
     return compile(path, target, **options)  # type: ignore[arg-type]
 
 
 def images(rng: np.random.Generator, *amplitudes: float) -> list[dict[str, np.ndarray]]:
-    """Samples."""
+    """Return one sample for each amplitude."""
     return [{"x": (a * rng.standard_normal((1, 3, 8, 8))).astype(np.float32)} for a in amplitudes]
 
 
 def close(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], scale: float) -> None:
-    """Not more than a step off: onnxruntime sums real numbers, whose ties may fall to the other side."""
+    """Check that outputs differ by at most one step, since onnxruntime sums in float32 and may round ties
+    differently.
+    """
     for name, array in wanted.items():
         off = np.abs(found[name] - array) / scale
         assert off.max() < 1.01 and (off > 0.01).mean() < 0.3, f"{name}: {off}"
@@ -44,7 +46,7 @@ def close(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], scale: fl
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
 def test_early_exit(tmp_path: Path, target: str) -> None:
-    """All convolutions are the accelerator's; those of the branch run only where it is taken."""
+    """All convolutions run on the accelerator; those in the branch run only if the branch is taken."""
     rng = np.random.default_rng(3)
     made = early_exit(rng, threshold=0.3)
     network = compiled(tmp_path, made, target)
@@ -68,8 +70,8 @@ def test_early_exit(tmp_path: Path, target: str) -> None:
     assert report["floor_cycles"] <= report["floor_layerwise_cycles"]
 
 
-def test_early_exit_on_the_chip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Cycles of layers, of subgraphs as well, add up; a branch that is not taken takes none."""
+def test_cycles_of_an_early_exit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cycles of layers, including those in subgraphs, add up to the total; a branch that is not taken has none."""
     rng = np.random.default_rng(3)
     made = early_exit(rng, threshold=0.3)
     path, inputs, output = (tmp_path / name for name in ("model.onnx", "x.npy", "report.json"))
@@ -100,14 +102,16 @@ def test_early_exit_on_the_chip(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("kind", ["Loop", "Scan"])
 @pytest.mark.parametrize("steps", [6, LONG])
-def test_recurrent(tmp_path: Path, kind: str, steps: int) -> None:
-    """States stay int8 from step to step; what is unrolled is one stage, a loop runs its body's stage in each step."""
+def test_recurrent_network(tmp_path: Path, kind: str, steps: int) -> None:
+    """States remain int8 between steps; an unrolled loop is one stage, and any other loop repeats the stage of its
+    body.
+    """
     rng = np.random.default_rng(steps)
     made = recurrent(rng, steps, kind)
     network = compiled(tmp_path, made)
     loops = [each.op for each in network.host].count("loop")
-    assert loops == (steps > MOST_UNROLLED) and len(network.codes) == 1
-    # What the first step makes of the first state, which is known, is known.
+    assert loops == (steps > MAX_UNROLLED_ITERATIONS) and len(network.codes) == 1
+    # The product with the initial state in the first step is constant, so it is folded.
     products = 2 if loops else 2 * steps - 1
     assert [op for info in network.infos for op in info.ops].count("dense") == products
     sample = {"x": rng.standard_normal((steps, 1, 16)).astype(np.float32)}
@@ -123,7 +127,7 @@ def test_recurrent(tmp_path: Path, kind: str, steps: int) -> None:
 
 
 def test_float_loops_are_quantized(tmp_path: Path) -> None:
-    """With what goes into the body during calibration, step by step."""
+    """Loops are calibrated with the inputs that the body has in each iteration."""
     rng = np.random.default_rng(8)
     nodes = [
         node("Concat", "x_t h", "xh", axis=1),
@@ -152,8 +156,8 @@ def test_float_loops_are_quantized(tmp_path: Path) -> None:
         assert np.square(found[name] - array).mean() < 1e-3 * np.square(array).mean(), name
 
 
-def test_float_branches_are_quantized_apart(tmp_path: Path) -> None:
-    """Each with the samples that came to it; one to which none came stays float."""
+def test_float_branches_are_quantized_separately(tmp_path: Path) -> None:
+    """Each branch is calibrated with the samples that take it; a branch without samples remains in floating point."""
     rng = np.random.default_rng(9)
     conv = [0.2 * rng.standard_normal((8, 4, 3, 3)).astype(np.float32) for _ in range(2)]
     parts = {
@@ -186,8 +190,8 @@ def test_float_branches_are_quantized_apart(tmp_path: Path) -> None:
     assert "Conv:c" in on_device and "Conv:t" not in on_device
 
 
-def test_loops_that_take_no_step(tmp_path: Path) -> None:
-    """A sample for which nothing runs on the accelerator has no cycles and a floor all the same."""
+def test_loop_without_iterations(tmp_path: Path) -> None:
+    """A sample for which nothing runs on the accelerator takes no cycles but still has a lower bound."""
     body = subgraph(
         [
             node("QuantizeLinear", "s q z", "sq"),

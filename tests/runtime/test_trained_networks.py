@@ -1,4 +1,4 @@
-"""Whole trained networks against LiteRT."""
+"""Trained networks on the machine equal LiteRT."""
 
 import numpy as np
 import pytest
@@ -10,9 +10,9 @@ from cosim.rtl.rtl_device import RtlDevice
 from tests.support.trained_networks import NETWORKS, Reference, model, random_inputs
 
 SAMPLES = 3
-#: The counters of all tags are cleared by then; until then a change of tag waits.
+#: Cycle by which the counters of all tags are cleared; until then, changes of the tag wait.
 AFTER_RESET = 20_000
-#: Cycles of a sample on n16 at latency 100, everything cold: what was measured, and a little.
+#: Maximum cycles of a sample on n16 at latency 100 with cold caches: the measured cycles plus a small margin.
 CEILINGS = {
     "ad01_int8": 19_500,
     "kws_ref_model": 15_800,
@@ -22,7 +22,7 @@ CEILINGS = {
 
 
 def check(session: Session, reference: Reference, inputs: dict[str, np.ndarray]) -> None:
-    """Identical outputs; a softmax at the end within 1."""
+    """Compare outputs with LiteRT's; the result of a final softmax may differ by 1."""
     graph = session.network.graph
     assert graph is not None
     for (name, found), wanted in zip(session.run(inputs).items(), reference(inputs), strict=True):
@@ -34,7 +34,7 @@ def check(session: Session, reference: Reference, inputs: dict[str, np.ndarray])
 
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_golden_model_gives_litert_s_outputs(name: str, rounding: str) -> None:
+def test_golden_model_equals_litert(name: str, rounding: str) -> None:
     network = compile(model(name), "n16", rounding=rounding)
     reference, rng = Reference(model(name), rounding), np.random.default_rng(5)
     with GoldenDevice(network.config, dram_bytes(network)) as device:
@@ -45,7 +45,7 @@ def test_golden_model_gives_litert_s_outputs(name: str, rounding: str) -> None:
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n32", "ulx3s-85f"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_target_runs_every_network(name: str, target: str) -> None:
+def test_every_network_on_every_target(name: str, target: str) -> None:
     network = compile(model(name), target)
     inputs = random_inputs(network, np.random.default_rng(6))
     with GoldenDevice(network.config, dram_bytes(network)) as device:
@@ -53,7 +53,7 @@ def test_every_target_runs_every_network(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_rtl_gives_litert_s_outputs_in_few_cycles(name: str) -> None:
+def test_rtl_equals_litert_within_the_cycle_limit(name: str) -> None:
     network = compile(model(name), "n16")
     inputs = random_inputs(network, np.random.default_rng(7))
     with RtlDevice(network.config, dram_bytes(network)) as device:

@@ -1,4 +1,4 @@
-"""Any legal schedule gives the same outputs; what is not legal is refused."""
+"""Any legal schedule gives the same outputs; illegal schedules are rejected."""
 
 import json
 import random
@@ -23,7 +23,7 @@ KWS, RESNET = model("kws_ref_model"), model("pretrainedResnet_quant")
 
 
 def perturbed(schedule: Schedule, rng: random.Random) -> Schedule:
-    """Some fields of some layers chosen anew."""
+    """Return a schedule with random values in some fields of some layers."""
     layers = {}
     for name, layer in schedule.layers.items():
         changes = {
@@ -95,7 +95,7 @@ DEPTHWISE = one_scale((3, 3, 20), 2, 9).graph("depthwise_conv2d", (1, 9, 7, 20),
 
 @pytest.mark.parametrize("graph", [DENSE, CONV, DEPTHWISE], ids=["dense", "conv", "depthwise"])
 @pytest.mark.parametrize("target", ["n4", "n16"])
-def test_one_multiplier_for_all_channels_goes_with_the_command(graph: Graph, target: str) -> None:
+def test_common_multiplier_is_a_command_field(graph: Graph, target: str) -> None:
     first = compile(graph, target, rounding="reference")
     inputs = random_inputs(first, np.random.default_rng(8))
     wanted = outputs(first, inputs)
@@ -108,14 +108,14 @@ def test_one_multiplier_for_all_channels_goes_with_the_command(graph: Graph, tar
         assert np.array_equal(outputs(network, inputs)["y"], wanted["y"]), schedule.to_json()
 
 
-def test_strips_of_a_depthwise_convolution_and_a_sum_with_it() -> None:
+def test_strips_of_a_depthwise_convolution_with_a_fused_sum() -> None:
     layer = OneLayer(np.random.default_rng(6), (3, 3, 20), 2, 9)
     graph = layer.graph("depthwise_conv2d", (1, 9, 7, 20), (1, 9, 7, 20), **WINDOW)
-    graph.add_tensor(Tensor("sum", (1, 9, 7, 20), "int8", Quantization.of(0.15, 2)))
+    graph.add_tensor(Tensor("sum", (1, 9, 7, 20), "int8", Quantization.per_tensor(0.15, 2)))
     graph.add_node(Node("add", "add", ("y", "x"), ("sum",), {}))
     graph.finish(["sum"])
     rng, first = random.Random(4), compile(graph, "n4", rounding="xnnpack")
-    (name,) = first.schedule.layers  # the sum leaves with the convolution
+    (name,) = first.schedule.layers  # the sum is fused into the convolution
     inputs = random_inputs(first, np.random.default_rng(8))
     wanted = outputs(first, inputs)
     for width in (1, 2, 3, 4, 6):
@@ -127,8 +127,10 @@ def test_strips_of_a_depthwise_convolution_and_a_sum_with_it() -> None:
 @pytest.mark.parametrize("target", ["n4", "n16"])
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1), (2, 3)])
 @pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 0, 0, 0), (2, 0, 1, 2)])
-def test_first_tiles_of_strips_in_parts(target: str, strides: tuple[int, int], pads: tuple[int, ...]) -> None:
-    """Padding of all sides, bands that begin in it and behind it, tiles of one row and of all."""
+def test_split_first_tiles_of_strips(target: str, strides: tuple[int, int], pads: tuple[int, ...]) -> None:
+    """Splitting the first tiles is correct with padding on all sides, any position of bands, and tiles of one or all
+    rows.
+    """
     (h, w), kernel = (13, 9), (3, 3)
     size = [(h, w)[i] + pads[i] + pads[i + 2] - kernel[i] for i in range(2)]
     rows, cols = (size[i] // strides[i] + 1 for i in range(2))
@@ -155,14 +157,14 @@ def test_first_tiles_of_strips_in_parts(target: str, strides: tuple[int, int], p
         assert np.array_equal(outputs(network, inputs)["y"], wanted), (tile, band)
 
 
-def test_several_multipliers_do_not_go_with_a_command() -> None:
+def test_different_multipliers_are_not_a_command_field() -> None:
     network = compile(KWS, "n16")
     layers = {name: replace(layer, common_scale=True) for name, layer in network.schedule.layers.items()}
     with pytest.raises(InputError, match=f"layer '{next(iter(layers))}': common_scale needs one multiplier"):
         compile(KWS, "n16", schedule=replace(network.schedule, layers=layers))
 
 
-def test_schedules_survive_their_text() -> None:
+def test_schedules_round_trip_as_text() -> None:
     schedule = compile(KWS, "n16").schedule
     assert Schedule.from_json(schedule.to_json()) == schedule
 
@@ -185,12 +187,12 @@ def test_schedules_survive_their_text() -> None:
         ('{"schema_version": 1, "layers": {"a": {"order": "x"}}}', 'must be "rows" or "channels"'),
     ],
 )
-def test_damaged_schedules_are_refused(text: str, message: str) -> None:
+def test_damaged_schedules_are_rejected(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Schedule.from_json(text)
 
 
-def test_a_schedule_must_know_every_layer_and_only_nodes_that_exist() -> None:
+def test_schedule_must_match_the_layers_of_the_network() -> None:
     network = compile(KWS, "n16")
     with pytest.raises(InputError, match="no schedule for layer"):
         compile(KWS, "n16", schedule=Schedule(network.schedule.fusions, {}))
@@ -201,7 +203,7 @@ def test_a_schedule_must_know_every_layer_and_only_nodes_that_exist() -> None:
         compile(KWS, "n16", schedule=Schedule((names, names), {}))
 
 
-def test_what_does_not_fit_names_the_layer() -> None:
+def test_layers_that_do_not_fit_are_named() -> None:
     network = compile(RESNET, "n16")
     name = next(iter(network.schedule.layers))
     layers = network.schedule.layers | {name: LayerSchedule(rows=31, columns=1, acc_buffers=2)}
@@ -210,7 +212,7 @@ def test_what_does_not_fit_names_the_layer() -> None:
 
 
 @pytest.mark.parametrize("name", [item.name for item in fields(LayerSchedule) if type(item.default) is int])
-def test_numbers_that_no_machine_can_hold(name: str) -> None:
+def test_huge_integers_are_rejected(name: str) -> None:
     text = json.dumps({"schema_version": 2, "layers": {"conv7": {name: 1 << 40}}})
     most = 256 if name in ("y_buffers", "acc_buffers") else 1 << 24
     with pytest.raises(InputError, match=rf"layer 'conv7'.*{name} must be at most {most}"):

@@ -1,4 +1,4 @@
-"""`python -m scripts.bench_jit`: candidates are other schedules of one layer, and all that is timed happens."""
+"""Candidates of `python -m scripts.bench_jit` are other schedules of one layer, and all stages are timed."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 CHAIN = CalibrationNetwork((7, 7, 16), (CalibrationOp("conv", 16, 3), CalibrationOp("dense", 16)))
 
 
-def test_each_candidate_is_another_schedule_of_one_layer():
+def test_candidates_change_one_layer():
     prepared = ModelCompiler(CHAIN.graph(), load_target("n16"), CompileOptions(rounding="reference"))
     first = prepared.network().schedule
     changed = set()
@@ -35,7 +35,7 @@ def test_all_stages_of_every_candidate_are_timed():
         assert each.total == each.compile + each.prove + each.load
 
 
-def test_a_network_that_there_is_not_is_bad_input():
+def test_unknown_network_is_rejected():
     command = [sys.executable, "-m", "scripts.bench_jit", "no_such_network"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 2 and "no_such_network" in done.stderr

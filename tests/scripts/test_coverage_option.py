@@ -1,4 +1,4 @@
-"""What `--hw-coverage` adds: positions in the Verilog, and files that several processes write side by side."""
+"""Tests of `--hw-coverage`: source positions in the Verilog, and count files of several processes."""
 
 import re
 from collections import Counter
@@ -13,16 +13,16 @@ from amaranth.lib.wiring import In, Out
 from cosim.device import SimulatorDiedError
 from hw.errors import WorkError
 from hw.verilog.writer import convert
-from scripts.coverage.counts import Point, read_counts, write_counts
-from scripts.coverage.source_map import Places
+from scripts.coverage.counts import VerilatorPoint, read_counts, write_counts
+from scripts.coverage.source_map import SourceMap
 from tests.support.coverage_option import Collector
 from tests.support.coverage_verilog import annotated
 
-POINT = Point(2, 3, "v_line", "case", "m", "2")
+POINT = VerilatorPoint(2, 3, "v_line", "case", "m", "2")
 
 
-class Choice(wiring.Component):
-    """Something with a case, nested conditions, and else."""
+class Selector(wiring.Component):
+    """A component with a case, nested conditions and a default."""
 
     a: In(2)
     y: Out(2)
@@ -40,7 +40,7 @@ class Choice(wiring.Component):
 
 
 class Device:
-    """A device that has counted, or cannot tell."""
+    """A device that writes a count or raises an error."""
 
     def __init__(self, count: int | WorkError):
         self.count = count
@@ -52,32 +52,33 @@ class Device:
 
 
 def _place(text: str) -> int:
-    """Line of this file that ends in a comment."""
+    """Return the line of this file that ends in a marker comment."""
     lines = Path(__file__).read_text().splitlines()
     return next(i for i, line in enumerate(lines, 1) if line.endswith(f"# place: {text}"))
 
 
-def test_logic_is_that_of_the_emitter():
+def test_annotated_logic_equals_original():
     def bare(text: str) -> list[str]:
         text = re.sub(r"\(\* .*? \*\)|/\* src.*?\*/", "", text)
         return [line.strip() for line in text.splitlines() if line.strip()]
 
-    assert bare(annotated(Choice(), "top")) == bare(convert(Choice(), "top"))
+    assert bare(annotated(Selector(), "top")) == bare(convert(Selector(), "top"))
 
 
-def test_cases_name_their_lines():
-    text = annotated(Choice(), "top")
-    places = Places(text)
+def test_cases_have_source_positions():
+    text = annotated(Selector(), "top")
+    source_map = SourceMap(text)
     labels = {line.strip(): number for number, line in enumerate(text.splitlines(), 1) if line.endswith(":")}
     found: dict[str, Any] = {
-        label: places.place(Point(number, 3, "v_line", "case", "top")) for label, number in labels.items()
+        label: source_map.location(VerilatorPoint(number, 3, "v_line", "case", "top"))
+        for label, number in labels.items()
     }
     assert found["2'h0:"].line == _place("case 0") - 1
     assert found["default:"].line == _place("default")
     assert found["default:"].file.endswith("tests/scripts/test_coverage_option.py")
 
 
-def test_devices_and_processes_add_up(tmp_path: Path):
+def test_counts_of_devices_are_summed_per_process(tmp_path: Path):
     first, second = Collector(tmp_path), Collector(tmp_path)
     key = first.key("text")
     assert second.key("text") == key and (tmp_path / f"{key}.v").read_text() == "text"
@@ -88,12 +89,12 @@ def test_devices_and_processes_add_up(tmp_path: Path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_device_that_has_died_is_left_out(tmp_path: Path):
+def test_dead_device_is_ignored(tmp_path: Path):
     collector = Collector(tmp_path)
     collector.add("key", Device(SimulatorDiedError("gone")))  # pyright: ignore[reportArgumentType]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_counts_that_cannot_be_written_are_an_error(tmp_path: Path):
+def test_unwritable_counts_raise(tmp_path: Path):
     with pytest.raises(WorkError, match="no room"):
         Collector(tmp_path).add("key", Device(WorkError("no room")))  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""The committed documentation is what `make docs` makes of the sources."""
+"""The committed documentation equals the output of `make docs`."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from scripts import docs, docs_operators
 from scripts.docs_operators import BEGIN, END
 
 
-def test_all_is_current():
+def test_generated_pages_are_current():
     for name, text in docs.generated().items():
         assert (docs.DOCS / name).read_text() == text, f"docs/{name}: run `make docs`"
 
 
-def test_the_operator_table_replaces_what_is_between_its_markers():
+def test_operator_table_replaces_text_between_markers():
     made = docs_operators.page(f"before\n{BEGIN}\nyesterday's\n{END}\nafter\n")
     assert made.startswith(f"before\n{BEGIN}\n| operator |")
     assert made.endswith(f"\n{END}\nafter\n")
@@ -37,6 +37,6 @@ def test_table_lists_the_units_of_operators():
 
 
 @pytest.mark.parametrize("op", sorted(TABLE_OPS - {"requantize", "table"}))
-def test_tables_are_for_float_models_too(op):
-    """The second step that is easily forgotten."""
+def test_table_operators_are_quantizable(op):
+    """Every operator implemented by a table is also listed as quantizable."""
     assert quantizable(op)

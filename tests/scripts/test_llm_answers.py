@@ -1,4 +1,4 @@
-"""What becomes of the language model's answers, and how long they take: counts add up, nothing is asked twice."""
+"""Counts of outcomes of the language model's answers add up, and no question is asked twice."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.measure.measurer import Measurer
 from scripts import llm_latency, llm_validity
-from scripts.llm_validity import KINDS, STAGES, WAYS, Free, stage_of
+from scripts.llm_validity import KINDS, MODES, STAGES, Unconstrained, stage_of
 
 
 def run(script, monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> None:
@@ -20,30 +20,32 @@ def run(script, monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> None
     assert script.main() == 0
 
 
-def test_answers_are_followed_to_their_ends(tmp_path, monkeypatch, capsys):
-    file, asked = tmp_path / "a.jsonl", ("--layers", "2", "--answers", "3", "--lanes", "1")
+def test_counts_of_answers_per_stage(tmp_path, monkeypatch, capsys):
+    file, asked = tmp_path / "a.jsonl", ("--layers", "2", "--answers", "3", "--workers", "1")
     run(llm_validity, monkeypatch, file, *asked)
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     report = json.loads(file.with_suffix(".json").read_text("utf-8"))
     asked_about = [(each["kind"], each["way"]) for each in report]
-    assert asked_about == [(kind, way) for kind in KINDS for way in WAYS] and len(rows) == 2 * len(KINDS)
+    assert asked_about == [(kind, way) for kind in KINDS for way in MODES] and len(rows) == 2 * len(KINDS)
     for each in report:
         counts = [each[stage] for stage in STAGES]
         assert each["answers"] == 6 >= counts[0] and counts == sorted(counts, reverse=True)
         mine = [row for row in rows if row["kind"] == each["kind"]]
         assert counts == [sum(row[each["way"]][at] for row in mine) for at in range(len(STAGES))]
-    assert report[0]["complete"] == report[0]["compiled"] == 6  # kept to what compiles
+    assert (
+        report[0]["complete"] == report[0]["compiled"] == 6
+    )  # the grammar allows only schedules that compile
     text = file.read_text("utf-8")
     file.write_text(text[:-20], "utf-8")
     run(llm_validity, monkeypatch, file, *asked)
-    assert "6 questions, 5 of them done" in capsys.readouterr().out
+    assert "6 jobs, 5 of them done" in capsys.readouterr().out
     assert json.loads(file.read_text("utf-8").splitlines()[-1]) == rows[-1]
     file.write_text(text, "utf-8")
     run(llm_validity, monkeypatch, file, *asked, "--only-render")
     assert json.loads(file.with_suffix(".json").read_text("utf-8")) == report
 
 
-def test_stages():
+def test_stage_of_each_outcome():
     machine, point = MACHINES["usual"], CalibrationNetwork((4, 4, 16), (CalibrationOp("add"),))
     with Measurer(point.graph(), machine.conditions, machine.options) as measurer:
         good = Measurement(100, (), 1.0, 10, exact=True, floor=50)
@@ -60,11 +62,11 @@ def test_stages():
             answer = None if result is None else measurer.first.schedule
             known = {} if result is None else {measurer.first.schedule.to_json(): result}
             assert stage_of(answer, measurer, known, 100) == stage
-        assert stage_of(Schedule((), {}), measurer, {}, 100) == 1  # measured: it does not compile
-    assert Free("end").after(["end"]) == () and "end" in Free("stop").after(["end"])
+        assert stage_of(Schedule((), {}), measurer, {}, 100) == 1  # measured only now: it does not compile
+    assert Unconstrained("end").after(["end"]) == () and "end" in Unconstrained("stop").after(["end"])
 
 
-def test_times_are_taken_once(tmp_path, monkeypatch):
+def test_times_are_measured_once(tmp_path, monkeypatch):
     file, asked = tmp_path / "a.jsonl", ("--layers", "1", "--times", "2")
     run(llm_latency, monkeypatch, file, *asked)
     (line,) = file.read_text("utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""The race of the language model: goes on where it was stopped, charges for what it remembers, adds up."""
+"""The race of the language model resumes after interruption, charges for cached results, and reports correct sums."""
 
 import json
 import math
@@ -15,13 +15,13 @@ SMALL = ("--layers", "1", "--seeds", "2", "--trials", "llm:4,hpm:4,random:4")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> dict:
-    """What the script reports."""
-    monkeypatch.setattr(sys, "argv", ["llm_race", *SMALL, "--file", str(file), "--lanes", "1", *more])
+    """Run the script and return its report."""
+    monkeypatch.setattr(sys, "argv", ["llm_race", *SMALL, "--file", str(file), "--workers", "1", *more])
     assert llm_race.main() == 0
     return json.loads(file.with_suffix(".json").read_text("utf-8"))
 
 
-def test_searches_are_remembered_and_charged(tmp_path, monkeypatch, capsys):
+def test_searches_resume_and_charge_for_cached_results(tmp_path, monkeypatch, capsys):
     file = tmp_path / "race.jsonl"
     report = run(monkeypatch, file)
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
@@ -42,7 +42,7 @@ def test_searches_are_remembered_and_charged(tmp_path, monkeypatch, capsys):
     assert found["ratio"] == pytest.approx(ends["llm"] / ends["hpm"])
     assert found["won"] + found["tied"] + found["lost"] == 1
     text = file.read_text("utf-8")
-    file.write_text(text[:-50], "utf-8")  # killed while it wrote the last one
+    file.write_text(text[:-50], "utf-8")  # simulates a kill during the write of the last row
     (measured,) = (tmp_path / "race").iterdir()
     known = measured.read_bytes()
     run(monkeypatch, file)
@@ -50,14 +50,14 @@ def test_searches_are_remembered_and_charged(tmp_path, monkeypatch, capsys):
     assert measured.read_bytes() == known
     last = json.loads(file.read_text("utf-8").splitlines()[-1])
     assert last["curve"] == rows[-1]["curve"]
-    # all of it was remembered: seconds but its own are what they were
+    # all measurements were cached, so only the time of the search itself differs
     assert last["seconds"][-1] - last["own_seconds"] == pytest.approx(
         rows[-1]["seconds"][-1] - rows[-1]["own_seconds"], abs=0.001
     )
     assert run(monkeypatch, file, "--only-render")["layers"] == 1
 
 
-def test_layers_that_lack_a_search_are_left_out():
+def test_incomplete_layers_are_omitted():
     rows = [
         {
             "number": number,
@@ -85,7 +85,7 @@ def test_layers_that_lack_a_search_are_left_out():
 
 
 @pytest.mark.parametrize("trials", ["llm", "llm:0", "nonsense:4", "hpm:4"])
-def test_useless_trials_are_refused(trials, tmp_path, monkeypatch, capsys):
+def test_invalid_trials_are_rejected(trials, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["llm_race", "--trials", trials, "--file", str(tmp_path / "a.jsonl")])
     with pytest.raises(SystemExit):
         llm_race.main()

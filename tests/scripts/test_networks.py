@@ -1,4 +1,4 @@
-"""The trainer's gradients, the quantization, and the committed digits network."""
+"""Tests of the trainer's gradients, of the quantization, and of the committed digits network."""
 
 import numpy as np
 import onnx

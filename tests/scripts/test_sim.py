@@ -1,4 +1,4 @@
-"""`make sim`: bad input, signals and broken pipes, all without building the chip."""
+"""Tests of `make sim` without a build of the chip: invalid input, signals, broken pipes."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# The simulator's build, held up.
+# Replaces the build of the simulator by an endless wait.
 SLOW_BUILD = """
 import sys, time
 from pathlib import Path
@@ -36,7 +36,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def complains(text: str, *arguments: object) -> None:
-    """One line on standard error that holds a text, nothing else, and the status of bad input."""
+    """Assert status 2, and that standard error is one line that contains a string."""
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert text in done.stderr
@@ -48,7 +48,7 @@ def test_number_of_images(images):
     complains(f"sim: --images must be in 2..360, not {images}", "--device", "golden", "--images", images)
 
 
-def test_useless_outputs_are_refused_before_any_work(tmp_path):
+def test_unwritable_outputs_are_rejected_before_any_work(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "absent" / "x.json", tmp_path):
         complains(f"{path} cannot be written", "--device", "golden", "--json", path)

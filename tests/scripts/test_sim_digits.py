@@ -1,4 +1,4 @@
-"""The digits served on the chip while their programs get better: right, exact, faster, and told in full."""
+"""The digits demo serves images on the chip while its programs improve, with exact outputs and a complete report."""
 
 import json
 from xml.etree import ElementTree
@@ -6,16 +6,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from compiler.serve.observers import ServingHistory
-from compiler.serve.serve import open_machine, serve
+from compiler.online_tuning.observers import ServingHistory
+from compiler.online_tuning.serve import open_machine, serve
 from compiler.visualize.svg.charts import draw_serving
 from scripts import sim_report
 from scripts.networks.digits import Digits, load_digits_split
 from scripts.sim import plan, requests_of
-from scripts.sim_accuracy import Marks
+from scripts.sim_accuracy import AccuracyCheck
 
 IMAGES = 48
-#: Cycles of an image under the static compiler's programs and under better ones: what was measured, and a little.
+#: Maximum cycles per image with improved programs, slightly above the measured value.
 CEILING = 3230
 
 
@@ -24,10 +24,10 @@ def some(count: int) -> Digits:
     return Digits(held_out.images[:count], held_out.labels[:count])
 
 
-def test_a_stream_that_gets_better():
+def test_adaptive_serving_gets_faster():
     digits = some(IMAGES)
     serving, compiled = plan(IMAGES, adapt=True)
-    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=True)
+    marks, history = AccuracyCheck(compiled, digits.labels), ServingHistory(clocked=True)
     with open_machine(serving) as device:
         assert serve(serving, device, requests_of(compiled, digits), [marks, history]) == 0
     assert marks.images == marks.exact == IMAGES and marks.accuracy > 0.9
@@ -44,23 +44,23 @@ def test_a_stream_that_gets_better():
     ElementTree.fromstring(draw_serving("digits", history.cycles, history.events))
 
 
-def test_the_golden_model_classifies():
+def test_golden_model_classifies():
     digits = some(12)
     serving, compiled = plan(12, adapt=False)
-    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=False)
+    marks, history = AccuracyCheck(compiled, digits.labels), ServingHistory(clocked=False)
     with open_machine(serving, "golden") as device:
         assert serve(serving, device, requests_of(compiled, digits), [marks, history]) == 0
     assert marks.exact == 12 and not history.windows
-    beside = marks.beside_onnxruntime()
+    beside = marks.compare_with_onnxruntime()
     assert beside is not None and beside[0] == 12 and beside[1] <= 3
     assert sim_report.report(marks, history, 1).count("\n") == 2
 
 
 @pytest.mark.parametrize("where", ["network", "labels"])
-def test_what_is_not_as_it_must_be_is_noticed(where):
+def test_wrong_outputs_and_labels_are_detected(where):
     digits = some(6)
     serving, compiled = plan(6, adapt=False)
-    marks = Marks(compiled, digits.labels if where == "network" else (digits.labels + 1) % 10)
+    marks = AccuracyCheck(compiled, digits.labels if where == "network" else (digits.labels + 1) % 10)
     if where == "network":
         serving.network.codes[0].image[:] ^= np.uint8(0x15)
     with open_machine(serving, "golden") as device:

@@ -1,4 +1,4 @@
-"""The search beyond schedules: its figures are those of a new measurement, and it goes on where it was stopped."""
+"""The figures of the study of program edits equal those of new measurements; the study resumes after interruption."""
 
 import json
 import sys
@@ -19,14 +19,14 @@ SMALL = ("--kinds", "add", "max_pool", "--shapes", "1", "--trials", "10", "--pro
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> dict:
-    """What the script reports."""
+    """Run the script and return its report."""
     monkeypatch.setattr(sys, "argv", ["study_program_edits", *SMALL, "--folder", str(folder), *more])
     assert study_program_edits.main() == 0
     return json.loads((folder / "report.json").read_text("utf-8"))
 
 
-def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
-    report = run(monkeypatch, tmp_path, "--lanes", "2")
+def test_figures_are_reproducible_and_work_resumes(tmp_path, monkeypatch, capsys):
+    report = run(monkeypatch, tmp_path, "--workers", "2")
     rows = [json.loads(line) for line in (tmp_path / "layers.jsonl").read_text("utf-8").splitlines()]
     assert (
         sorted(row["kind"] for row in rows)
@@ -46,13 +46,13 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
             CompileOptions(rounding="reference"),
         ) as measurer:
             for one in (row["schedules"], found):
-                (result,) = measurer.measure([Schedule.of(one["schedule"])])
-                assert isinstance(result, Measurement) and result.believable
+                (result,) = measurer.measure([Schedule.from_fields(one["schedule"])])
+                assert isinstance(result, Measurement) and result.valid
                 assert result.cycles == one["cycles"] == sum(one["where"].values())
     text = (tmp_path / "layers.jsonl").read_text("utf-8")
-    (tmp_path / "layers.jsonl").write_text(text[:-100], "utf-8")  # killed while it wrote the second
+    (tmp_path / "layers.jsonl").write_text(text[:-100], "utf-8")  # simulates a kill while writing row 2
     measured = {path: path.read_bytes() for path in (tmp_path / "measured").iterdir()}
-    again = run(monkeypatch, tmp_path, "--lanes", "1")
+    again = run(monkeypatch, tmp_path, "--workers", "1")
     assert "2 layers, 1 of them done" in capsys.readouterr().out
     assert [row | {"seconds": 0} for row in again["layers"]] == [
         row | {"seconds": 0} for row in report["layers"]
@@ -61,22 +61,22 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, tmp_path, "--only-render")["layers"] == again["layers"]
 
 
-def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
+def test_invalid_options_are_rejected(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         sys, "argv", ["study_program_edits", "--methods", "nonsense", "--folder", str(tmp_path)]
     )
     with pytest.raises(SystemExit):
         study_program_edits.main()
     assert "must be among" in capsys.readouterr().err
-    for option in ("--shapes", "--trials", "--programs", "--starts", "--lanes"):
+    for option in ("--shapes", "--trials", "--programs", "--starts", "--workers"):
         monkeypatch.setattr(sys, "argv", ["study_program_edits", option, "0", "--folder", str(tmp_path)])
         with pytest.raises(SystemExit):
             study_program_edits.main()
         assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
 
 
-def test_layers_are_chosen_by_their_names(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(study_program_edits, "look", lambda job: pytest.fail(f"{job.name} was looked at"))
+def test_layers_are_selected_by_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(study_program_edits, "run_job", lambda job: pytest.fail(f"{job.name} was looked at"))
     report = run(monkeypatch, tmp_path, "--among", "max_pool", "--only-render")
     assert report["layers"] == []
     assert "1 layers, 0 of them done" in capsys.readouterr().out
@@ -85,11 +85,11 @@ def test_layers_are_chosen_by_their_names(tmp_path, monkeypatch, capsys):
     )
     with pytest.raises(SystemExit):
         study_program_edits.main()
-    assert "no layer has 'lstm' in its name; there are add " in capsys.readouterr().err
+    assert "no layer name contains 'lstm'; layers are add " in capsys.readouterr().err
 
 
-def test_what_the_language_model_said_led_to_its_program(tmp_path, monkeypatch):
-    """Answer by answer, from the compiled program on."""
+def test_recorded_edits_of_language_model(tmp_path, monkeypatch):
+    """The recorded edits of the language model lead from the compiled program to the best one."""
     graph, conditions = (
         CalibrationNetwork((6, 3, 32), (CalibrationOp("softmax"),)).graph(),
         HardwareProfile(load_target("n16")),

@@ -1,4 +1,4 @@
-"""The wheel has all that the packages need at run time."""
+"""The wheel contains all files that the packages need at run time."""
 
 import subprocess
 import sys
@@ -7,12 +7,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("compiler", "cosim", "hw")
-#: Files beside the packages that building takes.
+#: Files next to the packages that the build needs.
 OTHERS = ("pyproject.toml", "README.md", "LICENSE")
 
 
 def tracked() -> set[str]:
-    """Files of the packages under version control; notes for readers of the sources are not needed."""
+    """Return the version-controlled files of the packages, except READMEs."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *PACKAGES]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     names = {name for name in done.stdout.splitlines() if not name.endswith(".md") and (ROOT / name).exists()}
@@ -20,7 +20,7 @@ def tracked() -> set[str]:
     return names
 
 
-def test_the_wheel_has_all_files(tmp_path):
+def test_wheel_contains_all_files(tmp_path):
     names, source = tracked(), tmp_path / "source"
     for name in (*names, *OTHERS):
         path = source / name

@@ -1,22 +1,22 @@
-"""Programs drawn from the grammar under random limits, many of them (`make soak`); seeds are printed."""
+"""Many programs drawn from the grammar under random limits are valid (`make soak`); seeds are printed."""
 
 import os
 
 import numpy as np
 import pytest
 
-from compiler.llm.assembly.decoder_state import AssemblyGrammar
-from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.assembly.grammar import AssemblyGrammar
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
 from compiler.validate import MacroCall, validate
 from hw.config import load_target
-from tests.llm.assembly.test_abstract_machine import OPERANDS, WINDOWS, busily, limits
-from tests.llm.program_sampling import VOCABULARY, drawn, equally
+from tests.llm.assembly.test_abstract_machine import OPERANDS, WINDOWS, limits, prefer_commands
+from tests.llm.program_sampling import VOCABULARY, draw_program, equally
 
 GRAMMARS, PROGRAMS = 60, 4
 
 
 def generator() -> np.random.Generator:
-    """One of its own each time, unless MLA_SEED says which."""
+    """Return a generator seeded by MLA_SEED, or by a new seed."""
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return np.random.default_rng(seed)
@@ -36,9 +36,9 @@ def test_programs(target: str, jumps: bool) -> None:
         )
         grammar = AssemblyGrammar(VOCABULARY, own)
         for _ in range(PROGRAMS):
-            state, words = drawn(grammar, rng, busily if number % 2 else equally)
+            state, words = draw_program(grammar, rng, prefer_commands if number % 2 else equally)
             program = state.program("drawn")
             assert len(words) <= tokens and len(program.words) <= instructions
-            assert program_of(words, "drawn") == program and words_of(program) == words
+            assert decode_program(words, "drawn") == program and encode_program(program) == words
             if not jumps:
                 validate(config, [MacroCall(program, OPERANDS)], WINDOWS)

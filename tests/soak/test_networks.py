@@ -1,4 +1,4 @@
-"""The trained networks against LiteRT: 1,000 random inputs each on the golden model, 20 on the RTL (`make soak`)."""
+"""The trained networks equal LiteRT for 1,000 random inputs on the golden model and 20 on the RTL (`make soak`)."""
 
 import sys
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
-from tests.support.strategies.examples import any_seed
+from tests.support.strategies.examples import choose_seed
 from tests.support.trained_networks import NETWORKS, Reference, model, random_inputs
 
 Say = Callable[[str], None]
@@ -20,7 +20,7 @@ GOLDEN, RTL = 1000, 20
 
 @pytest.fixture
 def say(capfd: pytest.CaptureFixture[str]) -> Say:
-    """Prints past the capture, to standard error."""
+    """Return a function that prints to standard error despite pytest's capture."""
 
     def speak(text: str) -> None:
         with capfd.disabled():
@@ -30,9 +30,9 @@ def say(capfd: pytest.CaptureFixture[str]) -> Say:
 
 
 def compare(name: str, rounding: str, samples: int, *, rtl: bool, say: Say) -> None:
-    """Everything on the accelerator, outputs identical, those of a softmax within 1."""
+    """Assert that all nodes run on the accelerator and that outputs equal LiteRT's, or differ by 1 after a softmax."""
     network = compile(model(name), "n16", rounding=rounding, strict=True)
-    reference, seed = Reference(model(name), rounding), any_seed()
+    reference, seed = Reference(model(name), rounding), choose_seed()
     rng, size = np.random.default_rng(seed), dram_bytes(network)
     away = np.zeros(256, np.int64)
     with RtlDevice(network.config, size) if rtl else GoldenDevice(network.config, size) as device:
@@ -51,14 +51,14 @@ def compare(name: str, rounding: str, samples: int, *, rtl: bool, say: Say) -> N
 def differences(
     network: CompiledNetwork, found: dict[str, np.ndarray], wanted: list[np.ndarray]
 ) -> np.ndarray:
-    """How many output values are how far away."""
+    """Return the number of output values for each absolute difference."""
     pairs = zip((found[tensor.name] for tensor in network.outputs), wanted, strict=True)
     steps = [np.abs(mine.astype(int) - theirs.astype(int)).reshape(-1) for mine, theirs in pairs]
     return np.bincount(np.concatenate(steps), minlength=256)
 
 
 def ends_in_softmax(network: CompiledNetwork) -> bool:
-    """The output is one."""
+    """Return True if the network's output is that of a softmax."""
     assert network.graph is not None
     (output,) = network.graph.outputs
     producer = network.graph.producer(output)
@@ -67,11 +67,11 @@ def ends_in_softmax(network: CompiledNetwork) -> bool:
 
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_golden_model(name: str, rounding: str, say: Say) -> None:
+def test_golden_model_equals_litert(name: str, rounding: str, say: Say) -> None:
     compare(name, rounding, GOLDEN, rtl=False, say=say)
 
 
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_rtl(name: str, rounding: str, say: Say) -> None:
+def test_rtl_equals_litert(name: str, rounding: str, say: Say) -> None:
     compare(name, rounding, RTL, rtl=True, say=say)

@@ -1,12 +1,12 @@
-"""All of ONNX's node tests, and the page that is made of them."""
+"""None of ONNX's node tests fails, and the page generated from their results is current."""
 
-from scripts.onnx_nodes.case import Where, run
+from scripts.onnx_nodes.case import Placement, run
 from scripts.onnx_nodes.page import PAGE, page
 from scripts.onnx_nodes.suite import node_tests
 
 
-def test_none_fails_and_the_page_says_what_is() -> None:
+def test_no_node_test_fails_and_page_is_current() -> None:
     tests = node_tests()
     results = [run(test) for test in tests]
-    assert not [result for result in results if result.where == Where.FAILED]
+    assert not [result for result in results if result.where == Placement.FAILED]
     assert PAGE.read_text() == page(tests, results), "run `python -m scripts.onnx_nodes --page`"

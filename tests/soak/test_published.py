@@ -1,4 +1,4 @@
-"""Published architectures through the compiler, and their answers on the golden model (`make soak`)."""
+"""Published architectures can be compiled and give correct outputs on the golden model (`make soak`)."""
 
 import sys
 import time
@@ -18,14 +18,14 @@ from compiler.reference import evaluate
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 
-#: Multiply-accumulates of the four that are images to classes.
+#: Multiply-accumulates of the four image classifiers.
 MACS = {
     "resnet18": 1_814_073_344,
     "resnet50": 4_089_184_256,
     "mobilenet_v1": 568_740_352,
     "mobilenet_v2": 300_774_272,
 }
-#: Least SQNR of the output in dB: what was measured, less 3.
+#: Minimum SQNR of the output in dB: the measured value minus 3 dB.
 LEAST = {
     "resnet18": 27,
     "resnet50": 24,
@@ -60,7 +60,7 @@ def test_published_networks_compile_and_run(capfd: pytest.CaptureFixture[str], n
         )
     wanted = evaluate(made, inputs)
     for each in report.outputs:
-        # Softmax and normalizations may be a step off, and what follows them a few.
+        # Softmax and normalizations may differ by one step, so later outputs may differ by a few.
         bound = each.max_abs if name == "bert_layer" else 0
         np.testing.assert_allclose(found[each.name], wanted[each.name], rtol=0, atol=bound)
     assert all((each.sqnr_db or 0) >= LEAST[name] for each in report.outputs)

@@ -1,4 +1,4 @@
-"""Published architectures as onnxruntime quantizes them, layer by layer on the golden model (`make soak`)."""
+"""Layers of published architectures, quantized by onnxruntime, are correct on the golden model (`make soak`)."""
 
 import sys
 from pathlib import Path
@@ -14,14 +14,14 @@ from tests.support.onnx_layers import cut, differing
 
 SAMPLES = 2
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "bert_layer")
-#: Share of the values that may be a unit in the last place off; norms have a bound of their own.
+#: Fraction of the values that may differ by one unit in layers with a normalization.
 MOST_APART = {"LayerNormalization": 0.02}
-#: Ends of the names of what makes one GELU, which is quantized as a whole.
+#: Suffixes of the names of the nodes that form one GELU, which is quantized as a whole.
 _GELU = (".scaled", ".erf", ".more", ".twice", ".gelu")
 
 
 class _Samples(CalibrationDataReader):
-    """Random numbers of the input's shape."""
+    """Calibration reader with random inputs."""
 
     def __init__(self, model: onnx.ModelProto):
         value = model.graph.input[0]
@@ -36,7 +36,7 @@ class _Samples(CalibrationDataReader):
 
 
 def quantized(name: str, folder: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """The network in QDQ form, weights by channel, and a sample."""
+    """Return a network in QDQ form with scales of weights per channel, and a sample."""
     plain, made = folder / "plain.onnx", folder / "quantized.onnx"
     quant_pre_process(str(model_file(name)), str(plain), skip_symbolic_shape=True)
     samples = _Samples(onnx.load(plain))
@@ -54,7 +54,7 @@ def quantized(name: str, folder: Path) -> tuple[onnx.ModelProto, dict[str, np.nd
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_layers_fed_onnxruntime_s_inputs(
+def test_layers_with_inputs_from_onnxruntime(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     values = apart = layers = 0

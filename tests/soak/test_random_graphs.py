@@ -1,30 +1,28 @@
-"""Random graphs of all operators of the accelerator, 500 on the golden model and 50 on the RTL (`make soak`)."""
+"""Random graphs of all accelerator operators are correct: 500 on the golden model, 50 on the RTL (`make soak`)."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.strategies.examples import GOLDEN, ONNX, RTL, any_seed, try_out
+from tests.support.strategies.examples import GOLDEN, ONNX, RTL, check_examples, choose_seed
 from tests.support.strategies.graphs import Tally, check, graphs
 from tests.support.strategies.onnx_floats import models
-from tests.support.strategies.onnx_quantized import Layers
+from tests.support.strategies.onnx_quantized import LayerComparison
 
 
 @pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
-def test_random_graphs_equal_the_host_operators(
-    capfd: pytest.CaptureFixture[str], count: int, rtl: bool
-) -> None:
-    tally, number = Tally(), any_seed()
+def test_random_graphs_equal_host_operators(capfd: pytest.CaptureFixture[str], count: int, rtl: bool) -> None:
+    tally, number = Tally(), choose_seed()
     with capfd.disabled():
-        try_out(graphs(), lambda grown: check(grown, tally, rtl=rtl), count, number)
+        check_examples(graphs(), lambda grown: check(grown, tally, rtl=rtl), count, number)
         print(tally, file=sys.stderr, flush=True)
     tally.check(operators=20 if rtl else 32, share=0.9)
 
 
 def test_random_onnx_models_equal_onnxruntime(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    layers = Layers(tmp_path)
+    layers = LayerComparison(tmp_path)
     with capfd.disabled():
-        try_out(models(most=8, batch=1), layers.check, ONNX, any_seed())
+        check_examples(models(most=8, batch=1), layers.check, ONNX, choose_seed())
         print(layers, file=sys.stderr, flush=True)
     layers.finish()

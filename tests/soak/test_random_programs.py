@@ -1,6 +1,6 @@
-"""Random programs on RTL and golden model for as long as asked (`make soak SECONDS=...`).
+"""RTL and golden model agree on random programs, run for a given time (`make soak SECONDS=...`).
 
-Each lane runs its own seeds, so that two test processes share the work.
+Each lane uses its own seeds, so that two test processes share the work.
 """
 
 import os
@@ -17,10 +17,10 @@ from hw.config import load_target
 from tests.support.program_gen.generator import DRAM_BYTES, generate
 from tests.support.program_gen.run import check
 
-#: Seeds of `make test` come before these.
+#: First seed; `make test` uses lower seeds.
 FIRST_SEED = int(os.environ.get("MLA_SOAK_SEED", "100000"))
 SECONDS = float(os.environ.get("MLA_SOAK_SECONDS", "600"))
-#: So many programs in place of so many seconds; 0 is no number.
+#: Number of programs to run; if 0, SECONDS limits the run instead.
 PROGRAMS = int(os.environ.get("MLA_SOAK_PROGRAMS", "0"))
 TARGETS = ("n4", "n8", "n16", "n32", "ulx3s-85f")
 LANES = 2
@@ -28,7 +28,7 @@ _REPORT_SECONDS = 30.0
 
 
 @pytest.mark.parametrize("lane", range(LANES))
-def test_rtl_equals_golden_for_long(capfd: pytest.CaptureFixture[str], lane: int) -> None:
+def test_rtl_equals_golden_model(capfd: pytest.CaptureFixture[str], lane: int) -> None:
     end, rounds, report = time.monotonic() + SECONDS, 0, 0.0
     wanted = ceil(PROGRAMS / (LANES * len(TARGETS)))
     with ExitStack() as stack:
@@ -51,7 +51,7 @@ def test_rtl_equals_golden_for_long(capfd: pytest.CaptureFixture[str], lane: int
 
 
 def _say(capfd: pytest.CaptureFixture[str], lane: int, rounds: int) -> None:
-    """Print what is done, to standard error: the standard output of a test process of its own is lost."""
+    """Print the progress to standard error, since pytest hides the standard output of parallel test processes."""
     seeds = f"seeds {FIRST_SEED + lane}..{FIRST_SEED + lane + LANES * (rounds - 1)} by {LANES}"
     text = f"\nrandom programs, lane {lane}: {len(TARGETS) * rounds} done, {seeds}, on {', '.join(TARGETS)}"
     with capfd.disabled():

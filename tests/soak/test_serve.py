@@ -1,12 +1,12 @@
-"""Ten thousand requests, and programs replaced again and again meanwhile."""
+"""Ten thousand requests have correct outputs while programs are replaced repeatedly."""
 
 import random
 
-from compiler.server.server import Server, serving_bytes
+from compiler.serving.server import Server, serving_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.serve.small_servers import Model
-from tests.server.test_versions import check, stream
+from tests.online_tuning.small_servers import Model
+from tests.serving.test_versions import check, stream
 from tests.support.small_network import two_convolutions
 
 REQUESTS, RELOADS, SEED = 10_000, 60, 31
@@ -20,7 +20,8 @@ def test_ten_thousand_requests_with_sixty_reloads() -> None:
         results = stream(server, model, REQUESTS, RELOADS, random.Random(SEED))
         check(results, model, REQUESTS, RELOADS)
         assert server.driver.get("TRAP_COUNT") == 0
+    resident = server.queue.resident_programs
     print(
-        f"{sum(result.cycles for result in results):,} cycles, {server.queue.residency.loads} programs loaded in "
-        f"{server.queue.residency.load_cycles:,}, most delayed {max(result.delay for result in results)}"
+        f"{sum(result.cycles for result in results):,} cycles, {resident.loads} programs loaded in "
+        f"{resident.load_cycles:,}, most delayed {max(result.delay for result in results)}"
     )

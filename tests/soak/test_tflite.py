@@ -1,4 +1,4 @@
-"""Every TFLite operator and long chains of them against LiteRT, many random ones (`make soak`); seeds are printed."""
+"""Many random cases of every TFLite operator, and long chains of operators, equal LiteRT (`make soak`)."""
 
 import os
 from pathlib import Path
@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tests.frontends.tflite.test_operators import COMBINATIONS, on_the_accelerator
-from tests.frontends.tflite.test_random_networks import grown
+from tests.frontends.tflite.test_random_networks import random_network
 from tests.support.tflite_models import check
 
 MODELS, CHAINS = 25, 60
 
 
 def generator() -> np.random.Generator:
-    """One of its own each time, unless MLA_SEED says which."""
+    """Return a generator seeded by MLA_SEED, or by a new seed."""
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return np.random.default_rng(seed)
@@ -31,4 +31,4 @@ def test_operators(name: str, dtype: str, rounding: str, tmp_path: Path) -> None
 def test_chains(rounding: str, tmp_path: Path) -> None:
     rng = generator()
     for number in range(CHAINS):
-        check(grown(rng, 10), tmp_path, rounding, target=("n4", "n8", "n16")[number % 3])
+        check(random_network(rng, 10), tmp_path, rounding, target=("n4", "n8", "n16")[number % 3])

@@ -1,4 +1,4 @@
-"""Modules, imports, classes and docstrings of the packages, read from their source without importing them."""
+"""Access to modules, imports, classes and docstrings of the packages through their source, without imports."""
 
 import ast
 from collections.abc import Iterator
@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-#: Package trees, in the order in which each may import those before it.
+#: Package trees; each may import only those before it.
 TREES = ("hw", "cosim", "compiler")
 
-#: Sections of a docstring that describe parameters, attributes, and ports of a component.
+#: Sections of a docstring that describe parameters, attributes, or the ports of a component.
 SECTIONS = ("Parameters", "Attributes", "Members")
 
 Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Documented(NamedTuple):
-    """A docstring and where it is.
+    """A docstring and its location.
 
     Attributes
     ----------
     place : str
-        File, line and name of the object it documents.
+        File, line and name of the documented object.
     text : str
         The docstring, without its indentation.
     """
@@ -32,34 +32,36 @@ class Documented(NamedTuple):
 
 
 @cache
-def modules() -> dict[str, ast.Module]:
-    """Syntax trees of all modules, by dotted name."""
+def modules(trees: tuple[str, ...] = TREES) -> dict[str, ast.Module]:
+    """Return the syntax trees of all modules, by dotted name."""
     found = {}
-    for tree in TREES:
+    for tree in trees:
         for path in sorted((ROOT / tree).rglob("*.py")):
             found[module_name(path)] = ast.parse(path.read_text(), str(path.relative_to(ROOT)))
     return found
 
 
 def module_name(path: Path) -> str:
-    """Dotted name of the module in a file below the root."""
+    """Return the dotted name of the module in a file below the root."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def source_path(module: str) -> Path:
-    """File of a module; the inverse of `module_name`."""
+    """Return the file of a module; inverse of `module_name`."""
     path = ROOT.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def package_name(module: str) -> str:
-    """Package of a module at the level below its tree: `compiler.ir` for `compiler.ir.graph`."""
+    """Return the package of a module at the level below its tree: `compiler.ir` for `compiler.ir.graph`."""
     return ".".join(module.split(".")[:2])
 
 
 @cache
 def imports() -> dict[str, set[str]]:
-    """Modules that each module imports; imports inside functions count, those for type checkers do not."""
+    """Return the modules that each module imports, including imports inside functions but not those for type
+    checkers.
+    """
     known = modules()
     return {name: {target for target in _imported(tree) if target in known} for name, tree in known.items()}
 
@@ -79,9 +81,9 @@ def _imported(node: ast.AST) -> Iterator[str]:
             yield from _imported(child)
 
 
-def definitions() -> Iterator[tuple[str, Definition]]:
-    """Modules, classes and functions, each with `file:line name`."""
-    for name, tree in modules().items():
+def definitions(trees: tuple[str, ...] = TREES) -> Iterator[tuple[str, Definition]]:
+    """Yield modules, classes and functions, each with `file:line name`."""
+    for name, tree in modules(trees).items():
         path = source_path(name).relative_to(ROOT)
         yield f"{path}:1", tree
         for node in ast.walk(tree):
@@ -89,15 +91,15 @@ def definitions() -> Iterator[tuple[str, Definition]]:
                 yield f"{path}:{node.lineno} {node.name}", node
 
 
-def docstrings() -> Iterator[Documented]:
-    """All docstrings of the packages."""
-    for place, node in definitions():
+def docstrings(trees: tuple[str, ...] = TREES) -> Iterator[Documented]:
+    """Yield all docstrings of the packages."""
+    for place, node in definitions(trees):
         if text := ast.get_docstring(node):
             yield Documented(place, text)
 
 
 def parameters(text: str) -> Iterator[tuple[str, str]]:
-    """Names and descriptions in the sections of a numpy-style docstring that list parameters, attributes and ports."""
+    """Yield names and descriptions of the parameters, attributes and ports that the sections of a docstring list."""
     lines = text.splitlines()
     headers = [i for i, line in enumerate(lines[1:]) if line.startswith("---")]
     for start in headers:

@@ -1,4 +1,4 @@
-"""A public class name means one thing within a tree of packages."""
+"""Public class names are unique within a tree of packages."""
 
 import ast
 from collections import defaultdict

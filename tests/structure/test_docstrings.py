@@ -1,17 +1,17 @@
-"""Docstrings describe every parameter in words, and open with a statement."""
+"""Docstrings describe every parameter in words, and start with a statement."""
 
 from inspect import cleandoc
 
-from tests.structure.source_tree import docstrings, parameters
+from tests.structure.source_tree import TREES, docstrings, parameters
 
-#: A description of fewer words says hardly more than the parameter's name.
+#: Minimum number of words; a shorter description adds little to the parameter's name.
 LEAST_WORDS = 3
 
-#: Openings of a sentence that is a fragment of a question, not a statement.
-QUESTIONS = ("What ", "Who ", "Whether ", "Where ", "How ", "Which ")
+#: Openings of fragments: of questions, and of phrases that lack a subject or take it from the function's name.
+FRAGMENTS = ("What ", "Who ", "Whether ", "Where ", "How ", "Which ", "Of ", "By ", "As ", "It ", "They ")
 
 
-def test_descriptions_of_parameters_have_three_words() -> None:
+def test_parameter_descriptions_have_three_words() -> None:
     found = [
         f"{place}: {entry!r}: {description!r}"
         for place, text in docstrings()
@@ -21,12 +21,16 @@ def test_descriptions_of_parameters_have_three_words() -> None:
     assert not found, f"{len(found)} short descriptions:\n" + "\n".join(found)
 
 
-def test_docstrings_open_with_a_statement() -> None:
-    found = [f"{place}: {text.splitlines()[0]}" for place, text in docstrings() if text.startswith(QUESTIONS)]
-    assert not found, f"{len(found)} openings as questions:\n" + "\n".join(found)
+def test_docstrings_start_with_a_statement() -> None:
+    found = [
+        f"{place}: {text.splitlines()[0]}"
+        for place, text in docstrings((*TREES, "tests"))
+        if text.startswith(FRAGMENTS)
+    ]
+    assert not found, f"{len(found)} fragments:\n" + "\n".join(found)
 
 
-def test_entries_of_a_docstring_are_read() -> None:
+def test_parsing_of_parameter_sections() -> None:
     text = """Title.
 
     Parameters

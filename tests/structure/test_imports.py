@@ -1,4 +1,4 @@
-"""Imports of hw, cosim and compiler have no cycles, neither among modules nor among packages."""
+"""The imports of hw, cosim and compiler have no cycles, neither between modules nor between packages."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from tests.structure.source_tree import imports, package_name
 
 
 def edges_in_cycles(graph: Mapping[str, set[str]]) -> list[str]:
-    """Edges of a directed graph that are part of a cycle, as `from -> to`."""
+    """Return the edges of a directed graph that are part of a cycle, as `from -> to`."""
 
     def reachable(start: str) -> set[str]:
         seen, waiting = set(), [start]
@@ -24,7 +24,7 @@ def edges_in_cycles(graph: Mapping[str, set[str]]) -> list[str]:
 
 
 def package_imports() -> dict[str, set[str]]:
-    """Packages that the modules of each package import."""
+    """Return the packages that the modules of each package import."""
     graph: dict[str, set[str]] = {}
     for module, targets in imports().items():
         package = package_name(module)

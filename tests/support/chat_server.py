@@ -1,4 +1,4 @@
-"""A server of OpenAI's chat protocol on this machine, whose answers are scripted."""
+"""A local server that speaks OpenAI's chat protocol with scripted replies."""
 
 import json
 import threading
@@ -12,8 +12,8 @@ MODEL = "scribe-1"
 
 
 @dataclass
-class Asked:
-    """A request that came in."""
+class ChatRequest:
+    """A request that the server received."""
 
     method: str
     path: str
@@ -22,21 +22,33 @@ class Asked:
 
     @property
     def prompt(self) -> str:
-        """All messages of a chat."""
+        """Contents of all messages of a chat, joined by newlines."""
         return "\n".join(message["content"] for message in self.body["messages"])
 
     @property
     def last(self) -> str:
-        """The last message of a chat."""
+        """Content of the last message of a chat."""
         return self.body["messages"][-1]["content"]
 
 
 @dataclass
 class Reply:
-    """An answer.
+    """A reply of the server.
 
-    `hang`: seconds before it begins; `drip`: seconds before each of its bytes, with no end; `reason`: the words behind
-    the status.
+    Attributes
+    ----------
+    status : int
+        HTTP status.
+    body : bytes
+        Body of the response.
+    headers : dict
+        Headers besides Content-Length.
+    hang : float
+        Seconds before the response begins.
+    drip : float
+        Seconds between single bytes of an endless body; 0 sends `body`.
+    reason : str or None
+        Reason phrase of the status line.
     """
 
     status: int = 200
@@ -48,7 +60,7 @@ class Reply:
 
 
 def said(text: Any, tokens: tuple[int, int] | None = (100, 10), finish: str = "stop", **more: Any) -> Reply:
-    """A chat completion; `tokens`: how many it says were read and written."""
+    """Return a chat completion with this text; `tokens` is the reported usage (prompt, completion)."""
     message = {"role": "assistant", "content": text}
     content: dict[str, Any] = {"choices": [{"message": message, "finish_reason": finish}]}
     if tokens is not None:
@@ -57,30 +69,30 @@ def said(text: Any, tokens: tuple[int, int] | None = (100, 10), finish: str = "s
 
 
 def refused(status: int, message: str = "", **headers: str) -> Reply:
-    """An error as such servers put it."""
+    """Return an error in the format of OpenAI-compatible servers."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply(status, json.dumps({"error": {"message": message}}).encode(), named)
 
 
 class ChatServer:
-    """Serves in a thread of this process.
+    """Chat server in a thread of this process.
 
     Parameters
     ----------
     script : Reply, str or callable
-        Answers to chats, in order; the last one again and again. A text is what the model says; a callable makes
-        either from the request.
+        Replies to chats, in order; the last one is repeated. A string is the content of a completion; a callable
+        makes a reply or a string from the request.
 
     Attributes
     ----------
-    asked : list of Asked
-        Chats that came in.
+    asked : list of ChatRequest
+        Chat requests received.
     models : Reply
-        What the list of models is answered with.
+        Reply to a request for the list of models.
     """
 
-    def __init__(self, *script: Reply | str | Callable[[Asked], "Reply | str"]):
-        self.script, self.asked = deque(script), list[Asked]()
+    def __init__(self, *script: Reply | str | Callable[[ChatRequest], "Reply | str"]):
+        self.script, self.asked = deque(script), list[ChatRequest]()
         self.models = Reply(body=json.dumps({"data": [{"id": MODEL}, {"id": "other"}]}).encode())
         self._over = threading.Event()
         outer = self
@@ -99,37 +111,39 @@ class ChatServer:
                 outer.asked.append(self.request_line())
                 self.send_error(403)
 
-            def request_line(self) -> Asked:
+            def request_line(self) -> ChatRequest:
                 size = int(self.headers.get("Content-Length") or 0)
                 body = self.rfile.read(size)
-                return Asked(self.command, self.path, dict(self.headers), json.loads(body) if body else None)
+                return ChatRequest(
+                    self.command, self.path, dict(self.headers), json.loads(body) if body else None
+                )
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self.listed = list[Asked]()
+        self.listed = list[ChatRequest]()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def host(self) -> str:
-        """Name and port."""
+        """Host name and port."""
         return f"127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def url(self) -> str:
-        """For `--endpoint`."""
+        """Base URL for `--endpoint`."""
         return f"http://{self.host}/v1"
 
-    def answer(self, asked: Asked) -> Reply:
-        """The script's next."""
+    def answer(self, asked: ChatRequest) -> Reply:
+        """Return the next reply of the script."""
         step = self.script.popleft() if len(self.script) > 1 else self.script[0]
         made = step(asked) if callable(step) else step
         return said(made) if isinstance(made, str) else made
 
     def send(self, handler: BaseHTTPRequestHandler, reply: Reply) -> None:
-        """Send an answer as slowly as it is to be."""
+        """Send a reply with its delays."""
         try:
             self._over.wait(reply.hang)
             handler.send_response(reply.status, reply.reason)
@@ -145,7 +159,7 @@ class ChatServer:
             handler.end_headers()
             handler.wfile.write(reply.body)
         except OSError:
-            pass  # whoever asked has gone
+            pass  # the client has disconnected
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Random graphs of one operator each: products of activations, reductions, norms, transposed convolutions, softmax."""
+"""Random graphs of single operators: matrix products, reductions, norms, transposed convolutions, softmax."""
 
 import math
 
@@ -10,43 +10,43 @@ from tests.support.graphs import Draft
 Shape = tuple[int, ...]
 
 
-class Chance(Draft):
-    """A graph under construction by chance.
+class RandomDraft(Draft):
+    """A graph that is built from random choices.
 
     Parameters
     ----------
     seed : int
-        Of all choices.
+        Seed of all choices.
     """
 
     def __init__(self, seed: int):
         super().__init__(np.random.default_rng(seed))
 
     def size(self, most: int) -> int:
-        """1..most, small numbers and multiples of lanes more often than others."""
+        """Return a random size from 1 to `most`; powers of two are more likely than other sizes."""
         if self.rng.random() < 0.3:
             return int(min(self.rng.choice((1, 2, 4, 8, 16, 32)), most))
         return int(self.rng.integers(1, most + 1))
 
     def dtype(self) -> str:
-        """A type of bytes."""
+        """Return int8 or uint8."""
         return str(self.rng.choice(("int8", "uint8")))
 
     def same(self, x: Tensor) -> Tensor:
-        """A copy, made by a maximum over no axes: a tensor that may stay on the machine."""
+        """Return a copy of x, computed by a maximum over no axes, which keeps the tensor on the accelerator."""
         return self.node("reduce_max", [x], x.shape, like=x, dtype=x.dtype, axes=(), keep=True)
 
     def given(self, shape: Shape, dtype: str = "int8") -> Tensor:
-        """An input, or a copy of one."""
+        """Return an input of the graph or, at random, a copy of an input."""
         x = self.input(shape, dtype)
         return self.same(x) if self.rng.random() < 0.5 else x
 
     def last(self, y: Tensor) -> Tensor:
-        """A tensor, or a copy of it."""
+        """Return y or, at random, a copy of it."""
         return self.same(y) if self.rng.random() < 0.5 else y
 
     def floats(self, values: np.ndarray) -> Tensor:
-        """A constant of real numbers."""
+        """Add a float32 constant."""
         self.count += 1
         return self.graph.add_tensor(
             Tensor(f"c{self.count}", values.shape, "float32", None, values.astype(np.float32))
@@ -54,13 +54,13 @@ class Chance(Draft):
 
 
 def scale_of(tensor: Tensor) -> float:
-    """A tensor's one scale."""
+    """Return the scale of a tensor that has a single scale."""
     assert tensor.quantization is not None
     return tensor.quantization.scale[0]
 
 
-def product(chance: Chance) -> Tensor:
-    """A product of two stacks, with transposes around it and leading dimensions that are repeated."""
+def product(chance: RandomDraft) -> Tensor:
+    """Add a batched matrix product with random transposes and broadcast leading dimensions."""
     rng = chance.rng
     m, k, n = (chance.size(40) for _ in range(3))
     lead = tuple(chance.size(3) for _ in range(rng.integers(0, 3)))
@@ -77,17 +77,17 @@ def product(chance: Chance) -> Tensor:
 
 
 def _some(rng: np.random.Generator, lead: Shape) -> Shape:
-    """Leading dimensions that broadcast to `lead`."""
+    """Return leading dimensions that broadcast to `lead`."""
     return tuple(1 if rng.random() < 0.3 else size for size in lead)
 
 
-def _turned(chance: Chance, shape: Shape, *, both: bool) -> Tensor:
-    """A factor, perhaps by way of a transpose that the product can read through."""
+def _turned(chance: RandomDraft, shape: Shape, *, both: bool) -> Tensor:
+    """Return an operand of a matrix product, at random with a transpose that can be fused into the product."""
     rng, last, dtype = chance.rng, len(shape) - 1, chance.dtype()
     if rng.random() < 0.4:
         return chance.given(shape, dtype)
     perm = rng.permutation(last).tolist()
-    # What lies last in memory is a row of the matrix, of the second one perhaps a column.
+    # The innermost axis holds rows of the matrix; for the right operand it may also hold columns.
     perm.insert(int(rng.integers(last - 1, last + 1)) if both else last, last)
     source = [0] * len(shape)
     for index, axis in enumerate(perm):
@@ -96,8 +96,8 @@ def _turned(chance: Chance, shape: Shape, *, both: bool) -> Tensor:
     return chance.node("transpose", [x], shape, like=x, dtype=dtype, perm=tuple(perm))
 
 
-def reduction(chance: Chance) -> Tensor:
-    """A reduction over any axes."""
+def reduction(chance: RandomDraft) -> Tensor:
+    """Add a reduction over random axes."""
     rng, dtype = chance.rng, chance.dtype()
     shape = (*(chance.size(12) for _ in range(rng.integers(0, 4))), chance.size(40))
     if len(shape) > 3:
@@ -118,8 +118,8 @@ def reduction(chance: Chance) -> Tensor:
     )
 
 
-def norm(chance: Chance) -> Tensor:
-    """A normalization of rows."""
+def norm(chance: RandomDraft) -> Tensor:
+    """Add a layer or RMS normalization of rows."""
     rng = chance.rng
     shape = (*(chance.size(6) for _ in range(rng.integers(1, 3))), chance.size(200) + 1)
     op = str(rng.choice(("layer_norm", "rms_norm")))
@@ -134,8 +134,8 @@ def norm(chance: Chance) -> Tensor:
     )
 
 
-def average(chance: Chance) -> Tensor:
-    """An average over a whole image of many pixels."""
+def average(chance: RandomDraft) -> Tensor:
+    """Add an average over an entire image of at least 256 pixels."""
     h, w = (int(chance.rng.integers(16, 33)) for _ in range(2))
     x = chance.given((1, h, w, chance.size(40)))
     return chance.last(
@@ -152,8 +152,8 @@ def average(chance: Chance) -> Tensor:
     )
 
 
-def transposed(chance: Chance) -> Tensor:
-    """A transposed convolution, perhaps with a clip behind it."""
+def transposed(chance: RandomDraft) -> Tensor:
+    """Add a transposed convolution, at random followed by a clip."""
     rng = chance.rng
     groups = int(rng.choice((1, 1, 1, 2, 3)))
     in_c, out_c = chance.size(20), groups * chance.size(12)
@@ -169,7 +169,7 @@ def transposed(chance: Chance) -> Tensor:
     pads = tuple(int(rng.integers(0, min(3, (size + 1) // 2))) for size in (*whole, *whole))
     operands = [x, _weights(chance, (out_c, *kernel, in_c))]
     if rng.random() < 0.7:
-        operands.append(chance.constant((out_c,), "int32", Quantization.of(1)))
+        operands.append(chance.constant((out_c,), "int32", Quantization.per_tensor(1)))
     taps = math.prod(kernel) / math.prod(strides) * in_c
     step = scale_of(x) * 0.01 * 70 * 80 * math.sqrt(max(taps, 1)) / rng.uniform(20, 90)
     shape = (1, whole[0] - pads[0] - pads[2], whole[1] - pads[1] - pads[3], out_c)
@@ -189,14 +189,14 @@ def transposed(chance: Chance) -> Tensor:
     return chance.last(y)
 
 
-def _weights(chance: Chance, shape: Shape) -> Tensor:
-    """Weights with a scale for each output channel and no zero point."""
+def _weights(chance: RandomDraft, shape: Shape) -> Tensor:
+    """Return weights with a scale for each output channel and no zero point."""
     scales = tuple(float(np.float32(s)) for s in chance.rng.uniform(0.001, 0.02, shape[0]))
     return chance.constant(shape, quantization=Quantization(scales, (0,) * shape[0], 0))
 
 
-def grouped(chance: Chance) -> Tensor:
-    """A convolution in groups of many channels."""
+def grouped(chance: RandomDraft) -> Tensor:
+    """Add a convolution with two or three groups of many channels."""
     groups, in_c, out_c = int(chance.rng.integers(2, 4)), chance.size(40), chance.size(12)
     x = chance.given((1, 5, 6, groups * in_c))
     weights = _weights(chance, (groups * out_c, 3, 2, in_c))
@@ -215,23 +215,22 @@ def grouped(chance: Chance) -> Tensor:
     )
 
 
-def softmax(chance: Chance) -> Tensor:
-    """A softmax along any dimension."""
+def softmax(chance: RandomDraft) -> Tensor:
+    """Add a softmax along a random dimension."""
     rng = chance.rng
     shape = tuple(chance.size(20) for _ in range(rng.integers(1, 4)))
     if rng.random() < 0.5:
         shape = (*(1,) * (4 - len(shape)), *shape)
     x = chance.given(shape, chance.dtype())
     chance.count += 1
-    y = Tensor(f"t{chance.count}", shape, "int8", Quantization.of(1 / 256, -128))
+    y = Tensor(f"t{chance.count}", shape, "int8", Quantization.per_tensor(1 / 256, -128))
     return chance.into(
         "softmax", [x], y, axis=int(rng.integers(0, len(shape))), beta=float(rng.uniform(0.5, 2))
     )
 
 
-#: Makers of graphs, and how far their results may be off.
-def cumulated(chance: Chance) -> Tensor:
-    """Sums up to each element, along any dimension."""
+def cumulated(chance: RandomDraft) -> Tensor:
+    """Add a cumulative sum along a random dimension."""
     rng = chance.rng
     shape = tuple(chance.size(40) for _ in range(int(rng.integers(1, 4))))
     x, axis = chance.given(shape, chance.dtype()), int(rng.integers(len(shape)))
@@ -243,8 +242,8 @@ def cumulated(chance: Chance) -> Tensor:
     return chance.last(sums)
 
 
-def sloped(chance: Chance) -> Tensor:
-    """A slope of its own for each channel, for each element, or one for all; some of them fall."""
+def sloped(chance: RandomDraft) -> Tensor:
+    """Add a PReLU with slopes per channel, per element or a single slope; some slopes are negative."""
     rng = chance.rng
     shape = (1, chance.size(9), chance.size(9), chance.size(80))
     x = chance.given(shape, chance.dtype())
@@ -255,6 +254,7 @@ def sloped(chance: Chance) -> Tensor:
     return chance.last(chance.node("prelu", [x, slopes], shape, scale=scale, dtype=chance.dtype()))
 
 
+#: Function that adds a layer, and largest permitted difference of the result, for each kind of layer.
 KINDS = {
     "product": (product, 0),
     "reduction": (reduction, 0),

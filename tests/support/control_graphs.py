@@ -1,26 +1,26 @@
-"""Small graphs with control flow, in the compiler's own form."""
+"""Small graphs with control flow in the compiler's own representation."""
 
 import numpy as np
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 
-MEANING = Quantization.of(0.1, 3)
+MEANING = Quantization.per_tensor(0.1, 3)
 
 
 def row(name: str, rows: int = 0) -> Tensor:
-    """Sixteen int8, or a stack of such."""
+    """Return a row of 16 int8 values or, with `rows`, a stack of that many rows."""
     return Tensor(name, (rows, 1, 16) if rows else (1, 16), "int8", MEANING)
 
 
 def constant(name: str, value: bool | int) -> Tensor:
-    """A condition or a trip count."""
+    """Return a scalar constant: a condition or a trip count."""
     data = np.array(value) if isinstance(value, bool) else np.array(value, np.int64)
     return Tensor(name, (), data.dtype.name, None, data)
 
 
 def body(*, stacked: bool = True) -> Graph:
-    """The next state is state + slice + w; a sum is stacked."""
+    """Return a loop body with the next state s + x_t + w; with `stacked`, the first sum is a stacked output."""
     graph = Graph("body")
     graph.add_input(Tensor("i", (), "int64"))
     for name in ("s", "x_t", "w"):
@@ -33,7 +33,7 @@ def body(*, stacked: bool = True) -> Graph:
 
 
 def loop(length: int, trips: int, inside: Graph | None = None, sign: int = 1) -> Graph:
-    """A loop over the rows of x."""
+    """Return a graph with a loop over the rows of x."""
     graph = Graph("looped")
     for tensor in (row("s0"), row("x", length), row("w")):
         graph.add_input(tensor)
@@ -49,7 +49,7 @@ def loop(length: int, trips: int, inside: Graph | None = None, sign: int = 1) ->
 
 
 def choice(*ops: str) -> Graph:
-    """A condition that comes with the sample chooses between operators on x and y."""
+    """Return a graph in which an input selects the operator that is applied to x and y."""
     graph, bodies = Graph("chosen"), []
     graph.add_input(Tensor("p", (), "bool"))
     for name in ("x", "y"):
@@ -67,7 +67,7 @@ def choice(*ops: str) -> Graph:
 
 
 def rows(seed: int, **counts: int) -> dict[str, np.ndarray]:
-    """Random contents."""
+    """Return random rows by name; a count of 0 gives a single row."""
     rng = np.random.default_rng(seed)
     return {
         name: rng.integers(-128, 128, (count, 1, 16) if count else (1, 16)).astype(np.int8)

@@ -1,4 +1,4 @@
-"""ONNX models with control flow: helpers, a network that may leave early, a recurrent network."""
+"""Helpers for ONNX models with control flow, a network with an early exit, and a recurrent network."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from tests.support.onnx_models import model, node
 
 FLOAT, INTEGER, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-#: Inputs that the subgraph of a Loop has in front of its states.
+#: Inputs of a Loop's body before its states.
 COUNTED = (("i", INTEGER), ("c", BOOL))
 
 
@@ -19,7 +19,7 @@ def subgraph(
     outputs: Sequence[tuple[str, int]],
     shape: tuple[int, ...] | None = None,
 ) -> onnx.GraphProto:
-    """A subgraph; integers and bools in it are scalars, others have the shape, or none is declared."""
+    """Return a subgraph; integers and bools are scalars, other values have the given shape or none."""
     ins, outs = (
         [helper.make_tensor_value_info(name, kind, shape if kind == FLOAT else ()) for name, kind in part]
         for part in (inputs, outputs)
@@ -28,17 +28,17 @@ def subgraph(
 
 
 def branch(output: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
-    """A subgraph of an If with one output."""
+    """Return a branch of an If with one output."""
     return subgraph(nodes, [], [(output, FLOAT)])
 
 
 def integer(value: int) -> np.ndarray:
-    """A scalar of ONNX's integers."""
+    """Return an int64 scalar."""
     return np.array(value, np.int64)
 
 
 def through(x: str, y: str, scale: str, zero: str) -> list[onnx.NodeProto]:
-    """Y is x in int8."""
+    """Return nodes that quantize x to int8 and dequantize it into y."""
     return [
         node("QuantizeLinear", f"{x} {scale} {zero}", f"{y}_int"),
         node("DequantizeLinear", f"{y}_int {scale} {zero}", y),
@@ -58,13 +58,13 @@ class Weights:
         self.constants |= {name: np.array(zero, np.int8) for name, zero in zeros.items()}
 
     def add(self, name: str, *shape: int) -> list[onnx.NodeProto]:
-        """A node that makes weights `name`."""
+        """Add random weights and return the node that dequantizes them into `name`."""
         self.constants[f"{name}_int"] = self.rng.integers(-60, 61, shape).astype(np.int8)
         return [node("DequantizeLinear", f"{name}_int w_s z", name)]
 
 
 def early_exit(rng: np.random.Generator, size: int = 8, threshold: float = 0.6) -> onnx.ModelProto:
-    """A quantized network that goes on to further convolutions only where its first answer is not confident."""
+    """Return a quantized network that runs further convolutions only if its first classifier is not confident."""
     w = Weights(rng)
     first = [
         *through("x", "x0", "x_s", "x_z"),
@@ -104,7 +104,7 @@ def early_exit(rng: np.random.Generator, size: int = 8, threshold: float = 0.6) 
 
 
 def recurrent(rng: np.random.Generator, steps: int, kind: str, width: int = 16) -> onnx.ModelProto:
-    """A quantized recurrent network, h' = tanh(W (x, h)), as a Loop or a Scan."""
+    """Return a quantized recurrent network, h' = tanh(W (x, h)), that is implemented with a Loop or a Scan."""
     w = Weights(rng)
     step = [
         *through("x_t", "x_c", "x_s", "x_z"),

@@ -1,6 +1,7 @@
-"""`--hw-coverage DIR`: every chip that a test simulates counts its lines, and leaves the counts in DIR.
+"""`--hw-coverage DIR` counts the executed lines of every chip that a test simulates and writes the counts to DIR.
 
-For each chip there is the Verilog, `<key>.v`, and from each process of the test run one `<key>.<random>.dat`.
+DIR receives the Verilog of each chip, `<key>.v`, and the counts of each process of the test run,
+`<key>.<random>.dat`.
 """
 
 import secrets
@@ -15,7 +16,7 @@ from cosim.device import SimulatorDiedError
 from cosim.rtl import cache
 from cosim.rtl.build import PLAIN
 from cosim.rtl.rtl_device import RtlDevice
-from scripts.coverage.counts import Point, read_counts, write_counts
+from scripts.coverage.counts import VerilatorPoint, read_counts, write_counts
 from tests.support.coverage_verilog import annotated_verilog
 
 
@@ -29,29 +30,29 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def configure(config: pytest.Config) -> None:
-    """Switch counting on if the option is there."""
+    """Enable counting if the option is given."""
     folder = config.getoption("--hw-coverage")
     if folder:
         Collector(Path(folder)).install()
 
 
 class Collector:
-    """Makes chips count, and gathers what they counted in this process.
+    """Collector of the counts of this process, which enables counting in simulated chips.
 
     Parameters
     ----------
     folder : Path
-        Where the files go; made if absent.
+        Output folder, created if absent.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.name = secrets.token_hex(4)  # a process id can come back in the next run of pytest
-        self.totals: dict[str, Counter[Point]] = defaultdict(Counter)
+        self.name = secrets.token_hex(4)  # a process id could be reused by the next run of pytest
+        self.totals: dict[str, Counter[VerilatorPoint]] = defaultdict(Counter)
 
     def install(self) -> None:
-        """From now on each `RtlDevice` of an emitted chip counts; one given as text, or with a probe, is left alone."""
+        """Enable counting in each later `RtlDevice`, except those with their own Verilog or a probe."""
         collector, opened, closed = self, RtlDevice.__init__, RtlDevice.close
         keys: dict[int, str] = {}
 
@@ -76,7 +77,7 @@ class Collector:
         RtlDevice.__init__, RtlDevice.close = __init__, close
 
     def key(self, verilog: str) -> str:
-        """Name of a chip in the folder; its text is there afterwards."""
+        """Return the name of a chip in the folder, and write its Verilog there."""
         key = cache.cache_key([verilog])
         path = self.folder / f"{key}.v"
         if not path.exists():
@@ -86,7 +87,7 @@ class Collector:
         return key
 
     def add(self, key: str, device: RtlDevice) -> None:
-        """Add what a device counted; one whose simulator has died has nothing to tell."""
+        """Add the counts of a device; there are none if its simulator has died."""
         data = self.folder / f"{key}.{self.name}.new"
         try:
             device.write_coverage(data)

@@ -1,8 +1,8 @@
-"""Verilog of a chip in which each branch names the line of `hw/` that it comes from.
+"""Generation of Verilog in which each branch names the line of `hw/` that it comes from.
 
-Amaranth gives a source position to wires and operators but not to the branches of a process. Here it does, so that
-what a simulator counts for a line of Verilog can be told of a line of Python. Two methods of its writer are replaced
-meanwhile; a test compares the result with what the writer prints by itself.
+Amaranth's Verilog writer gives source positions to wires and operators but not to the branches of a process. Two of its
+methods are replaced here so that branches get positions too, and the counts of a line of Verilog can be attributed to a
+line of Python. A test compares the logic of the result with that of the original writer.
 """
 
 from pathlib import Path
@@ -21,10 +21,10 @@ _TRUE = _nir.Net.from_const(1)
 
 
 def annotated_verilog(config: MlaConfig) -> str:
-    """Text of the module `mla_chip` for `config`; cached like the plain text.
+    """Return the Verilog of the module `mla_chip` for `config`; cached like the plain Verilog.
 
-    A case follows a comment with its position. What precedes an `if` says in `branches` where it and what follows it
-    come from. Positions are relative to the folder that holds `hw/`.
+    The attribute `src` of a case holds its position. The attribute `branches` of a switch lists the positions of
+    all its cases. Positions are relative to the folder that contains `hw/`.
     """
 
     def write(path: Path) -> None:
@@ -36,7 +36,7 @@ def annotated_verilog(config: MlaConfig) -> str:
 
 
 def annotated(component: Elaboratable, name: str) -> str:
-    """What `hw.verilog.writer.convert` gives, with positions: the logic is the same."""
+    """Return the output of `hw.verilog.writer.convert` with source positions added."""
     platform = VerilogPlatform()
     with (
         patch.object(rtlil.ModuleEmitter, "emit_assignment_list", _emit_assignment_list),
@@ -48,7 +48,7 @@ def annotated(component: Elaboratable, name: str) -> str:
 
 
 def _emit_switch(switch: Any, line: Any) -> None:
-    """In place of Amaranth's: also says where each case comes from, at the case and, for an `if`, at the switch."""
+    """Replace Amaranth's method by one that also writes the position of each case, at the case and at the switch."""
     places = [rtlil._src(case.src_loc) or "" for case in switch.cases]
     line(f'attribute \\branches "{"|".join(places)}"')
     line(f"switch {switch.sel}")
@@ -60,7 +60,7 @@ def _emit_switch(switch: Any, line: Any) -> None:
 
 
 def _emit_assignment_list(emitter: Any, cell_idx: int, cell: Any) -> None:
-    """In place of Amaranth's: also notes where each case comes from."""
+    """Replace Amaranth's method by one that also records the position of each case."""
     lhs = _nir.Value(_nir.Net.from_cell(cell_idx, bit) for bit in range(len(cell.default)))
     process = emitter.builder.process(src_loc=cell.src_loc)
     process.assign(emitter.sigspec(lhs), emitter.sigspec(cell.default))
@@ -68,14 +68,14 @@ def _emit_assignment_list(emitter: Any, cell_idx: int, cell: Any) -> None:
 
 
 class _Process:
-    """The assignments of one signal, in order, and how far they have been printed."""
+    """Emitter of the assignments of one signal, in order."""
 
     def __init__(self, emitter: Any, assignments: Any, lhs: Any):
         self.emitter, self.assignments, self.lhs = emitter, assignments, lhs
         self.done = 0
 
     def emit(self, case: Any, condition: Any) -> None:
-        """Print what is nested in `condition` into `case`."""
+        """Emit the assignments nested in `condition` into `case`."""
         while self.done < len(self.assignments):
             assign = self.assignments[self.done]
             if assign.cond == condition:
@@ -89,7 +89,9 @@ class _Process:
             self._switch(case, inner.cell)
 
     def _inner(self, condition: Any, outer: Any) -> Any:
-        """The condition around `condition` that lies directly in `outer`; true if there is none."""
+        """Return the condition around `condition` that is directly inside `outer`, or true if there is no such
+        condition.
+        """
         while condition != _TRUE and (enable := self.emitter.netlist.cells[condition.cell].en) != outer:
             condition = enable
         return condition
@@ -105,5 +107,5 @@ class _Process:
             self.emit(branch, _nir.Net.from_cell(index, bit))
             if test:
                 branch.src_loc = test.src_loc
-            else:  # Amaranth does not keep where an Else is: its first assignment stands for it
+            else:  # Amaranth records no position of an Else, so use that of its first assignment.
                 branch.src_loc = (self.assignments[first] if self.done > first else cells[index]).src_loc

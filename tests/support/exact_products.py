@@ -1,22 +1,23 @@
 """ONNX models rewritten so that onnxruntime computes their integer products exactly on every processor.
 
 On x86 processors with AVX2 but without VNNI onnxruntime multiplies uint8 by int8 with `vpmaddubsw`, which saturates the
-sum of two products at 16 bits. Against numpy's int64, with operands near their limits, onnxruntime 1.31 gives there:
+sum of two products at 16 bits. Compared with numpy's int64, results
+of onnxruntime 1.31 on these processors are, for operands near the limits of their types:
 
 =====================  ============  ============  ============  ============
 Operator               uint8, uint8  uint8, int8   int8, uint8   int8, int8
 =====================  ============  ============  ============  ============
 MatMulInteger          exact         saturates     exact         exact
 ConvInteger            exact         exact         wrong         exact
-QLinearMatMul          exact         saturates     refused       exact
-QLinearConv            exact         saturates     refused       exact
-QGemm                  exact         saturates     refused       exact
-MatMulIntegerToFloat   exact         saturates     refused       exact
+QLinearMatMul          exact         saturates     rejected       exact
+QLinearConv            exact         saturates     rejected       exact
+QGemm                  exact         saturates     rejected       exact
+MatMulIntegerToFloat   exact         saturates     rejected       exact
 DynamicQuantizeMatMul  exact         saturates     (always uint8 on the left)
 =====================  ============  ============  ============  ============
 
-The wrong sums of ConvInteger come from another defect: they differ in depthwise convolutions too. The session option
-`session.x64quantprecision` has no effect without graph optimizations, which the references here leave out.
+The wrong sums of ConvInteger have another cause: depthwise convolutions are wrong too. The session option
+`session.x64quantprecision` has no effect without graph optimizations, which these references disable.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,15 +32,15 @@ from onnx.inliner import inline_local_functions
 
 @dataclass(frozen=True)
 class _Operands:
-    """Positions of the operands of a product, and of their zero points, among a node's inputs."""
+    """Positions of the operands of a product, and of their zero points, among the inputs of a node."""
 
     left: int
     left_zero: int
     right: int
     right_zero: int
-    #: The left operand is real and quantized to uint8 by the operator itself.
+    #: The left operand is float32 and is quantized to uint8 by the operator itself.
     dynamic: bool = False
-    #: onnxruntime accepts an int8 left operand beside a uint8 right one.
+    #: onnxruntime accepts an int8 left operand together with a uint8 right operand.
     mixed: bool = False
 
 
@@ -56,20 +57,20 @@ _PRODUCTS = {
 
 
 def exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy of a model whose products of uint8 by int8 are products of uint8 by uint8 of the same real numbers.
+    """Return a copy of a model in which products of uint8 and int8 are replaced by equal products of uint8 and uint8.
 
-    An int8 operand and its zero point are both moved up by 128: in the constant where it is one, else by nodes before
-    the product. Subgraphs are rewritten as well; functions of the model with such products are inlined first.
+    128 is added to an int8 operand and to its zero point: in the constant if it is one, otherwise by nodes before the
+    product. Subgraphs are rewritten as well; functions of the model with such products are inlined first.
 
     Parameters
     ----------
     model : ModelProto
-        The model, which is not changed; its weights are stored in it, not in other files.
+        Model without external data; the function does not change it.
 
     Raises
     ------
     ValueError
-        The type of an operand follows neither from ONNX's type inference nor from its zero point.
+        The type of an operand is known neither from ONNX's type inference nor from its zero point.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -94,7 +95,7 @@ def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes with those of their subgraphs."""
+    """Yield nodes and the nodes of their subgraphs."""
     for node in nodes:
         yield node
         for graph in _subgraphs(node):
@@ -102,7 +103,7 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:
-    """Names of all tensors of a graph and its subgraphs."""
+    """Return the names of all tensors of a graph and its subgraphs."""
     names = {each.name for each in (*graph.input, *graph.initializer)}
     for node in graph.node:
         names.update((*node.input, *node.output))
@@ -112,7 +113,7 @@ def _names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _used(graph: onnx.GraphProto) -> set[str]:
-    """Names that a graph or its subgraphs read or return."""
+    """Return the names that a graph or its subgraphs read or return."""
     names = {each.name for each in (*graph.input, *graph.output)}
     for node in graph.node:
         names.update(node.input)
@@ -123,13 +124,13 @@ def _used(graph: onnx.GraphProto) -> set[str]:
 
 @dataclass
 class _Scope:
-    """Types of the tensors that a graph's nodes see, and which of them are constants."""
+    """Types of the tensors that a graph's nodes can read, and the constants among these tensors."""
 
     types: dict[str, int] = field(default_factory=dict)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def inside(self, graph: onnx.GraphProto) -> "_Scope":
-        """The scope of a graph within this one, its types inferred."""
+        """Return the scope of a nested graph whose types have been inferred."""
         values = (*graph.input, *graph.value_info, *graph.output)
         types = {each.name: each.type.tensor_type.elem_type for each in values}
         constants = {
@@ -142,7 +143,7 @@ class _Scope:
         inputs = {each.name for each in graph.input}
         for each in graph.initializer:
             types[each.name] = each.data_type
-            if each.name not in inputs:  # else a default, which the caller may replace
+            if each.name not in inputs:  # otherwise the value is a default, which the caller may replace
                 constants[each.name] = numpy_helper.to_array(each)
         types |= {name: helper.np_dtype_to_tensor_dtype(each.dtype) for name, each in constants.items()}
         outer = {name: each for name, each in self.constants.items() if name not in types}
@@ -150,7 +151,7 @@ class _Scope:
 
 
 class _Rewriter:
-    """Rewrites a graph and its subgraphs in place."""
+    """Rewriter of a graph and its subgraphs, in place."""
 
     def __init__(self, names: set[str]):
         self._taken = names
@@ -175,7 +176,7 @@ class _Rewriter:
     def _shifts(
         self, node: onnx.NodeProto, at: _Operands, graph: onnx.GraphProto, scope: _Scope
     ) -> list[onnx.NodeProto]:
-        """Nodes that move an int8 operand beside a uint8 one; the product reads what they make."""
+        """Return nodes that shift an int8 operand next to a uint8 operand; the product then reads their results."""
         left = TensorProto.UINT8 if at.dynamic else _type(node, at.left, at.left_zero, scope.types)
         right = _type(node, at.right, at.right_zero, scope.types)
         if (left, right) == (TensorProto.UINT8, TensorProto.INT8):
@@ -190,7 +191,7 @@ class _Rewriter:
     def _shift(
         self, node: onnx.NodeProto, index: int, graph: onnx.GraphProto, scope: _Scope
     ) -> list[onnx.NodeProto]:
-        """Replace an int8 input, 0 where it is absent, by itself plus 128 as uint8."""
+        """Replace an int8 input by itself plus 128 as uint8; an absent input is 0."""
         name = node.input[index]
         node.input[index] = moved = self._name(name or "zero")
         stored = scope.constants.get(name) if name else np.zeros((), np.int8)
@@ -207,14 +208,14 @@ class _Rewriter:
         ]
 
     def _name(self, base: str) -> str:
-        """A name that no tensor has."""
+        """Return a tensor name that is not in use."""
         name = next(new for i in count() if (new := f"{base}_uint8_{i}") not in self._taken)
         self._taken.add(name)
         return name
 
 
 def _type(node: onnx.NodeProto, operand: int, zero: int, types: Mapping[str, int]) -> int:
-    """An operand's type, which is also its zero point's."""
+    """Return the type of an operand, which equals that of its zero point."""
     names = [node.input[i] for i in (operand, zero) if i < len(node.input)]
     for name in filter(None, names):
         if types.get(name):

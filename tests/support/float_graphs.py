@@ -1,4 +1,4 @@
-"""Small float graphs, and samples for them."""
+"""Small float graphs, and their samples."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,12 +13,12 @@ IMAGE = (1, 3, 12, 12)
 
 
 def numbers(*shape: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:
-    """Seeded float32 numbers around zero."""
+    """Return seeded, normally distributed float32 values around zero."""
     return (np.random.default_rng(seed + sum(shape)).standard_normal(shape) * scale).astype(np.float32)
 
 
 def samples(shape: Sequence[int], count: int = 4, seed: int = 100) -> list[dict[str, np.ndarray]]:
-    """Inputs of a model."""
+    """Return samples, each of which maps the model's input to its value."""
     return [{"x": numbers(*shape, seed=seed + i)} for i in range(count)]
 
 
@@ -28,7 +28,7 @@ def graph_of(
     constants: Mapping[str, np.ndarray] | None = None,
     shape: Sequence[int] = IMAGE,
 ) -> Graph:
-    """A float ONNX model from x to y."""
+    """Return the graph of a float ONNX model that computes y from x."""
     return read(folder, model(nodes, {"x": numbers(*shape)}, ["y"], constants))
 
 
@@ -36,7 +36,7 @@ CONV = {"kernel_shape": [3, 3], "pads": [1] * 4}
 SMALL = {"w": numbers(8, 3, 3, 3, scale=0.3), "b": numbers(8, scale=0.3), "d": numbers(8, 1, 3, 3, scale=0.3)}
 
 
-#: A network of a residual block, and its constants.
+#: Nodes of a network with a residual block, and its constants.
 BLOCK = [
     node("Conv", "x w b", "c", **CONV),
     node("Relu", "c", "r"),

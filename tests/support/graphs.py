@@ -1,4 +1,4 @@
-"""Small graphs for tests, and what they must give."""
+"""Small graphs for tests, and comparison of their outputs with those of the host's operators."""
 
 import numpy as np
 
@@ -18,26 +18,26 @@ class Draft:
     Parameters
     ----------
     rng : Generator
-        Chooses constants and quantizations.
+        Source of constants and quantizations.
     """
 
     def __init__(self, rng: np.random.Generator):
         self.rng, self.graph, self.count = rng, Graph("draft"), 0
 
     def quantization(self, scale: float | None = None, dtype: str = "int8") -> Quantization:
-        """A random meaning."""
+        """Return a random quantization."""
         zero = int(self.rng.integers(0, 256)) - (128 if dtype == "int8" else 0)
-        return Quantization.of(self.rng.uniform(0.02, 0.2) if scale is None else scale, zero)
+        return Quantization.per_tensor(self.rng.uniform(0.02, 0.2) if scale is None else scale, zero)
 
     def input(self, shape: tuple[int, ...], dtype: str = "int8") -> Tensor:
-        """An input of the graph."""
+        """Add an input of the graph."""
         self.count += 1
         return self.graph.add_input(Tensor(f"x{self.count}", shape, dtype, self.quantization(dtype=dtype)))
 
     def constant(
         self, shape: tuple[int, ...], dtype: str = "int8", quantization: Quantization | None = None
     ) -> Tensor:
-        """Random integers."""
+        """Add a constant of random integers."""
         self.count += 1
         limits = np.iinfo(dtype if dtype != "int32" else "int16")
         data = self.rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
@@ -55,20 +55,20 @@ class Draft:
         dtype: str = "int8",
         **attributes: object,
     ) -> Tensor:
-        """A node that makes a tensor of a shape; it means what `like` does, or something random."""
+        """Add a node whose new output has the shape `made` and the quantization of `like` or a random one."""
         self.count += 1
         meaning = like.quantization if like is not None else self.quantization(scale, dtype)
         return self.into(op, inputs, Tensor(f"t{self.count}", made, dtype, meaning), **attributes)
 
     def into(self, op: str, inputs: list[Tensor], out: Tensor, **attributes: object) -> Tensor:
-        """A node that makes a given tensor."""
+        """Add a node that writes a given tensor."""
         self.graph.add_tensor(out)
         names = tuple(tensor.name for tensor in inputs)
         self.graph.add_node(Node(f"make {out.name}", op, names, (out.name,), dict(attributes)))
         return out
 
     def random_inputs(self) -> dict[str, np.ndarray]:
-        """Any values for the inputs."""
+        """Return random values for all inputs."""
         out = {}
         for name in self.graph.inputs:
             tensor = self.graph.tensors[name]
@@ -78,14 +78,14 @@ class Draft:
 
 
 def run_on(device: Device, network: CompiledNetwork, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Outputs on a device."""
+    """Run a network on a device and return its outputs."""
     return Session(device, network).run(inputs)
 
 
 def check(
     draft: Draft, outputs: list[Tensor], target: str = "n8", rounding: str = "reference", within: int = 0
 ) -> CompiledNetwork:
-    """Compile, run on the golden model, compare with the host's operators."""
+    """Compile a graph, run it on the golden model, and compare the outputs with those of the host's operators."""
     graph = draft.graph.finish([tensor.name for tensor in outputs])
     network = compile(graph, target, rounding=rounding)
     inputs = draft.random_inputs()

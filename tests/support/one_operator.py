@@ -1,4 +1,4 @@
-"""Models of a single operator: as a graph of the compiler, and as the TFLite file of the same."""
+"""Models of single operators, each as a graph of the compiler and as a TFLite file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.reference import evaluate
 from tests.numerics.litert import DEFAULT, REFERENCE, pack, run, tensor
 
-#: The interpreter that rounds as each of the host's kernels.
+#: LiteRT's operator resolver for each of the host's rounding modes.
 RESOLVERS = {"reference": REFERENCE, "xnnpack": DEFAULT}
 TYPES = {
     name: getattr(schema.TensorType, name.upper())
@@ -30,18 +30,18 @@ def quantized(
     scale: float | None = None,
     zero: int | None = None,
 ) -> Tensor:
-    """A tensor with a random scale (a power of two where ties are wanted) and zero point, unless they are given."""
+    """Return a tensor whose scale and zero point are random unless given; with `ties` the scale is a power of two."""
     limits = np.iinfo(dtype)
     real = float(np.exp(rng.uniform(np.log(0.005), np.log(0.2)))) if scale is None else scale
     if ties:
         real = 2.0 ** round(np.log2(real))
     if zero is None:
         zero = 0 if dtype == "int16" else int(rng.integers(limits.min, limits.max + 1))
-    return Tensor(name, tuple(int(size) for size in shape), dtype, Quantization.of(real, zero))
+    return Tensor(name, tuple(int(size) for size in shape), dtype, Quantization.per_tensor(real, zero))
 
 
 def random_values(rng: np.random.Generator, tensor: Tensor) -> np.ndarray:
-    """Contents: any integers, with more extreme ones than chance would give, or normal numbers."""
+    """Return random contents: integers with frequent extremes, or normally distributed floats."""
     if tensor.dtype == "float32":
         return rng.normal(0, 3, tensor.shape).astype(np.float32)
     limits = np.iinfo(tensor.dtype)
@@ -51,7 +51,7 @@ def random_values(rng: np.random.Generator, tensor: Tensor) -> np.ndarray:
 
 
 def options(name: str, **fields: Any) -> tuple[int, object]:
-    """TFLite's options of that name."""
+    """Return TFLite's options with the given name."""
     result = getattr(schema, f"{name}OptionsT")()
     for key, value in fields.items():
         setattr(result, key, value)
@@ -59,35 +59,36 @@ def options(name: str, **fields: Any) -> tuple[int, object]:
 
 
 def scale_of(tensor: Tensor) -> float:
-    """A tensor's scale."""
+    """Return a tensor's scale."""
     assert tensor.quantization is not None
     return tensor.quantization.scale[0]
 
 
 def constant(name: str, values: np.ndarray, quantization: Quantization | None = None) -> Tensor:
-    """A tensor with contents."""
+    """Return a constant tensor."""
     return Tensor(name, values.shape, values.dtype.name, quantization, values)
 
 
 @dataclass
 class OneOperator:
-    """An operator in both languages.
+    """An operator in both representations.
 
     Parameters
     ----------
     kind, options, version
-        TFLite's.
+        Operator code, options and version in TFLite.
     op, attributes
-        The graph's.
+        Operator and attributes in the graph.
     inputs, constants : list of Tensor
-        Operands, of both.
+        Operands in both representations.
     output : Tensor
+        Result in both representations.
     parameters : list of Tensor
-        Constants of the file that are attributes of the node: axes and the like.
+        Constants of the file that are attributes of the node, such as axes.
     stored : list of Tensor or None
-        What the file has in place of `constants`, where its layout differs.
+        Constants of the file, if their layout differs from `constants`.
     order : list of int or None
-        How the file orders inputs, constants and parameters, where it is not so.
+        Order of the operands in the file; by default inputs, constants, parameters.
     """
 
     kind: int
@@ -103,7 +104,7 @@ class OneOperator:
     order: list[int] | None = None
 
     def graph(self) -> Graph:
-        """The graph."""
+        """Return the graph."""
         graph = Graph("one")
         for each in self.inputs:
             graph.add_input(each)
@@ -114,7 +115,7 @@ class OneOperator:
         return graph.finish([self.output.name])
 
     def file(self) -> bytes:
-        """The TFLite file."""
+        """Return the contents of the TFLite file."""
         stored = [*(self.constants if self.stored is None else self.stored), *self.parameters]
         tensors = [_entry(each) for each in self.inputs]
         tensors += [_entry(each, number) for number, each in enumerate(stored, 1)]
@@ -130,7 +131,7 @@ class OneOperator:
         )
 
     def both(self, rng: np.random.Generator, kernels: Any) -> tuple[np.ndarray, np.ndarray]:
-        """What the host and what LiteRT make of random inputs."""
+        """Return the results of the host's operator and of LiteRT for the same random inputs."""
         values = [random_values(rng, each) for each in self.inputs]
         named = {each.name: value for each, value in zip(self.inputs, values, strict=True)}
         want = run(self.file(), RESOLVERS[kernels], *values)

@@ -1,4 +1,4 @@
-"""Quantized ONNX models cut into layers, each a model from quantized tensors to one."""
+"""Splitting of quantized ONNX models into layers, each of which is a model with quantized inputs and output."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from tests.support.exact_products import exact_products
 
 Arrays = Mapping[str, np.ndarray]
 _QUANTIZE = "QuantizeLinear"
-#: Of numbers and shapes: no work for the accelerator.
+#: Operators that only convert or reshape, which is no work for the accelerator.
 _FORMS = (_QUANTIZE, "DequantizeLinear", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """Nodes between quantized tensors.
+    """A layer between quantized tensors.
 
     Parameters
     ----------
     model : ModelProto
-        They, as a model.
+        Model that consists of the nodes of the layer.
     inputs : dict
-        What onnxruntime fed them in the whole model.
+        Values that onnxruntime computed for the layer's inputs in the whole model.
     wanted : array
-        What it made of that there.
+        Value that onnxruntime computed for the layer's output.
     """
 
     model: onnx.ModelProto
@@ -40,13 +40,13 @@ class QuantizedLayer:
 
     @property
     def name(self) -> str:
-        """Its nodes' operators, and its output."""
+        """Names of the layer's operators and of its output."""
         ops = [n.op_type for n in self.model.graph.node if n.op_type not in _FORMS]
         return f"{'+'.join(ops)} -> {self.model.graph.output[0].name}"
 
 
 def cut(model: onnx.ModelProto, inputs: Arrays) -> Iterator[QuantizedLayer]:
-    """A layer for each tensor that is quantized in the model, with onnxruntime's values, optimizations off."""
+    """Yield a layer for each quantized activation of the model, with values that onnxruntime computed unoptimized."""
     producer = {name: node for node in model.graph.node for name in node.output}
     held = {tensor.name: tensor for tensor in model.graph.initializer}
     made = [
@@ -58,7 +58,7 @@ def cut(model: onnx.ModelProto, inputs: Arrays) -> Iterator[QuantizedLayer]:
         return
     values = dict(inputs) | _values(model, inputs, made)
     for name in made:
-        nodes, ends = _behind(name, producer, set(values) | set(held))
+        nodes, ends = _cone(name, producer, set(values) | set(held))
         given = {end: values[end] for end in ends if end in values}
         if not given:
             continue
@@ -70,22 +70,22 @@ def cut(model: onnx.ModelProto, inputs: Arrays) -> Iterator[QuantizedLayer]:
             [held[end] for end in ends if end in held],
         )
         if not any(node.op_type not in _FORMS for node in graph.node):
-            continue  # the model's edge: real numbers become integers
+            continue  # at the model's edge, float inputs are quantized
         layer = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
         yield QuantizedLayer(layer, given, values[name])
 
 
 def _activation(name: str, producer: Mapping[str, onnx.NodeProto], held: Mapping[str, object]) -> bool:
-    """A tensor depends on the model's inputs."""
+    """Return True if a tensor depends on the model's inputs."""
     if name in producer:
         return any(_activation(each, producer, held) for each in producer[name].input if each)
     return name not in held
 
 
-def _behind(
+def _cone(
     name: str, producer: Mapping[str, onnx.NodeProto], known: set[str]
 ) -> tuple[set[str], dict[str, None]]:
-    """First outputs of the nodes that make a tensor from known ones, and those."""
+    """Return the first outputs of the nodes that compute a tensor from known tensors, and the known tensors."""
     nodes, ends, open_ = set[str](), dict[str, None](), [name]
     while open_:
         node = producer[open_.pop()]
@@ -105,7 +105,7 @@ def _described(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
 
 
 def _values(model: onnx.ModelProto, inputs: Arrays, names: list[str]) -> dict[str, np.ndarray]:
-    """Tensors of a model as onnxruntime computes them, with exact integer products."""
+    """Return tensors of a model that onnxruntime computed with exact integer products."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     del whole.graph.output[:]
@@ -120,7 +120,7 @@ def _values(model: onnx.ModelProto, inputs: Arrays, names: list[str]) -> dict[st
 
 
 def differing(layer: QuantizedLayer, folder: Path, within: int = 1) -> tuple[int, list[str]]:
-    """How many values the accelerator makes otherwise, none by more than `within`; and what ran on the host."""
+    """Return how many values differ on the accelerator, by at most `within`, and the nodes on the host."""
     path = folder / "layer.onnx"
     onnx.save(layer.model, path)
     network = compile(path, "n16")

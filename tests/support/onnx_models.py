@@ -1,4 +1,4 @@
-"""Small ONNX models for tests, and what onnxruntime makes of them."""
+"""Small ONNX models for tests, and their results in onnxruntime."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from compiler.reference.evaluate import evaluate
 from tests.support.exact_products import exact_products
 
 Arrays = Mapping[str, np.ndarray]
-#: A node: operator, inputs, outputs, attributes.
+#: Operator, inputs, outputs and attributes of a node.
 NodeText = tuple[str, str, str, dict[str, Any]]
 
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
-    """A node whose inputs and outputs are names in a text, "-" where one is absent."""
+    """Return a node; inputs and outputs are space-separated names, in which "-" is an absent input or output."""
     domain = attributes.pop("domain", "")
     ins, outs = (["" if name == "-" else name for name in text.split()] for text in (inputs, outputs))
     return helper.make_node(op, ins, outs, name=f"{op}:{outs[0]}", domain=domain, **attributes)
@@ -34,7 +34,7 @@ def model(
     constants: Arrays | None = None,
     opset: int = 17,
 ) -> onnx.ModelProto:
-    """A model; inputs are samples, whose shapes and types it gets."""
+    """Return a model whose inputs have the shapes and types of the given samples."""
     types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in inputs.items()}
     graph = helper.make_graph(
         list(nodes),
@@ -53,7 +53,7 @@ def model(
 
 
 def reference(made: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
-    """What onnxruntime makes of the inputs, without its optimizations and with exact integer products."""
+    """Return onnxruntime's outputs, without optimizations and with exact integer products."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -67,35 +67,35 @@ def reference(made: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
 
 
 def read(folder: Path, made: onnx.ModelProto | bytes, **sizes: int) -> Graph:
-    """The graph of a model."""
+    """Write a model to a file, read it, and return its graph."""
     path = folder / "model.onnx"
     path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
     return read_onnx(path, sizes)
 
 
 def ops(graph: Graph) -> dict[str, int]:
-    """How many nodes there are of each operator."""
+    """Return the number of nodes of each operator."""
     return dict(Counter(node.op for node in graph))
 
 
 def evaluated(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
-    """What the graph makes of the inputs, rounded as onnxruntime does."""
+    """Evaluate the graph on the host with onnxruntime's rounding."""
     return evaluate(graph, inputs, rounding="onnxruntime")
 
 
 def check(folder: Path, made: onnx.ModelProto, inputs: Arrays, *, tolerance: float = 1e-5) -> Graph:
-    """The graph of a model, after it was seen to make of the inputs what onnxruntime makes of them, integers exactly.
+    """Return the graph of a model after a comparison of its outputs with onnxruntime's; integers must be equal.
 
     Parameters
     ----------
     folder : Path
-        For the file.
+        Folder for the model's file.
     made : ModelProto
-        The model.
+        Model to read.
     inputs : dict
-        An array for each input.
+        Value of each input.
     tolerance : float
-        How far real numbers may be off, relative to the greatest.
+        Allowed error of float outputs, relative to the largest magnitude.
     """
     graph = read(folder, made)
     assert graph.inputs == list(inputs)
@@ -113,7 +113,7 @@ def check(folder: Path, made: onnx.ModelProto, inputs: Arrays, *, tolerance: flo
 def small(
     *nodes: onnx.NodeProto, shape: tuple = (2, 3), kind: int = TensorProto.FLOAT, **constants: np.ndarray
 ) -> onnx.ModelProto:
-    """A model from x to y that onnxruntime need not accept."""
+    """Return a model from x to y without checking that onnxruntime accepts it."""
     graph = helper.make_graph(
         list(nodes),
         "test",

@@ -1,4 +1,4 @@
-"""Models of one operator: of ONNX with what onnxruntime computes, of the graph with what the host does."""
+"""Results of single operators, of ONNX in onnxruntime and of the graph on the host."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from compiler.ir.tensor import Tensor
 from compiler.reference import evaluate
 from tests.support.exact_products import exact_products
 
-#: GELU came with 20, RMSNormalization with 23.
+#: Opset 20 introduced Gelu, opset 23 RMSNormalization.
 _OPSET, _IR = 23, 11
 
 
 def run(operator: str, *inputs: np.ndarray | None, constants: bool = False, **attributes: Any) -> np.ndarray:
-    """The operator's first output, integer products exact; an input that is None is absent.
+    """Return an operator's first output in onnxruntime, with exact integer products; None is an absent input.
 
-    With `constants`, which some operators demand, scalars and vectors are part of the model.
+    With `constants`, scalars and vectors are constants of the model, which some operators require.
     """
     names = ["" if value is None else f"x{i}" for i, value in enumerate(inputs)]
     given = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
@@ -41,17 +41,17 @@ def run(operator: str, *inputs: np.ndarray | None, constants: bool = False, **at
 
 
 def channels_first(x: np.ndarray) -> np.ndarray:
-    """An image in ONNX's layout."""
+    """Convert an image to ONNX's layout."""
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
 
 
 def channels_last(x: np.ndarray) -> np.ndarray:
-    """An image in the graph's layout."""
+    """Convert an image to the graph's layout."""
     return x.transpose(0, 2, 3, 1)
 
 
 def on_host(op: str, *inputs: np.ndarray, makes: tuple[int, ...], **attributes: Any) -> np.ndarray:
-    """What the host makes of these operands, of that shape; no tensor is quantized."""
+    """Return an operator's result of shape `makes` on the host; no tensor is quantized."""
     graph = Graph("one")
     for i, value in enumerate(inputs):
         graph.add_input(Tensor(f"x{i}", value.shape, value.dtype.name))

@@ -1,4 +1,4 @@
-"""Search methods and generators of a user's own, good and bad, as the text of a module."""
+"""Source text of a user's module with search methods and generators, valid and faulty ones."""
 
 import re
 import sys
@@ -141,7 +141,7 @@ value = 3
 
 
 def write_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Write the module to what becomes the current folder; its name is new for each folder, so it is imported anew."""
+    """Write the module, with a name that is unique to the folder, to `folder`; make this the current folder."""
     name = re.sub(r"\W", "_", f"plug_{folder.parent.name}_{folder.name}")
     (folder / f"{name}.py").write_text(SOURCE)
     monkeypatch.chdir(folder)

@@ -1,7 +1,7 @@
-"""A small chip with the pins of `mla_chip`, on which the simulator and its server are tested.
+"""A small chip with the pins of `mla_chip`, for tests of the simulator and its server.
 
-It has registers, two engines that read and write DRAM while noting the cycles at which things happened, and
-memories named as those of the machine.
+The chip has registers, two engines that read and write DRAM and record the cycles of their transfers, and
+memories with the same names as those of the accelerator.
 """
 
 from enum import IntEnum
@@ -24,14 +24,14 @@ class Reg(IntEnum):
     """Byte addresses of the registers."""
 
     IDENTITY = 0x00
-    GO = 0x04  #: bit 0 starts reading, bit 1 writing, bit 2 clears the words that SELECT chooses
+    GO = 0x04  #: bit 0 starts reading, bit 1 starts writing, bit 2 clears the words chosen by SELECT
     BUSY = 0x08
     READ_BASE = 0x0C
     WRITE_BASE = 0x10
     BEATS = 0x14
     SLOW = 0x18
     STROBE = 0x1C
-    ALARM = 0x20  #: the interrupt rises when the cycle counter reaches it
+    ALARM = 0x20  #: the interrupt rises when the cycle counter reaches this value
     NOW = 0x24
     READ_TOTAL = 0x28
     READ_ERRORS = 0x2C
@@ -42,7 +42,7 @@ class Reg(IntEnum):
     WRITE_FIRST = 0x40
     WRITE_LAST = 0x44
     WRITE_ANSWERED = 0x48
-    SELECT = 0x4C  #: {bank, word} of the memories shown below
+    SELECT = 0x4C  #: {bank, word} of the memories that the registers below read
     SP_WORD = 0x50  #: lowest 32 bits
     ACC_WORD = 0x54
     ARRAY_WORD = 0x58
@@ -52,14 +52,15 @@ WRITABLE = (Reg.READ_BASE, Reg.WRITE_BASE, Reg.BEATS, Reg.SLOW, Reg.STROBE, Reg.
 
 
 class Banks(wiring.Component):
-    """Memories in a hierarchy like the machine's; `clear` zeroes the word at `address` of each."""
+    """Memories with the same hierarchy as those of the accelerator; `clear` zeroes the word at `address` in each
+    memory.
+    """
 
     def __init__(self, names: list[str], width: int, depth: int):
         self._names, self._width, self._depth = names, width, depth
         super().__init__({"clear": In(1), "bank": In(8), "address": In(8), "word": Out(width)})
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """The logic."""
         m = Module()
         with m.Switch(self.bank):
             for index, name in enumerate(self._names):
@@ -75,14 +76,14 @@ class Banks(wiring.Component):
 
 
 class SimChip(wiring.Component):
-    """The chip.
+    """The small test chip.
 
     Parameters
     ----------
     n : int
         Bus width in bytes.
     array : bool
-        Also hold the bare systolic array, fed with changing numbers, to measure what the harness costs.
+        Add the bare systolic array with changing operands, to measure the cost of the harness.
     """
 
     def __init__(self, n: int, *, array: bool = False):
@@ -90,7 +91,6 @@ class SimChip(wiring.Component):
         super().__init__(read_pins(n) | write_pins(n) | host_pins() | {"irq": Out(1)})
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """The logic."""
         m = Module()
         n = self._n
         m.submodules.regs = regs = SimRegs()
@@ -164,5 +164,5 @@ class SimChip(wiring.Component):
 
 
 def sim_verilog(n: int, *, array: bool = False) -> str:
-    """Verilog of the chip; with `array`, the module `bare_array` has to be added to it."""
+    """Return the Verilog of the chip; with `array`, the caller must add the module `bare_array`."""
     return convert(SimChip(n, array=array), "mla_chip")

@@ -1,4 +1,4 @@
-"""Opening the small test chip as a device, and the operations that tests of it share."""
+"""The small test chip as a device, and operations that several tests share."""
 
 from functools import cache
 from pathlib import Path
@@ -18,19 +18,19 @@ GO_READ, GO_WRITE, CLEAR = 1, 2, 4
 
 @cache
 def verilog() -> str:
-    """Verilog of the chip."""
+    """Return the Verilog of the chip."""
     return sim_verilog(N)
 
 
 def open_sim(dram_bytes: int = DRAM_BYTES, variant: Variant = PLAIN, seed: int = 0) -> RtlDevice:
-    """A device with the small chip."""
+    """Open a device with the small chip."""
     return RtlDevice(CONFIG, dram_bytes, variant=variant, seed=seed, verilog=verilog())
 
 
 def traffic(
     device: RtlDevice, go: int, beats: int, *, read_base: int = 0, write_base: int = 0x8000, slow: int = 0
 ) -> dict[Reg, int]:
-    """Move rows and wait for the end; the notes that the chip took, by register."""
+    """Transfer rows, wait for the end, and return the recorded cycles by register."""
     settings = {Reg.READ_BASE: read_base, Reg.WRITE_BASE: write_base, Reg.BEATS: beats, Reg.SLOW: slow}
     device.write_regs([*settings.items(), (Reg.STROBE, 0xF), (Reg.GO, go)])
     while device.read_reg(Reg.BUSY):
@@ -40,7 +40,7 @@ def traffic(
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
+    """Return True if the process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Pins of `mla_chip` as Amaranth members, and joining blocks to them by name."""
+"""Pins of `mla_chip` as Amaranth members, and connection of blocks to them by name."""
 
 from amaranth.hdl import Module
 from amaranth.lib import wiring
@@ -14,20 +14,20 @@ def _channel(prefix: str, channel: str, fields: dict[str, int], forward: bool) -
 
 
 def read_pins(n: int) -> dict:
-    """AR and R of the AXI4 master."""
+    """Return the pins of the AXI4 master's AR and R channels."""
     beat = {"id": 2, "data": 8 * n, "resp": 2, "last": 1}
     return _channel("m_axi", "ar", ADDRESS, True) | _channel("m_axi", "r", beat, False)
 
 
 def write_pins(n: int) -> dict:
-    """AW, W and B of the AXI4 master."""
+    """Return the pins of the AXI4 master's AW, W and B channels."""
     beat = {"data": 8 * n, "strb": n, "last": 1}
     pins = _channel("m_axi", "aw", ADDRESS, True) | _channel("m_axi", "w", beat, True)
     return pins | _channel("m_axi", "b", {"id": 2, "resp": 2}, False)
 
 
 def host_pins() -> dict:
-    """The AXI4-Lite slave."""
+    """Return the pins of the AXI4-Lite slave."""
     pins = _channel("s_axil", "aw", {"addr": 16}, False) | _channel("s_axil", "b", {"resp": 2}, True)
     pins |= _channel("s_axil", "w", {"data": 32, "strb": 4}, False)
     pins |= _channel("s_axil", "ar", {"addr": 16}, False)
@@ -35,7 +35,7 @@ def host_pins() -> dict:
 
 
 def join(m: Module, chip: wiring.Component, block: wiring.Component) -> None:
-    """Connect the pins of `block` to the pins of the same name around it."""
+    """Connect the pins of `block` to the pins of the same name in `m`."""
     for name, member in block.signature.members.items():
         if name.startswith(("m_axi_", "s_axil_")):
             inner, outer = getattr(block, name), getattr(chip, name)

@@ -10,16 +10,16 @@ SLVERR = 2
 
 
 class SimRegs(wiring.Component):
-    """Turns bus accesses into a strobe.
+    """Slave that translates bus accesses to a strobe.
 
     Members
     -------
     address : Out(16)
-        Byte address of the access; while no write is offered, that of the read channel.
+        Byte address of the access; the address of the read channel while no write is offered.
     value : Out(32)
-        What is written while `write` is high, for one cycle.
+        Value to write while `write` is high, for one cycle.
     word : In(32), known : In(1)
-        What a read of `address` returns, and whether there is such a register; combinational.
+        Result of a read of `address`; high if the register exists. Both are combinational.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,6 @@ class SimRegs(wiring.Component):
         )
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """The logic."""
         m = Module()
         response = (~self.known) * SLVERR
         accept_write = self.s_axil_awvalid & self.s_axil_wvalid & ~self.s_axil_bvalid

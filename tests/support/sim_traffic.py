@@ -1,4 +1,4 @@
-"""Engines of the small test chip that read or write DRAM and note the cycles at which things happened."""
+"""Engines of the small test chip that read or write DRAM and record the cycles of their transfers."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -14,7 +14,7 @@ CONTROL = COMMAND | {"busy": Out(1), "errors": Out(16)}
 
 
 class Bursts:
-    """Splits `beats` rows from `base` into bursts of up to 16 and drives one address channel."""
+    """Splitter of `beats` rows, starting at `base`, into bursts of up to 16 rows on one address channel."""
 
     def __init__(self, m: Module, engine: wiring.Component, channel: str) -> None:
         names = ("addr", "len", "size", "burst", "valid")
@@ -38,20 +38,20 @@ class Bursts:
 
 
 class ReadTraffic(wiring.Component):
-    """Reads rows and adds up their first words.
+    """Engine that reads rows and sums their first words.
 
     Members
     -------
     go, base, beats : In
-        Start reading `beats` rows from byte address `base`.
+        `go` starts reading `beats` rows from byte address `base`.
     now : In(32)
-        Cycle counter that the notes are taken from.
+        Cycle counter that gives the recorded times.
     slow : In(1)
-        Accept a beat only every other cycle.
+        Accept a beat only in every second cycle.
     busy : Out(1), errors : Out(16), total : Out(32)
-        Rows are missing; rows answered with an error; sum of the lowest 32 bits of the rows.
+        High while rows are outstanding; rows answered with an error; sum of the lowest 32 bits of the rows.
     asked, first, last : Out(32)
-        Cycle in which the first address, the first row and the latest row crossed the bus.
+        Cycles in which the first address, the first row and the latest row were transferred.
     """
 
     def __init__(self, n: int) -> None:
@@ -59,7 +59,6 @@ class ReadTraffic(wiring.Component):
         super().__init__(read_pins(n) | CONTROL | notes | {"slow": In(1)})
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """The logic."""
         m = Module()
         bursts = Bursts(m, self, "ar")
         awaited = Signal(16)
@@ -84,16 +83,16 @@ class ReadTraffic(wiring.Component):
 
 
 class WriteTraffic(wiring.Component):
-    """Writes rows; every 32-bit word of row i is base + i; `strobe` says which bytes of a word are written.
+    """Engine that writes rows; each 32-bit word of row i is base + i, and `strobe` selects the written bytes of a word.
 
     Members
     -------
     go, base, beats, now, busy, errors
-        As in ReadTraffic.
+        Same as in `ReadTraffic`.
     strobe : In(4)
-        Bytes written of each word.
+        Mask of the bytes that are written in each word.
     first, last, answered : Out(32)
-        Cycle in which the first row, the latest row and the latest answer crossed the bus.
+        Cycles in which the first row, the latest row and the latest response were transferred.
     """
 
     def __init__(self, n: int) -> None:
@@ -101,7 +100,6 @@ class WriteTraffic(wiring.Component):
         super().__init__(write_pins(n) | CONTROL | notes | {"strobe": In(4)})
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """The logic."""
         m = Module()
         words = len(self.m_axi_wdata) // 32
         bursts = Bursts(m, self, "aw")

@@ -1,4 +1,4 @@
-"""A network of two convolutions, and a measurer of it on n4; conftest.py files share the fixtures."""
+"""A network of two convolutions and its measurer on n4; several conftest.py files import the fixtures."""
 
 import os
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from hw.config import load_target
 from tests.support.graphs import Draft
 
 OPTIONS = CompileOptions(rounding="reference")
-EVEN = Quantization.of(0.05, 0)
-#: Where a script that a test starts finds the tests' own modules.
+EVEN = Quantization.per_tensor(0.05, 0)
+#: Environment in which scripts started by tests can import the modules in tests/.
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def two_convolutions() -> Graph:
-    """A 3x3 and a 1x1 convolution, whose results are spread over what int8 can tell apart."""
+    """Return a graph with a 3x3 and a 1x1 convolution whose results cover the range of int8."""
     draft = Draft(np.random.default_rng(3))
     window: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
     x = draft.input((1, 9, 9, 8))
@@ -39,12 +39,12 @@ def two_convolutions() -> Graph:
 
 @pytest.fixture(scope="session")
 def graph() -> Graph:
-    """A small network."""
+    """Return a graph of two convolutions."""
     return two_convolutions()
 
 
 @pytest.fixture(scope="session")
 def measurer(graph: Graph) -> Iterator[Measurer]:
-    """Of that network on n4."""
+    """Yield a measurer of the two convolutions on n4."""
     with Measurer(graph, HardwareProfile(load_target("n4")), OPTIONS, devices=1) as made:
         yield made

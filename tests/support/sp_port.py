@@ -1,20 +1,20 @@
-"""Scratchpad port of a unit that is tested alone."""
+"""Model of the scratchpad at a port of the unit under test."""
 
 import random
 from typing import Any
 
 
 class SpPort:
-    """The register in which the scratchpad keeps a request until it is granted.
+    """Register in which the scratchpad holds a request until it is granted.
 
     Parameters
     ----------
     port : SpReadPort or SpWritePort
         The unit's port.
     rng : random.Random
-        Source of the refusals.
+        Source of the random refusals.
     refuse : float
-        Chance that a waiting request is refused in a cycle.
+        Probability that a waiting request is refused in a cycle.
     """
 
     def __init__(self, port: Any, rng: random.Random, refuse: float = 0.0):
@@ -30,7 +30,7 @@ class SpPort:
         ctx.set(self.port.ready, self._ready)
 
     def granted(self, ctx: Any) -> tuple[int, ...] | None:
-        """The request granted in this cycle: (addr,) or (addr, data, mask); takes the next one."""
+        """Return the request granted in this cycle, (addr,) or (addr, data, mask), and accept the next one."""
         granted = self.waits if self._ready else None
         if self._ready:
             offered = ctx.get(self.port.valid)

@@ -1,4 +1,4 @@
-"""Base of the testbenches of single blocks: Amaranth's simulator with stream helpers, contracts and waveforms."""
+"""Base class of block testbenches, with stream helpers, contract checks and waveforms in Amaranth's simulator."""
 
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -10,14 +10,14 @@ from amaranth.sim import Simulator, SimulatorContext
 
 from tests.support import waveform_option
 
-#: A process of a simulation, as Amaranth's simulator takes it.
+#: Process of a simulation in the form that Amaranth's simulator accepts.
 Process = Callable[[Any], Awaitable[None]]
 
-CLOCK_PERIOD = 1e-6  # seconds; any value will do
+CLOCK_PERIOD = 1e-6  # in seconds; any value works
 
 
 class Testbench:
-    """Runs a block in Amaranth's simulator.
+    """Testbench that runs a block in Amaranth's simulator.
 
     With `--waveforms DIR` a failing test leaves the waveform of each of its simulations in DIR.
 
@@ -28,16 +28,16 @@ class Testbench:
     seed : int
         Seed of the random stalls of the stream helpers; printed if there are stalls.
     stall : float
-        Probability that `put` or `get` waits in a cycle before it offers or takes a payload.
+        Probability that `put` or `get` waits in a cycle before it offers or accepts a payload.
     patience : int
         Cycles that `put` and `get` wait for the other side before they report a stuck stream.
     limit : int
-        Cycles after which a simulation that has not ended fails.
+        Number of cycles after which a simulation fails if it has not ended.
     clocked : bool
         False for a combinational block.
     """
 
-    __test__ = False  # not a class of tests, whatever its name begins with
+    __test__ = False  # not a test class for pytest, despite its name
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class Testbench:
     def check_contract(self, *streams: Any, void: ValueLike = Const(0)) -> None:  # noqa: B008  # a constant
         """Check the contract of `lib.stream` in every cycle of `simulate`.
 
-        A payload that is offered stays valid and unchanged until it is taken.
+        An offered payload must stay valid and unchanged until it is accepted.
 
         Parameters
         ----------
         streams : stream interfaces
             Streams whose source is checked.
         void : 1-bit value
-            While it is high, as in a flush, the source may withdraw its payload.
+            Signal that permits the source to withdraw its payload while it is high, as in a flush.
         """
         self._contracts += [(each, void) for each in streams]
 
@@ -78,16 +78,16 @@ class Testbench:
         Parameters
         ----------
         processes : async functions
-            Testbenches; each gets the simulator's context.
+            Testbenches, each called with the simulator's context.
         background : async functions
-            Testbenches that the end of the simulation does not wait for.
+            Testbenches that need not end for the simulation to end.
         environment : async function, optional
-            Process that acts as synchronous logic does: it sees values before the clock edge.
+            Process that acts like synchronous logic: it samples values before the clock edge.
 
         Raises
         ------
         AssertionError
-            If a stream breaks its contract, or if the processes have not ended after `limit` cycles.
+            A stream violates its contract, or the processes have not ended after `limit` cycles.
         """
         simulator = Simulator(self.dut)
         if self._clocked:
@@ -104,7 +104,7 @@ class Testbench:
         with waveform_option.waveform(simulator):
             simulator.run()
 
-    # Streams.
+    # Streams
     async def put(self, ctx: SimulatorContext, port: Any, payload: Any) -> None:
         """Send one payload.
 
@@ -113,14 +113,14 @@ class Testbench:
         ctx : SimulatorContext
             Context of the process that calls.
         port : stream interface
-            A stream that the block takes from.
+            Input stream of the block.
         payload : constant
             Value of the payload's shape.
 
         Raises
         ------
         AssertionError
-            If the block does not become ready.
+            The block does not become ready.
         """
         await self._random_stall(ctx)
         ctx.set(port.payload, payload)
@@ -140,12 +140,12 @@ class Testbench:
         ctx : SimulatorContext
             Context of the process that calls.
         port : stream interface
-            A stream that the block sends to.
+            Output stream of the block.
 
         Raises
         ------
         AssertionError
-            If the block offers nothing.
+            The block offers no payload.
         """
         await self._random_stall(ctx)
         ctx.set(port.ready, 1)
@@ -157,12 +157,12 @@ class Testbench:
         raise AssertionError(f"stream {stream_name(port)} is stuck: not valid for {self._patience} cycles")
 
     async def put_all(self, ctx: SimulatorContext, port: Any, payloads: Iterable[Any]) -> None:
-        """Send payloads one after the other; parameters as of `put`."""
+        """Send payloads one after another; the parameters are like those of `put`."""
         for payload in payloads:
             await self.put(ctx, port, payload)
 
     async def drain(self, ctx: SimulatorContext, port: Any, count: int) -> list[Any]:
-        """Receive `count` payloads; other parameters as of `get`."""
+        """Receive `count` payloads; the other parameters are like those of `get`."""
         return [await self.get(ctx, port) for _ in range(count)]
 
     async def _random_stall(self, ctx: SimulatorContext) -> None:
@@ -182,17 +182,17 @@ class Testbench:
 
 
 def simulate(dut: Elaboratable, *processes: Process, clocked: bool = True) -> None:
-    """Run a block that needs no testbench of its own; parameters as of `Testbench`."""
+    """Run a block that needs no special testbench; the parameters are like those of `Testbench`."""
     Testbench(dut, clocked=clocked).simulate(*processes)
 
 
 def stream_name(port: Any) -> str:
-    """Name of a stream interface, as its signals have it."""
+    """Return the name of a stream interface as it appears in signal names."""
     return port.valid.name.removesuffix("valid").rstrip("_") or "of the block"
 
 
 def streams_of(dut: Any) -> Iterator[tuple[str, Any]]:
-    """Stream interfaces among the members of a component, with their names; none of another elaboratable."""
+    """Yield the named stream interfaces among the members of a component; nothing for other elaboratables."""
     if isinstance(dut, wiring.Component):
         for name, member in dut.signature.members.items():
             if (

@@ -1,4 +1,4 @@
-"""Operators of TFLite with random shapes and quantizations, each as a function that adds it to a draft."""
+"""TFLite operators with random shapes and quantizations, each as a function that adds the operator to a draft."""
 
 from collections.abc import Callable
 
@@ -12,12 +12,12 @@ Case = Callable[[Draft], None]
 
 
 def shape_of(d: Draft, rank: int, most: int = 7) -> Shape:
-    """A random shape."""
+    """Return a random shape."""
     return tuple(int(size) for size in d.rng.integers(1, most + 1, rank))
 
 
 def some(d: Draft, rank: int) -> int:
-    """A random axis, from the front or the back."""
+    """Return a random axis, counted from the front or from the back."""
     return int(d.rng.integers(-rank, rank))
 
 
@@ -52,7 +52,7 @@ def gelu(d: Draft) -> None:
 
 
 def function(kind: str, scale: float | None = None, zero: int | None = None, low: bool = False) -> Case:
-    """A function of one number, whose result has a prescribed meaning; `low`: it is of no negative numbers."""
+    """Return a case of an elementwise function with a fixed output quantization; `low` requires non-negative inputs."""
 
     def case(d: Draft) -> None:
         least, d.positive = np.iinfo(d.dtype).min if d.dtype != "float32" else 0, low
@@ -180,7 +180,7 @@ def part(d: Draft) -> None:
 
 
 def strided_slice(d: Draft) -> None:
-    """With all masks, until something is left."""
+    """Add a strided slice with all masks; repeat the draw until the result is not empty."""
     shape = tuple(int(size) for size in d.rng.integers(2, 9, 4))
     while True:
         begins, ends = (d.rng.integers(-9, 10, 4) for _ in range(2))
@@ -209,7 +209,7 @@ def strided_slice(d: Draft) -> None:
 
 
 def strided_ellipsis(d: Draft) -> None:
-    """x[1:3, ..., new, ::2]; LiteRT has no ellipses of nothing."""
+    """Add x[1:3, ..., new, ::2]; LiteRT does not support an ellipsis of zero dimensions."""
     shape = (4, *shape_of(d, int(d.rng.integers(1, 3)), 4), 5)
     x = d.input(shape)
     settings = options(
@@ -276,7 +276,7 @@ def resize(d: Draft) -> None:
 
 
 def transpose_conv(d: Draft) -> None:
-    """Without holes: pixels that no input reaches XNNPACK rounds otherwise."""
+    """Add a transposed convolution without gaps, since XNNPACK rounds pixels that no input reaches differently."""
     _, h, w, channels = shape_of(d, 4, 6)
     (sy, sx), same = (int(v) for v in d.rng.integers(1, 4, 2)), bool(d.rng.integers(2))
     out, (kh, kw) = int(d.rng.integers(1, 20)), (int(v) for v in d.rng.integers((sy, sx), (5, 5)))
@@ -369,7 +369,7 @@ def pool(kind: str) -> Case:
 
 
 def space_to_batch(d: Draft) -> None:
-    """As dilated convolutions are written: to batches, and back with the edges cut."""
+    """Add a dilated convolution in its space-to-batch form, with cropped edges."""
     blocks, outer = shape_of(d, 2, 3), shape_of(d, 2, 3)
     edges = d.rng.integers(0, 3, (2, 2))
     inner = [b * o - int(e.sum()) for b, o, e in zip(blocks, outer, edges, strict=True)]
@@ -444,7 +444,7 @@ def softmax(d: Draft) -> None:
 
 
 def requantize(d: Draft) -> None:
-    """To either type of bytes; LiteRT converts wider integers to int8 alone."""
+    """Add a conversion to int8 or uint8; LiteRT converts wider integers to int8 only."""
     x, bytes_ = d.input(shape_of(d, 4, 9)), ["int8", "uint8"] if d.dtype in ("int8", "uint8") else ["int8"]
     if d.dtype == "int32":
         d.meaning[x] = (float(np.float32(d.rng.uniform(1e-9, 1e-8))), 0)

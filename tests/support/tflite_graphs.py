@@ -1,4 +1,4 @@
-"""TFLite files of several graphs, as control flow needs them."""
+"""TFLite files with several graphs, which control flow requires."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from tests.numerics.litert import tensor
 
 @dataclass
 class Operator:
-    """An operator by its name in the format; inputs and outputs are names of tensors."""
+    """An operator, identified by its name in the format; inputs and outputs are names of tensors."""
 
     kind: str
     inputs: Sequence[str]
@@ -25,7 +25,7 @@ class Operator:
 
 @dataclass
 class FileGraph:
-    """A graph: tensors by name, each (shape, type, scale or None, zero point) or an array for a constant."""
+    """A graph; each tensor is (shape, type, scale or None, zero point), or an array for a constant."""
 
     tensors: dict[str, Any]
     operators: list[Operator]
@@ -35,7 +35,7 @@ class FileGraph:
 
 
 def packed(graphs: Sequence[FileGraph]) -> bytes:
-    """The file."""
+    """Return the contents of a TFLite file with these graphs."""
     whole = schema.ModelT()
     kinds = sorted({(each.kind, each.version) for graph in graphs for each in graph.operators})
     whole.version, whole.operatorCodes = 3, [_code(*kind) for kind in kinds]
@@ -71,7 +71,7 @@ def _graph(graph: FileGraph, buffers: list, kinds: list[tuple[str, int]]) -> sch
 
 def _tensor(name: str, given: Any, graph: FileGraph, buffers: list) -> schema.TensorT:
     meaning = graph.meaning.get(name)
-    q = Quantization.of(*meaning) if isinstance(meaning, tuple) else meaning
+    q = Quantization.per_tensor(*meaning) if isinstance(meaning, tuple) else meaning
     scales, zeros, axis = ([], [], 0) if q is None else (q.scale, q.zero_point, q.axis or 0)
     if not isinstance(given, np.ndarray):
         shape, dtype = given

@@ -1,4 +1,4 @@
-"""TFLite files of a few operators under construction, and what LiteRT and the machine make of them."""
+"""TFLite files of a few operators, and comparison of LiteRT's outputs with those of the accelerator."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,19 +16,19 @@ from tests.support.one_operator import RESOLVERS
 from tests.support.tflite_graphs import FileGraph, Operator, packed
 
 Shape = tuple[int, ...]
-#: Operators whose first version LiteRT has not.
+#: Operators whose first version LiteRT does not support.
 _VERSIONS = {"BROADCAST_TO": 2}
 
 
 class Draft:
-    """A file under construction.
+    """A TFLite file under construction.
 
     Parameters
     ----------
     rng : Generator
-        Chooses constants and quantizations.
+        Source of constants and quantizations.
     dtype : str
-        Of tensors that are not said to be of another: int8, uint8, int16, int32 (not quantized) or float32.
+        Default type of tensors: int8, uint8, int16, int32 (not quantized) or float32.
     """
 
     def __init__(self, rng: np.random.Generator, dtype: str):
@@ -38,30 +38,30 @@ class Draft:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.operators: list[Operator] = []
-        self.positive = False  # float numbers, all of them
+        self.positive = False  # draw only positive floats
 
     def input(self, shape: Sequence[int], **meaning: Any) -> str:
-        """An input of the model."""
+        """Add an input of the model."""
         name = self._new(f"x{len(self.inputs)}", tuple(shape), **meaning)
         self.inputs.append(name)
         return name
 
     def held(self, values: Any, name: str = "c") -> str:
-        """Constant integers that are what they are: axes and the like."""
+        """Add a constant of the given integers, such as axes."""
         name = f"{name}{len(self.tensors)}"
         self.tensors[name] = np.array(values, np.int32)
         return name
 
     def constant(self, shape: Sequence[int], **meaning: Any) -> str:
-        """A random constant of the draft's type."""
+        """Add a random constant."""
         name = self._new(f"c{len(self.tensors)}", tuple(shape), **meaning)
         self.tensors[name] = self.values(name)
         return name
 
     def weights(self, shape: Shape, axis: int, of: str | None = None) -> tuple[str, str]:
-        """Random weights with a scale for each index of an axis, in uint8 one for all, and a bias.
+        """Add random weights with a scale for each index of an axis (a single scale in uint8), and a bias.
 
-        They are for the tensor `of`, by default the first input.
+        The bias has the scale of the products with the tensor `of`, by default the first input.
         """
         name, count = f"w{len(self.tensors)}", shape[axis]
         x = self.meaning.get(of or self.inputs[0])
@@ -97,7 +97,7 @@ class Draft:
         options: tuple[int, object] | None = None,
         **meaning: Any,
     ) -> str:
-        """An operator of one result; it means something random, or what `like` does."""
+        """Add an operator with one result, whose quantization is random or that of `like`."""
         return self.ops(kind, inputs, [shape], options, **meaning)[0]
 
     def ops(
@@ -108,18 +108,18 @@ class Draft:
         options: tuple[int, object] | None = None,
         **meaning: Any,
     ) -> list[str]:
-        """An operator of several results."""
+        """Add an operator with several results."""
         names = [self._new(f"t{len(self.tensors)}", tuple(shape), **meaning) for shape in shapes]
         self.operators.append(Operator(kind, list(inputs), names, options, _VERSIONS.get(kind, 1)))
         self.outputs = [*self.outputs, *names]
         return names
 
     def then(self, name: str) -> None:
-        """Only this is a result of the model."""
+        """Make this tensor the model's only output."""
         self.outputs = [name]
 
     def values(self, name: str) -> np.ndarray:
-        """Random contents of a tensor."""
+        """Return random contents of a tensor."""
         given = self.tensors[name]
         shape, dtype = given if isinstance(given, tuple) else (given.shape, given.dtype.name)
         if dtype == "float32":
@@ -129,7 +129,7 @@ class Draft:
         return np.asarray(self.rng.integers(limits.min, limits.max + 1, shape)).astype(dtype)
 
     def file(self) -> bytes:
-        """The file's bytes."""
+        """Return the file's contents."""
         return packed([FileGraph(self.tensors, self.operators, self.inputs, self.outputs, self.meaning)])
 
     def _new(
@@ -160,7 +160,7 @@ class Draft:
 
 
 def litert(data: bytes, inputs: Sequence[np.ndarray], rounding: str) -> list[np.ndarray]:
-    """What LiteRT makes of a file."""
+    """Run a file in LiteRT and return the outputs."""
     interpreter = Interpreter(
         model_content=data, experimental_op_resolver_type=RESOLVERS[rounding], num_threads=1
     )
@@ -172,7 +172,7 @@ def litert(data: bytes, inputs: Sequence[np.ndarray], rounding: str) -> list[np.
 
 
 def read(draft: Draft, folder: Path) -> Graph:
-    """The file as a graph."""
+    """Write the draft to a file and read it as a graph."""
     path = folder / "model.tflite"
     path.write_bytes(draft.file())
     return read_tflite(path)
@@ -181,7 +181,7 @@ def read(draft: Draft, folder: Path) -> Graph:
 def check(
     draft: Draft, folder: Path, rounding: str, *, target: str = "n8", within: int = 0
 ) -> CompiledNetwork:
-    """The golden model makes what LiteRT makes."""
+    """Compare the outputs of the golden model with those of LiteRT."""
     path, data = folder / "model.tflite", draft.file()
     path.write_bytes(data)
     inputs = [draft.values(name) for name in draft.inputs]

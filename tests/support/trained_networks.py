@@ -1,4 +1,4 @@
-"""The trained networks that tests run, and LiteRT's answers for them."""
+"""The trained networks that tests run, and their outputs in LiteRT."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8
 
 
 def model(name: str) -> Path:
-    """File of a network; skips the test, or the module, if it is neither there nor can be fetched."""
+    """Return the file of a network; skip the test or module if the file is missing and cannot be downloaded."""
     try:
         return model_path(name)
     except WorkError as error:
@@ -21,14 +21,14 @@ def model(name: str) -> Path:
 
 
 class Reference:
-    """LiteRT on a network.
+    """A network in LiteRT.
 
     Parameters
     ----------
     path : Path
-        The model.
+        File of the network.
     rounding : str
-        "reference": its reference kernels; "xnnpack": its default ones.
+        "reference" for the reference kernels, "xnnpack" for the default ones.
     """
 
     def __init__(self, path: Path, rounding: str = "reference"):
@@ -37,7 +37,7 @@ class Reference:
         self.interpreter.allocate_tensors()
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Outputs for the inputs, which are in the model's order."""
+        """Return the outputs for inputs in the model's order."""
         for array, detail in zip(inputs.values(), self.interpreter.get_input_details(), strict=True):
             self.interpreter.set_tensor(detail["index"], array)
         self.interpreter.invoke()
@@ -45,5 +45,5 @@ class Reference:
 
 
 def random_inputs(network, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Any integers."""
+    """Return random integers for all inputs."""
     return {t.name: rng.integers(-128, 128, t.shape).astype(t.dtype) for t in network.inputs}

@@ -1,4 +1,4 @@
-"""`--waveforms DIR`: a failing test of a block leaves its waveforms in DIR, VCD files named after the test.
+"""`--waveforms DIR` makes failing block tests write their waveforms to DIR, as VCD files named after the test.
 
 (`--trace` is pytest's own: it opens the debugger.)
 """
@@ -25,7 +25,7 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def configure(config: pytest.Config) -> None:
-    """Write waveforms if the option is there."""
+    """Enable waveforms if the option is given."""
     folder, keep_all = config.getoption("--waveforms"), bool(config.getoption("--waveforms-all"))
     if folder:
         _Recorder.active = _Recorder(Path(folder), keep_all)
@@ -36,7 +36,7 @@ def configure(config: pytest.Config) -> None:
 
 @contextmanager
 def waveform(simulator: Simulator) -> Iterator[None]:
-    """Record the simulation inside the `with` block if the option is there."""
+    """Record the simulation inside the `with` block if the option is given."""
     if _Recorder.active is None:
         yield
         return
@@ -45,7 +45,7 @@ def waveform(simulator: Simulator) -> Iterator[None]:
 
 
 class _Recorder:
-    """Plugin of pytest that names waveforms after the running test and removes those that are not wanted."""
+    """Pytest plugin that names waveforms after the running test and removes unwanted ones."""
 
     active: "_Recorder | None" = None
 
@@ -55,7 +55,7 @@ class _Recorder:
         self._test, self._files = "", []
 
     def next_file(self) -> Path:
-        """File of the running test's next simulation."""
+        """Return the file for the next simulation of the running test."""
         suffix = f"-{len(self._files) + 1}" if self._files else ""
         self._files.append(self._folder / f"{self._test}{suffix}.vcd")
         return self._files[-1]
@@ -70,7 +70,7 @@ class _Recorder:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Name the waveforms in the failure's message."""
+        """Add the names of the waveforms to the failure message."""
         report = yield
         if call.when == "call":
             if report.failed and self._files:

@@ -1,4 +1,4 @@
-"""What tests of PyTorch models share; its own warnings are no errors of this project's."""
+"""Fixtures for tests of PyTorch models; warnings of PyTorch itself are not errors."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compiler.llm.data.examples import CORPUS
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.journal import pack, read
 from compiler.llm.data.self_training import is_usable
 from tests.cli.conftest import (
@@ -16,7 +16,7 @@ from tests.cli.conftest import (
 
 _HERE = Path(__file__).parent
 
-#: Without the extra `torch` only the messages about it are tested: `make setup EXTRAS=torch`.
+#: Ignored tests: without the extra `torch` (`make setup EXTRAS=torch`), only tests of its error messages run.
 collect_ignore_glob = [] if find_spec("torch") else ["test_[!m]*.py"]
 
 
@@ -28,9 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """A few networks of a single layer: those that are fast to measure."""
-    walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.first) == 1]
-    walks.sort(key=lambda walk: walk.steps[0].cycles)
-    shown = [each for each in walks if is_usable(each)][100:106]
-    pack([*shown, *[each for each in walks if is_judged(each)][:2]], tmp_path / "small.xz")
+    """Return a corpus of a few single-layer networks that are fast to measure."""
+    trajectories = [each for each in read(CORPUS) if each.machine == "usual" and len(each.first) == 1]
+    trajectories.sort(key=lambda trajectory: trajectory.steps[0].cycles)
+    shown = [each for each in trajectories if is_usable(each)][100:106]
+    pack([*shown, *[each for each in trajectories if is_validation(each)][:2]], tmp_path / "small.xz")
     return tmp_path / "small.xz"

@@ -1,17 +1,17 @@
-"""Small networks of the kinds that people bring, with seeded weights: functions that return (module, example)."""
+"""Small networks of common kinds with seeded weights, created by functions that return (module, example)."""
 
 import importlib
 from collections.abc import Callable
 from typing import Any
 
-torch: Any = importlib.import_module("torch")  # which the type checker need not find
+torch: Any = importlib.import_module("torch")  # the type checker may not find torch
 nn, F = torch.nn, torch.nn.functional
 
 SEED = 7
 
 
 class ResNetBlock(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Two convolutions with a shortcut."""
 
     def __init__(self, inputs: int = 8, outputs: int = 16, stride: int = 2):
         super().__init__()
@@ -29,7 +29,7 @@ class ResNetBlock(nn.Module):
 
 
 class MobileNetBlock(nn.Module):
-    """An inverted residual."""
+    """An inverted residual block."""
 
     def __init__(self, channels: int = 8, wide: int = 24):
         super().__init__()
@@ -49,7 +49,7 @@ class MobileNetBlock(nn.Module):
 
 
 class Squeeze(nn.Module):
-    """Channels weighed by what is in them, as in MobileNetV3 and EfficientNet."""
+    """Squeeze and excitation, as in MobileNetV3 and EfficientNet."""
 
     def __init__(self, channels: int = 16):
         super().__init__()
@@ -62,7 +62,7 @@ class Squeeze(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM read at its last step."""
+    """An LSTM whose last step is the only output."""
 
     def __init__(self, layers: int = 1, both: bool = False):
         super().__init__()
@@ -74,7 +74,7 @@ class Recurrent(nn.Module):
 
 
 class Embedded(nn.Module):
-    """Words to vectors, and their mean."""
+    """The mean of embeddings of words."""
 
     def __init__(self):
         super().__init__()
@@ -85,7 +85,7 @@ class Embedded(nn.Module):
 
 
 class Several(nn.Module):
-    """Two inputs, and outputs by name."""
+    """A network with two inputs and named outputs."""
 
     def __init__(self):
         super().__init__()
@@ -97,7 +97,7 @@ class Several(nn.Module):
 
 
 class Attention(nn.Module):
-    """One sequence looks at another."""
+    """Cross-attention between two sequences."""
 
     def __init__(self):
         super().__init__()
@@ -111,7 +111,7 @@ def _seeded(make: Callable[[], Any], *shapes: tuple[int, ...]) -> tuple[Any, tup
     torch.manual_seed(SEED)
     module = make()
     for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):  # as if it had been trained
+        if isinstance(part, nn.BatchNorm2d):  # as after training
             nn.init.uniform_(part.weight, 0.5, 1.5)
             nn.init.normal_(part.bias, 0, 0.2)
             nn.init.normal_(part.running_mean, 0, 0.2)

@@ -1,4 +1,4 @@
-"""Modules run by PyTorch, for comparison."""
+"""Execution of modules in PyTorch, for comparison."""
 
 import importlib
 from collections.abc import Sequence
@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-torch: Any = importlib.import_module("torch")  # which the type checker need not find
+torch: Any = importlib.import_module("torch")  # the type checker may not find torch
 pytree: Any = importlib.import_module("torch.utils._pytree")
 
-#: Words of embeddings are below this.
+#: Exclusive upper bound of embedding indices.
 WORDS = 50
 
 
 def samples_like(example: Sequence[Any], count: int = 4, seed: int = 1) -> list[tuple[Any, ...]]:
-    """Random inputs of the shapes and types of the example."""
+    """Return random inputs with the shapes and types of the example."""
     print(f"seed {seed}")
     source = torch.Generator().manual_seed(seed)
     return [
@@ -29,12 +29,12 @@ def samples_like(example: Sequence[Any], count: int = 4, seed: int = 1) -> list[
 
 
 def arrays(names: Sequence[str], sample: Sequence[Any]) -> dict[str, np.ndarray]:
-    """A sample by the names of the inputs."""
+    """Return a sample as a dictionary by the names of the inputs."""
     return {name: x.numpy() for name, x in zip(names, sample, strict=True)}
 
 
 def answers(module: Any, sample: Sequence[Any]) -> list[np.ndarray]:
-    """What a module makes of a sample, one array for each output."""
+    """Return a module's outputs for a sample."""
     if not isinstance(module, torch.fx.GraphModule):
         module.eval()
     with torch.no_grad():

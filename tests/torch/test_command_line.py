@@ -1,4 +1,4 @@
-"""`mla` with PyTorch models: functions of the user's own, and what goes wrong with them."""
+"""Tests of `mla` with PyTorch models: user-defined functions, and their errors."""
 
 import importlib
 import json
@@ -77,7 +77,7 @@ DATA = np.random.default_rng(5).standard_normal((3, 3, 6, 6)).astype(np.float32)
 
 @pytest.fixture
 def nets(tmp_path, monkeypatch):
-    """A folder with a user's code and data, and the name of its module, which no other test has."""
+    """Write a user's code and data into a folder and return the name of the module, which is unique to the test."""
     name = f"nets_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(SOURCE)
     (tmp_path / f"{name}_broken.py").write_text("def f(:\n")
@@ -89,7 +89,7 @@ def nets(tmp_path, monkeypatch):
     return name
 
 
-def test_a_function_that_returns_module_and_example(mla, nets):
+def test_function_returning_module_and_example(mla, nets):
     options = ("--device", "golden", "--json", "-", "--calibrate", "data.npy", "--input", "data.npz")
     result = mla("run", f"{nets}:network", *options, "--target", "n8")
     assert result.status == 0 and "user code says something" in result.err
@@ -100,7 +100,7 @@ def test_a_function_that_returns_module_and_example(mla, nets):
 
 
 @pytest.mark.parametrize("data", ["data.npy", "data.npz"])
-def test_samples_are_the_example_of_a_module_alone(mla, nets, data):
+def test_samples_replace_missing_example(mla, nets, data):
     result = mla("compile", f"{nets}:small", "-o", "net.mla", "--calibrate", data, "--target", "n8")
     assert result.status == 0, result.err
     again = mla("run", "net.mla", "--input", data, "--device", "golden", "--target", "n8", "--json", "-")
@@ -115,7 +115,7 @@ def test_graph_prints_a_module(mla, nets):
     assert staged.status == 0 and "3/linear" in staged.out
 
 
-def test_open_dimensions_get_their_size(mla, nets):
+def test_size_of_dynamic_dimensions(mla, nets):
     result = mla("graph", f"{nets}:open_batch", "--size", "batch=5")
     assert result.status == 0 and "%input: float32[5, 3, 6, 6]" in result.out
 
@@ -149,13 +149,13 @@ def test_open_dimensions_get_their_size(mla, nets):
         ("netwrok", "has no netwrok; its functions: Branch, Fails, Counted, Sorted, small, network"),
     ],
 )
-def test_what_cannot_be_exported_is_one_message(mla, nets, function, text):
+def test_export_errors_are_one_message(mla, nets, function, text):
     result = mla("run", f"{nets}:{function}", "--device", "golden")
     lines = [line for line in result.err.splitlines() if line != "user code says something"]
     assert (result.status, result.out, len(lines)) == (2, "", 1)
     assert lines[0].startswith(f"mla run: {nets}:{function}") and text in lines[0]
 
 
-def test_code_that_cannot_be_imported(complains, nets):
+def test_import_errors_are_one_message(complains, nets):
     complains(2, f"{nets}_broken cannot be imported: SyntaxError: ", "run", f"{nets}_broken:f")
-    complains(2, "ModuleNotFoundError: No module named 'no_such_module'", "run", "no_such_module:f")
+    complains(2, "no_such_module:f: there is no module no_such_module", "run", "no_such_module:f")

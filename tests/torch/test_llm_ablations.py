@@ -1,4 +1,4 @@
-"""Models that are told or taught one thing less, and what their answers cost."""
+"""Tests of ablations of the language model: variants trained without one input or step, and their results."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compiler.llm.data.examples import CORPUS
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.journal import pack, read
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
@@ -14,7 +14,7 @@ from compiler.llm.training.pretrain import default_plan
 from scripts import llm_ablations
 
 
-def test_a_variant_has_one_thing_less() -> None:
+def test_each_variant_omits_one_element() -> None:
     whole = default_plan(30, 10)
     plans = {variant: llm_ablations.plan(variant, whole) for variant in llm_ablations.VARIANTS}
     assert plans["nothing"] == whole
@@ -28,17 +28,19 @@ def test_a_variant_has_one_thing_less() -> None:
     assert [each.then.steps for each in plans.values()] == [10, 10, 10, 0]
 
 
-def test_all_variants_are_trained_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.steps) == 15]
+def test_all_variants_are_trained_and_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    trajectories = [each for each in read(CORPUS) if each.machine == "usual" and len(each.steps) == 15]
     pack(
         [
-            *[each for each in walks if not is_judged(each)][:4],
-            *[each for each in walks if is_judged(each)][:2],
+            *[each for each in trajectories if not is_validation(each)][:4],
+            *[each for each in trajectories if is_validation(each)][:2],
         ],
         tmp_path / "small.xz",
     )
     folder = tmp_path / "ablations"
-    options = ["--steps", 2, "--then", 2, "--layers", 1, "--samples", 4, "--lanes", 1]
+    options = ["--steps", 2, "--then", 2, "--layers", 1, "--samples", 4, "--workers", 1]
 
     def status(*more: object) -> int:
         where = ["--corpus", tmp_path / "small.xz", "--folder", folder, "--from", SHIPPED]

@@ -1,4 +1,4 @@
-"""The language model in numpy against the same in PyTorch."""
+"""The language model in numpy agrees with its PyTorch version."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def _scores(module: TorchTransformer, words: list[int]) -> np.ndarray:
         return module(torch.tensor([words]))[0, -1].numpy()
 
 
-def test_numpy_equals_torch_word_by_word() -> None:
+def test_numpy_equals_torch_token_by_token() -> None:
     module, rng = TorchTransformer(SHAPE, seed=1), np.random.default_rng(2)
     words = rng.integers(len(LANGUAGE), size=20).tolist()
     state = module.gpt().read(words[:7])
@@ -35,7 +35,7 @@ def test_numpy_equals_torch_word_by_word() -> None:
         np.testing.assert_allclose(state.scores[row], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_file_keeps_weights_to_a_byte_each(tmp_path: Path) -> None:
+def test_file_stores_weights_in_8_bits(tmp_path: Path) -> None:
     module = TorchTransformer(SHAPE, seed=3)
     save(module.gpt(), tmp_path / "a.safetensors", {"made": "here"})
     model, about = load(tmp_path / "a.safetensors")

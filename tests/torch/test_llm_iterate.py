@@ -1,4 +1,4 @@
-"""Rounds of the language model's own answers, from a small corpus to a curve."""
+"""Tests of training on the language model's own answers, from a small corpus to the learning curve."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.journal import read
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
@@ -16,7 +16,7 @@ from hw.errors import InputError
 from scripts import llm_iterate
 
 
-def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_rounds_and_resumption(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     folder, out = tmp_path / "rounds", tmp_path / "own.xz"
 
     def status(*more: object) -> int:
@@ -31,7 +31,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
             1,
             "--samples",
             4,
-            "--lanes",
+            "--workers",
             1,
             *more,
         ]
@@ -56,7 +56,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert about["asked"] == 3
     assert any(not np.array_equal(array, model[name]) for name, array in load(SHIPPED)[0].weights.items())
 
-    # Torn in the middle of a line, it goes on: the same is measured, learnt and judged.
+    # A run that resumes from a journal with a truncated last line has the same results.
     journal = folder / "1" / "0.jsonl"
     whole = journal.read_text("utf-8")
     journal.write_text(whole[: len(whole) * 2 // 3], "utf-8")
@@ -72,12 +72,12 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
     capsys.readouterr()
     assert status("--rounds", 1, "--answers", 3) == 2
-    assert "was begun with another --answers: choose another --folder" in capsys.readouterr().err
+    assert "was created with another --answers: choose another --folder" in capsys.readouterr().err
     assert status("--rounds", -1) == 2 and "--rounds must be at least 0, not -1" in capsys.readouterr().err
 
 
-def test_too_little_to_learn_from(corpus: Path, tmp_path: Path) -> None:
-    walks = [each for each in read(corpus) if not is_judged(each)]
-    asked = {(walks[0].machine, walks[0].index)}
-    with pytest.raises(InputError, match="1 networks are too few to learn from"):
-        fine_tune(load(SHIPPED)[0], walks, asked, fine_tuning_plan(3, 0), tmp_path)
+def test_too_few_networks_to_learn_from(corpus: Path, tmp_path: Path) -> None:
+    trajectories = [each for each in read(corpus) if not is_validation(each)]
+    asked = {(trajectories[0].machine, trajectories[0].index)}
+    with pytest.raises(InputError, match="1 networks are too few for training"):
+        fine_tune(load(SHIPPED)[0], trajectories, asked, fine_tuning_plan(3, 0), tmp_path)

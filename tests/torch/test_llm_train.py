@@ -1,4 +1,4 @@
-"""Training goes on from a model that there is."""
+"""Test of training that continues from an existing model."""
 
 from pathlib import Path
 
@@ -7,15 +7,15 @@ import numpy as np
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.journal import read
 from compiler.llm.training.pretrain import default_plan, train
-from tests.llm.lm_fixtures import ignorant
+from tests.llm.lm_fixtures import random_model
 
 
-def test_a_first_step_is_a_small_one_from_where_it_starts(tmp_path: Path) -> None:
-    walks = [walk for walk in read(CORPUS) if walk.machine == "usual"][:24]
-    assert any(walk.index % 20 == 0 for walk in walks)
-    start = ignorant()
+def test_first_step_stays_close_to_the_given_model(tmp_path: Path) -> None:
+    trajectories = [trajectory for trajectory in read(CORPUS) if trajectory.machine == "usual"][:24]
+    assert any(trajectory.index % 20 == 0 for trajectory in trajectories)
+    start = random_model()
     plan = default_plan(1, 0, shape=start.shape)
-    found = train(walks, plan, tmp_path, start=start).model
+    found = train(trajectories, plan, tmp_path, start=start).model
     assert found.shape == start.shape
     most = 2 * plan.first.rate
     for name, array in start.weights.items():

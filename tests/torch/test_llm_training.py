@@ -1,4 +1,4 @@
-"""Training of the language model: its losses, batches, examples and checkpoints."""
+"""Tests of the training of the language model: losses, batches, examples, checkpoints."""
 
 import pickle
 import random
@@ -10,7 +10,7 @@ import pytest
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.llm.data.examples import CORPUS, examples
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.journal import read
 from compiler.llm.model.numpy_transformer import TransformerShape
 from compiler.llm.model.weights import load, save
@@ -44,14 +44,14 @@ def _examples(seed: int, count: int, most: int = 40) -> list[TokenizedExample]:
     ]
 
 
-def test_the_loss_is_that_of_all_scores_at_the_words_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the model in numpy, word by word, as far as bfloat16 goes."""
+def test_loss_equals_cross_entropy_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss equals that of the numpy model, token by token, within the precision of bfloat16."""
     module, drawn = TorchTransformer(SHAPE, seed=5), _examples(6, 5)
     gpt, losses = module.gpt(), []
     for each in drawn:
-        for place in range(each.prompt_length, len(each.words)):
-            scores = torch.tensor(gpt.read(each.words[:place]).scores)
-            losses.append(float(functional.cross_entropy(scores, torch.tensor([each.words[place]]))))
+        for place in range(each.prompt_length, len(each.tokens)):
+            scores = torch.tensor(gpt.read(each.tokens[:place]).scores)
+            losses.append(float(functional.cross_entropy(scores, torch.tensor([each.tokens[place]]))))
     for low, tolerance in ((False, 1e-5), (True, 5e-3)):
         monkeypatch.setattr(loop, "multiplies_bfloat16", lambda low=low: low)
         found = float(loss_of(module, batch_of(drawn), torch.device("cpu")).detach())
@@ -61,7 +61,7 @@ def test_the_loss_is_that_of_all_scores_at_the_words_of_answers(monkeypatch: pyt
         )
 
 
-def test_training_in_bfloat16_learns_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bfloat16_training_reaches_similar_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     groups, recipe, losses = [_examples(7, 4)], Recipe(10, batch=4, rate=3e-2), []
     for low in (False, True):
         monkeypatch.setattr(loop, "multiplies_bfloat16", lambda low=low: low)
@@ -74,50 +74,50 @@ def test_training_in_bfloat16_learns_the_same(monkeypatch: pytest.MonkeyPatch, t
     assert losses[0] < before - 0.5 and losses[1] == pytest.approx(losses[0], rel=0.1)
 
 
-def test_parts_hold_so_many_words() -> None:
+def test_batches_respect_size_limits() -> None:
     drawn = [*_examples(9, 100, most=60), TokenizedExample((1,) * 400, 3)]
     found = list(length_batches(drawn, 16, 256))
-    assert sorted(each.words for part in found for each in part) == sorted(each.words for each in drawn)
+    assert sorted(each.tokens for part in found for each in part) == sorted(each.tokens for each in drawn)
     assert found[-1] == [drawn[-1]]
     for part in found[:-1]:
-        assert len(part) <= 16 and len(part) * max(len(each.words) for each in part) <= 256
+        assert len(part) <= 16 and len(part) * max(len(each.tokens) for each in part) <= 256
     endless = batches([drawn], 16, 256, random.Random(1))
-    assert all(next(endless).words.size <= 400 for _ in range(50))
+    assert all(next(endless).tokens.size <= 400 for _ in range(50))
 
 
-def test_processes_read_the_same_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    walks, told = read(CORPUS)[::150], []
-    alone = tokenize_examples(walks, OPTIONS, told.append)
-    assert told[-1] == f"read {len(walks)} of {len(walks)} networks"
+def test_parallel_reading_gives_same_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    trajectories, told = read(CORPUS)[::150], []
+    alone = tokenize_examples(trajectories, OPTIONS, told.append)
+    assert told[-1] == f"tokenized {len(trajectories)} of {len(trajectories)} networks"
     monkeypatch.setattr(dataset, "_NETWORKS_PER_PROCESS", 1)
     monkeypatch.setattr(dataset.os, "sched_getaffinity", lambda _process: {0, 1})
-    assert tokenize_examples(walks, OPTIONS) == alone
-    for walk, found in zip(walks, alone, strict=True):
-        known = list(examples(walk))
+    assert tokenize_examples(trajectories, OPTIONS) == alone
+    for trajectory, found in zip(trajectories, alone, strict=True):
+        known = list(examples(trajectory))
         every = [tokenize(each, best=False) for each in known]
         best = [tokenize(each, best=True) for each in known if each.best]
-        assert found.every == [each for each in every if len(each.words) <= OPTIONS.max_tokens]
-        assert found.best == [each for each in best if len(each.words) <= OPTIONS.max_tokens]
+        assert found.every == [each for each in every if len(each.tokens) <= OPTIONS.max_tokens]
+        assert found.best == [each for each in best if len(each.tokens) <= OPTIONS.max_tokens]
 
 
-def test_a_model_says_what_it_was_not_told(tmp_path: Path) -> None:
-    """And is not told that when it is asked."""
-    walks = read(CORPUS)
-    walks = [each for each in walks if each.machine == "usual"]
-    walks = [
-        *[each for each in walks if not is_judged(each)][:3],
-        *[each for each in walks if is_judged(each)][:3],
+def test_model_records_omitted_inputs(tmp_path: Path) -> None:
+    """The file of a model records which input was omitted in training, and the loaded model omits the same input."""
+    trajectories = read(CORPUS)
+    trajectories = [each for each in trajectories if each.machine == "usual"]
+    trajectories = [
+        *[each for each in trajectories if not is_validation(each)][:3],
+        *[each for each in trajectories if is_validation(each)][:3],
     ]
     for what in ("profile", "want"):
         plan = Plan(replace(SHAPE, context=256), Recipe(1, batch=2), Recipe(0), **{what: False})
-        found = train(walks, plan, tmp_path / what)
+        found = train(trajectories, plan, tmp_path / what)
         assert found.about["without"] == [what] and found.about["plan"][what] is False
         save(found.model, tmp_path / "a.safetensors", found.about)
         model, about = load(tmp_path / "a.safetensors")
         assert about["without"] == [what] and model.profile == (what != "profile")
 
 
-def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+def test_training_resumes_from_checkpoint(tmp_path: Path) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(3, batch=4), tmp_path / "deep" / "a.pt"
     module = TorchTransformer(SHAPE, seed=1)
     first = fit(module, groups, groups[0], recipe, path)
@@ -128,7 +128,7 @@ def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["recipe", "weights", "examples"])
-def test_checkpoints_of_another_training(tmp_path: Path, other: str) -> None:
+def test_checkpoints_of_other_runs_are_rejected(tmp_path: Path, other: str) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(1, batch=4), tmp_path / "a.pt"
     fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     recipe = Recipe(2, batch=4) if other == "recipe" else recipe
@@ -163,7 +163,7 @@ def _flipped(data: bytes) -> bytes:
         lambda _: b"\x80\x02.",
     ],
 )
-def test_damaged_checkpoints(tmp_path: Path, damage) -> None:
+def test_damaged_checkpoints_are_rejected(tmp_path: Path, damage) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(1, batch=4), tmp_path / "a.pt"
     fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     path.write_bytes(damage(path.read_bytes()))
@@ -183,14 +183,14 @@ def test_damaged_checkpoints(tmp_path: Path, damage) -> None:
         {"asked": None, "module": {}, "optimizer": 3},
     ],
 )
-def test_checkpoints_of_something_else(tmp_path: Path, state) -> None:
+def test_foreign_checkpoints_are_rejected(tmp_path: Path, state) -> None:
     torch.save(state, tmp_path / "a.pt")
     groups = [_examples(3, 20)]
     with pytest.raises(InputError, match=r"a\.pt: .*; remove it to start from scratch"):
         fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], Recipe(1, batch=4), tmp_path / "a.pt")
 
 
-def test_a_checkpoint_whose_parts_are_missing(tmp_path: Path) -> None:
+def test_incomplete_checkpoints_are_rejected(tmp_path: Path) -> None:
     groups, recipe, path = [_examples(3, 20)], Recipe(1, batch=4), tmp_path / "a.pt"
     fit(TorchTransformer(SHAPE, seed=1), groups, groups[0], recipe, path)
     whole = torch.load(path, weights_only=True)

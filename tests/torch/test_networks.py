@@ -1,4 +1,4 @@
-"""Float modules against what PyTorch computes itself."""
+"""Graphs and compiled networks of float modules agree with PyTorch."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ from tests.torch.running import answers, arrays, samples_like
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
-#: What the accelerator has no operator for: an address that depends on data. A batch is the host's.
+#: Operators that the accelerator does not support: data-dependent addresses and batches.
 ON_HOST = {"embedding": {"gather"}, "batch": {"conv2d"}}
-#: Least signal over noise of the outputs, in decibels: 8 bits leave about 40 of one layer, and each adds noise.
+#: Minimum SQNR of the outputs in dB: a layer in 8 bits has about 40 dB, and each further layer adds noise.
 LEAST_SQNR = 30
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_graph_computes_what_the_module_does(name: str) -> None:
-    """The published bound (docs/numerics.md): what quantization is reported to have lost, and nothing beside it."""
+def test_graph_and_network_compared_with_module(name: str) -> None:
+    """The error compared with the module is within the reported quantization error (docs/numerics.md)."""
     module, example = NETWORKS[name]()
     graph = read_model(module, example=example)
     samples = samples_like(example)
@@ -45,7 +45,7 @@ def test_the_graph_computes_what_the_module_does(name: str) -> None:
         assert np.abs(found - array).max() <= report.max_abs + 1e-5 * max(1, np.abs(array).max())
 
 
-def test_inputs_outputs_and_nodes_are_called_as_in_the_module() -> None:
+def test_names_of_module_are_kept() -> None:
     module, example = NETWORKS["several"]()
     graph = read_model(module, example=example)
     assert graph.inputs == ["image", "context"]
@@ -55,13 +55,13 @@ def test_inputs_outputs_and_nodes_are_called_as_in_the_module() -> None:
 
 
 @pytest.mark.parametrize("form", ["tensor", "array", "dict"])
-def test_examples_in_every_form(form: str) -> None:
+def test_forms_of_examples(form: str) -> None:
     module, (x,) = NETWORKS["rms_norm"]()
     example: Any = {"tensor": x, "array": x.numpy(), "dict": {"input": x.numpy()}}[form]
     assert read_model(module, example=example).tensors["input"].shape == tuple(x.shape)
 
 
-def test_an_open_batch_has_the_size_that_is_asked_for() -> None:
+def test_size_of_dynamic_batch() -> None:
     module, (x,) = NETWORKS["layer_norm"]()
     example, batch = torch.cat([x, x]), torch.export.Dim("batch")
     shapes = {"input": {0: batch}}
@@ -73,14 +73,14 @@ def test_an_open_batch_has_the_size_that_is_asked_for() -> None:
         np.testing.assert_allclose(found["output"], answers(module, sample)[0], rtol=0, atol=1e-5)
 
 
-def test_an_exported_program_is_taken_as_it_is() -> None:
+def test_exported_program_is_accepted() -> None:
     module, example = NETWORKS["layer_norm"]()
     program = torch.export.export(module.eval(), example)
     network = compile(program, "n4")
     assert network.rounding == "onnxruntime" and list(network(example[0].numpy())) == ["output"]
 
 
-def test_modules_are_left_as_they_were() -> None:
+def test_modules_are_not_modified() -> None:
     module, example = NETWORKS["resnet_block"]()
     module.train()
     module.bn2.eval()

@@ -1,4 +1,4 @@
-"""Modules that were quantized in PyTorch."""
+"""Tests of modules that are quantized in PyTorch."""
 
 from typing import Any
 
@@ -20,24 +20,24 @@ pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e", reason=MIS
 xnnpack = pytest.importorskip("torchao.testing.pt2e._xnnpack_quantizer", reason=MISSING)
 x86 = pytest.importorskip("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", reason=MISSING)
 
-#: Of what PyTorch quantizes: convolutions, linear layers, sums and what stands behind them.
+#: Networks that PyTorch quantizes: convolutions, linear layers, sums, and the operators after these.
 NAMES = ("resnet_block", "mobilenet_block", "conv1d", "pooling")
 
 
 def whole() -> Any:
-    """Everything to int8, as for XNNPACK."""
+    """Return a quantizer that quantizes all operators to int8, like that for XNNPACK."""
     config = xnnpack.get_symmetric_quantization_config(is_per_channel=True)
     return xnnpack.XNNPACKQuantizer().set_global(config)
 
 
 def parts(**options: Any) -> Any:
-    """What x86 has kernels for, to uint8 activations."""
+    """Return a quantizer with uint8 activations, for the operators for which x86 has kernels."""
     config = x86.get_default_x86_inductor_quantization_config(**options)
     return x86.X86InductorQuantizer().set_global(config)
 
 
 def quantized(name: str, quantizer: Any) -> tuple[Any, tuple]:
-    """A network, quantized with samples of its own."""
+    """Return a network quantized with random samples, and its example input."""
     module, example = NETWORKS[name]()
     prepared = pt2e.prepare_pt2e(torch.export.export(module.eval(), example).module(), quantizer)
     for sample in samples_like(example, 8, seed=2):
@@ -46,7 +46,7 @@ def quantized(name: str, quantizer: Any) -> tuple[Any, tuple]:
 
 
 def steps_off(module: Any, example: tuple, network: Any) -> int:
-    """How many units of the output a network is off at most."""
+    """Return the largest difference of a network's outputs in units of their scale."""
     graph, worst = network.graph, 0
     (last,) = (graph.producer(name) for name in graph.outputs)
     assert last.op == "dequantize"
@@ -59,21 +59,21 @@ def steps_off(module: Any, example: tuple, network: Any) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_integers_are_those_of_pytorch_within_one(name: str) -> None:
+def test_outputs_equal_pytorch_within_one(name: str) -> None:
     module, example = quantized(name, whole())
     network = compile(module, "n8", example=example)
     assert network.quantization is None
     assert steps_off(module, example, network) <= 1
 
 
-def test_operators_that_pytorch_quantized_are_on_the_accelerator() -> None:
+def test_quantized_operators_run_on_accelerator() -> None:
     module, example = quantized("resnet_block", whole())
     network = compile(module, "n8", example=example)
     assert {each.op for each in network.host} <= {"quantize", "dequantize", "transpose"}
 
 
-def test_part_of_a_types_range() -> None:
-    """The x86 quantizer can leave half of uint8 unused: what is beyond 127 is cut."""
+def test_reduced_range() -> None:
+    """The x86 quantizer can leave half of uint8 unused, so values beyond 127 are clipped."""
     module, example = quantized("resnet_block", parts(reduce_range=True))
     graph = read_model(module, example=example)
     for sample in samples_like(example):
@@ -83,7 +83,7 @@ def test_part_of_a_types_range() -> None:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
-def test_scales_that_depend_on_data_are_refused() -> None:
+def test_dynamic_scales_are_rejected() -> None:
     module, example = quantized("layer_norm", parts(is_dynamic=True))
     with pytest.raises(InputError, match=r"cannot be exported to ONNX.*choose_qparams"):
         read_model(module, example=example)

@@ -1,4 +1,4 @@
-"""A small network and its measurer, shared by all tests."""
+"""Fixtures of a small network and its measurer, shared by all tests of tuning."""
 
 from tests.support.small_network import graph, measurer
 

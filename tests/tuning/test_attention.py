@@ -1,4 +1,4 @@
-"""Attention: layers that begin with transposes are known by one name to schedules, measurements and reports."""
+"""Layers of an attention that begin with transposes have the same name in schedules, measurements and reports."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,8 +8,8 @@ import pytest
 from compiler.ir.graph import Graph
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
 from compiler.tuning.search.tuner import tune
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import TrialEntry
@@ -22,7 +22,7 @@ from tests.support.small_network import OPTIONS
 
 @pytest.fixture(scope="module")
 def block() -> Graph:
-    """Two attention heads with the transposes around their products."""
+    """Return a graph of two attention heads with the transposes around their products."""
     draft, stages = attention(1, 2, 6, 8)
     return draft.graph.finish([stages[-1].name])
 
@@ -57,11 +57,11 @@ def test_layer_names_are_consistent(attending: Measurer):
 def test_attention_is_tuned(attending: Measurer, method: str):
     found = tune(attending, method, 5, Objective.LATENCY, 0)
     assert len(found.trials) >= 2
-    assert isinstance(found.best.result, Measurement) and found.best.result.believable
+    assert isinstance(found.best.result, Measurement) and found.best.result.valid
 
 
 def test_measurement_with_old_layer_names_is_repeated(attending: Measurer, tmp_path):
-    """As earlier versions named layers: by their first nodes."""
+    """Measurements stored with the layer names of earlier versions, the names of first nodes, are repeated."""
     schedule, result = first_of(attending)
     with TuningDatabase(tmp_path / "some.db", secret=b"s" * 32) as database:
         recall = DatabaseSession(database, attending.prepared, attending.conditions, "latency")

@@ -1,4 +1,4 @@
-"""Convolutions by blocks of channels, and the pool behind one: right in all ways, and of use."""
+"""Convolutions in blocks of channels, and the pool after one, are exact in all orders and save cycles."""
 
 from typing import Any
 
@@ -10,20 +10,20 @@ from compiler.ir.tensor import Quantization
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.fusion.channel_streaming import channel_block_tilings, pooled_pairs
+from compiler.tuning.layer_space import LayerSpace, spaces_of
 from compiler.tuning.measure.equivalence import GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.layer_space import LayerSpace, spaces_of
 from compiler.tuning.search.method import with_layer
 from hw.config import load_target
 from tests.support.graphs import Draft
 
 OPTIONS = CompileOptions(rounding="reference")
-EVEN = Quantization.of(0.05, 0)
+EVEN = Quantization.per_tensor(0.05, 0)
 WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
 
 
 def pooled(seed: int) -> Graph:
-    """Two convolutions, the average of the second one's image, a product with weights."""
+    """Return a graph of two convolutions, the average of the second one's image, and a dense layer."""
     draft = Draft(np.random.default_rng(seed))
     x = draft.input((1, 10, 9, 24))
     first = draft.node(
@@ -75,7 +75,7 @@ def test_channel_blocks_are_exact_and_no_slower(measurer: Measurer, spaces: dict
         with_layer(now, name, spaces[name].with_context(way.schedule, now.layers[name])) for way in ways
     ]
     found = [each for each in measurer.measure(schedules) if isinstance(each, Measurement)]
-    assert len(found) == len(ways) and all(each.believable for each in found)
+    assert len(found) == len(ways) and all(each.valid for each in found)
     assert min(each.cycles for each in found) <= first.cycles
 
 
@@ -90,7 +90,7 @@ def test_pool_interleaves_with_the_convolution(measurer: Measurer, spaces: dict[
         for way in pair.candidates()
     ]
     found = [each for each in measurer.measure(schedules) if isinstance(each, Measurement)]
-    assert len(found) == len(schedules) > 2 and all(each.believable for each in found)
+    assert len(found) == len(schedules) > 2 and all(each.valid for each in found)
     assert min(each.cycles for each in found) < first.cycles
 
 

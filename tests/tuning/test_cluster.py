@@ -1,4 +1,4 @@
-"""Measurements by workers of a Dask cluster, including workers that die."""
+"""Measurements by workers of a Dask cluster are correct, even if workers die."""
 
 import logging
 import os
@@ -21,14 +21,14 @@ from compiler.tuning.measure.runner import MeasureOrder, MeasureSubject
 from compiler.tuning.measure.worker_pool import DaskCluster
 from hw.errors import InputError, WorkError
 from scripts.networks.digits import MODEL
-from tests.tuning.test_worker_pool import orders, various
+from tests.tuning.test_worker_pool import distinct_schedules, orders
 
 pytest.importorskip("distributed", reason="the extra `cluster` is not installed: make setup EXTRAS=cluster")
 
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[Any]:
-    """Two workers on this machine."""
+    """Yield a cluster of two workers on this machine."""
     made: Any = LocalCluster(
         n_workers=2,
         threads_per_worker=1,
@@ -55,14 +55,14 @@ def simulators(local: LocalCluster) -> int:
 def test_cluster_results_equal_local_results(
     local: LocalCluster, subject: MeasureSubject, measurer: Measurer
 ) -> None:
-    schedules = various(measurer, 6)
+    schedules = distinct_schedules(measurer, 6)
     with DaskCluster(subject, local.scheduler_address) as cluster:
         assert cluster.count == 2
         found = dict(cluster.results(orders(schedules)))
-        assert 1 <= simulators(local) <= 2  # a worker that starts late may find nothing left to do
+        assert 1 <= simulators(local) <= 2  # a worker that starts late may have no work left
     assert [found[index] for index in range(6)] == measurer.measure(schedules)
     deadline = time.monotonic() + 30
-    while simulators(local):  # simulators end with the search
+    while simulators(local):  # the simulators end with the search
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -70,7 +70,7 @@ def test_cluster_results_equal_local_results(
 def test_order_of_a_killed_worker_is_repeated_by_another(
     local: LocalCluster, subject: MeasureSubject, measurer: Measurer
 ) -> None:
-    schedules = various(measurer, 8)
+    schedules = distinct_schedules(measurer, 8)
     with (
         DaskCluster(subject, local.scheduler_address, 1) as cluster,
         Client(local.scheduler_address) as client,
@@ -84,7 +84,7 @@ def test_order_of_a_killed_worker_is_repeated_by_another(
     assert [found[index] for index in range(8)] == measurer.measure(schedules)
 
 
-def test_worker_with_different_sources_is_refused(
+def test_worker_with_different_sources_is_rejected(
     local: LocalCluster, subject: MeasureSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with DaskCluster(subject, local.scheduler_address) as cluster:
@@ -110,7 +110,7 @@ def test_bad_addresses_are_reported(subject: MeasureSubject, monkeypatch: pytest
 
 @pytest.fixture
 def empty() -> Iterator[str]:
-    """Address of a scheduler without workers, in its own process."""
+    """Yield the address of a scheduler without workers that runs in a separate process."""
     command = (sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0")
     with subprocess.Popen(
         [*command, "--no-dashboard"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""What users forbid, and how much of the machine they allow."""
+"""Searches respect transformations that users forbid and limits of the machine's resources."""
 
 import random
 from dataclasses import fields, replace
@@ -13,10 +13,10 @@ from compiler.schedule.program_override import ProgramText
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.trace import CompilationTrace
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.constraints import TRANSFORMATIONS, Constraints
+from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import TRANSFORMATIONS, Constraints
-from compiler.tuning.search.layer_space import spaces_of
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
 from hw.errors import InputError
@@ -46,6 +46,17 @@ def test_violated_constraint_is_named() -> None:
         assert violation is not None and name in TRANSFORMATIONS[violation]
     with pytest.raises(InputError, match=r"a transformation is one of tiling, order, .* not 'luck'"):
         Constraints(frozenset({"luck"}))
+
+
+def test_former_names_of_transformations_are_accepted() -> None:
+    former = Constraints(frozenset({"ramp", "planes", "turns", "program", "tag"}))
+    assert former.forbidden == {
+        "split_tiles",
+        "channel_blocks",
+        "interleave",
+        "same_program",
+        "counter_tag",
+    } and former == Constraints(former.forbidden)
 
 
 def test_spaces_preserve_frozen_fields() -> None:
@@ -98,7 +109,7 @@ def test_memory_limits_are_respected(sp: int, acc: int | None) -> None:
     assert all(np.array_equal(found[name], right[name]) for name in right)
 
 
-def test_invalid_memory_limits_are_refused() -> None:
+def test_invalid_memory_limits_are_rejected() -> None:
     with pytest.raises(InputError, match="the limit of the scratchpad must be at least 512 bytes, not 511"):
         MemoryLimits(sp_bytes=511).within(N16)
     with pytest.raises(

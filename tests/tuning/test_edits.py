@@ -1,4 +1,4 @@
-"""Edits of micro-programs: split and moved commands compute the same results."""
+"""Edits of micro-programs, which split and move commands, do not change the results."""
 
 import os
 import random
@@ -18,11 +18,11 @@ from compiler.tuning.calibration.calibration_networks import (
     chains,
     singles,
 )
+from compiler.tuning.constraints import Constraints
 from compiler.tuning.edits.edit import Edit, EditError, Move, Split, apply_edits, dims_of, move_range
 from compiler.tuning.edits.editable_programs import apply_program_edits, unroll_all
 from compiler.tuning.measure.equivalence import EquivalenceChecker
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Constraints
 from compiler.tuning.search.tuner import tune
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError
@@ -33,7 +33,7 @@ from hw.isa.program import Program
 
 @pytest.fixture
 def seed() -> int:
-    """Random seed of this run, or MLA_SEED."""
+    """Return MLA_SEED or, if it is unset, a random seed; print it."""
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return seed
@@ -66,7 +66,7 @@ def own_programs(network: CompiledNetwork) -> list[Program]:
 
 
 def with_programs(made: ModelCompiler, network: CompiledNetwork, programs: list[Program]) -> CompiledNetwork:
-    """Return the network with programs replaced by texts."""
+    """Return the network with the given programs replaced by their texts."""
     texts = {
         old.name: ProgramText(digest_of(old), program_text(new))
         for old, new in zip(own_programs(network), programs, strict=True)
@@ -74,7 +74,7 @@ def with_programs(made: ModelCompiler, network: CompiledNetwork, programs: list[
     return made.network(replace(network.schedule, programs=texts))
 
 
-def drawn(rng: random.Random, config: MlaConfig, commands: list) -> Edit:
+def random_edit(rng: random.Random, config: MlaConfig, commands: list) -> Edit:
     """Return a random edit that the commands allow."""
     while True:
         at = rng.randrange(-len(commands), len(commands))
@@ -97,7 +97,7 @@ def test_unrolled_programs_regenerate_identically(target: str, seed: int) -> Non
         for point, _ in zip(points, range(12), strict=False):
             try:
                 network = prepared(point, target).network()
-            except InputError:  # no operator for this machine
+            except InputError:  # operator without a form for this machine
                 continue
             programs = own_programs(network)
             known = unroll_all(programs)
@@ -121,13 +121,15 @@ def test_edited_programs_are_equivalent(name: str, seed: int) -> None:
         for each in known:
             mine = edits[each.name] = []
             for _ in range(rng.randint(1, 6)):
-                mine.append(drawn(rng, network.config, apply_edits(network.config, each.commands, mine)))
+                mine.append(
+                    random_edit(rng, network.config, apply_edits(network.config, each.commands, mine))
+                )
         changed = with_programs(made, network, apply_program_edits(network.config, known, edits))
         assert sameness.first_difference(changed, number) is None, edits
 
 
 def test_every_dimension_can_be_split(seed: int) -> None:
-    """Split each command along each of its dimensions, in the middle and at both ends."""
+    """Commands can be split along each of their dimensions, in the middle and at both ends."""
     seen: set[tuple[Unit, str]] = set()
     for name, point in POINTS.items():
         made = prepared(point)
@@ -169,7 +171,7 @@ def test_every_dimension_can_be_split(seed: int) -> None:
     }, seen
 
 
-def test_invalid_edits_are_refused() -> None:
+def test_invalid_edits_are_rejected() -> None:
     made = prepared(POINTS["chain"])
     config = made.config
     known = unroll_all(own_programs(made.network()))
@@ -189,7 +191,7 @@ def test_invalid_edits_are_refused() -> None:
             apply_edits(config, commands, [edit])
     matrix = next(at for at, command in enumerate(commands) if command.unit == Unit.MATRIX)
     drain = next(at for at, command in enumerate(commands) if command.unit == Unit.FUSE)
-    with pytest.raises(EditError, match="cannot move"):  # its sums would be drained before they are computed
+    with pytest.raises(EditError, match="cannot move"):  # would drain the sums before they are computed
         apply_edits(config, commands, [Move(matrix, drain - matrix)])
 
 
@@ -211,7 +213,7 @@ def test_unsupported_programs_are_not_unrolled(line: str) -> None:
 
 
 def test_inner_fences_are_reported_and_dropped() -> None:
-    """The regenerated semaphores order commands that depend on each other."""
+    """The regenerated semaphores order commands that depend on each other, so inner fences are dropped and reported."""
     plain = "set store.dram, op0\nissue store\nissue store\nhalt"
     fenced = plain.replace("issue store\nissue", "issue store\nfence load\nissue")
     (one,), (other,) = (unroll_all([assemble(text, "plain")]) or [] for text in (plain, fenced))

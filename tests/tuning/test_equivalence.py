@@ -1,4 +1,4 @@
-"""Equivalence check of program texts, in networks of several stages and with loops."""
+"""Tests of the equivalence check of program texts, in networks of several stages and with loops."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 
 from compiler.frontends.onnx import read_onnx
 from compiler.options import CompileOptions
-from compiler.passes.unroll_control_flow import MOST_UNROLLED
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
@@ -17,7 +17,7 @@ from tests.support.control_models import early_exit, recurrent
 
 MADE = {
     "early exit": lambda: early_exit(np.random.default_rng(3)),
-    "loop": lambda: recurrent(np.random.default_rng(3), MOST_UNROLLED + 8, "Loop"),
+    "loop": lambda: recurrent(np.random.default_rng(3), MAX_UNROLLED_ITERATIONS + 8, "Loop"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Fusion engine: opportunities with reasons, exact options, predictions and choices."""
+"""Tests of the fusion engine: opportunities with reasons, exact options, predictions and choices."""
 
 from dataclasses import replace
 from typing import Any
@@ -63,20 +63,22 @@ def site(
     return [each for each in found if all(getattr(each, k) == v for k, v in values.items())][number]
 
 
-def test_opportunities_state_status_and_refusal_reason() -> None:
+def test_opportunities_have_a_status_and_a_reason_for_rejection() -> None:
     engine, schedule = engine_of(CHAINS["planes"])
     sites = engine.opportunities(schedule)
     assert {each.kind for each in sites} == {
         FusionKind.CHAIN,
         FusionKind.ON_CHIP,
-        FusionKind.PLANES,
-        FusionKind.TURNS,
-        FusionKind.PROGRAM,
+        FusionKind.CHANNEL_BLOCKS,
+        FusionKind.INTERLEAVE,
+        FusionKind.SAME_PROGRAM,
     }
     assert site(sites, FusionKind.ON_CHIP).applied and site(sites, FusionKind.ON_CHIP).bytes == 12 * 12 * 64
-    assert site(sites, FusionKind.PLANES).possible and not site(sites, FusionKind.PLANES).applied
     assert (
-        site(sites, FusionKind.PLANES, 1).reason
+        site(sites, FusionKind.CHANNEL_BLOCKS).possible and not site(sites, FusionKind.CHANNEL_BLOCKS).applied
+    )
+    assert (
+        site(sites, FusionKind.CHANNEL_BLOCKS, 1).reason
         == "the first layer is not a convolution with one group and batch size 1"
     )
     assert site(sites, FusionKind.CHAIN).reason == "depthwise_conv2d cannot be part of an epilogue"
@@ -102,9 +104,9 @@ def test_options_are_exact(name: str) -> None:
         found = outputs(engine.prepared, schedules)
         assert all(np.array_equal(found[key], expected[key]) for key in expected)
     kinds = {option.opportunity.kind for option in options}
-    between = {FusionKind.ON_CHIP, FusionKind.TURNS, FusionKind.PROGRAM}
+    between = {FusionKind.ON_CHIP, FusionKind.INTERLEAVE, FusionKind.SAME_PROGRAM}
     assert kinds & between == (set() if name == "chain" else between)
-    assert (FusionKind.PLANES in kinds) == (name == "planes")
+    assert (FusionKind.CHANNEL_BLOCKS in kinds) == (name == "planes")
     gains = [option.gain for option in options]
     assert gains == sorted(gains, reverse=True)
     assert all(option.prediction.cycles > 0 and option.prediction.error >= 0 for option in options)
@@ -134,8 +136,8 @@ def test_chains_are_split_and_merged() -> None:
         (("max_pool2d", "conv2d"), "no operators can be fused into max_pool2d"),
     ],
 )
-def test_invalid_chains_are_refused(names: tuple[str, ...], words: str) -> None:
-    """Operators that an epilogue cannot include are an error, not silently dropped."""
+def test_invalid_chains_are_rejected(names: tuple[str, ...], words: str) -> None:
+    """An operator that an epilogue cannot include causes an error and is not silently dropped."""
     ops = (
         CalibrationOp("conv", 32, 3),
         CalibrationOp("relu"),
@@ -162,7 +164,7 @@ def test_network_prediction_is_the_sum_of_its_layers() -> None:
     option = next(
         o
         for o in engine.options(schedule, engine.opportunities(schedule))
-        if o.opportunity.kind is FusionKind.PLANES
+        if o.opportunity.kind is FusionKind.CHANNEL_BLOCKS
     )
     handed = engine.cost_model.predict_layers(option.schedule)
     first, second = option.opportunity.layers

@@ -1,4 +1,4 @@
-"""Generators: candidates of both kinds, how they are judged, and what generators hear."""
+"""Tests of generators: schedule and program candidates, their evaluation, and the results reported to generators."""
 
 import json
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from compiler.runtime.package.writer import read_package, to_bytes
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.constraints import UNCONSTRAINED, Objective
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from compiler.tuning.generators.peephole import PeepholeGenerator
 from compiler.tuning.generators.schedule_generators import TilingGenerator
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.tuner import rejection_reason
 from compiler.tuning_db.json_codec import read_schedule, schedule_values
@@ -27,7 +27,7 @@ from hw.errors import InputError
 
 @pytest.fixture(scope="module")
 def measurer() -> Iterator[Measurer]:
-    """Of two convolutions whose results spread over all there are."""
+    """Yield a measurer of two convolutions whose results cover the whole range."""
     graph = CalibrationNetwork((9, 9, 8), (CalibrationOp("conv", 12, 3), CalibrationOp("conv", 8))).graph(5)
     with Measurer(
         graph, HardwareProfile(load_target("n4")), CompileOptions(rounding="reference"), devices=1
@@ -46,7 +46,7 @@ def task(measurer: Measurer, baseline: Measurement) -> GeneratorTask:
     return GeneratorTask(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
 
 
-def tried(measurer: Measurer, candidate: Candidate) -> Result:
+def measure(measurer: Measurer, candidate: Candidate) -> Result:
     (result,) = measurer.measure([candidate.schedule])
     return result
 
@@ -64,13 +64,13 @@ def test_unchanged_text_gives_the_same_program(measurer: Measurer, task: Generat
     candidate = task.with_texts(task.programs, "test", "nothing")
     network = measurer.prepared.network(candidate.schedule)
     assert [code.programs for code in network.codes] == [code.programs for code in measurer.first.codes]
-    result = tried(measurer, candidate)
+    result = measure(measurer, candidate)
     assert isinstance(result, Measurement) and result.exact and result.cycles == task.measured.cycles
     assert Schedule.from_json(candidate.schedule.to_json()) == candidate.schedule
 
 
 def edited(task: GeneratorTask, old: str, new: str, count: int = 1) -> Candidate:
-    """A candidate whose first program that has a piece of text has another in its place."""
+    """Return a candidate in which a text fragment is replaced in the first program that contains the fragment."""
     name = next(name for name, text in task.programs.items() if old in text)
     return task.with_texts({name: task.programs[name].replace(old, new, count)}, "test", "edited")
 
@@ -82,15 +82,15 @@ def test_bad_programs_are_rejected_with_a_reason(measurer: Measurer, task: Gener
         ("issue load", "set load.len, 1048575\n    issue load", "validate", "bounds"),
         ("issue fuse", "issue fuse, signal(matrix:3)\n    issue fuse", "validate", "semaphore"),
     ):
-        result = tried(measurer, edited(task, old, new))
+        result = measure(measurer, edited(task, old, new))
         assert isinstance(result, Rejected) and result.stage == stage, (old, result)
         assert words in result.reason and "program" in result.reason
 
 
 def test_wrong_results_are_rejected(measurer: Measurer, task: GeneratorTask) -> None:
-    """Other limits of the results are harmless, and wrong."""
-    result = tried(measurer, edited(task, "set fuse.clip_hi, 127", "set fuse.clip_hi, 5"))
-    assert isinstance(result, Measurement) and not result.exact and not result.believable
+    """A program with another clip limit passes the validator, but its wrong results are detected."""
+    result = measure(measurer, edited(task, "set fuse.clip_hi, 127", "set fuse.clip_hi, 5"))
+    assert isinstance(result, Measurement) and not result.exact and not result.valid
 
 
 def test_text_replaces_one_specific_program(measurer: Measurer, task: GeneratorTask) -> None:
@@ -99,7 +99,7 @@ def test_text_replaces_one_specific_program(measurer: Measurer, task: GeneratorT
     stale = replace(schedule, programs={name: ProgramText("0" * 64, text)})
     with pytest.raises(InputError, match="its text replaces another program"):
         prepared.network(stale)
-    with pytest.raises(InputError, match="there is none of that name, only"):
+    with pytest.raises(InputError, match="no program has this name, only"):
         prepared.network(replace(schedule, programs={"nobody": ProgramText("0" * 64, text)}))
     made = next(p for code in measurer.first.codes for p in code.programs if p.name == name)
     empty = replace(schedule, programs={name: ProgramText(digest_of(made), "; nothing")})
@@ -116,7 +116,7 @@ def test_text_replaces_one_specific_program(measurer: Measurer, task: GeneratorT
         ({"a": {"replaces": "", "text": " " * (1 << 22)}}, "at most 2,097,152 characters"),
     ],
 )
-def test_damaged_texts_are_refused(programs: object, words: str) -> None:
+def test_damaged_texts_are_rejected(programs: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Schedule.from_json(json.dumps({"schema_version": 1, "programs": programs}))
 
@@ -124,33 +124,35 @@ def test_damaged_texts_are_refused(programs: object, words: str) -> None:
 def test_polish_preserves_results(measurer: Measurer, task: GeneratorTask) -> None:
     polish, count = PeepholeGenerator(), 0
     for candidate in polish.propose(task):
-        result = tried(measurer, candidate)
+        result = measure(measurer, candidate)
         polish.observe(candidate, result)
-        assert not isinstance(result, Measurement) or result.believable, candidate.description
+        assert not isinstance(result, Measurement) or result.valid, candidate.description
         count += isinstance(result, Measurement)
     assert count >= 2
 
 
-def test_polish_drops_programs_the_validator_refused(task: GeneratorTask) -> None:
+def test_polish_drops_programs_the_validator_rejected(task: GeneratorTask) -> None:
     apart = {
         name: replace(layer, same_program_as_previous=False) for name, layer in task.schedule.layers.items()
     }
-    polish = PeepholeGenerator()
-    found = polish.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
+    peephole = PeepholeGenerator()
+    found = peephole.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
     candidate = next(each for each in found if len(each.schedule.programs) > 1)
     bad = next(iter(candidate.schedule.programs))
-    polish.observe(candidate, Rejected("validate", f"call 0, program {bad!r}, instruction 3: deadlock: why"))
+    peephole.observe(
+        candidate, Rejected("validate", f"call 0, program {bad!r}, instruction 3: deadlock: why")
+    )
     again = next(found)
     assert set(again.schedule.programs) == set(candidate.schedule.programs) - {bad}
 
 
 class Scripted(Generator):
-    """Proposes what it is given, and keeps what it hears."""
+    """Generator that proposes the given texts and records the reported results."""
 
     name = "scripted"
 
     def __init__(self, *texts: str):
-        self.texts, self.heard, self.tasks = texts, list[tuple[Candidate, Result]](), list[GeneratorTask]()
+        self.texts, self.observed, self.tasks = texts, list[tuple[Candidate, Result]](), list[GeneratorTask]()
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         self.tasks.append(task)
@@ -159,7 +161,7 @@ class Scripted(Generator):
             yield task.with_texts({name: text or task.programs[name]}, self.name, "scripted")
 
     def observe(self, candidate: Candidate, result: Result) -> None:
-        self.heard.append((candidate, result))
+        self.observed.append((candidate, result))
 
 
 def test_generators_alternate_and_observe_results(measurer: Measurer, baseline: Measurement) -> None:
@@ -170,8 +172,8 @@ def test_generators_alternate_and_observe_results(measurer: Measurer, baseline: 
         (result,) = measurer.measure([schedule])
         trial = method.record(schedule, result)
         assert (rejection_reason(trial) is None) == (trial.cost is not None)
-    # Neither text took a trial: one does not assemble, the other is the program there is.
-    (_, told), *_ = one.heard
+    # Neither text used a trial: one cannot be assembled, the other equals the current program.
+    (_, told), *_ = one.observed
     assert isinstance(told, Rejected) and told.stage == "compile" and "line 1" in told.reason
     about = [task.layers for task in one.tasks]
     assert (
@@ -181,8 +183,10 @@ def test_generators_alternate_and_observe_results(measurer: Measurer, baseline: 
 
 
 def test_generator_is_asked_again_after_its_turn(measurer: Measurer, baseline: Measurement) -> None:
-    """Forty things to say, and time for twelve in each of three turns: the others follow when it is asked anew."""
-    generator = Limits(40)
+    """A generator of forty candidates is asked in turns of twelve; the remaining candidates follow when it is
+    asked again.
+    """
+    generator = ClipLimits(40)
     method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [generator])
     said = []
     for _ in range(41):
@@ -193,8 +197,8 @@ def test_generator_is_asked_again_after_its_turn(measurer: Measurer, baseline: M
     assert [bool(Schedule.from_json(text).programs) for text in said] == [True] * 40 + [False]
 
 
-class Limits(Generator):
-    """Proposes other limits of results, one after the other."""
+class ClipLimits(Generator):
+    """Generator that proposes a sequence of clip limits."""
 
     name = "limits"
 

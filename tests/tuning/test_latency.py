@@ -1,4 +1,4 @@
-"""Measurement of schedules on the RTL: cycles, outputs and rejections."""
+"""Tests of the measurement of schedules on the RTL: cycles, outputs, rejections."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def test_cycles_equal_those_of_a_session(measurer: Measurer) -> None:
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
         _, cycles = Session(device, measurer.first).measure(golden.inputs)
     assert abs(found.cycles - cycles) <= 2  # the doorbell is not aligned with the cycles of the memory model
-    assert found.exact and found.believable
+    assert found.exact and found.valid
     assert sum(layer.cycles for layer in found.layers) == found.cycles
     for layer in found.layers:
         assert set(layer.where) == set(CAUSES) and sum(layer.where.values()) == layer.cycles
@@ -74,15 +74,15 @@ def test_wrong_outputs_are_detected(measurer: Measurer) -> None:
     wrong = GoldenIO(golden.inputs, {name: array ^ 1 for name, array in golden.outputs.items()})
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
         result = measure_network(device, measurer.first, wrong, 4.0)
-    assert isinstance(result, Measurement) and not result.exact and not result.believable
+    assert isinstance(result, Measurement) and not result.exact and not result.valid
 
 
 def test_fewer_cycles_than_the_lower_bound_are_not_believed(measurer: Measurer) -> None:
     found = measurer.baseline()
-    assert not replace(found, cycles=found.floor - 1).believable
+    assert not replace(found, cycles=found.floor - 1).valid
 
 
-def test_model_without_accelerator_operators_is_refused() -> None:
+def test_model_without_accelerator_operators_is_rejected() -> None:
     draft = Draft(np.random.default_rng(1))
     x = draft.input((2, 3))
     graph = draft.graph.finish([x.name])

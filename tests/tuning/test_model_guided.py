@@ -1,4 +1,4 @@
-"""Search guided by the performance model: credit by layer, what is kept, and how it learns."""
+"""Tests of the search guided by the cost model: attribution to layers, adopted changes, and learning."""
 
 from dataclasses import replace
 
@@ -12,9 +12,9 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.constraints import Objective
+from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
-from compiler.tuning.search.layer_space import spaces_of
 from compiler.tuning.search.model_guided import ModelGuidedSearch
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
@@ -51,9 +51,9 @@ def test_measurements_correct_similar_predictions() -> None:
     now = dict(prepared.network().schedule.layers)
     tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
     foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
-    before = foresight.guess(name, tilings, now)
+    before = foresight.predict(name, tilings, now)
     foresight.learn(name, tilings[0], now, 2 * before.cycles[0])
-    after = foresight.guess(name, tilings, now)
+    after = foresight.predict(name, tilings, now)
     assert after.cycles[0] == pytest.approx(2 * before.cycles[0], rel=1e-3) and after.spread[0] == 0
     assert (after.cycles >= before.cycles).all() and (after.cycles <= 2.001 * before.cycles).all()
     assert after.spread.max() > 0
@@ -62,13 +62,13 @@ def test_measurements_correct_similar_predictions() -> None:
 
 
 def test_own_measurements_train_a_model() -> None:
-    """Layers of which half take twice the cycles that are known beforehand: after some trials that is learnt."""
+    """From a few trials, a model learns that half of the layers take twice the predicted cycles."""
     prepared, stage = stage_of(CalibrationOp("conv", 40, 3))
     (name,) = (layer.name for layer in stage.layers)
     now = dict(prepared.network().schedule.layers)
     tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
     foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
-    plain = foresight.guess(name, tilings, now).cycles
+    plain = foresight.predict(name, tilings, now).cycles
     true = plain * np.where([each.order == "rows" for each in tilings], 2.0, 1.0)
     rng = np.random.default_rng(6)
     chosen = rng.permutation(len(tilings))[:48]
@@ -76,10 +76,10 @@ def test_own_measurements_train_a_model() -> None:
         foresight.learn(name, tilings[at], now, float(true[at]))
         foresight.trial(float(plain[at]), float(true[at]))
     others = np.setdiff1d(np.arange(len(tilings)), chosen)
-    found = foresight.guess(name, [tilings[at] for at in others], now).cycles
+    found = foresight.predict(name, [tilings[at] for at in others], now).cycles
     learnt, before = (
-        PredictionErrors.of(found, true[others]),
-        PredictionErrors.of(plain[others], true[others]),
+        PredictionErrors.from_pairs(found, true[others]),
+        PredictionErrors.from_pairs(plain[others], true[others]),
     )
     print(f"{before.mape:.1f}% -> {learnt.mape:.1f}%")
     assert learnt.mape < before.mape / 2
@@ -130,7 +130,7 @@ def test_better_external_schedule_is_adopted(measurer: Measurer) -> None:
     )
     first = measurer.first.schedule
     names = list(first.layers)
-    # The second layer does not count by itself.
+    # No cycles are attributed to the second layer.
     other = replace(
         first, layers=first.layers | {names[1]: replace(first.layers[names[1]], own_counter_tag=False)}
     )

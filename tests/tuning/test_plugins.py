@@ -1,4 +1,4 @@
-"""User-defined search methods and generators: classes, instances, and error messages."""
+"""Tests of user-defined search methods and generators: classes, instances, and error messages."""
 
 import importlib
 import re
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from compiler.profile.measurement import Rejected
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.peephole import PeepholeGenerator
+from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod
 from compiler.tuning.search.random_search import RandomSearch
@@ -22,13 +23,13 @@ from tests.support import plugins
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of plug-ins in the current folder."""
+    """Write a module of plug-ins into the current folder and return its name."""
     return plugins.write_module(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def made(module: str) -> Any:
-    """The module, imported from the current folder."""
+    """Return the module, imported from the current folder."""
     from compiler.util.plugin_registry import load_reference
 
     load_reference(f"{module}:Good", "classes")
@@ -54,14 +55,14 @@ def test_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> Non
     assert texts(own) == texts(tune(measurer, f"{made.__name__}:Good", 2, seed=4))
 
 
-def test_instances_of_another_search_are_refused(measurer: Measurer, graph: Any, made: Any) -> None:
+def test_instances_of_another_search_are_rejected(measurer: Measurer, graph: Any, made: Any) -> None:
     method = made.Good(measurer, Objective.LATENCY, measurer.baseline(), 4)
     with pytest.raises(InputError, match="was created for the goal"):
         tune(measurer, method, 1, Objective.ENERGY)
     with pytest.raises(InputError, match="was created for the constraints"):
         tune(measurer, method, 1, constraints=Constraints(frozenset({"tag"})))
     with pytest.raises(InputError, match="generators must be passed to the constructor of a method"):
-        tune(measurer, method, 1, generator="polish")
+        tune(measurer, method, 1, generator="peephole")
     with Measurer(graph, measurer.conditions, measurer.prepared.options, devices=1) as other:
         method = made.Good(other, Objective.LATENCY, measurer.baseline(), 4)
         with pytest.raises(InputError, match="was created for another measurer"):
@@ -84,9 +85,10 @@ def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
         with pytest.raises(
             InputError, match="generators need a method that uses them, such as generators, not"
         ):
-            tune(measurer, method, 1, generator="polish")
+            tune(measurer, method, 1, generator="peephole")
+    assert GENERATORS.resolve("polish") is GENERATORS["peephole"]  # former name of the method
     with pytest.raises(
-        InputError, match="a generator must be one of fusion, tiling, polish or module:Class, not 'x'"
+        InputError, match="a generator must be one of fusion, tiling, peephole or module:Class, not 'x'"
     ):
         tune(measurer, "generators", 1, generator="x")
     with pytest.raises(
@@ -96,7 +98,7 @@ def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
 
 
 def test_generator_observes_each_candidate(measurer: Measurer, made: Any) -> None:
-    """A task of a generator that repeats itself ends after 200 candidates."""
+    """The generator observes each candidate; a task of a generator that repeats itself ends after 200 candidates."""
     results: list[Any] = []
 
     class Endless(made.Endless):
@@ -115,8 +117,8 @@ def test_generator_observes_each_candidate(measurer: Measurer, made: Any) -> Non
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("value", "must be a subclass of compiler.tuning.search.method.SearchMethod, not 3"),
-        ("Quiet", "must be a subclass of compiler.tuning.search.method.SearchMethod, not <class"),
+        ("value", "must be a subclass of compiler.SearchMethod, not 3"),
+        ("Quiet", "must be a subclass of compiler.SearchMethod, not <class"),
         ("Lacks", "must define learn"),
         ("Goood", "has no Goood; its classes: Base, Good, "),
         ("NoBase", "search method {module}:NoBase: __init__ must call that of SearchMethod"),
@@ -148,7 +150,7 @@ def test_bad_methods(measurer: Measurer, module: str, name: str, text: str) -> N
     [
         (
             "value",
-            "generator {module}:value must be a subclass of compiler.tuning.generators.generator.Generator, not 3",
+            "generator {module}:value must be a subclass of compiler.Generator, not 3",
         ),
         ("Needs", "{module}:Needs: __init__ failed: TypeError: "),
         ("NotIterable", "{module}:NotIterable: propose failed: TypeError: 'NoneType' object is not iterable"),

@@ -1,4 +1,4 @@
-"""Rewrites of micro-programs: every unit gets the same commands in the same order."""
+"""After rewrites of micro-programs, every unit gets the same commands in the same order."""
 
 import random
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ import pytest
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.tuning.calibration.calibration_networks import chains, singles
+from compiler.tuning.edits.rewrites import encode_items, parse_items
 from compiler.tuning.generators.peephole import REWRITES
-from compiler.tuning.generators.rewrites import encode_items, parse_items
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS, field_of
@@ -20,7 +20,7 @@ N4 = load_target("n4")
 
 
 def commands(words: Sequence[int]) -> dict[Unit, list[tuple]]:
-    """What each unit is told, by a sequencer of its own: fields by name, masks, in order; with the tags."""
+    """Return the commands that each unit receives, as fields, masks and tags, by a separate model of the sequencer."""
     registers = [0] * 32
     operands = [1_000_000 * (1 + number) for number in range(48)]
     fields = {
@@ -61,7 +61,7 @@ def commands(words: Sequence[int]) -> dict[Unit, list[tuple]]:
 
 @pytest.fixture(scope="module")
 def programs() -> list[tuple[int, ...]]:
-    """Programs of random small networks: straight ones, loops, nested loops."""
+    """Return programs of random small networks: straight programs, loops, nested loops."""
     seed = 41
     print(f"seed {seed}")
     rng, out = random.Random(seed), []

@@ -1,12 +1,12 @@
-"""Methods of search: budgets, seeds, and what they keep."""
+"""Tests of search methods: budgets, seeds, and the best trial."""
 
 import pytest
 
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Objective
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import rejection_reason, tune
 
 TRIALS = 8
@@ -19,10 +19,10 @@ def test_search_budget_seed_and_best_trial(measurer: Measurer, method: str) -> N
     assert measurer.measurement_count == before + TRIALS + 1 and len(found.trials) == TRIALS
     costs = [trial.cost for trial in found.trials if trial.cost is not None]
     assert found.best.cost == min([*costs, float(found.baseline.cycles)])
-    assert isinstance(found.best.result, Measurement) and found.best.result.believable
+    assert isinstance(found.best.result, Measurement) and found.best.result.valid
     assert [cost for _, cost in found.curve] == sorted({cost for _, cost in found.curve}, reverse=True)
     texts = [trial.schedule.to_json() for trial in found.trials]
-    assert len(set(texts)) == TRIALS  # none is asked for twice
+    assert len(set(texts)) == TRIALS  # no schedule is proposed twice
     again = tune(measurer, method, TRIALS, seed=5)
     assert [trial.schedule.to_json() for trial in again.trials] == texts
     assert Schedule.from_json(texts[0]) == found.trials[0].schedule

@@ -1,4 +1,4 @@
-"""Searches with a database: nothing is measured twice, every measurement is charged, and the best is kept."""
+"""A search with a database measures nothing twice, charges for every measurement, and keeps the best schedule."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ from compiler.ir.graph import Graph
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.worker_pool import WorkerGroup
-from compiler.tuning.search.constraints import Objective
-from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import TuningResult, tune
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import TrialEntry
@@ -30,8 +30,8 @@ TRIALS = 6
 N4 = HardwareProfile(load_target("n4"))
 
 
-class Nobody(WorkerGroup):
-    """Measures nothing."""
+class NoWorkers(WorkerGroup):
+    """Worker group without workers, in which any order fails."""
 
     def __init__(self, _subject: object = None):
         pass
@@ -41,12 +41,12 @@ class Nobody(WorkerGroup):
         return iter(())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since no resource is open."""
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database that the tests of this module share."""
+    """Return the path of a database that the tests of this module share."""
     return tmp_path_factory.mktemp("remembered") / "profile.db"
 
 
@@ -56,7 +56,7 @@ def database(path: Path) -> Iterator[TuningDatabase]:
         yield database
 
 
-def search(
+def search_with(
     database: TuningDatabase,
     measurer: Measurer,
     method: str = "random",
@@ -64,7 +64,7 @@ def search(
     goal: Objective = Objective.LATENCY,
     trials: int = TRIALS,
 ) -> TuningResult:
-    """A search that remembers."""
+    """Run a search with the database."""
     recall = DatabaseSession(database, measurer.prepared, measurer.conditions, goal, method, seed)
     measurer.cache = recall
     try:
@@ -76,28 +76,28 @@ def search(
 def test_repeated_search_needs_no_simulator(
     database: TuningDatabase, measurer: Measurer, graph: Graph
 ) -> None:
-    first = search(database, measurer)
+    first = search_with(database, measurer)
     assert first.cached_count == 0 and len(first.trials) == TRIALS
-    with Measurer(graph, N4, OPTIONS, workers=Nobody) as other:
-        again = search(database, other)
-        assert other.measurement_count == TRIALS + 1  # charged for all
+    with Measurer(graph, N4, OPTIONS, workers=NoWorkers) as other:
+        again = search_with(database, other)
+        assert other.measurement_count == TRIALS + 1  # all measurements are charged
     assert again.cached_count == TRIALS and again.trials == first.trials and again.curve == first.curve
-    longer = search(database, measurer, trials=TRIALS + 2)
+    longer = search_with(database, measurer, trials=TRIALS + 2)
     assert longer.cached_count == TRIALS and longer.trials[:TRIALS] == first.trials
 
 
 def test_methods_seeds_and_goals_share_measurements(database: TuningDatabase, measurer: Measurer) -> None:
     for method in METHODS:
-        search(database, measurer, method, seed=3, trials=4)
+        search_with(database, measurer, method, seed=3, trials=4)
     for method in METHODS:
-        assert search(database, measurer, method, seed=3, trials=4).cached_count == 4
+        assert search_with(database, measurer, method, seed=3, trials=4).cached_count == 4
     recall = DatabaseSession(database, measurer.prepared, N4, Objective.LATENCY)
     entry, other = (
         recall.best(),
         DatabaseSession(database, measurer.prepared, N4, Objective.THROUGHPUT).best(),
     )
     results = [trial.result for trial, mine in database.trials(recall.key) if mine]
-    least = min(each.cycles for each in results if isinstance(each, Measurement) and each.believable)
+    least = min(each.cycles for each in results if isinstance(each, Measurement) and each.valid)
     assert entry is not None and entry.cost == entry.result.cycles == least and other is None
     made = measurer.prepared.network(entry.schedule)  # type: ignore[arg-type]
     assert [each.words for code in entry.codes for each in code.programs] == [
@@ -105,17 +105,17 @@ def test_methods_seeds_and_goals_share_measurements(database: TuningDatabase, me
     ]
 
 
-def test_new_dram_timing_starts_from_nearest_neighbour(
+def test_new_dram_timing_starts_from_the_nearest_neighbour(
     database: TuningDatabase, graph: Graph, measurer: Measurer
 ) -> None:
-    search(database, measurer)
+    search_with(database, measurer)
     best = DatabaseSession(database, measurer.prepared, N4, Objective.LATENCY).best()
     assert best is not None
     with Measurer(graph, HardwareProfile(N4.config, DramTiming(latency=120)), OPTIONS) as other:
         for method in METHODS:
-            found = search(database, other, method, trials=4)
+            found = search_with(database, other, method, trials=4)
             assert found.transferred_count == 1
-            assert isinstance(found.trials[0].result, Measurement)  # measured before anything is made of it
+            assert isinstance(found.trials[0].result, Measurement)  # the schedule is measured before its use
             assert found.best.cost is not None and found.trials[0].cost is not None
             assert found.best.cost <= found.trials[0].cost
             texts = [trial.schedule.to_json() for trial in found.trials]
@@ -125,7 +125,7 @@ def test_new_dram_timing_starts_from_nearest_neighbour(
 def test_imported_entries_are_measured_again(
     path: Path, graph: Graph, measurer: Measurer, tmp_path: Path
 ) -> None:
-    """Entries of somebody else: the measurements are none here, the schedules are tried if they fit."""
+    """Imported schedules are tried if they fit, but their measurements are not trusted."""
     first = measurer.first.schedule
     name = next(iter(first.layers))
     tempting = replace(first, layers=first.layers | {name: replace(first.layers[name], rows=1)})
@@ -140,7 +140,7 @@ def test_imported_entries_are_measured_again(
         theirs.export(tmp_path / "theirs.jsonl")
     with TuningDatabase(tmp_path / "mine.db", secret=SECRET) as mine:
         assert mine.import_(tmp_path / "theirs.jsonl") > 0
-        found = search(mine, measurer)
+        found = search_with(mine, measurer)
         assert (
             found.cached_count == 0 and found.transferred_count == 1 and found.trials[0].schedule == tempting
         )
@@ -177,17 +177,17 @@ from pathlib import Path
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning_db.database import TuningDatabase
 from tests.support.small_network import OPTIONS, two_convolutions
-from tests.tuning.test_search_with_database import N4, SECRET, search
+from tests.tuning.test_search_with_database import N4, SECRET, search_with
 
 if __name__ == "__main__":
     with TuningDatabase(Path(sys.argv[1]), secret=SECRET) as database:
         with Measurer(two_convolutions(), N4, OPTIONS, int(sys.argv[2])) as measurer:
             keep = TuningDatabase.add_measurement
-            def told(self, *trials):
+            def add(self, *trials):
                 keep(self, *trials)
                 print("kept", flush=True)
-            TuningDatabase.add_measurement = told
-            search(database, measurer, seed=77, trials=1000)
+            TuningDatabase.add_measurement = add
+            search_with(database, measurer, seed=77, trials=1000)
 """
 
 

@@ -1,4 +1,4 @@
-"""Measurement of schedules with back-to-back requests."""
+"""Tests of the measurement of schedules with back-to-back requests."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,11 +7,11 @@ from itertools import islice, repeat
 import numpy as np
 import pytest
 
+from compiler.initial_schedule.initial import naive_schedule
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected
-from compiler.scheduler.initial import naive_schedule
-from compiler.server.server import Server
+from compiler.serving.server import Server
 from compiler.tuning.measure.equivalence import GoldenIO, GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.throughput import measure_stream, stream_bytes
@@ -25,7 +25,7 @@ RATE = 4.0
 
 @pytest.fixture(scope="module")
 def device(measurer: Measurer) -> Iterator[RtlDevice]:
-    """RTL device with enough DRAM for the small network."""
+    """Yield an RTL device with enough DRAM for the small network."""
     with RtlDevice(measurer.conditions.config, 4 * stream_bytes(measurer.first)) as made:
         yield made
 
@@ -35,7 +35,7 @@ def test_cycles_equal_those_of_serving(measurer: Measurer, device: RtlDevice) ->
     found = measure_stream(device, measurer.first, golden, RATE)
     device.reset()
     served = list(islice(Server(device, measurer.first).serve(repeat(golden.inputs)), 6))
-    assert isinstance(found, Measurement) and found.exact and found.believable
+    assert isinstance(found, Measurement) and found.exact and found.valid
     assert all(abs(found.cycles - result.cycles) <= 2 for result in served[1:])
     assert sum(layer.cycles for layer in found.layers) == found.cycles
     for layer in found.layers:
@@ -63,12 +63,12 @@ def test_wrong_outputs_are_detected(measurer: Measurer, device: RtlDevice) -> No
     golden = GoldenModelReference(measurer.first).golden_io(1)
     wrong = GoldenIO(golden.inputs, {name: array ^ 1 for name, array in golden.outputs.items()})
     result = measure_stream(device, measurer.first, wrong, RATE)
-    assert isinstance(result, Measurement) and not result.exact and not result.believable
+    assert isinstance(result, Measurement) and not result.exact and not result.valid
 
 
 def test_slow_networks_are_rejected(measurer: Measurer, device: RtlDevice) -> None:
     golden = GoldenModelReference(measurer.first).golden_io(0)
-    for limit in (100, 4000):  # before the first request is done, and after it
+    for limit in (100, 4000):  # before the first request is complete, and after it
         result = measure_stream(device, measurer.first, golden, RATE, limit)
         assert isinstance(result, Rejected) and result.stage == "time", (limit, result)
     assert isinstance(measure_stream(device, measurer.first, golden, RATE), Measurement)

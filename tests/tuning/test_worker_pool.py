@@ -1,4 +1,4 @@
-"""Measurements by a process pool, including processes that die."""
+"""Measurements by a process pool are correct, even if processes die."""
 
 import os
 import signal
@@ -23,8 +23,8 @@ from hw.errors import InputError, WorkError
 from tests.support.small_network import HERE, OPTIONS
 
 
-def various(measurer: Measurer, count: int) -> list[Schedule]:
-    """Different schedules of a network; the last one is invalid."""
+def distinct_schedules(measurer: Measurer, count: int) -> list[Schedule]:
+    """Return different schedules of a network; the last of them is invalid."""
     first = measurer.first.schedule
     names = list(first.layers)
     out = [
@@ -46,7 +46,7 @@ def orders(schedules: list[Schedule]) -> list[MeasureOrder]:
 
 
 def test_pool_results_equal_local_results(measurer: Measurer, pool: WorkerPool) -> None:
-    schedules = various(measurer, 6)
+    schedules = distinct_schedules(measurer, 6)
     found = dict(pool.results(orders(schedules)))
     assert [found[index] for index in range(6)] == measurer.measure(schedules)
     assert isinstance(found[0], Measurement) and isinstance(found[5], Rejected)
@@ -54,7 +54,7 @@ def test_pool_results_equal_local_results(measurer: Measurer, pool: WorkerPool) 
 
 @pytest.mark.parametrize("when", ["idle", "busy"])
 def test_order_of_a_killed_process_is_repeated(measurer: Measurer, pool: WorkerPool, when: str) -> None:
-    schedules = various(measurer, 6)
+    schedules = distinct_schedules(measurer, 6)
     expected = dict(pool.results(orders(schedules)))
     pids = [worker.process.pid or 0 for worker in pool._workers]
     if when == "idle":
@@ -80,14 +80,14 @@ def test_order_that_kills_every_process_fails(
     pool.close()
     monkeypatch.setattr(worker_pool, "_Worker", Dead)
     with pytest.raises(WorkError, match="3 processes that measured the same schedule have died"):
-        list(pool.results(orders(various(measurer, 2))))
+        list(pool.results(orders(distinct_schedules(measurer, 2))))
     assert all(worker.index is None for worker in pool._workers), (
         "some workers are still busy with the failed order"
     )
-    pool.close()  # replacements of dead processes would be killed as well
+    pool.close()  # the processes that replace dead ones would be killed too
 
 
-def test_a_killed_simulator_is_replaced(measurer: Measurer) -> None:
+def test_killed_simulator_is_replaced(measurer: Measurer) -> None:
     runner = MeasureRunner(MeasureSubject(measurer.prepared, measurer.first, measurer.conditions, 0))
     order = MeasureOrder(0, measurer.first.schedule, None)
     before = runner.measure(order)

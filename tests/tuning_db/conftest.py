@@ -1,4 +1,4 @@
-"""A cache and a database of its own for every test."""
+"""Fixtures that give every test a separate cache and database."""
 
 import os
 from collections.abc import Iterator
@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from compiler.tuning_db.connection import METADATA
 from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.schema import METADATA
 from tests.tuning_db.random_entries import SECRET
 
-#: URL of a database of another kind that the tests may empty; they run on it too if it is given.
+#: Environment variable with the URL of another database. If it is set, the tests also run on that database and empty
+#: it.
 OTHER = "MLA_TEST_DB"
 
 

@@ -23,7 +23,7 @@ TARGETS = ("n4", "n8", "n16", "n32")
 
 @cache
 def network(seed: int = 0, target: str = "n8") -> CompiledNetwork:
-    """A small network, compiled."""
+    """Return a small compiled network."""
     draft = Draft(np.random.default_rng(seed))
     hidden = draft.node("dense", [draft.input((1, 8)), draft.constant((12, 8))], (1, 12))
     draft.graph.finish([draft.node("dense", [hidden, draft.constant((4, 12))], (1, 4)).name])
@@ -31,12 +31,12 @@ def network(seed: int = 0, target: str = "n8") -> CompiledNetwork:
 
 
 def key(subgraph: object = 0, profile: object = 0, options: object = 0) -> EntryKey:
-    """A key of digests of anything."""
+    """Return a key with the digests of arbitrary values."""
     return EntryKey(name("subgraph", subgraph), name("profile", profile), name("options", options))
 
 
 def layer_schedule(rng: random.Random) -> LayerSchedule:
-    """Any schedule of a layer."""
+    """Return a random schedule of a layer."""
     made = {}
     for item in fields(LayerSchedule):
         if isinstance(item.default, bool):
@@ -47,19 +47,19 @@ def layer_schedule(rng: random.Random) -> LayerSchedule:
 
 
 def schedule(rng: random.Random) -> Schedule:
-    """Any schedule of a network with the nodes a, b, c, d."""
+    """Return a random schedule of a network with some of the nodes a, b, c, d."""
     fusions = ((("a", "b"),), ())[rng.randrange(2)]
     return Schedule(fusions, {node: layer_schedule(rng) for node in rng.sample("abcd", rng.randrange(5))})
 
 
 def result(cycles: int = 1, **others: Any) -> Measurement:
-    """A measurement of nothing but its cycles."""
+    """Return a measurement with the given cycles and default values."""
     plain = Measurement(cycles, (), energy_uj=0.0, dram_bytes=0, exact=True, floor=0)
     return replace(plain, **others)
 
 
 def measurement(rng: random.Random) -> Measurement:
-    """Any measurement that can be believed."""
+    """Return a random plausible measurement."""
     cycles = rng.randrange(1, 1 << rng.randrange(1, 40))
     part = rng.randrange(cycles + 1)
     layers = (
@@ -72,7 +72,7 @@ def measurement(rng: random.Random) -> Measurement:
 
 
 def trial(rng: random.Random, where: EntryKey, *, good: bool = False) -> TrialEntry:
-    """Any trial."""
+    """Return a random trial."""
     made: Result = measurement(rng)
     others = (
         replace(made, exact=False),
@@ -94,7 +94,7 @@ def trial(rng: random.Random, where: EntryKey, *, good: bool = False) -> TrialEn
 
 
 def execution(rng: random.Random, where: EntryKey) -> Execution:
-    """Any execution."""
+    """Return a random execution."""
     cycles = rng.randrange(1, 1 << 30)
     return Execution(
         key=where,
@@ -112,7 +112,7 @@ def execution(rng: random.Random, where: EntryKey) -> Execution:
 
 
 def conditions(rng: random.Random) -> HardwareProfile:
-    """Any machine with any memory."""
+    """Return a random machine with a random memory."""
     config: MlaConfig = load_target(rng.choice(TARGETS))
     if rng.random() < 0.5:
         config = replace(config, sp_bytes=config.sp_bytes // 2, queue_depth=rng.randrange(2, 17))
@@ -120,12 +120,12 @@ def conditions(rng: random.Random) -> HardwareProfile:
 
 
 def profile(rng: random.Random) -> Profile:
-    """Any hardware profile."""
+    """Return a random hardware profile."""
     return Profile(conditions=conditions(rng), behaviour={"bus": rng.random()}, when=rng.random() * 1e9)
 
 
 def entry(where: EntryKey, cost: float = 1000.0, seed: int = 0, target: str = "n8") -> Entry:
-    """The program of a small network."""
+    """Return an entry with the program of a small network."""
     made = network(seed, target)
     return Entry(
         key=where,
@@ -138,7 +138,7 @@ def entry(where: EntryKey, cost: float = 1000.0, seed: int = 0, target: str = "n
 
 
 def same(one: Entry, other: Entry) -> bool:
-    """Whether two entries say the same, to the last bit of their programs."""
+    """Return True if two entries are equal, including every bit of their programs."""
     if (one.key, one.schedule, one.cost, one.result, one.when) != (
         other.key,
         other.schedule,
@@ -148,7 +148,8 @@ def same(one: Entry, other: Entry) -> bool:
     ):
         return False
     return len(one.codes) == len(other.codes) and all(
-        (a.config, a.parts, a.tags, a.memory, a.places) == (b.config, b.parts, b.tags, b.memory, b.places)
+        (a.config, a.parts, a.tags, a.memory, a.operand_numbers)
+        == (b.config, b.parts, b.tags, b.memory, b.operand_numbers)
         and [part.program.signature for part in a.parts] == [part.program.signature for part in b.parts]
         and a.image.tobytes() == b.image.tobytes()
         for a, b in zip(one.codes, other.codes, strict=True)

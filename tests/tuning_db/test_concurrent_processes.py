@@ -1,4 +1,4 @@
-"""Several processes, and some that are killed."""
+"""Several processes can use one database at the same time, even if some of them are killed."""
 
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.tuning_db import random_entries
 from tests.tuning_db.killed_writer import check_killed_writers
 from tests.tuning_db.random_entries import SECRET
 
-#: Of these in one test; `tests/soak/test_store.py` has more.
+#: Number of kills in one test; `tests/soak/test_killed_writers.py` has more.
 KILLS = 15
 
 
@@ -29,7 +29,7 @@ def _key(target: str, number: int) -> EntryKey:
 
 
 def _share(url: str, target: str, rounds: int) -> None:
-    """Write for one configuration, and look for both."""
+    """Write entries of one configuration, and read the entries of both configurations."""
     with TuningDatabase(url, secret=SECRET) as database:
         for number in range(rounds):
             mine = _key(target, number % 3)
@@ -46,7 +46,7 @@ def _share(url: str, target: str, rounds: int) -> None:
 
 
 def test_processes_and_configurations_share_a_database(url):
-    """Four that begin at the same time with a database that is not there yet."""
+    """Four processes that start at the same time can share a database that does not exist yet."""
     context = get_context("forkserver")
     processes = [context.Process(target=_share, args=(url, target, 12)) for target in ("n4", "n8") * 2]
     for process in processes:
@@ -61,21 +61,21 @@ def test_processes_and_configurations_share_a_database(url):
 
 
 @pytest.mark.parametrize("damage", ["none", "short"])
-def test_users_that_begin_together_have_one_secret(tmp_path, monkeypatch, damage):
-    """Of entries signed with a secret that another process then replaces nothing would be believed again."""
+def test_concurrent_processes_agree_on_one_secret(tmp_path, monkeypatch, damage):
+    """Concurrent processes agree on one secret; otherwise entries signed with a replaced secret would be lost."""
     if damage == "short":
         (tmp_path / "secret").write_bytes(b"short")
     make, secrets = content_store._new_secret, []
-    # `func`: the property itself lets threads of one process in one by one, until Python 3.12.
+    # Use `func`, since before Python 3.12 the property admits the threads of a process one at a time.
     other = Thread(target=lambda: secrets.append(ContentStore.secret.func(ContentStore(tmp_path))))
 
-    def late(path: Path) -> bytes | None:
+    def delayed(path: Path) -> bytes | None:
         monkeypatch.setattr(content_store, "_new_secret", make)
         other.start()  # finds no secret either
-        other.join(0.3)  # and would make one now, if it did not have to wait
+        other.join(0.3)  # would create a secret now if it did not have to wait
         return make(path)
 
-    monkeypatch.setattr(content_store, "_new_secret", late)
+    monkeypatch.setattr(content_store, "_new_secret", delayed)
     secrets.append(ContentStore(tmp_path).secret)
     other.join()
     assert {*secrets} == {ContentStore(tmp_path).secret} != {None} and len(secrets) == 2

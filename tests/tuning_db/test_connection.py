@@ -1,4 +1,4 @@
-"""Databases that cannot be opened say why, and what would be right."""
+"""If a database cannot be opened, the message gives the reason and a remedy."""
 
 import sqlite3
 import sys
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compiler.tuning_db import connection
-from compiler.tuning_db.connection import METADATA
 from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.schema import METADATA
 from hw.errors import InputError, WorkError
 from tests.tuning_db import random_entries
 from tests.tuning_db.random_entries import SECRET, key
@@ -26,13 +26,13 @@ from tests.tuning_db.random_entries import SECRET, key
         ("nonsense://x/y", "unknown database type 'nonsense'"),
     ],
 )
-def test_what_is_no_url_is_named(url, why):
+def test_invalid_urls_are_named(url, why):
     with pytest.raises(InputError) as caught:
         TuningDatabase(url)
     assert str(caught.value).startswith(f"--db: {why}")
 
 
-def test_a_missing_driver_is_named(monkeypatch):
+def test_missing_driver_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(
         InputError, match="needs the package psycopg, which is missing: make setup EXTRAS=postgres"
@@ -43,7 +43,7 @@ def test_a_missing_driver_is_named(monkeypatch):
         TuningDatabase("oracle+oracledb://nobody@localhost/none")
 
 
-def test_a_server_that_is_not_there_is_named_without_the_password():
+def test_unreachable_server_is_named_without_the_password():
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed: make setup EXTRAS=postgres")
     with pytest.raises(WorkError) as caught:
         TuningDatabase("postgresql://user:hidden@127.0.0.1:1/none")
@@ -53,29 +53,30 @@ def test_a_server_that_is_not_there_is_named_without_the_password():
 @pytest.mark.parametrize(
     "contents", [b"no database, but some text that is long enough to be a header" * 40, b"\0" * 5000]
 )
-def test_a_file_that_is_no_database_is_left_alone(tmp_path, contents):
+def test_foreign_file_is_not_modified(tmp_path, contents):
     path = tmp_path / "profile.db"
     path.write_bytes(contents)
-    with pytest.raises(WorkError, match=r"profile\.db cannot be used: file is not a database"):
+    with pytest.raises(InputError, match=r"profile\.db is not a measurement database"):
         TuningDatabase(f"sqlite:///{path}")
     assert path.read_bytes() == contents
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_missing_folder_is_named(tmp_path):
     with pytest.raises(WorkError, match=r"none/profile\.db cannot be used: unable to open database file"):
         TuningDatabase(f"sqlite:///{tmp_path}/none/profile.db")
 
 
-def test_a_cache_that_cannot_be_made_is_named(cache):
+def test_cache_that_cannot_be_created_is_named(cache):
     cache.write_text("a file in its place")
     with pytest.raises(WorkError, match=r"the cache .* cannot be created: "):
         TuningDatabase()
 
 
 @pytest.mark.parametrize(
-    ("version", "why"), [(2, "a newer version of this program made it"), (0, "an older one made it")]
+    ("version", "why"),
+    [(2, "a newer version of this program created it"), (0, "an older version created it")],
 )
-def test_tables_of_another_version_are_left_alone(url, version, why, monkeypatch):
+def test_tables_of_another_version_are_not_modified(url, version, why, monkeypatch):
     monkeypatch.setattr(connection, "VERSION", version)
     TuningDatabase(url, secret=SECRET).close()
     monkeypatch.undo()
@@ -86,19 +87,19 @@ def test_tables_of_another_version_are_left_alone(url, version, why, monkeypatch
 
 
 @pytest.mark.parametrize("value", ["'two'", "NULL", "x'00'", "-7"])
-def test_a_version_that_is_none(tmp_path, value):
+def test_invalid_version(tmp_path, value):
     path = tmp_path / "profile.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE mla_store (version)")
         connection.execute(f"INSERT INTO mla_store VALUES ({value})")
-    if value == "NULL":  # as if nobody had said anything
+    if value == "NULL":  # as if no version had been stored
         TuningDatabase(f"sqlite:///{path}", secret=SECRET).close()
     else:
         with pytest.raises(InputError, match=r"has tables of version .*, not 1: "):
             TuningDatabase(f"sqlite:///{path}")
 
 
-def test_tables_of_other_programs_may_be_beside(tmp_path):
+def test_tables_of_other_programs_are_preserved(tmp_path):
     path = tmp_path / "profile.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE theirs (x)")
@@ -109,7 +110,7 @@ def test_tables_of_other_programs_may_be_beside(tmp_path):
         assert connection.execute("SELECT x FROM theirs").fetchall() == [(5,)]
 
 
-def test_tables_of_our_names_with_other_columns_are_an_error(tmp_path):
+def test_tables_with_other_columns_are_an_error(tmp_path):
     path = tmp_path / "profile.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE mla_programs (x)")
@@ -120,7 +121,7 @@ def test_tables_of_our_names_with_other_columns_are_an_error(tmp_path):
         database.best(key())
 
 
-def test_a_database_made_by_halves_is_made_whole(tmp_path):
+def test_missing_tables_are_created(tmp_path):
     path = tmp_path / "profile.db"
     for missing in METADATA.tables:
         with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
@@ -131,7 +132,7 @@ def test_a_database_made_by_halves_is_made_whole(tmp_path):
             assert (database.best(key()) is None) == (missing == "mla_programs")
 
 
-def test_a_database_that_goes_away_is_an_error(tmp_path):
+def test_table_dropped_during_use_is_an_error(tmp_path):
     path = tmp_path / "profile.db"
     with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         with closing(sqlite3.connect(path)) as connection, connection:
@@ -140,14 +141,14 @@ def test_a_database_that_goes_away_is_an_error(tmp_path):
             database.trials(key())
 
 
-def test_a_database_in_memory_will_do():
+def test_database_in_memory():
     with TuningDatabase("sqlite://", secret=SECRET) as database:
         database.put_best(random_entries.entry(key()))
         assert database.best(key()) is not None
 
 
-def test_a_damaged_file_is_an_error_and_never_a_hit(tmp_path):
-    """Whole pages of nonsense: SQLite may notice it, or the seal of the entry."""
+def test_damaged_file_is_an_error_and_never_a_hit(tmp_path):
+    """SQLite or the digest of the entry detects a page of random bytes; its entry is never returned."""
     path = tmp_path / "profile.db"
     with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         for number in range(20):

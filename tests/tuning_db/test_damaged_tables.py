@@ -1,4 +1,4 @@
-"""Whatever stands in the tables: what comes out was put in, or is marked as somebody else's, or does not come out."""
+"""Entries read from damaged tables were stored before, are marked as those of another user, or are dropped."""
 
 import hmac
 import json
@@ -26,10 +26,10 @@ from hw.isa.program import Program
 from tests.tuning_db import random_entries
 from tests.tuning_db.random_entries import SECRET, key
 
-#: Damaged rows of all kinds together, in each of the seeds.
+#: Number of damaged rows of all kinds together; seeds, each with this number.
 ROWS, SEEDS = 110, (1, 2, 3)
 TABLES = ("mla_trials", "mla_programs", "mla_executions", "mla_profiles")
-#: No field of an entry may be one of these.
+#: Values that are invalid in every field of an entry.
 HOSTILE = (
     "NaN",
     "-Infinity",
@@ -48,7 +48,7 @@ HOSTILE = (
 
 @dataclass
 class Contents:
-    """What a user has put into a database."""
+    """The entries that a user stores in a database."""
 
     trials: list[TrialEntry] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
@@ -79,9 +79,9 @@ def contents(rng: random.Random) -> Contents:
 
 
 def check(database: TuningDatabase, made: Contents, *, legal: bool = True) -> int:
-    """Everything that comes out is what went in; returns how many entries came out.
+    """Check that all entries that can be read were stored, and return their number.
 
-    Where somebody who knows the secret has written (not `legal`), it is at least an entry of the right key.
+    If an attacker with the secret wrote to the database (not `legal`), entries need only have the right key.
     """
     count = 0
     for entry in made.entries:
@@ -113,7 +113,7 @@ Row = dict[str, Any]
 
 
 def sealed(table: str, row: Row, data: bytes, *, sign: bool) -> Row:
-    """A row with other data, whose digest is right, and its code if somebody knows the secret."""
+    """Return a row with other data and a valid digest; `sign` adds a valid signature, which needs the secret."""
     head = table.encode() + b"\0"
     code = hmac.digest(SECRET, b"database\0" + head + data, "sha256") if sign else b""
     return row | {"digest": sha256(head + data).digest(), "data": data, "code": code}
@@ -139,7 +139,7 @@ def _type(rng: random.Random, _table: str, row: Row, _other: Row) -> Row:
 
 
 def _swap(rng: random.Random, _table: str, row: Row, other: Row) -> Row:
-    """Parts of another row, or all of it in another place: filed under another key."""
+    """Return a row with some fields of another row, or with all contents of a row under another key."""
     names = rng.choice(
         [["data"], ["code"], ["digest"], ["data", "code"], ["data", "digest"], ["data", "digest", "code"]]
     )
@@ -154,12 +154,12 @@ def _file(rng: random.Random, _table: str, row: Row, other: Row) -> Row:
 
 
 def _contents(rng: random.Random, table: str, row: Row, _other: Row) -> Row:
-    """Contents that somebody else writes."""
+    """Return a row with contents that an attacker without the secret wrote."""
     return sealed(table, row, _hostile(rng, table, row), sign=False)
 
 
 def _signed(rng: random.Random, table: str, row: Row, _other: Row) -> Row:
-    """Contents that are mostly no entry's, by somebody who knows the secret: a defect of this program itself."""
+    """Return a row with mostly invalid contents and a valid signature, as a defect of the program could write."""
     return sealed(table, row, _hostile(rng, table, row), sign=True)
 
 
@@ -175,7 +175,7 @@ def _hostile(rng: random.Random, table: str, row: Row) -> bytes:
         changed = json.dumps(values)
     else:
         mark = "the place of a hostile value"
-        place, name = rng.choice(list(_places(values)))
+        place, name = rng.choice(list(_json_fields(values)))
         if rng.random() < 0.3:
             del place[name]
         else:
@@ -197,11 +197,11 @@ WAYS: list[Callable[[random.Random, str, Row, Row], Row]] = [
 
 
 class Invalid:
-    """Stands for a text that is no UTF-8."""
+    """Placeholder for text that is not valid UTF-8."""
 
 
 def _split(data: bytes) -> tuple[bytes, bytes | None]:
-    """The JSON of an entry, and of a program what comes behind it."""
+    """Split the data of an entry into its JSON and, for programs, the rest of the data."""
     if not data.startswith(b"MLAC"):
         return data, None
     length = int.from_bytes(data[5:9], "little")
@@ -212,8 +212,8 @@ def _joined(text: bytes, rest: bytes | None) -> bytes:
     return text if rest is None else b"MLAC\1" + len(text).to_bytes(4, "little") + text + rest
 
 
-def _places(value: Any) -> Iterator[tuple[dict, str]]:
-    """Every field of JSON's objects. What is free text or open ended may be anything: it is left out."""
+def _json_fields(value: Any) -> Iterator[tuple[dict, str]]:
+    """Yield every field of JSON objects, except free text and open-ended values, for which any value is valid."""
     if isinstance(value, dict):
         for name, each in value.items():
             if name not in (
@@ -228,7 +228,7 @@ def _places(value: Any) -> Iterator[tuple[dict, str]]:
                 "fusions",
             ):
                 yield value, name
-            yield from _places(each)
+            yield from _json_fields(each)
 
 
 def rows(path: Path) -> dict[str, list[Row]]:
@@ -240,7 +240,7 @@ def rows(path: Path) -> dict[str, list[Row]]:
 
 
 def change(path: Path, table: str, new: list[Row], old: list[int] | None = None) -> None:
-    """Put rows in place of those of their numbers, and of `old`; None: of all."""
+    """Replace rows that have the same numbers as the new rows, and delete the rows `old`, or all rows if None."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA synchronous = OFF")
         if old is None:
@@ -269,13 +269,13 @@ def test_damaged_rows_are_misses(tmp_path, caplog, seed):
             damaged = way(rng, table, row, other)
             if damaged == row:
                 continue
-            # Two rows of one digest there are not: the other one goes.
+            # The digests of rows must differ, so the other row is deleted.
             change(path, table, [damaged], [other["id"]] if damaged["digest"] == other["digest"] else [])
             caplog.clear()
             came = check(database, made, legal=way is not _signed)
             database.export(tmp_path / "out.jsonl")
             if table == "mla_programs" and way is not _signed:
-                _mend(database, made)
+                _replace_damaged(database, made)
             if way in (_bits, _length) and damaged["data"] != row["data"]:
                 assert came < whole and "is not used" in caplog.text, (way.__name__, table, number)
             done[way.__name__] += 1
@@ -285,8 +285,8 @@ def test_damaged_rows_are_misses(tmp_path, caplog, seed):
     assert sum(done.values()) >= 100
 
 
-def _mend(database: TuningDatabase, made: Contents) -> None:
-    """The next program takes the place of a damaged one, however good that claims to be."""
+def _replace_damaged(database: TuningDatabase, made: Contents) -> None:
+    """Check that a damaged program is replaced by the next one, whatever cost it claims."""
     for entry in made.entries:
         if database.best(entry.key) is None:
             assert database.put_best(entry)
@@ -294,7 +294,7 @@ def _mend(database: TuningDatabase, made: Contents) -> None:
             assert found is not None and random_entries.same(found, entry)
 
 
-def test_no_entry_of_any_table_passes_for_one_of_another(tmp_path):
+def test_entries_moved_to_another_table_are_rejected(tmp_path):
     rng, path = random.Random(9), tmp_path / "profile.db"
     made = contents(rng)
     with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
@@ -311,8 +311,8 @@ def test_no_entry_of_any_table_passes_for_one_of_another(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_damaged_code_is_refused_with_one_kind_of_error(seed):
-    """Of bytes that no seal protects: `codes.from_bytes` gives code that a machine could have, or a ValueError."""
+def test_damaged_code_raises_only_value_errors(seed):
+    """For damaged unsigned bytes, `from_bytes` returns code that a machine could have, or raises a ValueError."""
     print(f"seed {seed}")
     rng, refused = random.Random(seed), 0
     good = to_bytes(random_entries.entry(key()))
@@ -334,8 +334,8 @@ def test_damaged_code_is_refused_with_one_kind_of_error(seed):
     assert refused > 150
 
 
-def test_code_that_no_machine_could_have_is_refused():
-    """Each field of a code's head, one at a time."""
+def test_code_that_no_machine_could_have_is_rejected():
+    """Code with an invalid value in any field of its header is rejected."""
     text, rest = _split(to_bytes(random_entries.entry(key())))
     assert rest is not None
     bad: list[tuple[str, Any, str]] = [
@@ -388,16 +388,16 @@ def test_too_large_entries_are_not_read(tmp_path, caplog):
     change(path, "mla_trials", [sealed("mla_trials", row, b" " * (5 << 20) + row["data"], sign=True)], [])
     with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         assert len(database.trials(made.trials[0].key)) == 2
-    assert "is not used: it is empty, or too large" in caplog.text
+    assert "is not used: it is empty or too large" in caplog.text
 
 
-def test_a_profile_of_no_machine_is_left_out(tmp_path, caplog):
+def test_profile_of_an_invalid_machine_is_skipped(tmp_path, caplog):
     path = tmp_path / "profile.db"
     profile = random_entries.profile(random.Random(0))
     bad: list[tuple[str, Any, str]] = [
         ("config", {"n": 5}, "n must be one of"),
         ("config", {"wings": 2}, "a machine has no such field"),
-        ("config", 7, "no object"),
+        ("config", 7, "not a JSON object"),
         ("latency", 0, "latency must be"),
         ("behaviour", {"a": "b"}, "a finite number"),
         ("bytes_per_cycle", 0.0, "bytes_per_cycle must be"),

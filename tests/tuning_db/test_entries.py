@@ -1,4 +1,4 @@
-"""What was put into the database comes out of it, for its own key and no other."""
+"""Entries are returned as they were stored, and only for their own key."""
 
 import math
 import random
@@ -14,10 +14,10 @@ from compiler.cache.content_store import ContentStore
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning_db.connection import METADATA, PROGRAMS
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Profile, TrialEntry
 from compiler.tuning_db.programs import to_bytes
+from compiler.tuning_db.schema import METADATA, PROGRAMS
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError
@@ -28,7 +28,7 @@ SEEDS = range(4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_trials_come_out_as_they_went_in(url, seed):
+def test_trials_are_returned_as_stored(url, seed):
     print(f"seed {seed}")
     rng = random.Random(seed)
     keys = [
@@ -49,7 +49,7 @@ def test_trials_come_out_as_they_went_in(url, seed):
         assert database.measured(keys[0], LayerSchedule(rows=7919)) is None
 
 
-def test_a_schedule_of_a_layer_is_not_that_of_a_network(database):
+def test_layer_and_network_schedules_are_separate(database):
     for schedule in (LayerSchedule(), Schedule(), Schedule(layers={"": LayerSchedule()})):
         assert database.measured(key(), schedule) is None
         database.add_measurement(TrialEntry(key=key(), schedule=schedule, result=result(1)))
@@ -61,22 +61,22 @@ def test_a_schedule_of_a_layer_is_not_that_of_a_network(database):
     ]
 
 
-def test_the_last_measurement_counts_and_all_are_kept(database):
+def test_latest_measurement_is_used_and_all_are_stored(database):
     first, second = (
         TrialEntry(key=key(), schedule=Schedule(), result=result(c), when=w) for c, w in ((5, 1), (9, 2))
     )
-    database.add_measurement(first, second, first)  # the same once more says nothing new
+    database.add_measurement(first, second, first)  # storing the same measurement again adds nothing
     assert database.trials(key()) == [(first, True), (second, True)]
     assert database.measured(key(), Schedule()) == result(9)
 
 
-def test_a_trial_without_a_time_gets_one(database):
+def test_trial_without_a_time_gets_the_current_time(database):
     database.add_measurement(TrialEntry(key=key(), schedule=Schedule(), result=result(5)))
     ((trial, _),) = database.trials(key())
     assert trial.when > 1.6e9
 
 
-def test_the_best_program_is_kept(url):
+def test_best_program_is_kept(url):
     with TuningDatabase(url, secret=SECRET) as database:
         assert database.best(key()) is None
         assert database.put_best(random_entries.entry(key(), 500.0))
@@ -92,13 +92,13 @@ def test_the_best_program_is_kept(url):
         assert not second.codes[0].image.flags.writeable
         for other in (key(2), key(0, 1), key(0, 0, 1)):
             assert database.best(other) is None
-        with database._engine.connect() as connection:  # those that were worse are gone
+        with database._engine.connect() as connection:  # worse entries are deleted
             assert connection.scalar(sa.select(sa.func.count()).select_from(PROGRAMS)) == 2
         database.drop_best(key())
         assert database.best(key()) is None and database.best(key(1)) is not None
 
 
-def test_a_hit_runs(database):
+def test_stored_program_runs(database):
     made = random_entries.network()
     database.put_best(random_entries.entry(key()))
     found = database.best(key())
@@ -112,7 +112,7 @@ def test_a_hit_runs(database):
         np.testing.assert_array_equal(out[tensor], array)
 
 
-def test_programs_have_bounded_room(url):
+def test_size_of_stored_programs_is_bounded(url):
     with TuningDatabase(url, secret=SECRET) as database:
         for number in range(3):
             database.put_best(random_entries.entry(key(number)))
@@ -127,7 +127,7 @@ def test_programs_have_bounded_room(url):
         assert database.best(key(9)) is None and database.trials(key(0))
 
 
-def test_a_network_of_several_stages_is_kept_whole(database):
+def test_network_of_several_stages_is_stored(database):
     codes = tuple(code for seed in (0, 1) for code in random_entries.network(seed).codes)
     entry = replace(random_entries.entry(key()), codes=codes)
     database.put_best(entry)
@@ -135,7 +135,7 @@ def test_a_network_of_several_stages_is_kept_whole(database):
     assert found is not None and len(found.codes) == 2 and random_entries.same(found, entry)
 
 
-def test_history_is_in_the_order_of_time(database):
+def test_history_is_in_chronological_order(database):
     rng = random.Random(1)
     made = [random_entries.execution(rng, key(0, profile)) for profile in (0, 1, 2) for _ in range(5)]
     database.add_execution(*made, random_entries.execution(rng, key(1)))
@@ -145,7 +145,7 @@ def test_history_is_in_the_order_of_time(database):
     assert database.history(key(7).subgraph) == []
 
 
-def test_entries_of_another_user_are_candidates_and_no_hits(url):
+def test_entries_of_another_user_are_only_candidates(url):
     rng = random.Random(3)
     good = [random_entries.trial(rng, key(), good=True) for _ in range(5)]
     with TuningDatabase(url, secret=OTHER_SECRET) as database:
@@ -161,19 +161,21 @@ def test_entries_of_another_user_are_candidates_and_no_hits(url):
         found = database.candidates(key())
         assert [candidate.trusted for candidate in found] == [False] * 5
         assert [c.trial for c in found] == sorted(good, key=lambda t: t.result.cycles)  # type: ignore[union-attr]
-        assert database.put_best(random_entries.entry(key(), 1e6, seed=1))  # whatever somebody else claims
+        assert database.put_best(
+            random_entries.entry(key(), 1e6, seed=1)
+        )  # whatever cost another user claims
         hit = database.best(key())
         assert hit is not None and hit.cost == 1e6
 
 
-def test_without_a_secret_nothing_is_believed(url, monkeypatch):
+def test_without_a_secret_no_entry_is_trusted(url, monkeypatch):
     monkeypatch.setattr(ContentStore, "secret", None)
     with TuningDatabase(url) as database:
         database.put_best(random_entries.entry(key()))
         assert database.best(key()) is None
 
 
-def test_users_have_their_own_secret(url):
+def test_each_user_has_a_secret(url):
     for _ in range(2):
         with TuningDatabase(url) as database:
             database.put_best(random_entries.entry(key()))
@@ -182,7 +184,7 @@ def test_users_have_their_own_secret(url):
         assert database.best(key()) is None
 
 
-def test_candidates_are_those_of_the_nearest_machines(database):
+def test_candidates_are_from_the_nearest_machines(database):
     rng = random.Random(5)
     machines = [HardwareProfile(load_target(target)) for target in ("n4", "n8", "n16", "n32")]
     for machine in machines[1:]:
@@ -199,7 +201,7 @@ def test_candidates_are_those_of_the_nearest_machines(database):
     database.add_measurement(*made, random_entries.trial(rng, key(1), good=True))
     here = replace(key(), profile=own)
     found = database.candidates(here, 1000)
-    good = [trial for trial in made if isinstance(trial.result, Measurement) and trial.result.believable]
+    good = [trial for trial in made if isinstance(trial.result, Measurement) and trial.result.valid]
     assert len(found) == len(good)
     known = {machine.key: sum_of_logs(machine, machines[2]) for machine in machines[1:]}
 
@@ -210,7 +212,7 @@ def test_candidates_are_those_of_the_nearest_machines(database):
     assert [c.trial for c in found] == sorted(good, key=rank)
     assert [c.distance for c in found] == pytest.approx([rank(c.trial)[0] for c in found])
     assert [c.trial for c in database.candidates(here, 5)] == [c.trial for c in found[:5]]
-    # A machine of which nothing is known yet starts from those nearest to it.
+    # For a machine without entries, the candidates of the nearest machines come first.
     new = HardwareProfile(load_target("n4"))
     first = database.candidates(replace(key(), profile=new.key), 64, conditions=new)
     order = [c.trial.key.profile for c in first]
@@ -219,7 +221,7 @@ def test_candidates_are_those_of_the_nearest_machines(database):
 
 
 def sum_of_logs(one: HardwareProfile, other: HardwareProfile) -> float:
-    """Another way to the distance of machines that are named targets."""
+    """Return the distance of two targets, computed independently of the code under test."""
     weights = {"n": 4, "sp_bytes": 1, "acc_bytes": 1}
     total = 0.0
     for field, size in vars(one.config).items():
@@ -227,7 +229,7 @@ def sum_of_logs(one: HardwareProfile, other: HardwareProfile) -> float:
     return total
 
 
-def test_schedules_of_another_network_are_no_candidates(database):
+def test_schedules_of_another_network_are_not_candidates(database):
     inside, outside = LayerSchedule(rows=3), Schedule((("a", "z"),), {})
     for number, schedule in enumerate(
         (Schedule((), {"a": inside}), Schedule((), {"x": inside}), outside, inside), 1
@@ -238,7 +240,7 @@ def test_schedules_of_another_network_are_no_candidates(database):
     assert [c.trial.schedule for c in found] == [Schedule((), {"a": inside}), inside]
 
 
-def test_each_schedule_is_a_candidate_once(database):
+def test_candidates_are_distinct(database):
     for cycles in (9, 5, 7):
         database.add_measurement(TrialEntry(key=key(), schedule=Schedule(), result=result(cycles)))
         database.add_measurement(TrialEntry(key=key(0, 1), schedule=Schedule(), result=result(1)))
@@ -246,7 +248,7 @@ def test_each_schedule_is_a_candidate_once(database):
     assert found.trial.result == result(5) and found.distance == 0
 
 
-def test_candidates_of_other_keys_alone(database):
+def test_candidates_can_exclude_the_own_key(database):
     for number, where in enumerate((key(), key(0, 1), key(0, 0, 1))):
         schedule = Schedule((), {"a": LayerSchedule(rows=number + 1)})
         database.add_measurement(TrialEntry(key=where, schedule=schedule, result=result(9)))
@@ -254,7 +256,7 @@ def test_candidates_of_other_keys_alone(database):
     assert [c.trial.schedule.layers["a"].rows for c in database.candidates(key(), elsewhere=True)] == [3, 2]
 
 
-def test_profiles_are_those_measured_last(url):
+def test_latest_profiles_are_returned(url):
     rng = random.Random(7)
     made = [random_entries.profile(rng) for _ in range(12)]
     newer = [replace(each, behaviour={"bus": 2.0}, when=each.when + 1) for each in made[:5]]
@@ -274,7 +276,7 @@ def test_profiles_are_those_measured_last(url):
         assert [each for each in database.profiles() if each.trusted] == [mine]
 
 
-def test_values_that_cannot_be_kept_are_refused(database):
+def test_values_that_cannot_be_stored_are_rejected(database):
     trial = TrialEntry(key=key(), schedule=Schedule(), result=result(1))
     bad = [
         replace(trial, result=result(-1)),
@@ -318,7 +320,7 @@ def test_values_that_cannot_be_kept_are_refused(database):
         database.put_best(replace(random_entries.entry(key()), codes=()))
 
 
-def test_the_default_is_a_file_in_the_cache(cache):
+def test_default_database_is_a_file_in_the_cache(cache):
     with TuningDatabase() as database:
         database.put_best(random_entries.entry(key()))
     assert (cache / "profile.db").is_file()
@@ -327,7 +329,7 @@ def test_the_default_is_a_file_in_the_cache(cache):
 
 
 def test_every_table_and_query_is_plain_sql():
-    """They have a text in every dialect of SQLAlchemy that is there without a driver."""
+    """All tables and queries compile for PostgreSQL and SQLite."""
     from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.schema import CreateTable
 
@@ -340,7 +342,7 @@ def test_every_table_and_query_is_plain_sql():
                 assert str(entries(table).compile(dialect=dialect)).startswith("SELECT")
 
 
-def test_compiled_networks_go_through_the_database(database):
+def test_compiled_networks_are_restored_from_the_database(database):
     for target in random_entries.TARGETS:
         network = compile(random_entries.network().graph, target)  # type: ignore[arg-type]
         entry = replace(
@@ -367,8 +369,8 @@ def test_sqlite_is_durable(tmp_path):
         assert values == {"journal_mode": "wal", "synchronous": 2}
 
 
-def test_a_hit_takes_two_questions(database):
-    """Which programs there are, and the one; a measurement that is kept takes one more than writing it."""
+def test_number_of_queries(database):
+    """A hit takes two queries (list of programs, program); storing a measurement takes one query and one write."""
     database.put_best(random_entries.entry(key()))
     asked: list[str] = []
     event.listen(database._engine, "before_cursor_execute", lambda *given: asked.append(given[2].split()[0]))

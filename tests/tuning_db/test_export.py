@@ -1,4 +1,4 @@
-"""Entries from file to file: all that is whole goes, and arrives as somebody else's."""
+"""Intact entries of an exported file are imported and marked as those of another user."""
 
 import json
 import random
@@ -17,7 +17,7 @@ HEAD = '{"format":"mla profiles","schema_version":1}\n'
 
 
 def filled(database: TuningDatabase, seed: int = 1) -> list:
-    """Trials that are in a database now, with executions, profiles and programs."""
+    """Store trials, executions, a profile and a program in the database, and return the trials."""
     rng = random.Random(seed)
     made = [random_entries.trial(rng, key(), good=True) for _ in range(7)]
     database.add_measurement(*made)
@@ -27,7 +27,7 @@ def filled(database: TuningDatabase, seed: int = 1) -> list:
     return made
 
 
-def test_everything_but_programs_arrives(tmp_path, database):
+def test_everything_except_programs_is_imported(tmp_path, database):
     path = tmp_path / "out.jsonl"
     made = filled(database)
     assert database.export(path) == 11
@@ -44,14 +44,14 @@ def test_everything_but_programs_arrives(tmp_path, database):
         assert theirs.export(again) == 11 and again.read_bytes() == path.read_bytes()
 
 
-def test_even_the_own_entries_come_back_as_those_of_others(tmp_path, database):
+def test_own_entries_are_imported_as_untrusted(tmp_path, database):
     made = filled(database)
     database.export(tmp_path / "out.jsonl")
     with TuningDatabase(f"sqlite:///{tmp_path}/mine.db", secret=SECRET) as mine:
         mine.import_(tmp_path / "out.jsonl")
         assert not any(trusted for _, trusted in mine.trials(key()))
         assert all(mine.measured(key(), trial.schedule) is None for trial in made)
-        # Measured again here, each is trusted; the same measurement with the same time is the same entry.
+        # Entries measured again here are trusted. An equal measurement with an equal time is the same entry.
         first, *others = mine.candidates(key(), 10)
         mine.add_measurement(replace(first.trial, key=key(), result=random_entries.result(3), when=5.0))
         for other in others:
@@ -60,14 +60,14 @@ def test_even_the_own_entries_come_back_as_those_of_others(tmp_path, database):
         assert [c.trusted for c in mine.candidates(key(), 10)] == [True] * 7
 
 
-def test_an_import_does_not_take_trust_away(tmp_path, database):
+def test_import_does_not_remove_trust(tmp_path, database):
     made = filled(database)
     database.export(tmp_path / "out.jsonl")
     assert database.import_(tmp_path / "out.jsonl") == 0
     assert database.trials(key()) == [(trial, True) for trial in made]
 
 
-def test_lines_that_are_no_entries_are_left_out(tmp_path, database, caplog):
+def test_invalid_lines_are_skipped(tmp_path, database, caplog):
     path, rng = tmp_path / "in.jsonl", random.Random(2)
     trial = random_entries.trial(rng, key(), good=True)
     with TuningDatabase(f"sqlite:///{tmp_path}/theirs.db", secret=SECRET) as theirs:
@@ -114,7 +114,7 @@ def test_lines_that_are_no_entries_are_left_out(tmp_path, database, caplog):
         "{",
     ],
 )
-def test_another_file_is_refused(tmp_path, database, head):
+def test_foreign_file_is_rejected(tmp_path, database, head):
     path = tmp_path / "in.jsonl"
     path.write_text(head + "\n")
     with pytest.raises(InputError) as caught:
@@ -124,7 +124,7 @@ def test_another_file_is_refused(tmp_path, database, head):
     )
 
 
-def test_files_that_are_not_there_are_named(tmp_path, database):
+def test_missing_files_are_named(tmp_path, database):
     with pytest.raises(InputError, match=r"none\.jsonl: cannot be read: No such file"):
         database.import_(tmp_path / "none.jsonl")
     with pytest.raises(WorkError, match="cannot be written: "):
@@ -153,7 +153,7 @@ def test_damaged_files_are_never_hits(tmp_path, seed):
             assert not any(candidate.trusted for candidate in database.candidates(key(), 100))
 
 
-def test_many_entries_go_through_in_parts(tmp_path, database, monkeypatch):
+def test_entries_are_imported_in_batches(tmp_path, database, monkeypatch):
     monkeypatch.setattr(export, "_BATCH_SIZE", 3)
     rng = random.Random(4)
     base = random_entries.trial(rng, key(), good=True)

@@ -1,4 +1,4 @@
-"""Keys and distances: what differs where it counts has another name, and machines that are alike are near."""
+"""Keys differ for all relevant differences, and the distance between similar machines is small."""
 
 import math
 import random
@@ -25,7 +25,7 @@ N16 = load_target("n16")
 
 
 def layers(seed: int = 0, *, rename: bool = False, shape: tuple[int, int] = (12, 8)) -> list[Layer]:
-    """Two dense layers with an addition; with other names of everything if `rename`."""
+    """Return two dense layers and an addition; with `rename`, all names are different."""
     draft = Draft(np.random.default_rng(seed))
     draft.count = 7 if rename else 0
     out, depth = shape
@@ -47,7 +47,7 @@ def test_names_and_weights_are_part_of_a_subgraph_and_not_of_its_shape():
         assert subgraph_of(one) != subgraph_of(other) and shape_of(one) != shape_of(other)
 
 
-def test_which_tensor_is_which_is_part_of_a_shape():
+def test_connections_are_part_of_a_shape():
     first, *_ = layers()
     there = first.shapes | {"z": first.shapes[first.x]}
     chain = [first, replace(first, name="b", nodes=("b",), x=first.y, y="z", shapes=there)]
@@ -55,7 +55,7 @@ def test_which_tensor_is_which_is_part_of_a_shape():
     assert shape_of(chain) != shape_of(apart)
 
 
-def test_every_field_of_a_layer_counts():
+def test_every_field_of_a_layer_is_part_of_its_shape():
     for layer in layers():
         found = [shape_of([layer])]
         for item in fields(layer):
@@ -85,7 +85,7 @@ def test_layers_of_networks_have_keys(name):
     assert 1 < len({shape_of([layer]) for layer in network.layers}) <= len(network.layers)
 
 
-def test_options_count(monkeypatch):
+def test_options_are_part_of_the_key(monkeypatch):
     found = {options_of(), options_of(batch=1), options_of(batch=2), options_of(rounding="xnnpack", batch=1)}
     found |= {options_of(batch=1.0), options_of(batch=True), options_of(batch="1")}
     monkeypatch.setattr(entries, "KEY_VERSION", "another")
@@ -96,12 +96,12 @@ def test_options_count(monkeypatch):
 @pytest.mark.parametrize(
     "bad", ["", "a" * 63, "g" * 64, "A" * 64, "a" * 65, "a" * 64 + "\n", 7, None, b"a" * 64]
 )
-def test_what_is_no_digest_is_no_key(bad):
+def test_invalid_digests_are_rejected(bad):
     with pytest.raises(InputError, match="profile must be a SHA-256 in hexadecimal"):
         EntryKey("a" * 64, bad, "b" * 64)
 
 
-def test_conditions_have_one_key_however_they_are_said():
+def test_equal_conditions_have_equal_keys():
     same = {HardwareProfile(N16, DramTiming(100, rate)).key for rate in (None, 16, 16.0, np.float64(16))}
     assert len(same) == 1 and same == {HardwareProfile(N16).key}
     others = {HardwareProfile(N16, DramTiming(101)).key, HardwareProfile(N16, DramTiming(100, 8)).key}
@@ -114,7 +114,7 @@ def test_conditions_have_one_key_however_they_are_said():
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_the_distance_is_a_metric(seed):
+def test_distance_is_a_metric(seed):
     print(f"seed {seed}")
     rng = random.Random(seed)
     made = [random_entries.conditions(rng) for _ in range(25)]
@@ -125,7 +125,7 @@ def test_the_distance_is_a_metric(seed):
                 assert distance(a, c) <= distance(a, b) + distance(b, c) + 1e-9
 
 
-def test_what_changes_schedules_is_far():
+def test_distance_reflects_effects_on_schedules():
     here = HardwareProfile(N16)
     latency, rate = HardwareProfile(N16, DramTiming(400)), HardwareProfile(N16, DramTiming(100, 4.0))
     memory = HardwareProfile(replace(N16, sp_bytes=64 << 10))
@@ -133,6 +133,6 @@ def test_what_changes_schedules_is_far():
     assert [distance(here, each) for each in (latency, rate, memory)] == pytest.approx([2, 2, 2])
     assert 0 < distance(here, segments) < 1 < distance(here, latency)
     assert distance(here, HardwareProfile(replace(N16, n=8))) >= 4 > distance(here, latency)
-    # The rate is that of a lane: N = 8 with a beat a cycle is as a machine of N = 16 with one.
+    # The rate is relative to the lanes: n = 8 with one beat per cycle has the same rate as n = 16 with one.
     assert distance(here, HardwareProfile(replace(N16, n=8))) == 4
     assert math.isclose(distance(here, HardwareProfile(N16, DramTiming(100, 15.9))), math.log2(16 / 15.9))

@@ -1,4 +1,4 @@
-"""Programs in memory: as few questions to the database, and proofs, as there can be."""
+"""The program cache in memory needs a minimum of database queries and validations."""
 
 import random
 import threading
@@ -18,8 +18,8 @@ from tests.tuning_db import random_entries
 from tests.tuning_db.random_entries import key
 
 
-class Counted:
-    """A database that counts what it is asked."""
+class CountingDatabase:
+    """Database that records its queries."""
 
     def __init__(self, database: TuningDatabase):
         self.database = database
@@ -37,13 +37,13 @@ class Counted:
 
 
 @pytest.fixture
-def counted(database) -> Counted:
-    return Counted(database)
+def counted(database) -> CountingDatabase:
+    return CountingDatabase(database)
 
 
 @pytest.fixture
-def proved(monkeypatch) -> list:
-    """Each stream that is validated."""
+def validated(monkeypatch) -> list:
+    """Return a list to which every validated stream is added."""
     streams: list = []
     validate = proofs.validate
     monkeypatch.setattr(proofs, "validate", lambda *stream: (streams.append(stream), validate(*stream)))
@@ -54,13 +54,13 @@ def proved(monkeypatch) -> list:
 def placement() -> Placement:
     network = random_entries.network()
     with GoldenDevice(network.config, dram_bytes(network)) as device:
-        return Placement.of(Session(device, network))
+        return Placement.of_session(Session(device, network))
 
 
-def test_the_database_is_asked_once(counted):
+def test_database_is_queried_once(counted):
     cache = ProgramCache(counted)
     assert cache.best(key()) is None and cache.best(key()) is None
-    assert counted.asked == [key()] * 2  # that there is none is not remembered: another process may find one
+    assert counted.asked == [key()] * 2  # misses are not cached, since another process may store an entry
     counted.put_best(random_entries.entry(key()))
     first = cache.best(key())
     assert first is not None and all(cache.best(key()) is first for _ in range(100))
@@ -70,7 +70,7 @@ def test_the_database_is_asked_once(counted):
     assert again is not None and again is not first and random_entries.same(again, first)
 
 
-def test_what_is_put_is_there_at_once(counted):
+def test_stored_program_is_available_at_once(counted):
     cache = ProgramCache(counted)
     assert cache.put_best(random_entries.entry(key(), 50.0)) and counted.asked == []
     found = cache.best(key())
@@ -83,7 +83,7 @@ def test_what_is_put_is_there_at_once(counted):
     assert cache.best(key()) is None
 
 
-def test_the_least_recently_used_go_first(counted):
+def test_least_recently_used_programs_are_evicted(counted):
     for number in range(4):
         counted.put_best(random_entries.entry(key(number)))
     cache = ProgramCache(counted, max_entries=3)
@@ -103,15 +103,15 @@ def test_bytes_are_bounded(counted):
     for number in (1, 2, 0):
         cache.best(key(number))
     assert counted.asked == [key(0)]
-    small = ProgramCache(counted, max_bytes=1)  # the one in use stays
+    small = ProgramCache(counted, max_bytes=1)  # the program in use remains
     assert small.best(key(0)) is small.best(key(0)) is not None
     small.forget()
     assert small._bytes == 0
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_it_is_an_lru(counted, seed):
-    """Against a list that does the same."""
+def test_eviction_order_is_lru(counted, seed):
+    """Programs are evicted in the order of a list of the most recently used programs."""
     print(f"seed {seed}")
     rng, order = random.Random(seed), []
     for number in range(8):
@@ -130,35 +130,35 @@ def test_it_is_an_lru(counted, seed):
         order = [*[each for each in order if each != number], number][-4:]
 
 
-def test_a_program_is_proved_once_for_each_place(counted, placement, proved):
+def test_program_is_validated_once_per_placement(counted, placement, validated):
     counted.put_best(random_entries.entry(key()))
     cache = ProgramCache(counted)
     for _ in range(5):
         assert cache.runnable(key(), placement) is cache.best(key()) is not None
-    assert len(proved) == 1
+    assert len(validated) == 1
     moved = Placement(
         tuple(tuple(o + 64 for o in each) for each in placement.operands),
         tuple(tuple((a + 64, b + 64, how) for a, b, how in each) for each in placement.windows),
     )
     assert cache.runnable(key(), moved) is not None and cache.runnable(key(), placement) is not None
-    assert len(proved) == 2
+    assert len(validated) == 2
     cache.forget()
-    assert cache.runnable(key(), placement) is not None and len(proved) == 3
+    assert cache.runnable(key(), placement) is not None and len(validated) == 3
     assert cache.runnable(key(9), placement) is None
 
 
-def test_proofs_are_known_from_run_to_run(counted, placement, proved):
-    """That of a session is known too: the stream is the same."""
+def test_proofs_persist_between_runs(counted, placement, validated):
+    """Stored proofs are found in later runs and also apply to sessions that have the same stream."""
     counted.put_best(random_entries.entry(key()))
     network = random_entries.network()
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         Session(device, network, proofs=ContentStore())
     for _ in range(2):
         assert ProgramCache(counted, ContentStore()).runnable(key(), placement) is not None
-    assert len(proved) == 1
+    assert len(validated) == 1
 
 
-def test_a_program_that_could_do_harm_is_a_miss(counted, placement, caplog):
+def test_unsafe_program_is_a_miss(counted, placement, caplog):
     counted.put_best(random_entries.entry(key()))
     cache = ProgramCache(counted)
     ((first, last, permissions), *_) = placement.windows[0]
@@ -168,7 +168,7 @@ def test_a_program_that_could_do_harm_is_a_miss(counted, placement, caplog):
     assert last > first and cache.runnable(key(), placement) is not None
 
 
-def test_threads_share_it(counted, monkeypatch):
+def test_threads_share_the_cache(counted, monkeypatch):
     for number in range(6):
         counted.put_best(random_entries.entry(key(number)))
     cache, wrong = ProgramCache(counted, max_entries=3), []

@@ -1,16 +1,16 @@
-"""What a command touches, address by address, from the loops of docs/machine.md."""
+"""Reference for the addresses that a command accesses, computed with the loops of docs/machine.md."""
 
 from collections.abc import Iterator
 from itertools import product
 
 from hw.isa.enums import DTYPE_BYTES, Reduce, Requant, Unit
 
-#: (memory, address, whether written)
+#: Memory, address, True if written.
 Touched = set[tuple[str, int, bool]]
 
 
 def touched(n: int, unit: Unit, c) -> Touched:
-    """Every byte, and every row of the accumulator, that a command reads or writes."""
+    """Return every byte, and every row of the accumulator, that a command reads or writes."""
     return {Unit.LOAD: _load, Unit.STORE: _store, Unit.MATRIX: _matrix, Unit.FUSE: _fuse}[unit](n, c)
 
 
@@ -89,7 +89,7 @@ def _fuse(n, c) -> Touched:
 
 
 def fuse_points(n: int, c) -> Iterator[Touched]:
-    """What each point of a FUSE command touches, in their order; a window's result belongs to its last point."""
+    """Yield the accesses of each point of a FUSE command in order; the last point of a window writes the result."""
     names = ("n", "y", "x", "wy", "wx")
     counts = [getattr(c, f"{name}_count") for name in names]
     for index in product(*(range(count) for count in counts)):

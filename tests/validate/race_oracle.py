@@ -1,7 +1,7 @@
-"""A second opinion on races: what the golden model did, as a graph of events in which conflicts must be ordered.
+"""An independent check for races, which records the golden model's execution as a graph of ordered events.
 
-It shares with the validator neither the way it follows a program (the golden model runs it, on data), nor its sets of
-addresses (loops of docs/machine.md), nor its clocks (reachability in a graph).
+The check shares no algorithm with the validator: the golden model runs the program on data, accesses come from the
+loops of docs/machine.md, and order is reachability in a graph instead of clocks.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from tests.validate.footprint_reference import touched
 
 @dataclass
 class Witness:
-    """Everything that orders commands, in the order of the sequencer.
+    """Graph of all events that order commands, built in the order of the sequencer's steps.
 
     The graph's nodes are ("start" | "end", unit, number) and, for each step of the sequencer, ("sequencer", number).
     """
@@ -32,7 +32,7 @@ class Witness:
     steps: int = 0
 
     def step(self) -> tuple:
-        """The sequencer does something: after all it did before."""
+        """Add a step of the sequencer after all previous steps."""
         self.steps += 1
         self.graph.add_edge(("sequencer", self.steps - 1), ("sequencer", self.steps))
         return ("sequencer", self.steps)
@@ -55,12 +55,12 @@ class Witness:
         self.takes.setdefault((semaphore >> 2, SEQUENCER, semaphore & 3), []).append(self.step())
 
     def retired(self, counts: list[int]) -> None:
-        """The sequencer goes on once so many commands of each unit have retired."""
+        """Make the sequencer wait until the given number of commands of each unit have retired."""
         step = self.step()
         self.graph.add_edges_from((("end", unit, counts[unit] - 1), step) for unit in Unit if counts[unit])
 
     def race(self, config: MlaConfig) -> str:
-        """A conflicting pair that nothing orders, in words; empty if there is none."""
+        """Return a description of a conflicting pair of accesses that nothing orders, or an empty string."""
         for key, takes in self.takes.items():
             self.graph.add_edges_from(zip(self.gives.get(key, []), takes, strict=False))
         assert nx.is_directed_acyclic_graph(self.graph)
@@ -77,7 +77,7 @@ class Witness:
 
 
 def _conflict(first: set, second: set, same: bool) -> bool:
-    """Whether two sets of accesses conflict; of one unit's commands only a read after a write does."""
+    """Return True if accesses conflict; within a unit, only a read after a write does."""
     if same:
         return any((space, address, False) in second for space, address, write in first if write)
     return any(
@@ -87,7 +87,7 @@ def _conflict(first: set, second: set, same: bool) -> bool:
 
 
 class _Witnessed(Machine):
-    """A golden machine that tells what it does."""
+    """Golden machine that records its execution."""
 
     def __init__(self, config, dram):
         super().__init__(config, dram)
@@ -117,12 +117,12 @@ class _Witnessed(Machine):
     def _start(self, macro):
         super()._start(macro)
         self.ends.append([len(commands) for commands in self.witness.commands])
-        if len(self.ends) > MAX_IN_FLIGHT:  # the ends of a macro-instruction are the starts of the next
+        if len(self.ends) > MAX_IN_FLIGHT:  # counts at a start are those at the previous end
             self.witness.retired(self.ends[-MAX_IN_FLIGHT])
 
 
 class WitnessedDevice(GoldenDevice):
-    """A golden device whose machine can be asked what happened."""
+    """Golden device whose machine records its execution."""
 
     machine: _Witnessed
 

@@ -1,4 +1,4 @@
-"""The validator follows one order of unit moves; all interleavings must end as that one does.
+"""The validator follows one order of unit steps, so every interleaving must end in the same state.
 
 An explicit-state model of sequencer, queues, units and semaphores, written from docs/machine.md, explores every
 interleaving of short command lists. Semaphores hold one or two tokens, so that units often wait for room.
@@ -17,7 +17,7 @@ from compiler.validate.happens_before import HappensBefore
 from hw.isa.enums import SEQUENCER, Unit
 
 UNITS = (Unit.LOAD, Unit.STORE)
-#: (producer, consumer); the semaphore with index 0 of each pair.
+#: (producer, consumer) pairs; the tests use the semaphore with index 0 of each pair.
 PAIRS = (
     (Unit.LOAD, Unit.STORE),
     (Unit.STORE, Unit.LOAD),
@@ -27,7 +27,7 @@ PAIRS = (
 
 
 class Issue(NamedTuple):
-    """A command of a unit: pairs whose tokens it takes, and pairs that it signals."""
+    """Command of a unit, with the pairs whose tokens it takes and the pairs that it signals."""
 
     unit: Unit
     waits: tuple[int, ...]
@@ -35,13 +35,13 @@ class Issue(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The sequencer takes a token of a pair."""
+    """Step in which the sequencer takes the token of a pair."""
 
     pair: int
 
 
 class Fence(NamedTuple):
-    """The sequencer waits until some units are idle."""
+    """Step in which the sequencer waits until some units are idle."""
 
     units: tuple[Unit, ...]
 
@@ -50,7 +50,7 @@ Action = Issue | Wait | Fence
 
 
 def alphabet() -> list[Action]:
-    """Everything that one sequencer instruction can do with two units and one semaphore for each pair."""
+    """Return every possible sequencer instruction for two units and one semaphore per pair."""
     actions: list[Action] = []
     for unit in UNITS:
         into = [i for i, (_, consumer) in enumerate(PAIRS) if consumer == unit]
@@ -63,7 +63,7 @@ def alphabet() -> list[Action]:
 
 
 class State(NamedTuple):
-    """What the model consists of: next instruction, queues (indices of instructions), running commands, tokens."""
+    """State of the model: next instruction, queues (indices of instructions), running commands, tokens."""
 
     pc: int
     queues: tuple[tuple[int, ...], ...]
@@ -72,7 +72,7 @@ class State(NamedTuple):
 
 
 def successors(actions: Sequence[Action], state: State, depth: int, most: int) -> list[State]:
-    """The states that one move of the sequencer or of a unit leads to."""
+    """Return the states reachable by one step of the sequencer or of a unit."""
     found = []
     pc, queues, running, tokens = state
     if pc < len(actions):
@@ -90,13 +90,13 @@ def successors(actions: Sequence[Action], state: State, depth: int, most: int) -
             found.append(State(pc + 1, queues, running, tokens))
     for index in range(len(UNITS)):
         current = running[index]
-        if current is not None:  # retire: give the tokens
+        if current is not None:  # a command retires and signals its tokens
             command = actions[current]
             assert isinstance(command, Issue)
             given = tuple(count + (i in command.signals) for i, count in enumerate(tokens))
             idle = tuple(None if i == index else r for i, r in enumerate(running))
             found.append(State(pc, queues, idle, given))
-        elif queues[index]:  # start: take the tokens; there must be room for those it will give
+        elif queues[index]:  # a command starts: it takes tokens, and needs room for those it signals
             command = actions[queues[index][0]]
             assert isinstance(command, Issue)
             if all(tokens[i] for i in command.waits) and all(tokens[i] < most for i in command.signals):
@@ -108,7 +108,7 @@ def successors(actions: Sequence[Action], state: State, depth: int, most: int) -
 
 
 def terminals(actions: Sequence[Action], depth: int, most: int) -> set[State]:
-    """All states in which nobody can move, by exploring every interleaving."""
+    """Explore every interleaving and return all states in which no step is possible."""
     first = State(0, ((), ()), (None, None), (0,) * len(PAIRS))
     seen, open_, ends = {first}, [first], set()
     while open_:
@@ -122,7 +122,7 @@ def terminals(actions: Sequence[Action], depth: int, most: int) -> set[State]:
 
 
 def verdict(actions: Sequence[Action], depth: int) -> tuple[int, ...] | None:
-    """The counts of the semaphores after all commands, by the validator; None: deadlock."""
+    """Return the validator's semaphore counts after all commands, or None for a deadlock."""
     timeline, place = HappensBefore(depth), InstructionLocation(0, "program", 0)
     try:
         for action in actions:
@@ -143,7 +143,7 @@ def verdict(actions: Sequence[Action], depth: int) -> tuple[int, ...] | None:
 
 
 def check(actions: Sequence[Action], depth: int, most: int) -> bool:
-    """Compare the validator with all interleavings; whether the list ends."""
+    """Compare the validator with all interleavings; return True if the list of actions runs to its end."""
     ends = terminals(actions, depth, most)
     assert len(ends) == 1, f"not confluent: {actions} depth={depth} most={most}: {ends}"
     (end,) = ends
@@ -155,7 +155,7 @@ def check(actions: Sequence[Action], depth: int, most: int) -> bool:
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_every_short_list(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_list_of_up_to_three_actions(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_module, "SEMAPHORE_MAX", most)
     results = [
         check(actions, 2, most)
@@ -172,7 +172,7 @@ def test_random_longer_lists(depth: int, most: int, monkeypatch: pytest.MonkeyPa
     seed = 10 * depth + most
     print("seed", seed)
     rng, actions = random.Random(seed), alphabet()
-    # Lists whose counts balance end more often than lists drawn at random.
+    # Lists with balanced counts run to their end more often than random lists.
     ended = 0
     for _ in range(700):
         chosen = [rng.choice(actions) for _ in range(rng.randrange(4, 8))]

@@ -1,4 +1,4 @@
-"""The static validator: ways that the data choose, values they decide, and what has been written."""
+"""Tests of the static validator: data-dependent paths, known bits of values, and initialized memory."""
 
 import os
 import random
@@ -9,7 +9,7 @@ from compiler.validate import explore
 from compiler.validate.known_bits import Word, compute, parts, taken, word_of
 from cosim.semantics.alu import ALU, BRANCH, MASK
 from hw.isa.micro_instruction import MicroOp
-from tests.validate.validator_dsl import proof, refused
+from tests.validate.validator_dsl import proof, rejected
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def random_word(rng) -> Word:
 
 
 def some_value(rng, word: Word) -> int:
-    """One of the values that a word may have."""
+    """Return a possible value of a partially known word."""
     value, unknown = parts(word)
     return value | unknown & rng.choice((0, MASK, rng.getrandbits(32)))
 
 
-def test_what_is_known_of_results(rng):
-    """Whatever the unknown bits are, the known bits of a result are right, and so are decided branches."""
+def test_known_bits_of_results_are_right(rng):
+    """Known bits of results and decided branches are correct for any values of the unknown bits."""
     decided = 0
     for _ in range(4000):
         a, b = random_word(rng), random_word(rng)
@@ -49,7 +49,7 @@ def test_what_is_known_of_results(rng):
     assert decided > 100
 
 
-def test_bits_that_stay_known():
+def test_known_bits_are_preserved():
     low = word_of(0x100, 0xFF)
     assert parts(compute(MicroOp.ADD, low, 0x1000)) == (0x1100, 0xFF)
     assert parts(compute(MicroOp.ADD, low, 1))[1] == 0x3FF
@@ -62,7 +62,7 @@ def test_bits_that_stay_known():
     assert taken(MicroOp.BLT, word_of(0, 1 << 31), 0) is None
 
 
-BOTH_WAYS = """
+TWO_PATHS = """
     fence matrix, fuse
     bltu %fuse_zeros, op0, few
     set load.dst, 4
@@ -76,14 +76,14 @@ go:
 """
 
 
-def test_both_ways_are_followed():
-    assert proof(BOTH_WAYS.format(few=8, mark=""), 5).ways == 2
-    refused(BOTH_WAYS.format(few=0xFFFFF, mark="<<"), "bounds", 5)
-    assert proof(BOTH_WAYS.format(few=0xFFFFF, mark=""), 0).ways == 1  # nothing is below 0
+def test_both_paths_are_followed():
+    assert proof(TWO_PATHS.format(few=8, mark=""), 5).paths == 2
+    rejected(TWO_PATHS.format(few=0xFFFFF, mark="<<"), "bounds", 5)
+    assert proof(TWO_PATHS.format(few=0xFFFFF, mark=""), 0).paths == 1  # no unsigned value is below 0
 
 
-def test_ways_meet_again():
-    """One decision a round, and nothing left of it behind the fence."""
+def test_paths_merge_at_a_fence():
+    """Paths merge at a fence after each iteration, so their number does not grow."""
     source = """
     again:
         fence matrix, fuse, load, store
@@ -96,54 +96,54 @@ def test_ways_meet_again():
         halt
     """.replace("blt r1, 100, r1", "blt r1, op0, again")
     report = proof(source, 100)
-    assert report.ways == 101
+    assert report.paths == 101
     assert report.commands["fuse"] == 100
 
 
-def test_ways_must_not_take_too_long(monkeypatch):
-    """The first way is free, of the others each repeats what comes behind it."""
+def test_instructions_of_further_paths_are_limited(monkeypatch):
+    """The number of instructions on further paths is limited; the first path is exempt."""
     source = (
         "fence fuse ;{mark}\nbeq %fuse_max, r0, other\nadd r1, 1\nother: loop 100, end\nadd r2, 1\nend: halt"
     )
-    monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 90)
-    assert proof(source.format(mark="")).ways == 2
+    monkeypatch.setattr(explore, "MAX_PATH_INSTRUCTIONS", 90)
+    assert proof(source.format(mark="")).paths == 2
     twice = "fence fuse\nbeq %fuse_zeros, r0, half\nadd r1, 2\nhalf: " + source.format(mark=" <<")
-    refused(twice, "statistics", text="more than 90 instructions")
-    monkeypatch.setattr(explore, "MAX_WAY_INSTRUCTIONS", 1000)
-    assert proof(twice).ways == 4
+    rejected(twice, "statistics", text="more than 90 instructions")
+    monkeypatch.setattr(explore, "MAX_PATH_INSTRUCTIONS", 1000)
+    assert proof(twice).paths == 4
 
 
-def test_unknown_bits_may_be_data():
+def test_unknown_bits_in_data_are_accepted():
     source = "fence fuse\nshr r1, %fuse_max, 8\nand r1, r1, 255\nshl r1, r1, 5\nset load.word, r1, 4\nissue load\nhalt"
     assert proof(source).commands["load"] == 1
-    refused(
+    rejected(
         source.replace("shl r1, r1, 5", "shl r1, r1, 4").replace("issue load", "issue load ; <<"),
         "statistics",
     )
-    assert proof("fence fuse\nset fuse.mult, %fuse_max\nset fuse.d_base, 3\nissue fuse\nhalt").ways == 1
+    assert proof("fence fuse\nset fuse.mult, %fuse_max\nset fuse.d_base, 3\nissue fuse\nhalt").paths == 1
 
 
-# What has been written
+# Initialized memory
 
 
-def test_read_before_written():
+def test_uninitialized_reads_are_rejected():
     fill = "set load.word, fill=1\nset load.len, {length}\nissue load\nfence load\n"
     use = "set store.dram, 0x1000\nset store.len, 8\nissue store"
     assert proof(f"{use}\nhalt")
     assert proof(f"{fill.format(length=8)}{use}\nhalt", require_written=True)
-    error = refused(f"{fill.format(length=7)}{use} ; <<\nhalt", "uninitialized", require_written=True)
+    error = rejected(f"{fill.format(length=7)}{use} ; <<\nhalt", "uninitialized", require_written=True)
     assert "sp 0x7" in error.reason
-    refused(
+    rejected(
         "set fuse.d_base, 3\nissue fuse ; <<\nhalt", "uninitialized", text="acc 0x0", require_written=True
     )
     array = "set matrix.w_row, 4\nset matrix.k_rows, {rows}\n"
     assert proof(fill.format(length=16) + array.format(rows=4) + "issue matrix\nhalt", require_written=True)
-    refused(
+    rejected(
         fill.format(length=12) + array.format(rows=4) + "issue matrix ; <<\nhalt",
         "uninitialized",
         require_written=True,
     )
-    refused(
+    rejected(
         fill.format(length=16)
         + array.format(rows=4)
         + "set matrix.word, accumulate=1\nissue matrix ; <<\nhalt",
@@ -152,10 +152,10 @@ def test_read_before_written():
     )
 
 
-def test_written_on_one_way_only():
+def test_memory_initialized_on_one_path_only():
     source = (
         "set store.dram, 0x1000\nfence fuse\nbeq %fuse_max, r0, skip\nset load.word, fill=1\nissue load\n"
     )
     source += "skip: fence load\nissue store ; <<\nhalt"
-    assert proof(source).ways == 2
-    refused(source, "uninitialized", require_written=True)
+    assert proof(source).paths == 2
+    rejected(source, "uninitialized", require_written=True)

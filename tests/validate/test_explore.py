@@ -1,4 +1,4 @@
-"""The static validator on programs made for it: what is refused, at which line, and what is not."""
+"""The static validator rejects or accepts handwritten programs as expected, with the correct line."""
 
 import pickle
 from pathlib import Path
@@ -10,9 +10,9 @@ from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.micro_instruction import LOOP_IMM, MicroOp, encode
 from hw.isa.program import Program
-from tests.validate.validator_dsl import CONFIG, WINDOWS, proof, refused
+from tests.validate.validator_dsl import CONFIG, WINDOWS, proof, rejected
 
-REFUSED = {
+REJECTED = {
     "operand": ("operand", "add r1, op1, 3 ; <<\nhalt"),
     "selector": ("operand", "add r1, sel140, 3 ; <<\nhalt"),
     "word": ("illegal", ".word 0 ; <<"),
@@ -112,20 +112,20 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_at_its_line(name):
-    kind, source = REFUSED[name]
-    if "<<" not in source:  # beyond the last instruction there is no line
+@pytest.mark.parametrize("name", REJECTED)
+def test_program_is_rejected_at_its_line(name):
+    kind, source = REJECTED[name]
+    if "<<" not in source:  # no line exists after the last instruction
         with pytest.raises(ValidationError) as caught:
             proof(source, 30)
         assert (caught.value.kind, caught.value.line) == (kind, None)
         return
-    refused(source, kind, 30)
+    rejected(source, kind, 30)
 
 
-def test_every_kind_is_provoked():
+def test_every_kind_of_error_occurs():
     elsewhere = {"size", "uninitialized"}
-    assert {kind for kind, _ in REFUSED.values()} == set(KINDS) - elsewhere
+    assert {kind for kind, _ in REJECTED.values()} == set(KINDS) - elsewhere
 
 
 def test_every_kind_is_documented():
@@ -157,7 +157,7 @@ def test_arguments_of_calls():
         assert not isinstance(caught.value, ValidationError)
 
 
-def test_place_of_pinned_code_and_of_words_without_lines():
+def test_location_of_pinned_code_and_of_words_without_lines():
     pinned = [assemble("ret"), assemble("add r1, 1\nissue load\nret", "shared")]
     call = MacroCall(Program("caller", assemble("callp 1, 0\nhalt").words))
     with pytest.raises(ValidationError) as caught:
@@ -168,9 +168,7 @@ def test_place_of_pinned_code_and_of_words_without_lines():
         "call 0, program 'shared', instruction 1 (line 2): window: load: read of DRAM 0x0.."
     )
     assert error.to_json()["kind"] == "window"
-    assert (
-        pickle.loads(pickle.dumps(error)).to_json() == error.to_json()
-    )  # searches work in several processes
+    assert pickle.loads(pickle.dumps(error)).to_json() == error.to_json()  # searches use several processes
     with pytest.raises(ValidationError) as caught:
         validate(CONFIG, [MacroCall(Program("bare", assemble("add r1, 1\ntrap 2").words))], WINDOWS)
     assert (caught.value.instruction, caught.value.line) == (1, None)

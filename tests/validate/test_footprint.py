@@ -1,4 +1,4 @@
-"""What commands touch: the regions against the loops of docs/machine.md, and their intersections against sets."""
+"""Footprints of commands equal the loops of docs/machine.md, and their intersections equal those of sets."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from compiler.validate.unit_commands import reads_own_results
 from hw.config import load_target
 from hw.isa.enums import Unit
 from tests.support.program_gen import fuse
-from tests.support.program_gen.commands import Arena, attempt, config_of
+from tests.support.program_gen.commands import CommandRanges, attempt, config_of
 from tests.validate.footprint_reference import fuse_points, touched
 
 
@@ -30,12 +30,12 @@ def addresses(item: StridedRegion) -> Iterator[int]:
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
 @pytest.mark.parametrize("unit", list(Unit))
-def test_all_that_is_touched_and_little_more(rng, target, unit):
+def test_footprints_are_complete_and_tight(rng, target, unit):
     config = load_target(target)
-    arena = Arena(config, rng, (0, 1 << 15))
+    ranges = CommandRanges(config, rng, (0, 1 << 15))
     exact = total = 0
     for _ in range(150):
-        c = config_of(attempt(arena, rng, unit))
+        c = config_of(attempt(ranges, rng, unit))
         found = {
             (item.space, address, item.write)
             for item in streams(config, unit, c)
@@ -48,18 +48,18 @@ def test_all_that_is_touched_and_little_more(rng, target, unit):
         reads = {(space, address) for space, address, write in found if not write and space == "sp"}
         used = {(item.space, a) for item in streams(config, unit, c, used=True) for a in addresses(item)}
         assert {key for key in used if key[0] == "sp"} <= reads | {(s, a) for s, a, write in found if write}
-    # Rough are: irregular paddings, partial rows of depthwise streams, lanes that change within a window.
+    # Footprints are approximate for irregular padding, partial rows of depthwise streams, and changing lanes.
     assert exact >= {Unit.LOAD: 1.0, Unit.STORE: 1.0, Unit.MATRIX: 0.6, Unit.FUSE: 0.6}[unit] * total
 
 
 @pytest.mark.parametrize("target", ["n4", "n8"])
-def test_points_that_read_what_earlier_ones_write(rng, target, monkeypatch):
+def test_points_that_read_earlier_results_are_detected(rng, target, monkeypatch):
     monkeypatch.setattr(fuse, "independent", lambda config, command: True)
     config = load_target(target)
-    arena = Arena(config, rng, (0, 1 << 15))
+    ranges = CommandRanges(config, rng, (0, 1 << 15))
     verdicts = []
     while len(verdicts) < 300:
-        command = fuse.random_fuse(arena, rng)
+        command = fuse.random_fuse(ranges, rng)
         if not command:
             continue
         c, written, expected = config_of(command), set(), False
@@ -78,7 +78,7 @@ def random_walk(rng) -> tuple[int, list[tuple[int, int]], int]:
     return rng.randint(-50, 50), steps, rng.randint(1, 12)
 
 
-def walked(base, steps, run) -> set[int]:
+def addresses_of_walk(base, steps, run) -> set[int]:
     out = {base + i for i in range(run)}
     for count, stride in steps:
         out = {a + i * stride for a in out for i in range(count)}
@@ -89,7 +89,7 @@ def test_walks_and_their_intersections(rng):
     met = 0
     for _ in range(3000):
         a, b = random_walk(rng), random_walk(rng)
-        sets = walked(*a), walked(*b)
+        sets = addresses_of_walk(*a), addresses_of_walk(*b)
         regions = region("sp", *a), region("sp", *b)
         for item, expected in zip(regions, sets, strict=True):
             assert (item.low, item.high) == (min(expected), max(expected))
@@ -99,14 +99,14 @@ def test_walks_and_their_intersections(rng):
     assert 0 < met < 3000
 
 
-def test_channel_slices_lie_apart():
-    """Two halves of the channels of one NHWC tensor, whose bounding boxes are nearly the same."""
+def test_channel_slices_do_not_overlap():
+    """The two halves of the channels of an NHWC tensor do not overlap, though their bounding boxes do."""
     halves = [region("dram", base, [(7, 8 * 24), (8, 24)], 12, write=True) for base in (100, 112)]
     assert not overlap(*halves)
     assert overlap(halves[0], region("dram", 111, [(7, 8 * 24), (8, 24)], 1))
 
 
-def test_too_many_runs_count_as_without_gaps():
+def test_too_many_runs_are_treated_as_contiguous():
     rows = region("dram", 0, [(1 << 17, 4)], 1)
     assert overlap(rows, region("dram", 2, [(1 << 17, 4)], 1))
     assert not overlap(rows, region("dram", 1 << 20, [], 1))

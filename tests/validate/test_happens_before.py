@@ -1,21 +1,21 @@
-"""The static validator: what orders accesses, within a call, from call to call, and within a command."""
+"""Tests of the static validator: order of accesses within a call, between calls, and within a command."""
 
 import pytest
 
 from compiler.validate import MacroCall, ValidationError, validate
 from hw.config import MlaConfig
 from hw.isa.assembler import assemble
-from tests.validate.validator_dsl import CONFIG, WINDOWS, proof, refused
+from tests.validate.validator_dsl import CONFIG, WINDOWS, proof, rejected
 
 ORDERED = {
     "semaphore": "issue load, signal(store:0)\nissue store, wait(load:0)",
     "sequencer": "issue load, signal(seq:3)\nwait load:3\nissue store",
     "fence": "issue load\nfence load\nissue store",
     "in order": "issue load\nset load.dst, 64\nissue load, signal(store:0)\nissue store, wait(load:0)",
-    "through another": (
+    "through a third unit": (
         "issue load, signal(fuse:0)\nissue fuse, wait(load:0), signal(store:0)\nissue store, wait(fuse:0)"
     ),
-    "behind an ordered one": (
+    "after an ordered one": (
         "issue load, signal(store:0)\nset store.src, 128\nissue store, wait(load:0)\nset store.src, 0\n"
         "set store.dram, 0x3000\nissue store"
     ),
@@ -28,15 +28,15 @@ PREFIX = (
 
 
 @pytest.mark.parametrize("name", ORDERED)
-def test_ordered(name):
+def test_ordered_accesses_are_accepted(name):
     report = proof(PREFIX + ORDERED[name] + "\nhalt")
     assert report.commands["store"] >= 1
     assert report.regions["dram"]["write"] in ([0x2000, 0x200F], [0x2000, 0x300F])
 
 
-def test_a_token_is_only_as_good_as_its_place():
-    """The signal of a load before the one that matters."""
-    refused(
+def test_token_of_an_earlier_command_does_not_order():
+    """The token of an earlier load does not order a later load."""
+    rejected(
         f"{PREFIX}set load.dst, 64\nissue load, signal(store:0)\nset load.dst, 0\nissue load\n"
         "issue store, wait(load:0) ; <<\nhalt",
         "race",
@@ -44,7 +44,7 @@ def test_a_token_is_only_as_good_as_its_place():
     )
 
 
-def test_nothing_waits_between_calls():
+def test_calls_are_not_ordered_implicitly():
     halves = [f"{PREFIX}issue load\nhalt", f"{PREFIX}issue store\nhalt"]
     with pytest.raises(ValidationError) as caught:
         validate(CONFIG, [MacroCall(assemble(half)) for half in halves], WINDOWS)
@@ -53,17 +53,17 @@ def test_nothing_waits_between_calls():
     assert validate(CONFIG, [MacroCall(assemble(half)) for half in (waiting, halves[1])], WINDOWS).calls == 2
 
 
-def test_semaphores_last_from_call_to_call():
+def test_semaphores_persist_between_calls():
     give, take = f"{PREFIX}issue load, signal(store:0)\nhalt", f"{PREFIX}issue store, wait(load:0)\nhalt"
     assert validate(CONFIG, [MacroCall(assemble(half)) for half in (give, take)], WINDOWS).calls == 2
-    with pytest.raises(ValidationError) as caught:  # the host may be late with the second
+    with pytest.raises(ValidationError) as caught:  # the host may issue the second call late
         validate(CONFIG, [MacroCall(assemble(half)) for half in (take, give)], WINDOWS)
     assert (caught.value.kind, caught.value.call) == ("deadlock", 0)
 
 
 @pytest.mark.parametrize(("buffers", "safe"), [(9, True), (8, True), (7, False)])
 def test_eight_macro_instructions_in_flight(buffers, safe):
-    """A call may use what the one eight before it has left: the ring does not let more be in flight."""
+    """A call may reuse the buffers of the eighth call before it, since at most eight calls are in flight."""
     program = assemble(
         f"{PREFIX}set load.dst, op0\nset store.src, op0\nset store.dram, op1\n"
         "issue load, signal(store:0)\nissue store, wait(load:0)\nhalt"
@@ -80,15 +80,15 @@ def test_eight_macro_instructions_in_flight(buffers, safe):
 def test_fuse_in_place():
     walk = "set fuse.x_count, 6\nset fuse.a_v, {a}\nset fuse.d_x, {d}\nset fuse.d_base, {base}\n"
     assert proof(walk.format(a=1, d=1, base=0) + "issue fuse\nhalt")
-    assert proof(walk.format(a=2, d=1, base=0) + "issue fuse\nhalt")  # what earlier points have read
-    refused(
+    assert proof(walk.format(a=2, d=1, base=0) + "issue fuse\nhalt")  # operands already read
+    rejected(
         walk.format(a=1, d=2, base=0) + "issue fuse ; <<\nhalt",
         "race",
         text="the result of an earlier point of the same command",
     )
     sp = "set fuse.src, a_src=sp\nset fuse.stage, d_dst=sp\nset fuse.lanes, 3\n"
     assert proof(sp + walk.format(a=3, d=3, base=0) + "issue fuse\nhalt")
-    refused(sp + walk.format(a=3, d=3, base=1) + "issue fuse ; <<\nhalt", "race")
+    rejected(sp + walk.format(a=3, d=3, base=1) + "issue fuse ; <<\nhalt", "race")
 
 
 def test_proof_report_of_a_loop():
@@ -111,8 +111,8 @@ def test_proof_report_of_a_loop():
     assert "12 load" in str(report)
 
 
-def test_other_machines():
-    """Depth of the queues and number of rows come from the configuration."""
+def test_limits_of_the_configuration():
+    """The validator uses the queue depth and the number of rows of the configuration."""
     source = (
         "loop 3, end\nissue fuse, wait(load:0)\nend: loop 3, done\nissue load, signal(fuse:0)\ndone: halt"
     )

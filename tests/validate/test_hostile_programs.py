@@ -1,4 +1,4 @@
-"""The static validator on programs by somebody who wants to break it: nothing but ValidationError comes out."""
+"""The static validator raises no exception other than ValidationError for hostile programs."""
 
 from random import Random
 
@@ -17,11 +17,11 @@ from hw.isa.enums import Unit
 from hw.isa.micro_instruction import OPERAND_BASE, STATISTIC_BASE, MicroOp, encode
 from hw.isa.program import Program
 from tests.support.program_gen.generator import generate
-from tests.validate.mutate import damages
-from tests.validate.validator_dsl import CONFIG, WINDOWS, refused
+from tests.validate.mutate import mutants
+from tests.validate.validator_dsl import CONFIG, WINDOWS, rejected
 
 LIMIT = 300
-#: A unit waits for room in a full semaphore when the sequencer takes the first token.
+#: Program in which a unit waits for room in a full semaphore until the sequencer takes the first token.
 FULL = """
 set load.word, fill=1
 loop {count}, issued
@@ -33,8 +33,8 @@ taken: halt
 
 
 @pytest.mark.parametrize("count", [1, 62, 63, 64, 66, 67])
-def test_a_unit_moves_on_when_the_sequencer_makes_room(count: int) -> None:
-    """The queue holds `queue_depth` commands behind the 63 tokens; one more is a deadlock, on the machine too."""
+def test_unit_continues_when_the_sequencer_takes_a_token(count: int) -> None:
+    """After 63 tokens the queue holds `queue_depth` commands; one more is a deadlock, as on the machine."""
     program = assemble(FULL.format(count=count))
     legal = count <= 63 + CONFIG.queue_depth
     with GoldenDevice(CONFIG, 1 << 16) as device:
@@ -53,7 +53,7 @@ def test_a_unit_moves_on_when_the_sequencer_makes_room(count: int) -> None:
 
 
 def hostile(calls: list[MacroCall], *, written: bool = False) -> ProofReport | None:
-    """The report of calls, or None if they are refused; anything but a refusal is a defect."""
+    """Return the validator's report, or None if it rejects the calls; any other exception is a defect."""
     try:
         return validate(CONFIG, calls, WINDOWS, limit=LIMIT, require_written=written)
     except ValidationError as error:
@@ -102,20 +102,22 @@ calls = st.builds(
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(calls, max_size=3), st.booleans())
-def test_words_at_random(chosen: list[MacroCall], written: bool) -> None:
+def test_random_words(chosen: list[MacroCall], written: bool) -> None:
     hostile(chosen, written=written)
 
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
-def test_damaged_programs(target: str) -> None:
-    """Good programs with a few words damaged, so that refusals come late; fields take extreme values."""
+def test_mutated_programs(target: str) -> None:
+    """Mutated programs with extreme field values raise no other exception, even if the mutation is late in the
+    program.
+    """
     config, outcomes = load_target(target), set()
     for seed in range(6000, 6060):
         print("seed", seed)
         rng, case = Random(seed), generate(config, seed)
         _, some = case.render()
         for program in some:
-            damaged = [each for _, each in damages(rng, program, 4)]
+            damaged = [each for _, each in mutants(rng, program, 4)]
             for _ in range(4):
                 changed = list(program.words)
                 for _ in range(rng.randrange(1, 6)):
@@ -148,7 +150,7 @@ end: halt
 
 
 def test_unordered_accesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither time nor memory of a proof grows without bound where nothing orders accesses."""
+    """Validation takes bounded time and memory, even if no accesses are ordered."""
     proof = lambda: validate(CONFIG, [MacroCall(assemble(UNORDERED))], WINDOWS)  # noqa: E731
     assert proof().commands["store"] == 2000
     monkeypatch.setattr(races, "MAX_COMPARED", 1 << 16)
@@ -164,7 +166,7 @@ def test_unordered_accesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ValidationError) as caught:
         proof()
     assert caught.value.kind == "endless" and "accesses" in caught.value.reason
-    # What a fence orders is forgotten.
+    # Accesses before a fence are dropped, since the fence orders them.
     assert (
         validate(
             CONFIG,
@@ -175,12 +177,12 @@ def test_unordered_accesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def test_ways_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ways that are still to be followed share a bound of memory; remembered states are bounded, too."""
+def test_paths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of pending paths and the number of remembered states are bounded."""
     source = (
         "fence fuse\nbeq %fuse_max, r0, a ;{0}\nadd r1, 1\na: loop 100, e\nadd r2, r2, 1\nfence fuse\ne: halt"
     )
     monkeypatch.setattr(check_module, "MAX_STATES", 4)
-    assert validate(CONFIG, [MacroCall(assemble(source.format("")))], WINDOWS).ways == 2
-    monkeypatch.setattr(check_module, "MAX_WAY_BYTES", 1000)
-    refused(source.format("<<"), "statistics", text="bytes")
+    assert validate(CONFIG, [MacroCall(assemble(source.format("")))], WINDOWS).paths == 2
+    monkeypatch.setattr(check_module, "MAX_PATH_BYTES", 1000)
+    rejected(source.format("<<"), "statistics", text="bytes")

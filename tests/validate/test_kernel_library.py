@@ -1,4 +1,4 @@
-"""The static validator on programs that are known to be good: the library with the operands the kernels make."""
+"""The static validator accepts the kernel library with the operands that the kernels compute."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ DRAM_BYTES = 1 << 22
 
 
 class Recorder(Operators):
-    """Operators that keep their macro-instructions instead of running them."""
+    """Operators that record their macro-instructions instead of running them."""
 
     def __init__(self, config):
         super().__init__(Driver(GoldenDevice(config, DRAM_BYTES)))
@@ -36,7 +36,7 @@ def ops(request):
 
 
 def random_shapes(ops, rng):
-    """Macro-instructions of every operator with random shapes."""
+    """Issue every operator with random shapes."""
     n = ops.config.n
     for _ in range(4):
         m, k, columns = (size(rng, n, 90) for _ in range(3))
@@ -64,11 +64,11 @@ def test_each_operation(ops):
         ops.calls.clear()
         operation(ops, np.random.default_rng(5))
         report = validate(ops.config, ops.calls, ops.windows)
-        assert report.ways == 1
+        assert report.paths == 1
         assert report.commands["store"] > 0, operation
 
 
-def test_random_shapes_one_after_the_other(ops, rng):
+def test_consecutive_operators_with_random_shapes(ops, rng):
     random_shapes(ops, rng)
     names = {call.program.name for call in ops.calls}
     for operation in OPERATIONS[7:11]:

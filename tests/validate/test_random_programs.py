@@ -1,4 +1,4 @@
-"""The static validator on random programs: it passes what is good, and what it passes is good."""
+"""The static validator accepts good random programs, and programs that it accepts are safe."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from hw.isa.program import Program
 from tests.support.program_gen.generator import DATA, DRAM_BYTES, IMAGES, STEP_LIMIT, Case, generate
 from tests.support.program_gen.items import Stop
 from tests.support.program_gen.run import Outcome, difference, execute
-from tests.validate.mutate import damages
+from tests.validate.mutate import mutants
 from tests.validate.race_oracle import WitnessedDevice
 
 WINDOWS = [(DATA, IMAGES - 1, 3)]
@@ -23,7 +23,7 @@ TARGETS = ["n4", "n8", "n16", "n32"]
 
 @dataclass
 class Damaged(Case):
-    """A case whose programs are given."""
+    """A case whose programs are replaced by the given ones."""
 
     rendered: tuple[Program, list[Program]] = field(default_factory=lambda: (Program("", ()), []))
 
@@ -32,12 +32,12 @@ class Damaged(Case):
 
 
 def runs(case: Case) -> list:
-    """Macro-instructions that run a program."""
+    """Return the macro-instructions that run a program."""
     return [m for m in case.macros if m.header is None and not m.unbound and not m.invalid]
 
 
 def traps(case: Case) -> bool:
-    """Whether something in the case is made to trap."""
+    """Return True if the case contains an intended trap."""
     stops = any(isinstance(item, Stop) for m in runs(case) for item in case.programs[m.program].body)
     return stops or len(runs(case)) < len(case.macros)
 
@@ -48,15 +48,15 @@ def check(case: Case, library: Program, programs: list[Program]):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_good_programs_pass_and_bad_ones_do_not(target):
+def test_good_programs_are_accepted_and_bad_ones_rejected(target):
     config, passed, ways, kinds = load_target(target), 0, 0, Counter()
     for seed in range(3000, 3060):
         case = generate(config, seed)
         library, programs = case.render()
         stops = any(isinstance(item, Stop) for m in runs(case) for item in case.programs[m.program].body)
         if not traps(case):
-            report = check(case, library, programs)  # seed is in the case: pytest shows it
-            passed, ways = passed + 1, max(ways, report.ways)
+            report = check(case, library, programs)  # the case contains the seed, which pytest prints
+            passed, ways = passed + 1, max(ways, report.paths)
         elif stops:
             with pytest.raises(ValidationError) as caught:
                 check(case, library, programs)
@@ -71,21 +71,21 @@ def outcome(case: Case, order: int | None) -> Outcome:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_passes_does_not_depend_on_the_order(target):
-    """Damaged programs that the validator lets through run without traps, to one outcome in any order of the units."""
-    config, passed, refused = load_target(target), Counter(), Counter()
+def test_outcome_of_accepted_programs_does_not_depend_on_the_order(target):
+    """Mutants that the validator accepts run without traps and have the same outcome in any order of the units."""
+    config, passed, rejected = load_target(target), Counter(), Counter()
     for seed in range(4000, 4070):
         case, rng = generate(config, seed), Random(seed)
         if traps(case):
             continue
         library, programs = case.render()
         number = rng.randrange(len(programs))
-        for index, (way, program) in enumerate(damages(rng, programs[number], 5)):
+        for index, (way, program) in enumerate(mutants(rng, programs[number], 5)):
             some = [*programs[:number], program, *programs[number + 1 :]]
             try:
                 check(case, library, some)
             except ValidationError as error:
-                refused[way] += 1
+                rejected[way] += 1
                 assert error.location.instruction >= 0
                 continue
             passed[way] += 1
@@ -95,14 +95,14 @@ def test_what_passes_does_not_depend_on_the_order(target):
             assert not expected.traps, where
             for order in range(ORDERS):
                 assert not difference(expected, outcome(damaged, order)), f"{where} order={order}"
-    # Most fences, and half of the fields, make no difference.
-    assert {"wait", "signal", "new wait", "new signal", "any bit"} <= set(refused)
+    # Mutations of most fences and of half of the fields have no effect.
+    assert {"wait", "signal", "new wait", "new signal", "any bit"} <= set(rejected)
     assert {"fence", "field", "other field"} <= set(passed)
 
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
-def test_races_by_a_second_opinion(target):
-    """With a semaphore or fence damaged, what passes has no race at all, and what is refused for one has one."""
+def test_races_compared_with_an_oracle(target):
+    """Accepted mutants have no race in the oracle; more than 80% of those rejected for a race have one."""
     config, races, passed = load_target(target), [], 0
     device = WitnessedDevice(config, DRAM_BYTES)
     for seed in range(5000, 5080):
@@ -111,7 +111,7 @@ def test_races_by_a_second_opinion(target):
             continue
         library, programs = case.render()
         number = rng.randrange(len(programs))
-        chosen = [(None, programs[number]), *damages(rng, programs[number], 5, ("wait", "fence", "new wait"))]
+        chosen = [(None, programs[number]), *mutants(rng, programs[number], 5, ("wait", "fence", "new wait"))]
         for index, (way, program) in enumerate(chosen):
             some = [*programs[:number], program, *programs[number + 1 :]]
             try:
@@ -129,4 +129,4 @@ def test_races_by_a_second_opinion(target):
             passed += 1
             assert not race, f"target={target} seed={seed} damage={index} ({way}): {race}"
     assert passed > 30
-    assert sum(races) > 0.8 * len(races) > 4  # the data take one way only, and some sets are rough
+    assert sum(races) > 0.8 * len(races) > 4  # data select a single path, and some footprints are approximate

@@ -1,4 +1,4 @@
-"""What the validator knows of runs of calls says the same as following them, and never more."""
+"""Proofs of known sequences of calls equal the validator's exploration of the calls, and never accept more."""
 
 import random
 from dataclasses import replace
@@ -10,18 +10,18 @@ from compiler.api import compile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.util.lru_cache import LruCache
 from compiler.validate import MacroCall, ValidationError
+from compiler.validate.call_trace import Log
 from compiler.validate.explore import followed
 from compiler.validate.footprint import region
 from compiler.validate.macro_call import CallStream
 from compiler.validate.sequence_proof import proved
-from compiler.validate.trace import Log
 from compiler.validate.vectorized_races import in_order
 from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.isa.program import Program
 from tests.support.small_network import two_convolutions
-from tests.validate.mutate import damages
+from tests.validate.mutate import mutants
 
 LIMIT = 1 << 16
 SLOTS = 3
@@ -33,7 +33,7 @@ def network() -> CompiledNetwork:
 
 
 def placed(network: CompiledNetwork, base: int, ends: int) -> tuple[list[MacroCall], list[DramWindow]]:
-    """Calls for some requests, with the model's memory and their inputs and outputs at some addresses."""
+    """Return calls for several requests, with the model's memory, inputs and outputs at given addresses."""
     (stage,) = network.stages
     assert stage.code is not None
     calls, at = [], ends
@@ -58,15 +58,15 @@ def stream(
 
 
 @pytest.mark.parametrize(("base", "ends"), [(0, 1 << 16), (1 << 20, 0), (0xFFF0_0000, 64)])
-def test_the_figures_are_those_of_a_proof_that_follows(network, base, ends):
+def test_report_equals_that_of_following_the_calls(network, base, ends):
     calls, windows = placed(network, base, ends)
     known = proved(stream(network.config, calls, windows))
     assert known is not None and known == followed(stream(network.config, calls, windows))
     assert known.commands["matrix"] > 0 and known.regions["dram"]["write"]
 
 
-def test_memory_that_lies_elsewhere_is_looked_at_each_time(network):
-    """The same programs, known already, on memory that windows or other memory do not allow."""
+def test_memory_of_known_sequences_is_checked(network):
+    """A known sequence is rejected if windows or memory do not permit its accesses."""
     calls, windows = placed(network, 0, 1 << 16)
     assert proved(stream(network.config, calls, windows))
     (base, end, _), ends = windows
@@ -74,7 +74,7 @@ def test_memory_that_lies_elsewhere_is_looked_at_each_time(network):
         (calls, [(base, end, 2), ends]),
         (calls, [windows[0]]),
         (calls, [windows[0], (ends[0], ends[1], 1)]),
-        placed(network, 0, 64),  # a request's input and output in the model's memory
+        placed(network, 0, 64),  # input and output of a request in the model's memory
         (
             [replace(call, operands=(0xFFFF_FFC0, *call.operands[1:])) for call in calls],
             [(0, (1 << 32) - 1, 3)],
@@ -87,21 +87,21 @@ def test_memory_that_lies_elsewhere_is_looked_at_each_time(network):
     assert caught.value.kind == "window"
 
 
-def test_a_limit_counts_for_what_is_known(network):
+def test_limit_applies_to_known_sequences(network):
     calls, windows = placed(network, 0, 1 << 16)
     assert proved(stream(network.config, calls, windows)) is not None
     assert proved(stream(network.config, calls, windows, limit=5)) is None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_damaged_is_known_as_safe_only_if_it_is(network, seed):
+def test_mutants_are_known_as_safe_only_if_they_are(network, seed):
     rng = random.Random(seed)
     calls, windows = placed(network, 0, 1 << 16)
     (stage,) = network.stages
     assert stage.code is not None
     harmful = known = 0
     for number, part in enumerate(stage.code.parts):
-        for way, program in damages(rng, part.program, 40):
+        for way, program in mutants(rng, part.program, 40):
             damaged = with_program(calls, number, program)
             report = proved(stream(network.config, damaged, windows))
             try:
@@ -116,7 +116,7 @@ def test_what_is_damaged_is_known_as_safe_only_if_it_is(network, seed):
 
 
 def log(accesses: list[tuple[int, set[int]]]) -> Log:
-    """Of walks that touch just these addresses, evenly apart."""
+    """Return a log of regions with exactly the given addresses, which must be evenly spaced."""
     regions = []
     for _, touched in accesses:
         low, step = min(touched), sorted(touched)[1] - min(touched) if len(touched) > 1 else 1
@@ -130,7 +130,7 @@ def log(accesses: list[tuple[int, set[int]]]) -> Log:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_order_is_that_of_one_comparison_after_the_other(seed):
+def test_order_equals_pairwise_comparison(seed):
     rng = random.Random(seed)
     count = 6
     clocks = []
@@ -159,14 +159,14 @@ def test_order_is_that_of_one_comparison_after_the_other(seed):
                     if not touched & also or not (one[2] or other[2]):
                         continue
                     if one[0] == other[0]:
-                        # a read that comes behind a write and does not know that it has retired
+                        # a read after a write, without a clock that includes the write
                         clash |= not one[2] and other[2] and clocks[one[0]][a, one[0]] <= b < a
                     else:
                         clash |= bool(clocks[one[0]][a, other[0]] <= b and clocks[other[0]][b, one[0]] <= a)
     assert in_order({kind: log(each) for kind, each in accesses.items()}, clocks) == (not clash), seed
 
 
-def test_what_is_kept_weighs_no_more_than_it_may():
+def test_weight_of_the_cache_is_bounded():
     kept: LruCache[str] = LruCache(10)
     for number in range(8):
         kept.put(number, str(number), 3)

@@ -1,4 +1,4 @@
-"""Assembly programs for the static validator; a mark names the line that must be refused."""
+"""Assembly programs for the static validator, with a mark at the line of the expected error."""
 
 import pytest
 
@@ -15,8 +15,8 @@ def proof(source: str, *operands: int, calls: int = 1, **options) -> ProofReport
     return validate(CONFIG, [MacroCall(assemble(source), operands)] * calls, WINDOWS, limit=LIMIT, **options)
 
 
-def refused(source: str, kind: str, *operands: int, text: str = "", **options) -> ValidationError:
-    """Assert that the program is refused with a kind, at the line marked with <<."""
+def rejected(source: str, kind: str, *operands: int, text: str = "", **options) -> ValidationError:
+    """Check that the program is rejected with an error of the given kind, at the line marked with <<."""
     with pytest.raises(ValidationError) as caught:
         proof(source, *operands, **options)
     error = caught.value

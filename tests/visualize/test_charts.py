@@ -1,4 +1,4 @@
-"""Charts and pictures: the same bytes each time, labels that fit in any font and can be read, keys, lazy imports."""
+"""Charts have reproducible bytes, readable labels that fit, keys, and lazy imports."""
 
 import re
 import subprocess
@@ -16,13 +16,14 @@ from compiler.visualize.formats import to_svg
 from compiler.visualize.graphs.stages import view_of
 from compiler.visualize.graphs.view import View
 from compiler.visualize.svg.charts import chart, draw_rounds, draw_serving, round_ticks
+from compiler.visualize.svg.gantt import _layer
 from compiler.visualize.svg.svg import shortened, text_width
 from compiler.visualize.svg.swimlanes import _Lanes
 from tests.visualize.test_graphs import mixed
 
 SVG = "{http://www.w3.org/2000/svg}"
 STAGES = ("imported", "layers", "scheduled", "placed", "timeline")
-#: Width of a rendered page of the documentation.
+#: Width of a rendered documentation page in pixels.
 PAGE = 830
 
 
@@ -34,7 +35,7 @@ def views() -> dict[str, View]:
 
 
 def dejavu_width(text: str, size: float, bold: bool) -> float:
-    """Width of a text as matplotlib's own copy of DejaVu Sans has it."""
+    """Return the width of a text in matplotlib's copy of DejaVu Sans."""
     font = FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal")
     ends = [TextPath((0, 0), each, 100, prop=font).get_extents().x1 for each in (f"{text}|", "|")]
     return (ends[0] - ends[1]) * size / 100
@@ -47,12 +48,18 @@ def test_widths_are_those_of_dejavu_sans(bold: bool) -> None:
     for _ in range(20):
         text = "".join(chr(code) for code in rng.integers(33, 127, rng.integers(1, 40)))
         width = dejavu_width(text, 10, bold)
-        # Kerning brings some pairs of letters closer.
+        # Kerning moves some pairs of letters closer together.
         assert width * 0.995 <= text_width(text, 10, bold=bold) <= width * 1.15 + 1, f"seed {seed}: {text}"
     assert text_width("卷", 10) == 10
 
 
-def test_names_keep_head_and_tail() -> None:
+def test_layers_of_buffers_may_have_dots_in_their_names() -> None:
+    layers = {"block.0.conv", "scores"}
+    found = {label: _layer({"label": label}, layers) for label in ("block.0.conv.w", "scores.0.part", "x.1")}
+    assert found == {"block.0.conv.w": "block.0.conv", "scores.0.part": "scores", "x.1": "x.1"}
+
+
+def test_shortened_names_keep_head_and_tail() -> None:
     names = [f"depthwise_conv2d_block_{number}" for number in range(12)]
     cut = [shortened(name, 90, 9) for name in names]
     assert len(set(cut)) == 12 and all(text_width(each, 9) <= 90.5 for each in cut)
@@ -94,7 +101,7 @@ def test_labels_are_large_enough_on_a_page(views: dict[str, View], stage: str) -
         ("scheduled", "made by another layer"),
     ],
 )
-def test_pictures_have_a_key_of_colours(views: dict[str, View], stage: str, entry: str) -> None:
+def test_charts_have_a_key_of_colours(views: dict[str, View], stage: str, entry: str) -> None:
     texts = [each.text for each in ElementTree.fromstring(to_svg(views[stage])).iter(f"{SVG}text")]
     assert entry in texts
 
@@ -111,7 +118,7 @@ def test_charts_over_time_have_an_axis_and_a_key_of_layers(views: dict[str, View
     assert any(re.search(r"cycles [\d,]+\.\.[\d,]+", tip or "") for tip in tips)
 
 
-def test_transfers_are_beside_what_they_move(views: dict[str, View], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfers_are_next_to_their_buffers(views: dict[str, View], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[_Lanes, dict]] = []
     rows = _Lanes._rows
 
@@ -150,14 +157,14 @@ def test_the_same_calls_give_the_same_bytes(views: dict[str, View]) -> None:
         assert not re.search(r"<[^<>]*\d\.\d\d[^<>]*>", svg)  # long fractions may differ between machines
 
 
-def test_names_are_never_markup_nor_formulas() -> None:
+def test_names_are_neither_markup_nor_formulas() -> None:
     name = '$x^2$ <b>&amp;"1.2345" 卷积'
     svg = draw_serving(name, [3, 2], [])
     texts = [each.text for each in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     assert name in texts
 
 
-def test_rounds_have_a_line_at_one_round_ticks_and_a_key() -> None:
+def test_chart_of_rounds_has_a_baseline_ticks_and_a_key() -> None:
     svg = draw_rounds("Title", "cycles", {"a": [1.0823, 1.012], "b": [0.97, 0.976]}, "the static compiler")
     texts = [each.text for each in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     assert {"1.0: the static compiler", "a 1.012", "b 0.976", "1.00", "1.02", "round 0", "round 1"} <= set(
@@ -172,7 +179,7 @@ def test_serving_names_its_axes_and_numbers_its_decisions() -> None:
     ]
     texts = [e.text for e in ElementTree.fromstring(draw_serving("n", [50] * 400, events)).iter(f"{SVG}text")]
     assert texts.count("cycles") == 2 and texts.count("requests") == 2 and "┃ reload" in texts
-    assert texts.count("1") == 3 and texts.count("2") == 3  # above both panels, and before what they mean
+    assert texts.count("1") == 3 and texts.count("2") == 3  # above both panels, and in the key
 
 
 @pytest.mark.parametrize(
@@ -182,13 +189,13 @@ def test_ticks_are_round(end: int, ticks: range | list[int]) -> None:
     assert round_ticks(end, 10) == list(ticks)
 
 
-def test_figures_are_as_large_as_they_say() -> None:
+def test_size_of_figures() -> None:
     with chart("t", 100, 200) as drawn:
         root = ElementTree.fromstring(drawn.svg())
     assert (root.get("width"), root.get("height"), root.get("viewBox")) == ("200", "100", "0 0 200 100")
 
 
-def test_drawing_is_not_loaded_with_the_command_line() -> None:
+def test_command_line_does_not_import_drawing() -> None:
     code = (
         "import sys, compiler.cli.parser as p; p.build_parser(); import compiler.cli.run, compiler.visualize.svg; "
         "print([m for m in ('matplotlib', 'jinja2', 'rich') if m in sys.modules])"

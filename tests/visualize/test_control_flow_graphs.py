@@ -1,4 +1,4 @@
-"""Views of models with control flow: subgraphs lie between what decides about them and where they end."""
+"""In views of models with control flow, subgraphs are between the start and the end of their control node."""
 
 import networkx as nx
 import numpy as np
@@ -11,7 +11,7 @@ from compiler.trace import CompilationTrace
 from compiler.visualize.formats import FORMATS
 from compiler.visualize.graphs.stages import STAGES, view_of
 
-MEANING = Quantization.of(0.05, 3)
+MEANING = Quantization.per_tensor(0.05, 3)
 
 
 def image(name: str) -> Tensor:
@@ -31,7 +31,7 @@ def body(op: str) -> Graph:
 
 
 def branching() -> Graph:
-    """Something, one function or another, something."""
+    """Return a graph with an If between two other nodes."""
     graph = Graph("branching")
     graph.add_input(Tensor("condition", (), "bool"))
     graph.add_input(image("x"))
@@ -43,7 +43,7 @@ def branching() -> Graph:
 
 
 def looping() -> Graph:
-    """A function as often as the user wants."""
+    """Return a graph with a loop whose trip count is an input."""
     inner = Graph("inner")
     inner.add_input(Tensor("i", (), "int64"))
     inner.add_input(image("state"))
@@ -69,7 +69,7 @@ def record(request: pytest.FixtureRequest) -> CompilationTrace:
 
 
 @pytest.mark.parametrize("stage", ["imported", "quantized", "partitioned", "layers", "programs"])
-def test_subgraphs_are_inside(record: CompilationTrace, stage: str) -> None:
+def test_subgraphs_are_inside_their_control_node(record: CompilationTrace, stage: str) -> None:
     view = view_of(record, stage)
     forward = nx.DiGraph([(a, b) for a, b, edge in view.edges(data=True) if not edge.get("back")])
     assert nx.is_directed_acyclic_graph(forward)
@@ -87,7 +87,7 @@ def test_subgraphs_are_inside(record: CompilationTrace, stage: str) -> None:
         assert {view.nodes[key].get("op") or view.nodes[key]["ops"][0] for key in inside} == inner
 
 
-def test_a_loop_begins_again(record: CompilationTrace) -> None:
+def test_loop_has_a_back_edge(record: CompilationTrace) -> None:
     view = view_of(record, "quantized")
     back = [(a, b) for a, b, edge in view.edges(data=True) if edge.get("back")]
     assert back == ([("choice end", "choice")] if record.graphs["quantized"].name == "looping" else [])

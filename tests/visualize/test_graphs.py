@@ -1,4 +1,4 @@
-"""Views of the compiler's stages: what they say is what the machine then does."""
+"""Views of the compiler's stages agree with the execution on the machine."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,24 +9,25 @@ import pytest
 
 from compiler.api import compile
 from compiler.cost.energy import MAC_PJ, PJ_PER_BYTE
+from compiler.initial_schedule.initial import estimates
 from compiler.ir.graph import Graph
+from compiler.options import DramTiming
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.report import run_samples
+from compiler.runtime.run_report import run_samples
 from compiler.runtime.session import dram_bytes
-from compiler.scheduler.initial import estimates
-from compiler.trace import CompilationTrace, Dram
+from compiler.trace import CompilationTrace
 from compiler.visualize.graphs.stages import STAGES, view_of
 from compiler.visualize.graphs.view import KINDS as NODES
 from compiler.visualize.graphs.view import View
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
-from tests.support.compute_graphs import KINDS, Chance
+from tests.support.compute_graphs import KINDS, RandomDraft
 from tests.support.graphs import Draft
 
 
 def mixed() -> Graph:
-    """Convolutions of all kinds, a branch, a concatenation, and in the middle what only the host does."""
+    """Return a graph of several convolutions, a branch and a concatenation, with a host operator in the middle."""
     draft = Draft(np.random.default_rng(5))
     window: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
     x = draft.input((1, 10, 9, 12))
@@ -63,7 +64,7 @@ def record(request: pytest.FixtureRequest) -> CompilationTrace:
 
 
 def total(view: View, unit: str, memory: str, *, written: bool, of: str = "bytes") -> float:
-    """What a unit moves from or to a memory."""
+    """Return the number of bytes that a unit reads from or writes to a memory."""
     found = 0
     for source, target, edge in view.edges(data=True):
         worker, buffer = (source, target) if written else (target, source)
@@ -73,13 +74,13 @@ def total(view: View, unit: str, memory: str, *, written: bool, of: str = "bytes
 
 
 def counts_of(network: CompiledNetwork, sample: dict[str, np.ndarray]) -> dict[str, int]:
-    """What the golden model counts, whatever the tag."""
+    """Return the golden model's counters, summed over all tags."""
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         counts = run_samples(device, network, [sample], lambda _: None).counts
     return {name: sum(row[name] for row in counts.values()) for name in next(iter(counts.values()))}
 
 
-def test_bytes_and_products_are_what_the_machine_counts(record: CompilationTrace) -> None:
+def test_bytes_and_products_equal_the_machine_s_counters(record: CompilationTrace) -> None:
     network, view = record.network, view_of(record, "scheduled")
     assert network is not None
     rng, n = np.random.default_rng(1), record.config.n
@@ -94,7 +95,7 @@ def test_bytes_and_products_are_what_the_machine_counts(record: CompilationTrace
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_of_every_kind_of_layer(kind: str) -> None:
-    chance, made = Chance(7), CompilationTrace()
+    chance, made = RandomDraft(7), CompilationTrace()
     y = KINDS[kind][0](chance)
     network = compile(chance.graph.finish([y.name]), "n4", record=made)
     counted, view = counts_of(network, chance.random_inputs()), view_of(made, "scheduled")
@@ -115,21 +116,21 @@ def test_energy_of_an_edge_is_that_of_its_memory(record: CompilationTrace) -> No
         assert edge["pj"] == pytest.approx(edge["bytes"] * price, abs=0.06)
 
 
-def test_cycles_of_layers_are_those_that_the_schedule_was_chosen_by(record: CompilationTrace) -> None:
+def test_cycles_of_layers_equal_the_schedule_s_estimates(record: CompilationTrace) -> None:
     view = view_of(record, "layers")
     for stream in record.streams:
         for name, (cycles, _) in estimates(record.config, stream.lowered).items():
             assert view.nodes[name]["cycles"] == round(cycles)
 
 
-def test_operators_have_their_tensors_bytes(record: CompilationTrace) -> None:
+def test_edges_have_the_bytes_of_their_tensors(record: CompilationTrace) -> None:
     graph, view = record.graphs["quantized"], view_of(record, "quantized")
     for source, target, edge in view.edges(data=True):
         assert edge["bytes"] == graph.tensors[edge["tensor"]].bytes, (source, target)
     assert {key for key, data in view.nodes(data=True) if data["kind"] == "operator"} == graph.nodes.keys()
 
 
-def test_every_buffer_lies_within_its_memory(record: CompilationTrace) -> None:
+def test_every_buffer_is_within_its_memory(record: CompilationTrace) -> None:
     view = view_of(record, "placed")
     placed = [data for _, data in view.nodes(data=True) if "starts" in data]
     assert {data["memory"] for data in placed} >= {"sp", "acc", "slot"}
@@ -140,7 +141,7 @@ def test_every_buffer_lies_within_its_memory(record: CompilationTrace) -> None:
             assert first <= last
 
 
-def test_no_command_begins_before_what_it_waits_for(record: CompilationTrace) -> None:
+def test_commands_begin_after_their_predecessors(record: CompilationTrace) -> None:
     view = view_of(record, "timeline")
     assert nx.is_directed_acyclic_graph(view)
     for source, target in view.edges():
@@ -155,22 +156,22 @@ def test_no_command_begins_before_what_it_waits_for(record: CompilationTrace) ->
 
 
 def test_a_slower_memory_takes_longer(record: CompilationTrace) -> None:
-    """Nothing begins before the first data; each further cycle of latency is waited for once at least."""
+    """No LOAD transfers data before the latency has passed, and a slower memory takes more cycles."""
     cycles = []
     for latency in (1, 100, 400):
-        view = view_of(replace(record, dram=Dram(latency)), "timeline")
+        view = view_of(replace(record, dram=DramTiming(latency)), "timeline")
         begins = [
             data["begin"] for _, data in view.nodes(data=True) if data["kind"] == "load" and data["cycles"]
         ]
         assert min(begins) == latency
         cycles.append(view.graph["cycles"])
     assert cycles[1] - cycles[0] >= 99 and cycles[2] - cycles[1] >= 300
-    half = view_of(replace(record, dram=Dram(100, record.config.n // 2)), "timeline")
+    half = view_of(replace(record, dram=DramTiming(100, record.config.n // 2)), "timeline")
     assert half.graph["cycles"] > cycles[1]
 
 
-def test_timeline_orders_what_touches_the_same_bytes(record: CompilationTrace) -> None:
-    """A semaphore for each pair of units is there in every network."""
+def test_timeline_orders_accesses_to_the_same_bytes(record: CompilationTrace) -> None:
+    """The timeline has semaphores from LOAD to MATRIX and FUSE, from MATRIX to FUSE, and from FUSE to STORE."""
     view = view_of(record, "timeline")
     pairs = {
         (view.nodes[a]["kind"], view.nodes[b]["kind"])
@@ -181,7 +182,7 @@ def test_timeline_orders_what_touches_the_same_bytes(record: CompilationTrace) -
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_what_all_stages_have(record: CompilationTrace, stage: str) -> None:
+def test_common_attributes_of_all_stages(record: CompilationTrace, stage: str) -> None:
     view = view_of(record, stage)
     assert (view.graph["stage"], len(view) > 0) == (stage, True)
     for key, data in view.nodes(data=True):
@@ -191,7 +192,7 @@ def test_what_all_stages_have(record: CompilationTrace, stage: str) -> None:
         assert {"tensor", "bytes", "cycles", "pj"} <= edge.keys()
 
 
-def test_programs_hand_tensors_on(record: CompilationTrace) -> None:
+def test_view_of_programs(record: CompilationTrace) -> None:
     view = view_of(record, "programs")
     kinds = {data["kind"] for _, data in view.nodes(data=True)}
     assert record.network is not None
@@ -200,6 +201,6 @@ def test_programs_hand_tensors_on(record: CompilationTrace) -> None:
     assert words == sum(len(p.words) for code in record.network.codes for p in code.programs)
 
 
-def test_unknown_stage(record: CompilationTrace) -> None:
+def test_unknown_stage_is_rejected(record: CompilationTrace) -> None:
     with pytest.raises(InputError, match=r"stage must be one of imported, .*timeline, not 'drawn'"):
         view_of(record, "drawn")

@@ -1,4 +1,4 @@
-"""Views as text, JSON, Graphviz's language and pictures."""
+"""Tests of views as text, JSON, Graphviz DOT and SVG."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def record() -> CompilationTrace:
 
 
 def random_view(rng: np.random.Generator) -> View:
-    """A graph without cycles, of any shape."""
+    """Return a random acyclic graph."""
     view = start("random", "quantized", MlaConfig(), "")
     count = int(rng.integers(1, 40))
     for i in range(count):
@@ -44,7 +44,7 @@ def random_view(rng: np.random.Generator) -> View:
 
 
 def boxes(svg: str) -> list[tuple[float, ...]]:
-    """Boxes that have an explanation: those of nodes."""
+    """Return the boxes that have a tooltip, which are the boxes of nodes."""
     root = ElementTree.fromstring(svg)
     rects = [rect for rect in root.iter(f"{SVG}rect") if rect.find(f"{SVG}title") is not None]
     return [tuple(float(rect.get(name, "nan")) for name in ("x", "y", "width", "height")) for rect in rects]
@@ -74,7 +74,7 @@ def test_every_stage_in_every_format(record: CompilationTrace, stage: str, form:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_box_lies_on_another(seed: int) -> None:
+def test_boxes_do_not_overlap(seed: int) -> None:
     view = random_view(np.random.default_rng(seed))
     found = boxes(to_svg(view))
     assert len(found) == len(view)
@@ -89,11 +89,11 @@ def test_edges_lead_down(seed: int) -> None:
     graph = nx.DiGraph(random_view(np.random.default_rng(seed)))
     layout = layered(graph, dict.fromkeys(graph, 50.0), 10.0)
     level = {key: number for number, rank in enumerate(layout.ranks) for key in rank}
-    for (a, b), way in layout.ways.items():
-        assert [level[key] for key in way] == list(range(level[a], level[b] + 1)), f"seed {seed}"
+    for (a, b), route in layout.routes.items():
+        assert [level[key] for key in route] == list(range(level[a], level[b] + 1)), f"seed {seed}"
 
 
-def test_columns_hold_all_ranks_once() -> None:
+def test_columns_hold_every_rank_once() -> None:
     rng = np.random.default_rng(3)
     heights = rng.uniform(20, 90, 50).tolist()
     pieces = cut(heights, rng.integers(1, 4, 50).tolist(), 5)
@@ -103,7 +103,7 @@ def test_columns_hold_all_ranks_once() -> None:
     assert max(tall) < 1.5 * min(tall)
 
 
-def test_names_that_mean_something_to_a_format() -> None:
+def test_names_are_escaped() -> None:
     view = start('a <b> & "c"', "quantized", MlaConfig(), "")
     name = 'x"]; evil [<script>\\n&'
     add_node(view, name, "operator", name, name)
@@ -117,14 +117,14 @@ def test_names_that_mean_something_to_a_format() -> None:
     assert name in to_text(view)
 
 
-def test_pictures_have_no_long_fractions(record: CompilationTrace) -> None:
-    """So that they are the same everywhere."""
+def test_coordinates_have_no_long_fractions(record: CompilationTrace) -> None:
+    """Coordinates have at most one decimal, so charts are equal on all machines."""
     for stage in ("layers", "scheduled", "placed", "timeline"):
         assert not re.search(r'="[^"]*\.\d\d', to_svg(view_of(record, stage)))
 
 
 def steps(count: int) -> View:
-    """A sequence of steps of five nodes each, whose last ones all go to one more."""
+    """Return a sequence of steps of five nodes each; the last node of each step has an edge to the common output."""
     view = start("steps", "quantized", MlaConfig(), "")
     add_node(view, "x", "input", "x")
     add_node(view, "w", "constant", "w")
@@ -142,8 +142,8 @@ def steps(count: int) -> View:
     return view
 
 
-def test_steps_of_a_sequence_are_drawn_three_times() -> None:
-    """The first two and the last; what the others give goes together."""
+def test_repeated_steps_are_folded() -> None:
+    """The first two steps and the last step are drawn; the edges of the others are merged."""
     made = folded(steps(20))
     assert len(made) == 3 + 3 * 5 + 1 and nx.is_directed_acyclic_graph(made)
     (box,) = (key for key, data in made.nodes(data=True) if data["label"] == "17 more times")
@@ -160,7 +160,7 @@ def test_steps_of_a_sequence_are_drawn_three_times() -> None:
     assert len(json.loads(to_json(steps(20)))["nodes"]) == 103
 
 
-def test_what_differs_or_is_short_is_drawn_as_it_is() -> None:
+def test_short_or_differing_sequences_are_not_folded() -> None:
     assert folded(steps(4)).nodes == steps(4).nodes
     other = steps(20)
     for i in range(20):

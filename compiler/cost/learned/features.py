@@ -1,4 +1,4 @@
-"""Features: layers under schedules as vectors of fixed length."""
+"""Features of the learned cost model: layers under schedules as vectors of fixed length."""
 
 from collections.abc import Mapping, Sequence
 from math import log, log2
@@ -16,41 +16,42 @@ from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
 
-#: Names of the features. Shares are relative to the estimate; `log_` is the natural logarithm, of at least 1.
+#: Names of the features; a comment describes the features up to it. `estimate`: the larger of the tile
+#: model's cycles and `floor`, the lower bound; shares are relative to it; `log_`: natural logarithm.
 NAMES = (
-    "kind",  # number of the layer's kind
+    "kind",  # index of the layer kind
     "log_estimate",
-    "log_floor",  # cycles by the tile model of the schedule's tiles, and at least
+    "log_floor",  # estimate and lower bound in cycles
     "floor_share",
     "array_share",
     "fuse_share",
     "load_share",
     "store_share",
-    "bus_share",  # of each unit, alone
+    "bus_share",  # cycles of each unit by itself
     "start_share",
     "tail_share",
-    "latency_share",  # before the first tile is computed, behind the last, of the memory
+    "latency_share",  # cycles before the first tile is computed, after the last one, and of the DRAM latency
     "log_tiles",
     "log_tile",
     "commands_per_tile",
-    "command_share",  # tiles, cycles of one, commands
+    "command_share",  # number of tiles, cycles of a tile, commands
     "log_tile_array",
     "log_tile_fuse",
     "log_tile_load",
-    "log_tile_store",  # of a tile on average
+    "log_tile_store",  # mean cycles of each unit per tile
     "rows",
     "columns",
     "depth",
-    "band_tiles",  # of a tile, no more than there are; tiles of a band
+    "band_tiles",  # size of a tile, limited to the layer's; tiles per band
     "rows_left",
     "columns_left",
-    "depth_left",  # of the last tile, as a share of a whole one
+    "depth_left",  # size of the last tile as a share of a full one
     "pixels_per_n",
-    "width",  # rows of the array's stream over N, columns of the output
+    "width",  # pixels of a tile over N, columns of the output
     "out_left",
     "in_left",
     "in_whole",
-    "out_whole",  # channels in the last block over N; whether pixels lie at beats
+    "out_whole",  # share of used channels in the last block; flags: channels are a multiple of N
     "log_macs_per_byte",
     "kernel",
     "stride",
@@ -82,26 +83,26 @@ NAMES = (
     "first",
     "last",
     "before_share",
-    "after_share",  # in its network; estimates of its neighbours over its own
+    "after_share",  # flags of the first and last layer; estimates of the neighbours relative to its own
     "kind_before",
-    "kind_after",  # of its neighbours; -1: there is none
+    "kind_after",  # kinds of the neighbours; -1: none
     "turns_before",
     "turns_after",
-    "joined_after",  # their steps may take turns with others, the next is in its program
+    "joined_after",  # flags: the neighbours are interleaved, the next layer is in the same program
     "lead_share",
-    "own_lead_share",  # how long before their ends LOAD is free: of the layer before it, of itself
+    "own_lead_share",  # cycles for which LOAD is idle at the end of the previous layer, and of this one
     "beat",
     "log_latency",
     "n",
 )
-_MOST = 64
+#: Maximum value of the features that count buffers.
+_MAX_FEATURE_SIZE = 64
 
 
 class FeatureRow(NamedTuple):
     """Features of a layer under a schedule.
 
-    `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimate or the
-    floor, whichever is larger.
+    `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimate.
     """
 
     numbers: list[float]
@@ -131,7 +132,7 @@ class LayerFeatures:
         self.columns, self.depth = -(-out_c // n), -(-in_c // n)
         self.kind, self.macs, self.useful = float(kind_number(layer)), layer.macs, layer.macs / n**2
         weighted = isinstance(layer, (ConvLayer, DepthwiseLayer))
-        #: Bytes of its weights, and of each tensor.
+        #: Bytes of the layer's weights, and of each of its tensors.
         self.weights = float(layer.weights.size if weighted else 0)
         self.tensors = [
             (name, image.h * image.w * image.c * DTYPE_BYTES[image.dtype])
@@ -160,48 +161,50 @@ class LayerFeatures:
         ]
 
 
-def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, place: LayerContext) -> FeatureRow:
-    """Features of one layer."""
+def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context: LayerContext) -> FeatureRow:
+    """Return the features of one layer."""
     found = simulate_pipeline(
-        pipeline := kind_of(layer).tile_model(layer, schedule, place),
-        place.beat,
-        place.dram.latency,
-        (place.lead if schedule.prefetch else 0.0) if place.before else None,
-        last=not place.after,
+        pipeline := kind_of(layer).tile_model(layer, schedule, context),
+        context.beat,
+        context.dram.latency,
+        (context.lead if schedule.prefetch else 0.0) if context.before else None,
+        last=not context.after,
     )
-    n = place.config.n
-    size = fixed.weights + sum(each for name, each in fixed.tensors if not place.on_chip(name))
-    floor = max(fixed.useful, size / n * place.beat, 1.0)
+    n = context.config.n
+    size = fixed.weights + sum(each for name, each in fixed.tensors if not context.on_chip(name))
+    floor = max(fixed.useful, size / n * context.beat, 1.0)
     base = float(max(found.total, floor))
     numbers = [
         fixed.kind,
-        *_cycles(found, base, floor, pipeline.count, place),
+        *_cycles(found, base, floor, pipeline.count, context),
         *_tiles(fixed, schedule, n),
         log((1 + fixed.macs) / (1 + size)),
         *fixed.windows,
         *_chosen(schedule),
-        float(place.x_on_chip),
-        float(place.y_on_chip),
+        float(context.x_on_chip),
+        float(context.y_on_chip),
         *fixed.about,
-        float(not place.before),
-        float(not place.after),
-        place.before / base,
-        place.after / base,
-        float(place.kind_before),
-        float(place.kind_after),
-        float(place.turns_before),
-        float(place.turns_after),
-        float(place.joined_after),
-        place.lead / base,
+        float(not context.before),
+        float(not context.after),
+        context.before / base,
+        context.after / base,
+        float(context.kind_before),
+        float(context.kind_after),
+        float(context.interleaved_before),
+        float(context.interleaved_after),
+        float(context.same_program_after),
+        context.lead / base,
         found.lead / base,
-        place.beat,
-        log(1 + place.dram.latency),
+        context.beat,
+        log(1 + context.dram.latency),
         float(n),
     ]
     return FeatureRow(numbers, base)
 
 
-def _cycles(found: PipelineTiming, base: float, floor: float, tiles: int, place: LayerContext) -> list[float]:
+def _cycles(
+    found: PipelineTiming, base: float, floor: float, tiles: int, context: LayerContext
+) -> list[float]:
     array, fuse, load, store = found.array, found.fuse, found.load, found.store
     return [
         log(base),
@@ -214,7 +217,7 @@ def _cycles(found: PipelineTiming, base: float, floor: float, tiles: int, place:
         (load + store) / base,
         found.start / base,
         found.tail / base,
-        place.dram.latency / base,
+        context.dram.latency / base,
         log(tiles),
         log(base / tiles),
         found.commands / tiles,
@@ -245,7 +248,7 @@ def _tiles(fixed: LayerFeatures, s: LayerSchedule, n: int) -> list[float]:
 def _chosen(s: LayerSchedule) -> list[float]:
     buffers = (s.x_buffers, s.w_buffers, s.y_buffers, s.acc_buffers, s.param_blocks, s.param_buffers)
     return [
-        *(float(min(each, _MOST)) for each in buffers),
+        *(float(min(each, _MAX_FEATURE_SIZE)) for each in buffers),
         float(s.order == "rows"),
         float(s.fold_kernel_width),
         float(s.im2col),
@@ -266,7 +269,7 @@ _PRECEDING_LAYERS = 2
 
 
 class RowMaker:
-    """Features of the layers of a stage, memoized from schedule to schedule.
+    """Computes the features of the layers of a stage, and caches them for later schedules.
 
     Parameters
     ----------
@@ -288,23 +291,27 @@ class RowMaker:
         self._numbers = {layer.name: number for number, layer in enumerate(stage.layers)}
         self._fixed = [LayerFeatures(layer, conditions.config.n) for layer in stage.layers]
         self._states: dict[tuple, int] = {}
-        self._paces: dict[tuple, PipelineTiming] = {}
+        self._timings: dict[tuple, PipelineTiming] = {}
         self._rows: dict[tuple, FeatureRow] = {}
 
     def rows(
         self, schedules: Mapping[str, LayerSchedule], only: Sequence[str] | None = None
     ) -> dict[str, FeatureRow]:
-        """Features of all layers, or `only` of some, by name."""
+        """Return the features of all layers by name, or only of the layers named in `only`."""
         contexts = _Contexts(self, schedules)
         numbers = range(len(self.layers)) if only is None else (self._numbers[name] for name in only)
         return {self.layers[number].name: self._row(number, contexts) for number in numbers}
 
     def lead(self, number: int, schedules: Mapping[str, LayerSchedule]) -> float:
-        """Cycles before the end of the previous layer from which on LOAD is idle; 0 if there is no previous layer."""
-        return self.pace(number - 1, _PRECEDING_LAYERS, _Contexts(self, schedules)).lead if number else 0.0
+        """Return the cycles for which LOAD is idle at the end of the previous layer; 0 for the first layer."""
+        return (
+            self.timing_after(number - 1, _PRECEDING_LAYERS, _Contexts(self, schedules)).lead
+            if number
+            else 0.0
+        )
 
-    def place(self, number: int, inside: frozenset[str], **beside: Any) -> LayerContext:
-        """Context of a layer if the tensors `inside` stay on chip; `beside` describes its neighbours."""
+    def context(self, number: int, inside: frozenset[str], **neighbours: Any) -> LayerContext:
+        """Return the context of a layer, with fields about its neighbours, if the tensors `inside` stay on chip."""
         layer, root, conditions = self.layers[number], self._root, self.conditions
         return LayerContext(
             conditions.config,
@@ -312,59 +319,65 @@ class RowMaker:
             root[layer.x] in inside,
             root[layer.y] in inside,
             lambda name: root[name] in inside,
-            **beside,
+            **neighbours,
         )
 
     def inside(self, schedules: Mapping[str, LayerSchedule]) -> frozenset[str]:
-        """Tensors that stay on the chip."""
+        """Return the root tensors that stay on chip under some schedules."""
         return frozenset(
             {self._root[layer.y] for layer in self.layers if schedules[layer.name].on_chip} - self._outside
         )
 
     def state(self, number: int, schedules: Mapping[str, LayerSchedule], inside: frozenset[str]) -> int:
-        """Number of the state on which the timing of a layer in isolation depends."""
+        """Return the index of the combination of schedule and tensor locations that determines a layer's timing."""
         root = self._root
         here = tuple(root[name] in inside for name in self._tensors[number])
         return self._states.setdefault((schedules[self.layers[number].name], here), len(self._states))
 
-    def pace(self, number: int, back: int, contexts: "_Contexts") -> PipelineTiming:
-        """Timing of a layer after `back` simulated predecessors."""
-        first = max(number - back, 0)
-        key = (number, back, *(contexts.state(each) for each in range(first, number + 1)))
-        if key not in self._paces:
-            place = self.place(number, contexts.inside)
-            before = self.pace(number - 1, back - 1, contexts).lead if back and number else None
+    def timing_after(self, number: int, predecessors: int, contexts: "_Contexts") -> PipelineTiming:
+        """Return the timing of a layer; the given number of predecessors are simulated too."""
+        first = max(number - predecessors, 0)
+        key = (number, predecessors, *(contexts.state(each) for each in range(first, number + 1)))
+        if key not in self._timings:
+            context = self.context(number, contexts.inside)
+            before = (
+                self.timing_after(number - 1, predecessors - 1, contexts).lead
+                if predecessors and number
+                else None
+            )
             layer = self.layers[number]
-            pipeline = kind_of(layer).tile_model(layer, contexts.schedules[layer.name], place)
-            self._paces[key] = simulate_pipeline(pipeline, place.beat, place.dram.latency, before, last=False)
-        return self._paces[key]
+            pipeline = kind_of(layer).tile_model(layer, contexts.schedules[layer.name], context)
+            self._timings[key] = simulate_pipeline(
+                pipeline, context.beat, context.dram.latency, before, last=False
+            )
+        return self._timings[key]
 
     def _row(self, number: int, contexts: "_Contexts") -> FeatureRow:
         layers = self.layers
         first, last = max(number - 1 - _PRECEDING_LAYERS, 0), min(number + 1, len(layers) - 1)
         key = (number, *(contexts.state(each) for each in range(first, last + 1)))
         if key not in self._rows:
-            beside: dict[str, Any] = {}
+            neighbours: dict[str, Any] = {}
             if number:
-                beside |= {
-                    "before": self.pace(number - 1, 0, contexts).total,
-                    "lead": self.pace(number - 1, _PRECEDING_LAYERS, contexts).lead,
+                neighbours |= {
+                    "before": self.timing_after(number - 1, 0, contexts).total,
+                    "lead": self.timing_after(number - 1, _PRECEDING_LAYERS, contexts).lead,
                     "kind_before": kind_number(layers[number - 1]),
-                    "turns_before": contexts.schedules[layers[number - 1].name].interleave,
+                    "interleaved_before": contexts.schedules[layers[number - 1].name].interleave,
                 }
             if number < last:
-                behind = contexts.schedules[layers[last].name]
-                beside |= {
-                    "after": self.pace(last, 0, contexts).total,
+                following = contexts.schedules[layers[last].name]
+                neighbours |= {
+                    "after": self.timing_after(last, 0, contexts).total,
                     "kind_after": kind_number(layers[last]),
-                    "turns_after": behind.interleave,
-                    "joined_after": behind.same_program_as_previous,
+                    "interleaved_after": following.interleave,
+                    "same_program_after": following.same_program_as_previous,
                 }
-            place, schedule = (
-                self.place(number, contexts.inside, **beside),
+            context, schedule = (
+                self.context(number, contexts.inside, **neighbours),
                 contexts.schedules[layers[number].name],
             )
-            self._rows[key] = row_of(layers[number], self._fixed[number], schedule, place)
+            self._rows[key] = row_of(layers[number], self._fixed[number], schedule, context)
         return self._rows[key]
 
 
@@ -376,7 +389,7 @@ class _Contexts:
         self._states: dict[int, int] = {}
 
     def state(self, number: int) -> int:
-        """State number of one layer."""
+        """Return the state index of one layer, as in `RowMaker.state`."""
         if number not in self._states:
             self._states[number] = self.maker.state(number, self.schedules, self.inside)
         return self._states[number]
@@ -388,5 +401,5 @@ def rows_of(
     conditions: HardwareProfile,
     only: Sequence[str] | None = None,
 ) -> dict[str, FeatureRow]:
-    """Features of the layers of a stage under their schedules, or `only` of some, by name."""
+    """Return the features of a stage's layers by name, or only of the layers named in `only`."""
     return RowMaker(lowered, conditions).rows(schedules, only)

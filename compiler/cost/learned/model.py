@@ -1,4 +1,4 @@
-"""The learned cost model: boosted trees, predictions with spread, errors."""
+"""Learned cost model: boosted trees, predictions with their spread, prediction errors."""
 
 import gzip
 import json
@@ -19,10 +19,10 @@ from cosim.rtl.cache import cache_folder
 from hw.errors import InputError, WorkError
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
-#: Lines of LightGBM's text that predictions need; the others say how training went.
-_KEPT = (
+#: Fields of a tree in LightGBM's model files that predictions need; the others describe the training.
+_TREE_FIELDS = (
     "num_leaves",
     "num_cat",
     "split_feature",
@@ -34,7 +34,7 @@ _KEPT = (
     "is_linear",
     "shrinkage",
 )
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _SHARED = "two branches of a tree lead to the same node"
 
 
@@ -44,14 +44,14 @@ class TreeEnsemble:
     Parameters
     ----------
     members : sequence of str
-        Models as LightGBM writes them to text.
+        Models in LightGBM's text format.
     features : int
         Number of features of a row.
 
     Raises
     ------
     ValueError
-        The text is not a LightGBM model with numerical features; the message gives the reason.
+        A model is invalid or has categorical features; the message gives the reason.
     """
 
     def __init__(self, members: Sequence[str], features: int):
@@ -71,14 +71,14 @@ class TreeEnsemble:
             threshold[order],
             value[order],
         )
-        #: Next node if the feature is at most the threshold; otherwise the node after that one is next.
+        #: Next node if the feature is at most the threshold; otherwise, the next node has that index plus 1.
         self._left = place[(left + at).astype(np.intp)[order]]
         self._roots = np.arange(len(roots))
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
 
     def one(self, row: Floats) -> Floats:
-        """Prediction of each member for one row of features."""
-        count = len(self._roots)  # these come first
+        """Return the prediction of each member for one row of features."""
+        count = len(self._roots)  # the roots are the first nodes
         node = self._left[:count] + (row.take(self._feature[:count]) > self._threshold[:count])
         for _ in range(self._depth - 1):
             more = row.take(self._feature.take(node)) > self._threshold.take(node)
@@ -86,7 +86,7 @@ class TreeEnsemble:
         return np.add.reduceat(self._value.take(node), self._starts)
 
     def many(self, rows: Floats) -> Floats:
-        """Predictions for many rows, as an array (rows, members)."""
+        """Return predictions for many rows, as an array (rows, members)."""
         count, width = rows.shape
         first = (np.arange(count) * width)[:, None]
         node = np.broadcast_to(self._roots, (count, len(self._roots)))
@@ -96,10 +96,10 @@ class TreeEnsemble:
         return np.add.reduceat(self._value.take(node), self._starts, axis=1)
 
 
-def _by_levels(roots: Places, left: Places, right: Places) -> tuple[Places, int]:
-    """Nodes so that the two below one are side by side, those nearer the roots first; and how deep they go.
+def _by_levels(roots: Indices, left: Indices, right: Indices) -> tuple[Indices, int]:
+    """Return the nodes in breadth-first order, where the two children of a node are adjacent, and the depth.
 
-    The children of a leaf are the leaf itself.
+    A leaf is its own child.
     """
     order, front, total = [roots], roots, len(roots)
     while True:
@@ -114,18 +114,18 @@ def _by_levels(roots: Places, left: Places, right: Places) -> tuple[Places, int]
         total += len(front)
         if total > len(left):
             raise ValueError(_SHARED)
-        if len(order) > _DEEPEST:
-            raise ValueError(f"a tree is deeper than {_DEEPEST}")
+        if len(order) > _MAX_DEPTH:
+            raise ValueError(f"a tree is deeper than {_MAX_DEPTH}")
 
 
 def shortened(text: str) -> str:
-    """A model's text reduced to what predictions need, with seven digits; LightGBM can still read it."""
+    """Return a model file with only the fields that predictions need, rounded to seven digits; LightGBM can read it."""
     head, *trees = text.split("Tree=")
     lines = [line for line in head.splitlines() if not line.startswith("tree_sizes")]
     out = ["\n".join(lines)]
     for tree in trees:
         number, *fields = tree.split("end of trees")[0].split("\n")
-        kept = [_rounded(line) for line in fields if line.split("=")[0] in _KEPT]
+        kept = [_rounded(line) for line in fields if line.split("=")[0] in _TREE_FIELDS]
         out.append("\n".join([f"Tree={number}", *kept, ""]))
     return "\n".join([*out, "end of trees", ""])
 
@@ -143,10 +143,10 @@ def _blocks(text: str) -> Iterator[dict[str, str]]:
 
 
 def _tree(block: dict[str, str], features: int) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
-    """Feature, threshold, children and value of each node; leaves follow the splits and are their own children."""
+    """Return the feature, threshold, children and value of each node, splits first; a leaf is its own child."""
     leaves, splits = np.array(block["leaf_value"].split(), float), int(block["num_leaves"]) - 1
     if len(leaves) != splits + 1 or not np.isfinite(leaves).all() or block.get("num_cat", "0") != "0":
-        raise ValueError("a tree's leaves are not numbers, or not as many as it says")
+        raise ValueError("leaf values of a tree are not finite, or their number is wrong")
     ends = np.arange(splits, splits + len(leaves))
     if not splits:
         return np.zeros(1), np.full(1, np.inf), ends, ends, leaves
@@ -155,13 +155,13 @@ def _tree(block: dict[str, str], features: int) -> tuple[NDArray, NDArray, NDArr
     )
     threshold = np.array(block["threshold"].split(), float)
     if not all(len(each) == splits for each in (feature, left, right, threshold)):
-        raise ValueError("a tree has not as many splits as it says")
+        raise ValueError("a tree has the wrong number of splits")
     if feature.min() < 0 or feature.max() >= features or np.isnan(threshold).any():
-        raise ValueError("a tree splits by what is no feature")
+        raise ValueError("a split of a tree uses an invalid feature or threshold")
     left, right = (np.where(child < 0, splits + ~child, child) for child in (left, right))
     for child in (left, right):
         if (child <= np.arange(splits)).any() or (child >= splits + len(leaves)).any():
-            raise ValueError("a tree's children do not come behind it")
+            raise ValueError("a child of a tree node does not follow its parent")
     none = np.zeros(len(leaves))
     return (
         np.concatenate([feature, none]),
@@ -173,7 +173,7 @@ def _tree(block: dict[str, str], features: int) -> tuple[NDArray, NDArray, NDArr
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """Correlation of the ranks of two series; those that are equal share the mean of their ranks."""
+    """Return the rank correlation of two series; equal values share the mean of their ranks."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 1.0
     return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
@@ -198,14 +198,14 @@ class PredictionErrors:
     spearman: float
 
     @classmethod
-    def of(cls, predicted: ArrayLike, measured: ArrayLike) -> "PredictionErrors":
-        """Errors of pairs of predicted and measured values."""
+    def from_pairs(cls, predicted: ArrayLike, measured: ArrayLike) -> "PredictionErrors":
+        """Return the errors of pairs of predicted and measured values."""
         a, b = np.asarray(predicted, float), np.asarray(measured, float)
         mape = 100 * float(np.mean(np.abs(a / b - 1))) if len(a) else 0.0
         return cls(len(a), mape, spearman(a, b))
 
     def as_json(self) -> dict[str, float]:
-        """Values for JSON, by name."""
+        """Return the errors as JSON values by name, rounded."""
         return {"count": self.count, "mape": round(self.mape, 3), "spearman": round(self.spearman, 5)}
 
 
@@ -237,11 +237,11 @@ _TRAINING: dict[str, Any] = {
 }
 #: Limit on the natural logarithm of the predicted ratio of cycles to the base.
 _MAX_LOG_RATIO = 3.0
-_MOST_BYTES = 1 << 26
+_MAX_FILE_BYTES = 1 << 26
 
 
 class Prediction(NamedTuple):
-    """Cycles, and the spread of the members' logarithms: about the relative error."""
+    """Predicted cycles, and the standard deviation of the members' logarithms, an estimate of the relative error."""
 
     cycles: float
     spread: float
@@ -254,24 +254,24 @@ class CycleModel:
     Parameters
     ----------
     members : tuple of str
-        Ensembles of trees as LightGBM's text; none: the base is all that is known.
+        Ensembles of trees in LightGBM's text format; empty: the base of the features is the prediction.
     about : dict
-        Origin of the model, for reports.
+        Origin of the model, for reports: hardware profile, number of samples, errors.
     """
 
     members: tuple[str, ...]
     about: dict[str, Any]
 
     def __post_init__(self) -> None:
-        self.trees  # noqa: B018  damage is reported immediately
+        self.trees  # noqa: B018  report damage immediately
 
     @cached_property
     def trees(self) -> TreeEnsemble | None:
-        """The members as arrays."""
+        """Trees of the members as arrays; None if there are no members."""
         return TreeEnsemble(self.members, len(NAMES)) if self.members else None
 
     def predict(self, row: FeatureRow) -> Prediction:
-        """Cycles of one layer."""
+        """Return the predicted cycles of one layer."""
         if self.trees is None:
             return Prediction(row.base, 0.0)
         found = self.trees.one(np.array(row.numbers)).tolist()
@@ -280,7 +280,7 @@ class CycleModel:
         return Prediction(row.base * exp(mean), spread)
 
     def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
-        """Cycles and spreads of many layers."""
+        """Return predicted cycles and spreads of many layers."""
         base = np.array([row.base for row in rows])
         if self.trees is None or not rows:
             return base, np.zeros(len(rows))
@@ -288,12 +288,12 @@ class CycleModel:
         return base * np.exp(found.mean(axis=1)), found.std(axis=1)
 
     def save(self, path: Path) -> int:
-        """Write it; returns its bytes.
+        """Write the model to a file and return the size in bytes.
 
         Raises
         ------
         WorkError
-            It cannot be written.
+            The file cannot be written.
         """
         header = {"format": FORMAT, "version": VERSION, "features": NAMES, "about": self.about}
         text = json.dumps(header | {"members": self.members})
@@ -314,35 +314,35 @@ class CycleModel:
         Raises
         ------
         InputError
-            The file is not a model, or has another version; the message says what to do.
+            The file is not a model, or has another version; the message contains the command that creates one.
         """
-        remedy = f"make it anew with: mla calibrate -o {path}"
+        remedy = f"create it again with: mla calibrate -o {path}"
         try:
             with gzip.open(path) as file:
-                data = json.loads(file.read(_MOST_BYTES))
+                data = json.loads(file.read(_MAX_FILE_BYTES))
         except FileNotFoundError:
-            raise InputError(f"{path}: there is no such performance model; {remedy}") from None
+            raise InputError(f"{path}: there is no such cost model; {remedy}") from None
         except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not a performance model ({error}); {remedy}") from None
+            raise InputError(f"{path}: not a cost model ({error}); {remedy}") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise InputError(f"{path}: not a performance model; {remedy}")
+            raise InputError(f"{path}: not a cost model; {remedy}")
         if data.get("version") != VERSION:
             raise InputError(
-                f"{path}: a performance model of version {data.get('version')!r}, not {VERSION}; {remedy}"
+                f"{path}: a cost model of version {data.get('version')!r}, not {VERSION}; {remedy}"
             )
         if data.get("features") != list(NAMES):
-            raise InputError(f"{path}: a performance model of other features than this compiler's; {remedy}")
+            raise InputError(f"{path}: a cost model of other features than this compiler's; {remedy}")
         members, about = data.get("members"), data.get("about")
         if (
             not isinstance(members, list)
             or not isinstance(about, dict)
             or not all(isinstance(m, str) for m in members)
         ):
-            raise InputError(f"{path}: not a whole performance model; {remedy}")
+            raise InputError(f"{path}: not a whole cost model; {remedy}")
         try:
             return CycleModel(tuple(members), about)
         except (ValueError, KeyError, OverflowError) as error:
-            raise InputError(f"{path}: damaged performance model: {error}; {remedy}") from None
+            raise InputError(f"{path}: damaged cost model: {error}; {remedy}") from None
 
 
 def train(
@@ -353,14 +353,14 @@ def train(
     rounds: int = _ROUNDS,
     offsets: Floats | None = None,
 ) -> CycleModel:
-    """A model of measured layers.
+    """Train a model on measured layers.
 
     Parameters
     ----------
     rows, cycles : sequences
         Features and measured cycles of each layer.
     seed : int
-        Seed of the samples that each member is trained with.
+        Seed of the random samples on which the members are trained.
     about : dict or None
         Origin of the model, as in `CycleModel`.
     rounds : int
@@ -382,31 +382,31 @@ def train(
     return CycleModel(members, about or {})
 
 
-#: Model that comes with the compiler, made by `mla calibrate` for the default target n16 and its memory.
+#: Model included with the compiler, trained by `mla calibrate` for the default target n16 and its memory.
 SHIPPED = Path(__file__).parent / "n16.hpm"
 _SHIPPED_N = 16
 
 
 def model_path(conditions: HardwareProfile) -> Path:
-    """Default path of the model that `mla calibrate` writes for a hardware profile."""
+    """Return the default path of the model that `mla calibrate` writes for a hardware profile."""
     return cache_folder() / "hpm" / f"{conditions.key}.hpm"
 
 
 def journal_path(conditions: HardwareProfile, seed: int) -> Path:
-    """Path of the measurements of a calibration."""
+    """Return the path of the journal of a calibration's measurements."""
     return cache_folder() / "hpm" / f"{conditions.key}.{seed}.jsonl"
 
 
 def find_model(conditions: HardwareProfile) -> CycleModel:
-    """The user's calibrated model for a hardware profile, or the model that comes with the compiler.
+    """Return the user's calibrated model for a hardware profile, or the model included with the compiler.
 
-    The latter applies to a machine with the same number of lanes and any memory timing, because the features include
-    the memory's cycles. For other machines, only the features' estimate is used.
+    The included model is used for machines with the same number of lanes and any memory timing, because the features
+    include the memory's cycles. For other machines, predictions are the estimate in the features.
 
     Raises
     ------
     InputError
-        The user's own file is damaged.
+        The user's model file is damaged.
     """
     own = model_path(conditions)
     if own.exists():
@@ -416,5 +416,5 @@ def find_model(conditions: HardwareProfile) -> CycleModel:
 
 @cache
 def _loaded(path: Path, _changed: int) -> CycleModel:
-    """Cached model of a file, by modification time: reading one takes longer than most trials."""
+    """Return the model of a file; cached by modification time, since reading it takes longer than most trials."""
     return CycleModel.load(path)

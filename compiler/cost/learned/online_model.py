@@ -1,7 +1,8 @@
-"""Attribution of measured cycles to layers that the counters cannot distinguish.
+"""Online cost model: predictions for one network that are corrected by the measurements of its search.
 
-While FUSE executes a FUSE-only layer, the next layer's MATRIX command may be waiting already, and the cycles may be
-counted for either layer: only their sum is reliable.
+Measured cycles are first attributed to layers. While FUSE executes a FUSE-only layer, the next layer's MATRIX command
+may already be waiting, and the cycles may be attributed to either layer: only the sum of both layers' cycles is
+reliable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ _MATRIX = (ConvLayer, DepthwiseLayer, ConvTransposeLayer, MatmulLayer)
 
 
 def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
-    """Names of layers, grouped where only the sum of cycles is known: layers without MATRIX, and the next one with."""
+    """Return groups of layers of which only total cycles are known: layers without MATRIX and the next one with it."""
     out: list[tuple[str, ...]] = []
     waiting: list[str] = []
     for layer in layers:
@@ -40,7 +41,7 @@ def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
 def apportion(
     layers: Sequence[Layer], cycles: Mapping[str, float], expected: Mapping[str, float]
 ) -> dict[str, float]:
-    """Measured cycles of layers that were counted together, distributed in proportion to their expected cycles."""
+    """Distribute the measured cycles of each group over its layers, in proportion to their expected cycles."""
     out = {}
     for names in attribution_groups(layers):
         total, of_all = (sum(each[name] for name in names) for each in (cycles, expected))
@@ -51,37 +52,37 @@ def apportion(
 Floats = NDArray[np.float64]
 Schedules = Mapping[str, LayerSchedule]
 
-#: Trials from one training to the next, measured layers that the first one needs, and trees of a member.
-_EVERY, _LEAST, _ROUNDS = 4, 24, 30
-#: For each factor of two in a size, and each flag, by which schedules differ they are less alike: by e to the minus it.
-_APART = 0.7
-#: A measurement counts as much as this many that say the model is right.
-_TRUST = 4.0
+#: Number of trials between trainings; minimum number of measured layers for a training; number of trees of a member.
+_TRAINING_INTERVAL_TRIALS, _MIN_TRAINING_LAYERS, _TREES_PER_MEMBER = 4, 24, 30
+#: Similarity decays as exp(-0.7 d), d = log2 of the size ratios plus differing flags.
+_DECAY_PER_OCTAVE = 0.7
+#: Weight of a measurement of an identical or similar schedule, relative to that of the model's prediction.
+_SAMPLE_WEIGHT = 4.0
 #: Prior relative error of predictions, and its weight as a number of measurements.
 _PRIOR_ERROR, _PRIOR_WEIGHT = 0.03, 4
-#: Weight of a measurement of the very schedule.
-_CERTAIN = 1e6
+#: Weight of a measurement of exactly the predicted schedule.
+_EXACT_WEIGHT = 1e6
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A measured layer: its features, its schedule as numbers, its cycles."""
+    """Measured layer: features, schedule as a vector, cycles."""
 
     row: FeatureRow
-    place: Floats
+    schedule_vector: Floats
     cycles: float
 
 
 @dataclass(frozen=True)
 class CyclePrediction:
-    """Cycles of a layer under some schedules, and the relative errors that are to be expected."""
+    """Predicted cycles of a layer under several schedules, and the expected relative errors."""
 
     cycles: Floats
     spread: Floats
 
 
 class OnlineCostModel:
-    """Predictions for the layers of a network.
+    """Predicts the cycles of the layers of one network, and learns from measurements of it.
 
     Parameters
     ----------
@@ -107,66 +108,70 @@ class OnlineCostModel:
         self._squares = _PRIOR_WEIGHT * _PRIOR_ERROR**2
         self._pairs: list[tuple[float, float]] = []
 
-    def guess(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CyclePrediction:
-        """Predicted cycles of one layer under candidate schedules, with all others unchanged."""
-        logs, spread = self._model_says([self._row(name, candidate, now) for candidate in candidates])
-        correction, near = self._nearby(name, np.array([_place(candidate) for candidate in candidates]))
+    def predict(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CyclePrediction:
+        """Return the predicted cycles of one layer under candidate schedules, with all other layers unchanged."""
+        logs, spread = self._log_predictions([self._row(name, candidate, now) for candidate in candidates])
+        correction, near = self._nearby(
+            name, np.array([_schedule_vector(candidate) for candidate in candidates])
+        )
         error = (self._squares / (_PRIOR_WEIGHT + self._count)) ** 0.5
         return CyclePrediction(np.exp(logs + correction), np.sqrt(spread**2 + error**2) * (1 - near))
 
     def learn(self, name: str, schedule: LayerSchedule, now: Schedules, cycles: float) -> None:
         """Record the measured cycles of a layer."""
         cycles = max(cycles, 1.0)
-        expected = float(self.guess(name, [schedule], now).cycles[0])
+        expected = float(self.predict(name, [schedule], now).cycles[0])
         self._squares += min(log(cycles / expected) ** 2, 1.0)
         self._count += 1
         row = self._row(name, schedule, now)
-        self._known.setdefault(name, []).append(_Known(row, np.array(_place(schedule)), cycles))
+        self._known.setdefault(name, []).append(_Known(row, np.array(_schedule_vector(schedule)), cycles))
 
     def trial(self, predicted: float, measured: float) -> None:
-        """Record a measurement of the whole network; retrains on all measurements from time to time."""
+        """Record a measurement of the whole network; every few trials, train on all measured layers."""
         self._pairs.append((predicted, measured))
         self._trials += 1
-        if self._trials % _EVERY == 0 and self._count >= _LEAST:
+        if self._trials % _TRAINING_INTERVAL_TRIALS == 0 and self._count >= _MIN_TRAINING_LAYERS:
             known = [each for of_layer in self._known.values() for each in of_layer]
             rows = [each.row for each in known]
             before, _ = self.model.predict_many(rows)
             offsets = np.log(before / np.array([row.base for row in rows]))
             self._own = train(
-                rows, [each.cycles for each in known], self.seed, rounds=_ROUNDS, offsets=offsets
+                rows, [each.cycles for each in known], self.seed, rounds=_TREES_PER_MEMBER, offsets=offsets
             )
 
     @property
     def errors(self) -> PredictionErrors:
-        """Errors of the predicted cycles of the whole network, as predicted before each measurement."""
-        return PredictionErrors.of([a for a, _ in self._pairs], [b for _, b in self._pairs])
+        """Errors of the whole network's cycles as predicted before each measurement."""
+        return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
-    def _model_says(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
-        """Logarithms of cycles and their spreads, from the calibrated model and the model trained on this network."""
+    def _log_predictions(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
+        """Return log cycles and their spreads by the calibrated model, corrected by the model of this network."""
         cycles, spread = self.model.predict_many(rows)
         more, own = self._own.predict_many(rows)
         return np.log(cycles) + np.log(more / np.array([row.base for row in rows])), np.hypot(spread, own)
 
-    def _nearby(self, name: str, places: Floats) -> tuple[Floats, Floats]:
-        """Estimates from similar measured schedules of a layer, and the greatest similarity."""
+    def _nearby(self, name: str, vectors: Floats) -> tuple[Floats, Floats]:
+        """Return corrections of log cycles from similar measured schedules of a layer, and the largest similarities."""
         known = self._known.get(name, [])
         if not known:
-            return np.zeros(len(places)), np.zeros(len(places))
-        logs, _ = self._model_says([each.row for each in known])
+            return np.zeros(len(vectors)), np.zeros(len(vectors))
+        logs, _ = self._log_predictions([each.row for each in known])
         wrong = np.log([each.cycles for each in known]) - logs
-        apart = np.abs(places[:, None, :] - np.array([each.place for each in known])[None]).sum(axis=2)
-        like = np.exp(-_APART * apart)
-        weight = like**2 * _TRUST
+        distance = np.abs(vectors[:, None, :] - np.array([each.schedule_vector for each in known])[None]).sum(
+            axis=2
+        )
+        like = np.exp(-_DECAY_PER_OCTAVE * distance)
+        weight = like**2 * _SAMPLE_WEIGHT
         exact = like == 1.0
-        weight[exact] = _CERTAIN
+        weight[exact] = _EXACT_WEIGHT
         return (weight @ wrong) / (weight.sum(axis=1) + 1), like.max(axis=1)
 
     def _row(self, name: str, schedule: LayerSchedule, now: Schedules) -> FeatureRow:
         return self._maker[name].rows({**now, name: schedule}, (name,))[name]
 
 
-def _place(schedule: LayerSchedule) -> list[float]:
-    """A schedule as a vector whose differences measure dissimilarity."""
+def _schedule_vector(schedule: LayerSchedule) -> list[float]:
+    """Return a schedule as a vector whose L1 distance measures dissimilarity."""
     out = []
     for value in astuple(schedule):
         if isinstance(value, str):

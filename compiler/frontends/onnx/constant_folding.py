@@ -14,7 +14,7 @@ from compiler.frontends.onnx.registry import CONVERSIONS, integers
 from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, broadcast, counted_from_front
 from hw.errors import InputError, shown
 
-#: Operators whose registered conversion folds constants and needs no graph.
+#: Operators that are folded by their registered conversion, which needs no graph for constants.
 _FOLDED_BY_CONVERSION = frozenset(
     (
         "QuantizeLinear",
@@ -33,7 +33,7 @@ _FOLDED_BY_CONVERSION = frozenset(
 )
 #: Empty graph builder passed to these conversions.
 _NO_GRAPH = OnnxGraphBuilder("", {}, {}, 0)
-#: Limit on the elements of all folded constants; eight more are allowed for each constant element of the file.
+#: Limit on the elements of all folded constants; each constant element of the file raises it by eight.
 _MAX_FOLDED_ELEMENTS = 1 << 26
 
 
@@ -50,7 +50,7 @@ class ConstantFolder:
         self.room = _MAX_FOLDED_ELEMENTS + 8 * sum(value.data.size for value in model.constants.values())
 
     def folded(self, model: OnnxModel) -> OnnxModel:
-        """The model with constant nodes evaluated and branches that are never executed and unused nodes removed."""
+        """Return the model with constant nodes evaluated, and without dead branches and unused nodes."""
         constants, nodes = dict(model.constants), list[FileNode]()
         for each in model.nodes:
             node = taken(each, constants.get(each.inputs[0])) if each.inputs else each
@@ -66,13 +66,13 @@ class ConstantFolder:
         return replace(model, nodes=nodes, constants=constants).used()
 
     def computed(self, node: FileNode, inputs: Sequence[ConstantValue | None]) -> list[ConstantValue]:
-        """Outputs of a node that `fold` can evaluate."""
+        """Return the outputs of a node that `fold` supports."""
         return self._charge(fold(node, list(inputs)), inputs)
 
     def _fold_if_possible(
         self, node: FileNode, inputs: list[ConstantValue | None]
     ) -> list[ConstantValue] | None:
-        """Outputs of a node with constant inputs; None if it cannot be folded."""
+        """Return the outputs of a node with constant inputs; None if it cannot be folded."""
         if not (foldable(node) or (node.op in _FOLDED_BY_CONVERSION and inputs)):
             return None
         try:
@@ -95,7 +95,7 @@ class ConstantFolder:
         return outputs
 
 
-#: Limit on the elements of one folded constant, unless an operand has more elements.
+#: Limit on the elements of one folded constant; if an operand has more elements, their number is the limit.
 _MAX_ELEMENTS = 1 << 24
 
 Folding = Callable[[FileNode, list[Any]], Any]
@@ -145,7 +145,7 @@ def foldable(node: FileNode) -> bool:
 
 
 def fold(node: FileNode, inputs: Sequence[ConstantValue | None]) -> list[ConstantValue]:
-    """Outputs of a node with constant inputs.
+    """Return the outputs of a node with constant inputs.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def _folds(*ops: str) -> Callable[[Folding], Folding]:
 
 
 def _check_size(shape: Sequence[int], *sources: NDArray) -> None:
-    """Raise InputError if a result would have more elements than allowed and than each of its sources."""
+    """Raise InputError if a result would have more elements than both the limit and its largest source."""
     limit = max(_MAX_ELEMENTS, *(source.size for source in sources)) if sources else _MAX_ELEMENTS
     if any(size < 0 for size in shape) or math.prod(shape) > limit:
         raise InputError(
@@ -190,7 +190,7 @@ def _arrays(inputs: list[ConstantValue | None], count: int) -> list[NDArray]:
 
 
 def _checked(op: str, inputs: list[Any]) -> list[Any]:
-    """Inputs padded with None to the number that the conversion of an operator expects."""
+    """Return the inputs padded with None to the number that the conversion of an operator expects."""
     return list(CONVERSIONS[op].checked(inputs))
 
 
@@ -345,7 +345,7 @@ def _reduce(node: FileNode, inputs: list[Any]) -> NDArray:
 def _matmul(node: FileNode, inputs: list[Any]) -> NDArray:
     a, b = _arrays(inputs, 2)
     if a.ndim != 2 or b.ndim != 2:
-        raise UnsupportedNodeError("a product of constants that are no matrices")
+        raise UnsupportedNodeError("a product of constants that are not matrices")
     _check_size((a.shape[0], b.shape[1]), a, b)
     return a @ b
 

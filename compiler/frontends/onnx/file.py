@@ -12,14 +12,14 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto
 
 from compiler.frontends.onnx.node import Declared, FileNode, OnnxModel, OnnxSource
-from compiler.frontends.onnx.registry import DEFAULT, LEAST, check_version, versions_of
+from compiler.frontends.onnx.registry import DEFAULT, MIN_OPSET, check_version, versions_of
 from compiler.frontends.onnx.subgraphs import inlined
 from compiler.frontends.onnx.values import INTERFACE, NARROW, ConstantValue, read_tensor, type_name
 from hw.errors import InputError, shown
 
 
 def in_order(nodes: "list[FileNode]", known: Iterable[str]) -> "list[FileNode]":
-    """The nodes in topological order.
+    """Return the nodes in topological order.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def in_order(nodes: "list[FileNode]", known: Iterable[str]) -> "list[FileNode]":
 
 
 def _sorted(nodes: "list[FileNode]", producers: "dict[str, FileNode | None]") -> "list[FileNode]":
-    """Topological order that stays as close to the file's order as possible."""
+    """Return a topological order that is as close to the file's order as possible."""
     positions = {node: i for i, node in enumerate(nodes)}
     waiting, users = dict.fromkeys(nodes, 0), {node: [] for node in nodes}
     for node in nodes:
@@ -90,7 +90,7 @@ def from_bytes(data: bytes) -> onnx.ModelProto:
     try:
         return onnx.ModelProto.FromString(data)
     except (DecodeError, ValueError, RuntimeError):
-        raise InputError("is no ONNX file, or a damaged one") from None
+        raise InputError("is not an ONNX file, or is damaged") from None
 
 
 def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
@@ -109,9 +109,9 @@ def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
         The model is damaged or has a cycle; the message does not name the file.
     """
     if not model.HasField("graph") or not model.graph.output:
-        raise InputError("is no ONNX file: it has no graph with outputs")
+        raise InputError("is not an ONNX file: it has no graph with outputs")
     others = all(node.domain not in ("", "ai.onnx") for node in model.graph.node)
-    opset = versions_of(model.opset_import).get(DEFAULT, LEAST if others else 1)
+    opset = versions_of(model.opset_import).get(DEFAULT, MIN_OPSET if others else 1)
     check_version(opset)
     model = inlined(model)
     return _model(model.graph, opset, tuple(model.opset_import), folder)
@@ -125,14 +125,14 @@ def _model(
     *,
     inside: bool = False,
 ) -> OnnxModel:
-    """Convert a graph; a subgraph (`inside` a node) may read outer values and need not declare types."""
+    """Convert a graph; a subgraph (`inside`) may read values of the enclosing graph and need not declare types."""
     if graph.sparse_initializer:
         raise InputError("sparse constants are not supported")
     constants: dict[str, ConstantValue] = {}
     for tensor in graph.initializer:
         _check_text(tensor.name)
         if tensor.name in constants:
-            raise InputError(f"tensor {shown(tensor.name)} is there twice")
+            raise InputError(f"tensor {shown(tensor.name)} is defined twice")
         constants[tensor.name] = ConstantValue(
             tensor.name, read_tensor(tensor, folder), narrow=tensor.data_type in NARROW
         )
@@ -145,7 +145,7 @@ def _model(
     for names, what in ((known, "tensor"), (named, "output")):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
-            raise InputError(f"{what} {shown(twice[0])} is there twice")
+            raise InputError(f"{what} {shown(twice[0])} is defined twice")
     if not inside:
         return OnnxModel(in_order(nodes, known), constants, inputs, outputs)
     captured = _captured(nodes, known, outputs)
@@ -153,20 +153,20 @@ def _model(
 
 
 def _captured(nodes: list[FileNode], known: Iterable[str], outputs: list[Declared]) -> tuple[str, ...]:
-    """Names that a subgraph reads from the enclosing graph."""
+    """Return the names that a subgraph reads from the enclosing graph."""
     defined = {*known, "", *(name for node in nodes for name in node.outputs)}
     read = [*(name for node in nodes for name in node.inputs), *(output.name for output in outputs)]
     return tuple(dict.fromkeys(name for name in read if name not in defined))
 
 
 def _check_text(text: str | bytes) -> None:
-    """Raise InputError for a name that is not valid UTF-8, which the decoder returns as bytes."""
+    """Raise InputError if a name is not valid UTF-8; the decoder returns such a name as bytes."""
     if not isinstance(text, str):
-        raise InputError(f"a name must be text in UTF-8, not {shown(text)}")
+        raise InputError(f"a name must be a UTF-8 string, not {shown(text)}")
 
 
 def _named(value: Any) -> Declared:
-    """An input or output of a subgraph; its type is inferred from the values passed in."""
+    """Return an input or output of a subgraph; its type is inferred from the values passed in."""
     _check_text(value.name)
     if not value.name:
         raise InputError("an input or output of a subgraph must have a name")
@@ -223,7 +223,7 @@ def _body(
     versions: tuple[onnx.OperatorSetIdProto, ...],
     folder: Path | None,
 ) -> tuple[str, OnnxModel]:
-    """Name and parsed subgraph of a graph attribute."""
+    """Return the name and the parsed subgraph of a graph attribute."""
     try:
         return attribute.name, _model(attribute.g, opset, versions, folder, inside=True)
     except InputError as error:
@@ -231,7 +231,7 @@ def _body(
 
 
 def _attribute(node: str, attribute: Any, folder: Path | None) -> Any:
-    """An attribute as a Python value; None for a graph attribute."""
+    """Return an attribute as a Python value; None for a graph attribute."""
     field = _FIELDS.get(attribute.type)
     if field is None:
         return None

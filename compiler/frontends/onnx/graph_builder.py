@@ -25,23 +25,23 @@ from hw.errors import InputError
 if TYPE_CHECKING:
     from compiler.frontends.onnx.registry import OnnxReader
 
-#: Limit on the nodes of the graph; unrolled loops of a damaged file could exceed any size.
+#: Limit on the nodes of the graph, because the unrolled loops of a damaged file could be arbitrarily large.
 _MAX_NODES = 1 << 18
 
 
 class OnnxGraphBuilder:
-    """A graph under construction, with conversions of values to operands that are shared by all consumers.
+    """Builder of a graph; each value is converted to an operand once for all its consumers.
 
     Parameters
     ----------
     name : str
         Name of the graph.
     targets : dict
-        Type and quantization of the values of the file that are only quantized next, by name.
+        Type and quantization of the values of the file that are only read by quantizations, by name.
     meanings : dict
         Quantization of integer values of the file, inferred from their producers and consumers, by name.
     room : int
-        Number of elements that new constants of the graph may have in total.
+        Maximum total number of elements of new constants of the graph.
 
     Attributes
     ----------
@@ -58,10 +58,10 @@ class OnnxGraphBuilder:
         self._views: dict[tuple[str, str, Any], Tensor] = {}
 
     def arithmetic(self, node: FileNode, *operands: Value) -> Kind:
-        """The type in which a node computes, which is also that of its output.
+        """Return the type in which a node computes, which is also the type of its output.
 
-        Quantized integers if all operands are quantized and the output is quantized next; plain integers if no operand
-        is a real number; float32 otherwise.
+        The type is quantized integers if all operands are quantized and the output is read only by a quantization,
+        plain integers if no operand is a floating-point value, and float32 otherwise.
         """
         flows = [v for v in operands if isinstance(v, DynamicValue)]
         target = self.targets.get(node.outputs[0])
@@ -71,13 +71,13 @@ class OnnxGraphBuilder:
                 return target
         if flows and all(not flow.real and flow.tensor.dtype != "float32" for flow in flows):
             if any(flow.tensor.quantization not in (None, IDENTITY) for flow in flows):
-                raise UnsupportedNodeError("arithmetic on the integers of quantized numbers")
-            wide = flows[0].tensor.dtype in ("int32", "int64")  # int8 with a quantization would saturate
+                raise UnsupportedNodeError("arithmetic on the integers of quantized values")
+            wide = flows[0].tensor.dtype in ("int32", "int64")  # quantized int8 would saturate
             return Kind(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]) if wide else None)
         return FLOAT
 
     def movable(self, flow: DynamicValue) -> DynamicValue:
-        """The value with a per-tensor scale at most, so that its elements can be moved."""
+        """Return the value, dequantized if it has several scales, so that its elements can be moved."""
         q = flow.tensor.quantization
         if q is None or q.whole:
             return flow
@@ -86,7 +86,7 @@ class OnnxGraphBuilder:
         return DynamicValue(flow.name, self._float(flow.tensor), flow.order)
 
     def flow(self, value: Value) -> DynamicValue:
-        """A value as a dynamic value; a constant becomes a tensor of the graph."""
+        """Return a value as a dynamic value; a constant becomes a tensor of the graph."""
         if isinstance(value, DynamicValue):
             return value
         inferred = self.meanings.get(value.name) if value.data.dtype.kind in "iu" else None
@@ -96,14 +96,14 @@ class OnnxGraphBuilder:
         return DynamicValue(value.name, tensor, plain(len(value.shape)), value.quantization is not None)
 
     def in_order(self, flow: DynamicValue, order: Order) -> DynamicValue:
-        """The value with its dimensions in the given order; transposed if necessary."""
+        """Return the value with its dimensions in the given order, transposed if necessary."""
         if flow.order == order:
             return flow
         perm = tuple(flow.order.index(i) for i in order)
         return DynamicValue(flow.name, self._transposed(flow.tensor, perm), order, flow.real)
 
     def operand(self, value: Value, order: Order, kind: Kind) -> Tensor:
-        """A value as an operand of a node that computes in the type `kind`."""
+        """Return a value as an operand of a node that computes in the type `kind`."""
         if isinstance(value, ConstantValue):
             return self.constant(value.name, _as_kind(value, kind).transposed(order))
         tensor = self.in_order(value, order).tensor
@@ -112,7 +112,7 @@ class OnnxGraphBuilder:
         return tensor
 
     def constant(self, name: str, value: ConstantValue) -> Tensor:
-        """Add a constant; an equal one of the same name is reused."""
+        """Add a constant, or reuse an equal constant of the same name."""
         key = (name, "constant", (value.data.shape, value.data.dtype.name, value.quantization))
         cached = self._views.get(key)
         if cached is not None and cached.data is not None and np.array_equal(cached.data, value.data):
@@ -124,9 +124,9 @@ class OnnxGraphBuilder:
         return tensor
 
     def reshape(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """A tensor reshaped; the tensor itself, or an earlier one, if that has the shape already."""
-        while (maker := self.build.graph.producer(tensor.name)) is not None and maker.op == "reshape":
-            (tensor,) = self.build.graph.ins(maker)
+        """Reshape a tensor; return it, or an existing tensor with the same elements, if that has the shape already."""
+        while (producer := self.build.graph.producer(tensor.name)) is not None and producer.op == "reshape":
+            (tensor,) = self.build.graph.ins(producer)
         before = self._before_reshape(tensor, shape)
         if before is not None:
             return before
@@ -139,19 +139,19 @@ class OnnxGraphBuilder:
         return self._views[key]
 
     def _before_reshape(self, tensor: Tensor, shape: tuple[int, ...], depth: int = 4) -> Tensor | None:
-        """The tensor recomputed from unreshaped operands of the given shape, if its producers are elementwise.
+        """Recompute a tensor from unreshaped operands of the given shape, if its producers are elementwise.
 
         This removes pairs of reshapes around elementwise nodes.
         """
         if tensor.shape == shape:
             return tensor
-        maker = self.build.graph.producer(tensor.name)
-        if maker is None or not depth:
+        producer = self.build.graph.producer(tensor.name)
+        if producer is None or not depth:
             return None
-        operands = self.build.graph.ins(maker)
-        if maker.op == "reshape":
+        operands = self.build.graph.ins(producer)
+        if producer.op == "reshape":
             return operands[0] if operands[0].shape == shape else None
-        if not OPS[maker.op].elementwise or any(operand.shape != tensor.shape for operand in operands):
+        if not OPS[producer.op].elementwise or any(operand.shape != tensor.shape for operand in operands):
             return None
         before = [self._before_reshape(operand, shape, depth - 1) for operand in operands]
         found = [operand for operand in before if operand is not None]
@@ -160,7 +160,9 @@ class OnnxGraphBuilder:
         key = (tensor.name, "before", shape)
         if key not in self._views:
             output = self.build.between(tensor, tensor.name, shape)
-            self._views[key] = self.build.node(maker.name, maker.op, found, output, **maker.attributes)
+            self._views[key] = self.build.node(
+                producer.name, producer.op, found, output, **producer.attributes
+            )
         return self._views[key]
 
     def emit(
@@ -186,13 +188,13 @@ class OnnxGraphBuilder:
         shape : tuple of int
             Shape of the output, in the file's order of dimensions.
         order : tuple of int
-            Order of the output's dimensions in the graph.
+            Order of the output's dimensions in the graph's tensor.
         kind : Kind
             Type of the output.
         part : str
-            Suffix of the node's name, if the file's node becomes several nodes.
+            Suffix of the new node's name if the file's node is converted to several nodes.
         index : int
-            Index of the output among those of the file's node.
+            Index of the output among the outputs of the file's node.
         """
         name = (node.outputs[index] or node.name) + (f":{part}" if part else "")
         check_size(shape)
@@ -203,7 +205,7 @@ class OnnxGraphBuilder:
         return DynamicValue(name, output, order, kind.real)
 
     def convert(self, op: str, tensor: Tensor, kind: Kind) -> Tensor:
-        """A tensor quantized, dequantized or requantized; equal conversions share one node."""
+        """Quantize, dequantize or requantize a tensor; equal conversions share one node."""
         key = (tensor.name, op, (kind.dtype, kind.quantization))
         if key not in self._views:
             name = self.build.fresh(f"{tensor.name}:{op}d")
@@ -215,17 +217,17 @@ class OnnxGraphBuilder:
         if tensor.dtype == "float32":
             return tensor
         if tensor.quantization is None:
-            raise UnsupportedNodeError(f"{tensor.dtype} numbers of {tensor.name!r} as real ones")
+            raise UnsupportedNodeError(f"{tensor.dtype} values of {tensor.name!r} as real numbers")
         q, last = tensor.quantization, len(tensor.shape) - 1
         if q.axis in (None, last):
             return self.convert("dequantize", tensor, FLOAT)
-        # The hardware dequantizes with a scale per lane, so the scaled axis has to be the last one.
+        # The hardware dequantizes with a scale per lane, so the axis of the scales must be the last one.
         order = (*(axis for axis in range(last + 1) if axis != q.axis), q.axis)
         real = self.convert("dequantize", self._transposed(tensor, order), FLOAT)
         return self._transposed(real, tuple(order.index(axis) for axis in range(last + 1)))
 
     def _transposed(self, tensor: Tensor, perm: Order) -> Tensor:
-        """A tensor transposed; reshaped if only dimensions of size one are permuted."""
+        """Transpose a tensor, or reshape it if only dimensions of size one are permuted."""
         shape = tuple(tensor.shape[i] for i in perm)
         nontrivial = [i for i in perm if tensor.shape[i] > 1]
         if nontrivial == sorted(nontrivial) and (tensor.quantization is None or tensor.quantization.whole):
@@ -243,7 +245,7 @@ class OnnxGraphBuilder:
 
 
 def _as_kind(value: ConstantValue, kind: Kind) -> ConstantValue:
-    """A constant as an operand of a node that computes in the type `kind`."""
+    """Return a constant as an operand of a node that computes in the type `kind`."""
     if kind == FLOAT:
         return ConstantValue(value.name, value.real())
     if not kind.real:
@@ -252,9 +254,9 @@ def _as_kind(value: ConstantValue, kind: Kind) -> ConstantValue:
         return value
     number = value.scalar()
     if number is None:
-        raise UnsupportedNodeError(f"real numbers of {value.name!r} among quantized ones")
-    # With the number's magnitude as the scale, one quantization step represents it exactly.
+        raise UnsupportedNodeError(f"real numbers of {value.name!r} in arithmetic on quantized values")
+    # With its magnitude as the scale, the value is exactly one quantization step from zero.
     steps, zero = (0, 0) if number == 0 else (1, 0) if number > 0 else (0, 1)
     return ConstantValue(
-        value.name, np.full(value.shape, steps, kind.dtype), Quantization.of(abs(number) or 1.0, zero)
+        value.name, np.full(value.shape, steps, kind.dtype), Quantization.per_tensor(abs(number) or 1.0, zero)
     )

@@ -24,7 +24,7 @@ from compiler.frontends.onnx.values import (
     plain,
     type_name,
 )
-from compiler.ir.tensor import MOST_ELEMENTS, Tensor
+from compiler.ir.tensor import MAX_ELEMENTS, Tensor
 from compiler.reference.onnx_node_model import (
     REFUSALS,
     Given,
@@ -59,7 +59,7 @@ class InferredOutput(NamedTuple):
     Attributes
     ----------
     data_dependent : bool
-        The shape comes from the model's declaration, because it depends on run-time data.
+        The shape depends on run-time data; the shape that the model declares is used.
     """
 
     dtype: str
@@ -68,14 +68,14 @@ class InferredOutput(NamedTuple):
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model of one node with output types added by ONNX's shape inference, as far as they can be inferred.
+    """Add the output types that ONNX's shape inference can infer to a model of one node.
 
-    Only constants that are not also inputs remain: those without elements, which no tensor can represent.
+    Constants that are also inputs are removed. Those that remain have no elements, which no tensor can represent.
     """
     try:
         result = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except _INFERENCE_ERRORS as error:
-        raise UnsupportedNodeError(f"ONNX refuses it: {line_of(error)}") from None
+        raise UnsupportedNodeError(f"ONNX rejects it: {line_of(error)}") from None
     names = {value.name for value in result.graph.input}
     remaining = [each for each in result.graph.initializer if each.name not in names]
     del result.graph.initializer[:]
@@ -86,7 +86,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 def types_of(
     model: onnx.ModelProto, inputs: Sequence[Value | None], declared: Sequence[Declared | None]
 ) -> list[InferredOutput | None]:
-    """Type and shape of each output of a model of one node; None for an omitted output.
+    """Return the type and shape of each output of a model of one node; None for an omitted output.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def types_of(
     inputs : sequence of Value or None
         Inputs of the node.
     declared : sequence of Declared or None
-        Declarations of those outputs that are outputs of the network.
+        Declaration of each output that is an output of the network; None for the others.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def types_of(
 
 
 def _check_sizes(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
-    """Reject a node of unknown output shape if a constant or attribute exceeds the size of any tensor."""
+    """Reject a node with an unknown output shape if a constant or attribute exceeds the maximum tensor size."""
     arrays = {
         f"input {i}": v.data for i, v in enumerate(inputs, 1) if isinstance(v, ConstantValue) and v.data.size
     }
@@ -124,16 +124,16 @@ def _check_sizes(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
     for source, numbers in arrays.items():
         if numbers.dtype.kind not in "iu":
             continue
-        too_large = [int(n) for n in numbers.reshape(-1)[:_MAX_SHAPE_ELEMENTS] if abs(int(n)) > MOST_ELEMENTS]
+        too_large = [int(n) for n in numbers.reshape(-1)[:_MAX_SHAPE_ELEMENTS] if abs(int(n)) > MAX_ELEMENTS]
         if too_large:
             raise InputError(
-                f"its {source} holds {too_large[0]}; a tensor can have {MOST_ELEMENTS:,} elements, and the shape of "
+                f"its {source} holds {too_large[0]}; a tensor can have {MAX_ELEMENTS:,} elements, and the shape of "
                 "its output is not known"
             )
 
 
 def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> InferredOutput:
-    """Type and shape of an output, inferred from the inputs or, where that fails, declared by the model."""
+    """Return the type and shape of an output, inferred from the inputs or, where that fails, declared by the model."""
     kind = output.type.tensor_type
     sizes: list[int | str | None] | None = None
     if kind.HasField("shape"):
@@ -147,7 +147,7 @@ def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> Inferred
     dtype = DTYPES.get(kind.elem_type) or (declared.held if declared and not kind.elem_type else None)
     if dtype is None:
         named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
-        raise UnsupportedNodeError(f"its output is of type {named}, which the graph does not have")
+        raise UnsupportedNodeError(f"its output is of type {named}, which the graph does not support")
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return InferredOutput(dtype, None)
     shape = tuple(size for size in sizes if isinstance(size, int))
@@ -162,7 +162,7 @@ OutputType = tuple[str, tuple[int, ...]]
 def infer_by_running(
     text: str, tensors: Sequence[Tensor], found: Sequence[InferredOutput | None]
 ) -> list[OutputType | None]:
-    """Types and shapes of a node's outputs, checked or completed by running the node on random inputs.
+    """Check or complete the types and shapes of a node's outputs by running the node on random inputs.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def infer_by_running(
     here = own(node.spec) is not None
     if len(shapes) < sum(output is not None for output in found) and not here:
         raise UnsupportedNodeError(
-            "the shape of its output depends on its input's numbers, and must be known beforehand"
+            "the shape of its output depends on the values of its inputs and must be known at compile time"
         )
     try:
         steps = check_work(node.spec, given, shapes or [tensor.shape for tensor in tensors[:1]])
@@ -197,7 +197,7 @@ def infer_by_running(
     if steps > TRIED_STEPS or (data_dependent and not here):
         if len(shapes) < len(found) - found.count(None):
             raise UnsupportedNodeError(
-                "the shape of its output depends on its input's numbers, and must be known beforehand"
+                "the shape of its output depends on the values of its inputs and must be known at compile time"
             )
         _check_in_reference(node)
         return [None if each is None else (each.dtype, each.shape or ()) for each in found]
@@ -212,13 +212,13 @@ def _check_in_reference(node: NodeModel) -> None:
     try:
         node.known()
     except REFUSALS as error:
-        raise UnsupportedNodeError(f"ONNX's reference does not have it: {line_of(error)}") from None
+        raise UnsupportedNodeError(f"ONNX's reference does not implement it: {line_of(error)}") from None
 
 
 def _trial_output(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
-    """One output of a node for generated inputs.
+    """Compute one output of a node for generated inputs.
 
-    Integers may be indices, so they are 0 in the first attempt and 1 in the second. Real numbers may be
+    Integers may be indices, so they are 0 in the first attempt and 1 in the second. Floating-point values may be
     probabilities, so they are normally distributed in the first attempt and within 0..1 in the second.
     """
     message = ""
@@ -247,9 +247,9 @@ def _sample(tensor: Tensor, attempt: int) -> Array:
 
 
 def _checked_type(here: bool, inferred: InferredOutput, array: Array) -> OutputType:
-    """Type and shape of an output; a result of ONNX's reference must have the inferred shape."""
+    """Return the type and shape of an output; a result of ONNX's reference must have the inferred shape."""
     if array.dtype.name != inferred.dtype and array.dtype.kind not in "fiub":
-        raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not have")
+        raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not support")
     if not array.size:
         raise UnsupportedNodeError("its output has no elements")
     if array.shape != inferred.shape and not here:
@@ -260,11 +260,11 @@ def _checked_type(here: bool, inferred: InferredOutput, array: Array) -> OutputT
 
 
 _TYPES = {name: number for number, name in DTYPES.items()}
-#: First operator set in which the reference implements an operator, for operators whose behaviour has not changed.
+#: First operator set in which the reference implements an operator whose behaviour has not changed since.
 _REFERENCE_OPSETS = {"DequantizeLinear": 19}
 #: Reason for an operator without any implementation on the accelerator.
 NO_WAY = "not supported on the accelerator"
-#: An input of a node: a tensor, or a constant without elements, which cannot be a tensor.
+#: Input of a node: a tensor, or a constant without elements, which no tensor can represent.
 _Operand = Tensor | NDArray
 
 
@@ -275,7 +275,7 @@ def on_host(
     why: str,
     declared: Mapping[str, Declared],
 ) -> list[Value | None]:
-    """Add nodes that run on the host, one for each output, and return their outputs.
+    """Add a node that runs on the host for each output, and return the outputs.
 
     Parameters
     ----------
@@ -288,12 +288,12 @@ def on_host(
     why : str
         Reason why the accelerator does not compute the node.
     declared : dict
-        Outputs of the model by name; a declared shape is used if it cannot be inferred.
+        Outputs of the model by name; the declared shape is used if the shape cannot be inferred.
 
     Raises
     ------
     UnsupportedNodeError
-        The host does not implement the operator, or the graph does not support a shape or type of its outputs.
+        The host does not implement the operator, or the graph does not support the shape or type of an output.
     """
     proto = _source(node, why)
     try:
@@ -301,7 +301,7 @@ def on_host(
     except LeftOutError as error:
         raise UnsupportedNodeError(str(error)) from None
     if any(isinstance(value, ConstantValue) and value.narrow for value in inputs):
-        raise UnsupportedNodeError(why)  # the host would see the widened type
+        raise UnsupportedNodeError(why)  # the host would receive the widened type
     operands = [None if value is None else _operand(emitter, value) for value in inputs]
     model = inferred(_model(node, proto, operands))
     text, known = text_of(model), [tensor for tensor in operands if isinstance(tensor, Tensor)]
@@ -340,7 +340,7 @@ def function(emitter: OnnxGraphBuilder, node: FileNode, x: Value, *constants: Co
     Raises
     ------
     UnsupportedNodeError
-        ONNX's reference does not implement the operator, or x has plain integers.
+        ONNX's reference does not implement the operator, or x consists of plain integers.
     """
     proto, x = _source(node, "an operator"), emitter.flow(x)
     kind = emitter.arithmetic(node, x)
@@ -363,8 +363,13 @@ def _given(value: Value) -> Given:
 
 
 def _source(node: FileNode, why: str) -> onnx.NodeProto:
-    """The protocol buffer of a node; raises UnsupportedNodeError with `why` if a rewrite changed it, it has
-    subgraphs, or ONNX does not define its operator.
+    """Return the protocol buffer of a node.
+
+    Raises
+    ------
+    UnsupportedNodeError
+        A rewrite created or changed the node, the node has subgraphs, or ONNX does not define its operator; the reason
+        is `why`.
     """
     source = node.source
     if (
@@ -380,12 +385,12 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
     versions = {v.domain: v.version for v in source.versions}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     if not onnx.defs.has(proto.op_type, versions.get(domain, 1), domain):
-        raise UnsupportedNodeError("" if why == NO_WAY else why)  # the operator's name says enough
+        raise UnsupportedNodeError("" if why == NO_WAY else why)  # the operator's name is sufficient
     return proto
 
 
 def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
-    """A value as an ONNX input: real numbers as float32, dimensions in the file's order."""
+    """Return a value as an ONNX input: quantized values as float32, dimensions in the file's order."""
     if isinstance(value, ConstantValue):
         if not value.data.size:
             return value.numbers()
@@ -396,7 +401,7 @@ def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
 
 
 def _model(node: FileNode, proto: onnx.NodeProto, operands: list[_Operand | None]) -> onnx.ModelProto:
-    """A model of the node alone, with inputs named input0, input1, ... and outputs output0, output1, ..."""
+    """Return a model of the node alone, with inputs named input0, input1, ... and outputs output0, output1, ..."""
     assert node.source is not None
     single = onnx.NodeProto()
     single.CopyFrom(proto)
@@ -418,7 +423,7 @@ def _model(node: FileNode, proto: onnx.NodeProto, operands: list[_Operand | None
 
 
 def _reference_opset(proto: onnx.NodeProto, version: onnx.OperatorSetIdProto) -> onnx.OperatorSetIdProto:
-    """The operator set, raised to one in which the reference implements the same operator if necessary."""
+    """Return `version`, or a later operator set in which the reference implements the same operator."""
     later = _REFERENCE_OPSETS.get(proto.op_type, 0)
     if version.domain or version.version >= later:
         return version

@@ -55,15 +55,15 @@ from hw.errors import InputError, shown
 
 
 def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declared]:
-    """Inputs with all their dimensions resolved to integers.
+    """Resolve all dimensions of inputs to integers.
 
     Parameters
     ----------
     inputs : list of Declared
         Inputs as declared in the file.
     sizes : dict
-        Sizes by dimension name, or by `input.index` for a dimension without a name. A first dimension without a size
-        is the batch and becomes 1, as do other dimensions of the same name.
+        Sizes by dimension name, or by `input.index` for a dimension without a name. A first dimension without a size is
+        the batch dimension; it becomes 1, and so do other dimensions of the same name.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declare
 def _sizes(
     declared: Declared, batches: set, sizes: Mapping[str, int], used: set[str], missing: dict[str, str]
 ) -> list[int]:
-    """Sizes of an input; descriptions of dimensions without a size are added to `missing`, by size name."""
+    """Return the sizes of an input; a description of each dimension without a size is added to `missing`."""
     if declared.shape is None:
         raise InputError(f"input {shown(declared.name)} must have a shape")
     resolved: list[int] = []
@@ -115,7 +115,7 @@ _log = logging.getLogger(__name__)
 
 
 def with_outputs(emitter: OnnxGraphBuilder, outputs: list[Declared], values: dict[str, Value]) -> Graph:
-    """The graph with outputs of the declared names and types; a declared shape is ignored if it differs."""
+    """Return the graph with outputs of the declared names and types; a declared shape that differs is ignored."""
     names: dict[str, str] = {}
     for declared in outputs:
         try:
@@ -133,7 +133,7 @@ def with_outputs(emitter: OnnxGraphBuilder, outputs: list[Declared], values: dic
 
 
 def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tensor:
-    """The tensor of an output."""
+    """Return the tensor of a declared output, converted to its declared type."""
     if declared.shape is not None and (
         len(declared.shape) != len(value.shape)
         or any(isinstance(n, int) and n != size for n, size in zip(declared.shape, value.shape, strict=True))
@@ -164,7 +164,7 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
 
 
 def _pruned(graph: Graph, names: dict[str, str]) -> Graph:
-    """The graph without dead nodes and with output tensors renamed; unused inputs remain."""
+    """Return the graph without dead nodes and with output tensors renamed; unused inputs remain."""
     needed, live = set(names), list[Node]()
     for node in reversed(list(graph)):
         if needed.intersection(node.outputs):
@@ -188,7 +188,7 @@ def _pruned(graph: Graph, names: dict[str, str]) -> Graph:
 
 
 def _unused(name: str, graph: Graph, output_names: set[str]) -> str:
-    """A new name for an inner tensor that has the name of an output."""
+    """Return a new name for an intermediate tensor whose name is that of an output."""
     number, candidate = 1, f"{name}:inside"
     while candidate in graph.tensors or candidate in output_names:
         number += 1
@@ -196,17 +196,17 @@ def _unused(name: str, graph: Graph, output_names: set[str]) -> str:
     return candidate
 
 
-#: Limit on subgraph nodes converted more than once, by unrolling a loop or because a state changes its type.
+#: Limit on repeated conversions of subgraph nodes, for unrolled loops and for states that change their type.
 _MAX_REPEATED_NODES = 1 << 14
 
 
 class GraphReader:
-    """Import of one ONNX model, including its subgraphs.
+    """Importer of one ONNX model, including its subgraphs.
 
     Parameters
     ----------
     source : Path or ModelProto
-        A model file, or a model in memory.
+        Model file, or model in memory.
     sizes : dict
         Sizes of symbolic dimensions, by name.
     bind : dict
@@ -246,14 +246,16 @@ class GraphReader:
         for node in model.nodes:
             self._convert(emitter, node, values)
         missing = [output.name for output in model.outputs if output.name not in values]
-        if self.refused and missing:  # otherwise only branches that are never executed need the refused nodes
+        if (
+            self.refused and missing
+        ):  # otherwise, only branches that are never executed contain unsupported nodes
             raise UnsupportedNodesError(self.refused)
         if missing:
             raise InputError(f"no node computes the output {shown(missing[0])}")
         return with_outputs(emitter, model.outputs, values)
 
     def _prepared(self) -> OnnxModel:
-        """The model after all rewrites, as it will be converted."""
+        """Return the model after all rewrites."""
         for node in self.model.nodes:
             self._check_inputs(node)
         folded = self.folder.folded
@@ -261,13 +263,13 @@ class GraphReader:
         return self.ready
 
     def emitter(self, room: int) -> OnnxGraphBuilder:
-        """A new graph builder for the model's nodes."""
+        """Return a new graph builder; `room` limits the elements of its new constants."""
         emitter = OnnxGraphBuilder(self.name, targets(self.ready), meanings(self.ready), room)
         emitter.reader = self
         return emitter
 
     def inside(self, model: OnnxModel, constants: Mapping[str, ConstantValue]) -> "GraphReader":
-        """A reader for a subgraph, with the inputs and captured values that are constant."""
+        """Return a reader for a subgraph, given its constant inputs and captured values."""
         self.repeats_left[0] -= len(model.nodes) + 1
         if self.repeats_left[0] < 0:
             raise InputError(f"subgraphs repeat more than {_MAX_REPEATED_NODES:,} nodes")
@@ -286,7 +288,7 @@ class GraphReader:
             raise UnsupportedNodeError(f"in its subgraph, node {', '.join(listed(self.refused))}")
 
     def _convert(self, emitter: OnnxGraphBuilder, node: FileNode, values: dict[str, Value]) -> None:
-        """Convert a node and add its outputs to `values`; record it as refused if there is no conversion."""
+        """Convert a node and add its outputs to `values`; record it as unsupported if no conversion exists."""
         test = values.get(node.inputs[0]) if node.inputs else None
         node = taken(node, test if isinstance(test, ConstantValue) else None)
         inputs = [values.get(name) for name in node.inputs]
@@ -294,7 +296,7 @@ class GraphReader:
         if absent:
             if node.op not in CONVERSIONS and not foldable(node):
                 self.refused.append((node.name, node.op, ""))
-            return  # the producer of an input was refused
+            return  # the producer of an input is unsupported
         try:
             with naming(node):
                 outputs = self._outputs(emitter, node, inputs)
@@ -309,7 +311,7 @@ class GraphReader:
     def _outputs(
         self, emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]
     ) -> Sequence[Value | None]:
-        """Outputs of a node: folded, converted, or computed on the host."""
+        """Return the outputs of a node: folded, converted, or computed on the host."""
         if foldable(node) and all(value is None or isinstance(value, ConstantValue) for value in inputs):
             return self.folder.computed(node, [v for v in inputs if not isinstance(v, DynamicValue)])
         conversion = CONVERSIONS.get(node.op)
@@ -324,7 +326,7 @@ class GraphReader:
         node: FileNode,
         inputs: list[Value | None],
     ) -> Sequence[Value | None]:
-        """Outputs of a conversion; the node is computed on the host if the conversion does not support it."""
+        """Convert a node and return its outputs; a node that the conversion does not support runs on the host."""
         try:
             return conversion(emitter, node, inputs)
         except UnsupportedNodeError as error:
@@ -332,7 +334,7 @@ class GraphReader:
 
     @staticmethod
     def _check_inputs(node: FileNode) -> None:
-        """Reject a node with a wrong number of inputs, which the rewrites rely on."""
+        """Reject a node with a wrong number of inputs, because the rewrites rely on the number."""
         conversion = CONVERSIONS.get(node.op)
         if conversion is not None:
             with naming(node):
@@ -345,7 +347,7 @@ class GraphReader:
         inputs: list[Value | None],
         outputs: Sequence[Value | None],
     ) -> Sequence[Value | None]:
-        """Outputs of a conversion, with further outputs that are read but not converted computed on the host."""
+        """Return the outputs of a conversion; the host computes outputs that are read but were not converted."""
         missing = {name for name in node.outputs[len(outputs) :] if name}
         read = {name for other in self.model.nodes for name in other.inputs} if missing else set()
         if not missing & (read | {output.name for output in self.model.outputs}):
@@ -364,7 +366,7 @@ class GraphReader:
 def _bound(
     model: OnnxModel, inputs: list[Declared], bind: Mapping[str, NDArray]
 ) -> tuple[OnnxModel, list[Declared]]:
-    """The model with bound inputs replaced by constants, and its remaining inputs."""
+    """Return the model with bound inputs replaced by constants, and its remaining inputs."""
     check_names([declared.name for declared in inputs], bind)
     constants, remaining = dict(model.constants), list[Declared]()
     for declared in inputs:
@@ -380,7 +382,7 @@ def _bound(
 
 @converts(":refused", inputs=(0, None))
 def _refuse(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]) -> list[Value]:
-    """Raise the error of a node that a rewrite refused."""
+    """Raise the error of a node that a rewrite rejected."""
     raise node.attributes["error"]
 
 
@@ -389,24 +391,25 @@ def read_onnx(
     sizes: Mapping[str, int] | None = None,
     bind: Mapping[str, NDArray] | None = None,
 ) -> Graph:
-    """The graph of an ONNX model.
+    """Import an ONNX model as a graph.
 
     Inputs and outputs have the file's names, shapes and types; inside the graph, images are channels-last. All forms of
-    quantized models (QDQ, QOperator, integer operators) become nodes on integers; other values become float32.
+    quantized models (QDQ, QOperator, integer operators) are converted to nodes on integers; other floating-point values
+    become float32.
 
     Parameters
     ----------
     source : Path or ModelProto
-        A file, whose external data must lie below its folder; or a model in memory, which cannot have any.
+        File, whose external data must be inside the file's folder, or model in memory, which cannot have external data.
     sizes : dict
         Sizes of symbolic dimensions, by name. A first dimension that is not listed is 1.
     bind : dict
-        Values of inputs that become constants, by name: a scalar, or an array of the input's shape.
+        Values of the inputs that become constants, by name: scalars, or arrays of the inputs' shapes.
 
     Raises
     ------
     InputError
-        The file cannot be read, is damaged, or a size is missing.
+        The file cannot be read or is damaged, or a size is missing.
     UnsupportedNodesError
         The model has nodes without a conversion; the message lists all of them.
     """

@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
+from compiler.frontends.builder import WHERE_LISTED
 from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
 from hw.errors import InputError, shown
 
@@ -23,9 +24,9 @@ class FileNode:
     name : str
         Name for messages; generated if the file has none.
     op : str
-        Operator, with its domain prefixed if that is not a supported one.
+        Operator, prefixed with its domain unless the domain is supported.
     inputs, outputs : tuple of str
-        Tensor names; "" for an omitted one. Values captured by subgraphs come last among the inputs.
+        Tensor names; "" for an omitted tensor. Values captured by subgraphs come last among the inputs.
     attributes : dict
         Attributes as Python values; a subgraph is an OnnxModel.
     opset : int
@@ -43,20 +44,20 @@ class FileNode:
     source: "OnnxSource | None" = field(default=None, repr=False)
 
     def int(self, key: str, default: int) -> int:
-        """An attribute that is an integer."""
+        """Return an integer attribute."""
         return self._typed(key, default, int, "an integer")
 
     def float(self, key: str, default: float) -> float:
-        """An attribute that is a number."""
+        """Return a numeric attribute."""
         return float(self._typed(key, default, (int, float), "a number"))
 
     def text(self, key: str, default: str) -> str:
-        """An attribute that is text."""
+        """Return a string attribute."""
         value = self._typed(key, default.encode(), bytes, "text")
         return value.decode(errors="replace")
 
     def ints(self, key: str, default: "tuple[int, ...] | None" = None) -> "tuple[int, ...] | None":
-        """An attribute that is a list of integers."""
+        """Return an attribute that is a list of integers."""
         value = self.attributes.get(key)
         if value is None:
             return default
@@ -72,7 +73,7 @@ class FileNode:
 
 
 def taken(node: FileNode, condition: ConstantValue | None) -> FileNode:
-    """An If with a constant condition, with the executed branch as both branches; any other node unchanged.
+    """Replace both branches of an If by the executed one if the condition is constant; return other nodes unchanged.
 
     Values that only the other branch captures are removed from the inputs.
     """
@@ -94,7 +95,7 @@ class OnnxSource:
     Parameters
     ----------
     proto : onnx.NodeProto
-        The node as in the file.
+        The node as stored in the file.
     versions : tuple of onnx.OperatorSetIdProto
         Operator sets that the model imports.
     """
@@ -114,7 +115,8 @@ class Declared:
     dtype : str
         Numpy type name; "" in subgraphs.
     shape : tuple or None
-        Sizes: an integer, a symbolic name, or None if unknown. None: the rank is unknown.
+        Size of each dimension: an integer, a symbolic name, or None if unknown. None instead of a tuple: the rank is
+        unknown.
     """
 
     name: str
@@ -123,7 +125,7 @@ class Declared:
 
     @property
     def held(self) -> str:
-        """The type used inside the graph."""
+        """Type that is used inside the graph."""
         return "float32" if self.dtype == "float16" else self.dtype
 
 
@@ -150,7 +152,7 @@ class OnnxModel:
     captured: tuple[str, ...] = ()
 
     def used(self) -> "OnnxModel":
-        """The model without dead nodes."""
+        """Return the model without dead nodes."""
         needed, live = {output.name for output in self.outputs}, []
         for node in reversed(self.nodes):
             if needed.intersection(node.outputs):
@@ -160,7 +162,7 @@ class OnnxModel:
         return replace(self, nodes=live[::-1], captured=captured)
 
 
-#: Exceptions that undetected damage of a file may cause during conversion.
+#: Exceptions that undetected damage to a file may cause during conversion.
 DAMAGE = (
     ValueError,
     TypeError,
@@ -179,37 +181,39 @@ Refused = tuple[str, str, str]
 
 
 class UnsupportedNodesError(InputError):
-    """The model has nodes without a conversion.
+    """Error for a model that has nodes without a conversion.
 
     Attributes
     ----------
     nodes : list of (str, str, str)
-        Name, operator and reason of each.
+        Name, operator and reason of each unsupported node.
     """
 
     def __init__(self, nodes: list[Refused]):
         self.nodes = nodes
         named = listed(nodes)
         more = f" and {len(named) - _MAX_LISTED} more" if len(named) > _MAX_LISTED else ""
-        super().__init__(f"there is no conversion for node {', '.join(named[:_MAX_LISTED])}{more}")
+        super().__init__(
+            f"there is no conversion for node {', '.join(named[:_MAX_LISTED])}{more}{WHERE_LISTED}"
+        )
 
 
 def listed(nodes: Sequence[Refused]) -> list[str]:
-    """Descriptions of refused nodes: name, operator and reason."""
+    """Return descriptions of unsupported nodes: name, operator and reason."""
     return [f"{shown(name)} ({shown(op)[1:-1]}{': ' if why else ''}{why})" for name, op, why in nodes]
 
 
 def check_inputs(given: Sequence[object], least: int, most: int | None) -> None:
-    """Raise InputError unless there are `least` to `most` inputs and none of the first `least` is omitted."""
+    """Raise InputError unless there are `least` to `most` inputs, of which the first `least` are not omitted."""
     if len(given) < least or (most is not None and len(given) > most):
         raise InputError(f"must have {_input_count(least, most)}, not {len(given)}")
     for number, each in enumerate(given[:least], 1):
         if not each:
-            raise InputError(f"input {number} must not be left out")
+            raise InputError(f"input {number} must not be omitted")
 
 
 def _input_count(least: int, most: int | None) -> str:
-    """An allowed number of inputs as text."""
+    """Return an allowed number of inputs as a string."""
     if most is None:
         return f"at least {least} input{'s' * (least != 1)}"
     if least == most:
@@ -219,14 +223,14 @@ def _input_count(least: int, most: int | None) -> str:
 
 @contextmanager
 def naming(node: FileNode) -> Iterator[None]:
-    """Context that prefixes the node's name to errors; an UnsupportedNodeError passes unchanged."""
+    """Return a context that prefixes errors with the node's name; an UnsupportedNodeError passes unchanged."""
     try:
         yield
     except UnsupportedNodeError:
         raise
     except InputError as error:
         where = f"node {shown(node.name)}"
-        named = str(error).startswith(where)  # the graph named the node already
+        named = str(error).startswith(where)  # the message of the graph names the node already
         raise InputError(f"{error}" if named else f"{where}: {error}") from None
     except DAMAGE as error:
         raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None
@@ -248,7 +252,7 @@ def one_node(
     opset: int,
     outputs: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
 ) -> ModelProto:
-    """A model of one node; arrays that are not listed in `inputs` become constants."""
+    """Return a model of one node; arrays that are not listed in `inputs` become constants."""
     output_types = {name: value for name, value in zip(node.output, outputs or (), strict=False) if name}
     graph = helper.make_graph(
         [node],

@@ -28,17 +28,17 @@ _MAX_PRODUCT_DEPTH = 6
 
 
 class DefUse:
-    """Producers and consumers of the values of a model.
+    """Index of the producers and consumers of the values of a model.
 
     Parameters
     ----------
-    model : Model
-        The model; it must not change while this is used.
+    model : OnnxModel
+        Model to index, which must not change afterwards.
     """
 
     def __init__(self, model: OnnxModel):
         self.constants = model.constants
-        self.makers = {name: node for node in model.nodes for name in node.outputs}
+        self.producers = {name: node for node in model.nodes for name in node.outputs}
         self.users: dict[str, list[FileNode]] = {}
         for node in model.nodes:
             for name in node.inputs:
@@ -46,22 +46,22 @@ class DefUse:
         self.outputs = {output.name for output in model.outputs}
 
     def only_user(self, name: str) -> FileNode | None:
-        """The node that reads a value, if there is exactly one reader."""
+        """Return the node that reads a value; None unless it has exactly one reader."""
         users = self.users.get(name, [])
         return users[0] if len(users) == 1 and name not in self.outputs else None
 
     def made_by(self, name: str, *ops: str) -> FileNode | None:
-        """The producer of a value, if it has one of the given operators."""
-        node = self.makers.get(name)
+        """Return the producer of a value if it has one of the given operators, else None."""
+        node = self.producers.get(name)
         return node if node is not None and node.op in ops and all(node.inputs[:1]) and node.inputs else None
 
     def scalar(self, name: str) -> float | None:
-        """The value of a scalar constant; None otherwise."""
+        """Return the value of a scalar constant; None otherwise."""
         value = self.constants.get(name)
         return None if value is None or value.data.size != 1 or len(value.shape) > 1 else value.scalar()
 
     def product(self, name: str, depth: int = _MAX_PRODUCT_DEPTH) -> tuple[float, list[str]]:
-        """A value as a constant factor and the sorted names of the other factors."""
+        """Return a value as a constant factor and the sorted names of the other factors."""
         node = self.made_by(name, "Mul", "Div", "Pow")
         if node is None or len(node.inputs) != 2 or not depth:
             return 1.0, [name]
@@ -84,7 +84,7 @@ class DefUse:
         return total, sorted(leaves)
 
     def sum_with(self, name: str, number: float) -> str | None:
-        """The other operand of an Add of a given number; None if the value is no such sum."""
+        """Return the other operand if a value is the sum of it and a given constant; None otherwise."""
         node = self.made_by(name, "Add")
         if node is None or len(node.inputs) != 2:
             return None
@@ -95,17 +95,17 @@ class DefUse:
 
 
 def near(number: float | None, wanted: float) -> bool:
-    """Return True if numbers are equal up to rounding in exporters."""
+    """Return True if two numbers are equal up to the rounding errors of exporters."""
     return number is not None and math.isclose(number, wanted, rel_tol=1e-3)
 
 
 def instead(node: FileNode, op: str, inputs: tuple[str, ...], **attributes: object) -> FileNode:
-    """A node with another operator and inputs that replaces `node` and has its outputs."""
+    """Return a replacement for `node`, which has its outputs, but another operator and other inputs."""
     return replace(node, op=op, inputs=inputs, attributes=attributes)
 
 
 def _norm(view: DefUse, node: FileNode) -> FileNode | None:
-    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, the same of x - mean(x)."""
+    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, the same for x - mean(x)."""
     found = _quotient(view, node)
     if found is None:
         return None
@@ -130,7 +130,7 @@ def _norm(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
-    """Numerator and Sqrt node of a division by a square root; None if the node is no such division."""
+    """Return the numerator and the Sqrt node of a division by a square root; None for other nodes."""
     if len(node.inputs) != 2:
         return None
     if node.op == "Div":
@@ -149,7 +149,7 @@ def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
 
 
 def _centred(view: DefUse, name: str, axes: int) -> str | None:
-    """X if a value is x - mean(x) over an axis; None otherwise."""
+    """Return x if a value is x - mean(x) over an axis; None otherwise."""
     node = view.made_by(name, "Sub")
     mean = view.made_by(node.inputs[1], "ReduceMean") if node is not None and len(node.inputs) == 2 else None
     if node is None or mean is None or mean.inputs[0] != node.inputs[0] or _axes(view, mean) != axes:
@@ -158,7 +158,7 @@ def _centred(view: DefUse, name: str, axes: int) -> str | None:
 
 
 def _axes(view: DefUse, node: FileNode) -> int | None:
-    """The axis of a mean over a single axis with keepdims; None otherwise."""
+    """Return the axis of a mean over a single axis with keepdims; None otherwise."""
     axes = node.ints("axes")
     if axes is None and len(node.inputs) == 2 and node.inputs[1] in view.constants:
         axes = tuple(view.constants[node.inputs[1]].integers())
@@ -166,14 +166,14 @@ def _axes(view: DefUse, node: FileNode) -> int | None:
 
 
 def _with(ops: tuple[str, ...], op: str, count: int) -> Callable[[DefUse, FileNode], FileNode | None]:
-    """The rewrite that turns an operator with a constant row after a normalization into another input of it."""
+    """Return the rewrite that fuses one of `ops` with a constant row into the normalization before it, as an input."""
 
     def change(view: DefUse, node: FileNode) -> FileNode | None:
         if node.op != op or len(node.inputs) != 2:
             return None
         for name, other in (node.inputs, node.inputs[::-1]):
             norm, value = view.made_by(name, *ops), view.constants.get(other)
-            # A constant of one dimension lies along the last dimension, whatever the rank is.
+            # A one-dimensional constant broadcasts along the last dimension, for any rank.
             if norm is not None and len(norm.inputs) == count and value is not None and len(value.shape) == 1:
                 return replace(norm, inputs=(*norm.inputs, other), outputs=node.outputs)
         return None
@@ -188,14 +188,14 @@ NORMALIZATIONS = (
     _with(("LayerNormalization",), "Add", 2),
 )
 
-#: Operators that the graph supports only inside of recognized patterns.
+#: Operators that the graph supports only in recognized patterns.
 _ONLY_IN_PATTERNS = ("Erf", "Sqrt")
 
 Change = Callable[[DefUse, FileNode], FileNode | None]
 
 
 def recognize(model: OnnxModel) -> OnnxModel:
-    """The model with activations and normalizations fused into one node each."""
+    """Return the model with each activation and each normalization fused into one node."""
     model = _changed(model, (_activation, *NORMALIZATIONS), through=False)
     if any(node.op in _ONLY_IN_PATTERNS for node in model.nodes):
         model = _changed(model, (_gelu_alone, *NORMALIZATIONS), through=True)
@@ -203,10 +203,10 @@ def recognize(model: OnnxModel) -> OnnxModel:
 
 
 def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) -> OnnxModel:
-    """The model after a sequence of rewrites.
+    """Return the model after a sequence of rewrites.
 
-    With `through`, pairs of QuantizeLinear and DequantizeLinear inside of a pattern are ignored, and their rounding is
-    lost. Patterns with operators that are supported only inside of patterns could not be converted otherwise.
+    If `through` is set, pairs of QuantizeLinear and DequantizeLinear inside a pattern are ignored, and their rounding
+    is lost. Operators that are supported only in patterns could not be converted otherwise.
     """
     for change in changes:
         before = _fake_quantized(model) if through else {}
@@ -224,7 +224,7 @@ def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) ->
 
 
 def _fake_quantized(model: OnnxModel) -> dict[str, str]:
-    """For each quantized and dequantized value, the name of the original value."""
+    """Return the name of the original value by the name of each value that was quantized and dequantized."""
     quantized = {node.outputs[0]: node.inputs[0] for node in model.nodes if node.op == "QuantizeLinear"}
     before: dict[str, str] = {}
     for node in model.nodes:
@@ -235,7 +235,7 @@ def _fake_quantized(model: OnnxModel) -> dict[str, str]:
 
 
 def _activation(view: DefUse, node: FileNode) -> FileNode | None:
-    """Match an activation that is a product of x and a function of x: SiLU, hard swish, GELU."""
+    """Match an activation that is the product of x and a function of x: SiLU, hard swish or GELU."""
     if node.op not in ("Mul", "Div"):
         return None
     factor, leaves = view.product(node.outputs[0])
@@ -250,7 +250,7 @@ def _activation(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _gelu_alone(view: DefUse, node: FileNode) -> FileNode | None:
-    """Match GELU only: the operators of the other activations are supported by themselves."""
+    """Match only GELU, because the operators of the other activations are supported individually."""
     found = _activation(view, node)
     return found if found is not None and found.op == "Gelu" else None
 
@@ -334,7 +334,7 @@ def _batch_norm(view: DefUse, node: FileNode) -> FileNode | None:
     given = [view.constants.get(name) for name in node.inputs[1:]]
     if (
         weights is None or len(view.users[names[0]]) > 1
-    ):  # copies of a shared constant could use a lot of memory
+    ):  # copies of a shared constant could require much memory
         return None
     if not weights.shape or (names[1] and bias is None) or node.int("training_mode", 0):
         return None
@@ -390,7 +390,7 @@ def _conv_bias(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _shape_of(view: DefUse, name: str) -> tuple[int, ...] | None:
-    """Shape of a constant; None for other values."""
+    """Return the shape of a constant; None for other values."""
     value = view.constants.get(name)
     return None if value is None else value.shape
 
@@ -408,7 +408,7 @@ def _convert_batch_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[
         return _as_conv(emitter, node, x, factor, shift)
     x = emitter.in_order(
         x, channels_last(x.rank)
-    )  # so that a channel's constants lie along the last dimension
+    )  # so that constants per channel broadcast along the last dimension
     shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
     parts = [
         reshaped(emitter, f"{node.name}:{part}", ConstantValue(node.name, data), shape)
@@ -421,10 +421,10 @@ def _convert_batch_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[
 def _as_conv(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, factor: np.ndarray, shift: np.ndarray
 ) -> Sequence[Value]:
-    """A normalization of quantized x as a depthwise convolution of kernel size 1, with a weight scale per channel."""
+    """Convert a normalization of quantized x to a 1x1 depthwise convolution with a weight scale per channel."""
     q = x.tensor.quantization
     assert q is not None
-    # The scale must be large enough for the bias to fit 32 bits in the scale of the products.
+    # The scale must be large enough that the bias, in the scale of the products, fits 32 bits.
     least = np.maximum(np.abs(shift) / (q.scale[0] * 2.0**30), 1e-30)
     scales = np.maximum(np.abs(factor) / 127, least).astype(np.float32)
     weights = np.rint(factor / scales).astype(np.int8).reshape(-1, *(1,) * (x.rank - 1))
@@ -441,7 +441,7 @@ def _as_conv(
 def batch_norm_constants(
     node: FileNode, given: list[ConstantValue], channels: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Factor and offset of each channel of a batch normalization, which computes x * factor + offset."""
+    """Return the factor and the offset of each channel of a batch normalization, x * factor + offset."""
     if any(v.data.size != channels for v in given):
         raise InputError(f"its statistics must be {channels} numbers each")
     scale, bias, mean, variance = (v.real().astype(np.float64).reshape(-1) for v in given)

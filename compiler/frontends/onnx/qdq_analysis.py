@@ -15,7 +15,7 @@ from compiler.frontends.onnx.values import (
 from compiler.ir.tensor import IDENTITY, Quantization
 from hw.errors import InputError
 
-#: Operators whose output consists of elements of their first input.
+#: Operators whose output consists only of elements of their first input.
 MOVES = frozenset(
     (
         "Reshape",
@@ -38,7 +38,7 @@ MOVES = frozenset(
         "Tile",
     )
 )
-#: Operators that may compute in the scale that their output is quantized with next.
+#: Operators that may compute in the scale to which their output is quantized.
 _PASSING = MOVES | {"Relu", "Clip", "Concat"}
 _QUANTIZED = ("int8", "uint8", "int16")
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -47,14 +47,14 @@ _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, Tens
 def parameters(
     node: FileNode, scale: ConstantValue, zero: ConstantValue | None, shape: tuple[int, ...] | None
 ) -> Quantization:
-    """The quantization of a QuantizeLinear or DequantizeLinear.
+    """Return the quantization of a QuantizeLinear or DequantizeLinear.
 
     Parameters
     ----------
     node : FileNode
         The QuantizeLinear or DequantizeLinear node.
     scale, zero : ConstantValue, ConstantValue or None
-        Its scales and zero points.
+        Scales and zero points of the node.
     shape : tuple of int or None
         Shape of the quantized tensor; None if it is unknown.
     """
@@ -80,27 +80,27 @@ def parameters(
 
 
 def quantized_type(node: FileNode, zero: ConstantValue | None) -> str:
-    """Output type of a QuantizeLinear."""
+    """Return the output type of a QuantizeLinear."""
     attribute = DTYPES.get(node.int("output_dtype", 0))
     dtype = zero.data.dtype.name if zero is not None else attribute or "uint8"
     narrow = zero is not None and zero.narrow
     unknown = zero is None and node.int("output_dtype", 0) and attribute is None
     if narrow or dtype not in _QUANTIZED or unknown:
         raise UnsupportedNodeError(
-            f"quantized numbers must be {', '.join(_QUANTIZED)}, not {_type_text(node, zero)}"
+            f"quantized values must be {', '.join(_QUANTIZED)}, not {_type_text(node, zero)}"
         )
     return dtype
 
 
 def _type_text(node: FileNode, zero: ConstantValue | None) -> str:
-    """Description of a quantized type, whose zero point may have been widened from fewer bits."""
+    """Return a description of a quantized type, whose zero point may have been widened from fewer bits."""
     if zero is None:
         return type_name(node.int("output_dtype", 0))
     return f"{zero.data.dtype.name} made of fewer bits" if zero.narrow else zero.data.dtype.name
 
 
 def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> Kind | None:
-    """Type and quantization of a well-formed per-tensor QuantizeLinear or DequantizeLinear; None otherwise."""
+    """Return type and quantization of a valid per-tensor QuantizeLinear or DequantizeLinear; None otherwise."""
     scale, zero = (constants.get(name) for name in (*node.inputs[1:3], "", "")[:2])
     if scale is None or scale.data.size != 1 or (zero is None and len(node.inputs) > 2 and node.inputs[2]):
         return None
@@ -112,7 +112,7 @@ def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> Kind | N
 
 
 def targets(model: OnnxModel) -> dict[str, Kind]:
-    """Type and quantization by name, of values that are only quantized next, possibly after moves and clips."""
+    """Return type and quantization by name of the values that are only quantized, possibly after moves and clips."""
     found: dict[str, Kind] = {}
     users: dict[str, list[FileNode]] = {}
     for node in model.nodes:
@@ -139,7 +139,7 @@ def targets(model: OnnxModel) -> dict[str, Kind]:
 
 
 def meanings(model: OnnxModel) -> dict[str, Quantization]:
-    """Quantization of integer values of the file by name, inferred from their producers and consumers."""
+    """Return the quantizations of integer values of the file by name, inferred from producers and consumers."""
     found = _along_axes(model)
     for node in model.nodes:
         name = {"QuantizeLinear": node.outputs[0], "DequantizeLinear": (*node.inputs, "")[0]}.get(node.op)
@@ -157,7 +157,7 @@ def meanings(model: OnnxModel) -> dict[str, Quantization]:
 
 
 def _along_axes(model: OnnxModel) -> dict[str, Quantization]:
-    """Quantizations of model inputs that have scales along an axis, by name."""
+    """Return the quantizations of model inputs that have scales along an axis, by name."""
     shapes = {each.name: each.shape for each in model.inputs}
     found: dict[str, Quantization] = {}
     for node in model.nodes:

@@ -13,14 +13,14 @@ from hw.errors import InputError, shown
 
 
 class OnnxReader(Protocol):
-    """Interface of the importer (`importer.py`) that conversions of nodes with subgraphs use."""
+    """Interface of the importer (`importer.py`) for the conversion of nodes with subgraphs."""
 
     def inside(self, model: OnnxModel, constants: Mapping[str, ConstantValue]) -> "OnnxReader":
-        """A reader for a subgraph, with the inputs and captured values that are constant."""
+        """Return a reader for a subgraph, given its constant inputs and captured values."""
         ...
 
     def emitter(self, room: int) -> OnnxGraphBuilder:
-        """A new graph builder for the model's nodes."""
+        """Return a new graph builder; `room` limits the elements of its new constants."""
         ...
 
     def convert(self, emitter: OnnxGraphBuilder, values: dict[str, Value]) -> None:
@@ -30,12 +30,12 @@ class OnnxReader(Protocol):
 
 #: Domain of ONNX's own operators.
 DEFAULT = ""
-#: Oldest supported operator set; earlier ones broadcast by attributes.
-LEAST = 7
+#: Oldest supported operator set; in earlier ones, attributes control broadcasting.
+MIN_OPSET = 7
 
 
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Operator set versions by domain; the two names of ONNX's own domain are merged."""
+    """Return operator set versions by domain; the two names of ONNX's own domain are merged."""
     found: dict[str, int] = {}
     for each in imports:
         domain = DEFAULT if each.domain == "ai.onnx" else each.domain
@@ -45,9 +45,9 @@ def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 def check_version(version: int) -> None:
     """Raise InputError for an operator set that is too old or too new."""
-    if version < LEAST:
+    if version < MIN_OPSET:
         raise InputError(
-            f"operator set must be {LEAST} or later, not {version}; onnx.version_converter updates it"
+            f"operator set must be {MIN_OPSET} or later, not {version}; onnx.version_converter updates it"
         )
     if version > (most := onnx.defs.onnx_opset_version()):
         raise InputError(
@@ -85,7 +85,7 @@ class OnnxConversion:
         return self.function(emitter, node, self.checked(inputs))
 
     def checked(self, inputs: "list[_Input | None]") -> "list[_Input | None]":
-        """The inputs, or their names, padded with None; raises InputError if their number is wrong."""
+        """Return the inputs, or their names, padded with None; raises InputError if their number is wrong."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         most = len(inputs) if self.most is None else self.most
@@ -108,21 +108,21 @@ def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], 
 
 
 def known(value: Value | None, what: str) -> ConstantValue:
-    """The value if it is constant; raises UnsupportedNodeError otherwise."""
+    """Return the value if it is constant; raises UnsupportedNodeError otherwise."""
     if not isinstance(value, ConstantValue):
         raise UnsupportedNodeError(f"{what} that is not constant")
     return value
 
 
 def integers(node: FileNode, key: str, value: Value | None) -> tuple[int, ...] | None:
-    """Integers given by an attribute in old operator sets and by an input in later ones; None if neither is given."""
+    """Return integers given by an attribute (old operator sets) or an input (later ones); None if neither is given."""
     if value is not None:
         return tuple(known(value, key).integers())
     return node.ints(key)
 
 
 def choice(node: FileNode, key: str, default: str, *choices: str) -> str:
-    """A text attribute; raises InputError unless it is one of the choices."""
+    """Return a string attribute; raises InputError unless it is one of the choices."""
     value = node.text(key, default)
     if value not in choices:
         raise InputError(f"attribute {key} must be one of {', '.join(choices)}, not {shown(value)}")

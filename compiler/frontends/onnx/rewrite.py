@@ -1,4 +1,4 @@
-"""Rewrites of integer and QLinear operators into real operators between DequantizeLinear and QuantizeLinear."""
+"""Rewrites of integer and QLinear operators to float operators between DequantizeLinear and QuantizeLinear."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +38,7 @@ _EXPANSIONS: dict[str, Expansion] = {}
 
 
 def expand(model: OnnxModel) -> OnnxModel:
-    """The model with integer operators rewritten to real ones between dequantizations and quantizations."""
+    """Return the model with integer operators rewritten to float operators on dequantized values."""
     nodes: list[FileNode] = []
     for node in model.nodes:
         expansion = _EXPANSIONS.get(node.op)
@@ -62,7 +62,7 @@ def expands(*ops: str) -> Callable[[Expansion], Expansion]:
 
 @expands("DynamicQuantizeLinear")
 def _dynamic(model: OnnxModel, node: FileNode) -> list[FileNode]:
-    """Remove the quantization if all readers can use the real numbers, with scale 1 and zero point 0."""
+    """Remove the quantization if all readers can use the floating-point values, with scale 1 and zero point 0."""
     parts = Parts(model, node, 1, 1)
     outputs = (*node.outputs, "", "")[:3]
     readers = [n for n in model.nodes if outputs[0] in n.inputs]
@@ -79,9 +79,9 @@ def _dynamic(model: OnnxModel, node: FileNode) -> list[FileNode]:
 
 @expands("MatMulInteger", "ConvInteger")
 def _integer(model: OnnxModel, node: FileNode) -> list[FileNode]:
-    """Rewrite to MatMul or Conv on real numbers, dequantized with scale 1.
+    """Rewrite to MatMul or Conv on floating-point values, dequantized with scale 1.
 
-    Results of dynamically quantized inputs remain real numbers, because the file scales them to real ones next.
+    Results of dynamically quantized inputs remain in floating point, because the file scales them afterwards.
     """
     parts = Parts(model, node, 2, 4)
     _check_weights(parts)
@@ -201,12 +201,12 @@ class Parts:
         return output
 
     def real(self, index: int, part: str, axis: int = 1) -> str:
-        """Dequantize the three inputs from `index` on (integers, scale, zero point); returns the real number."""
+        """Dequantize the three inputs from `index` on (integers, scale, zero point); return the result's name."""
         self._check_constant(index + 1)
         return self.add("DequantizeLinear", self.inputs[index : index + 3], part, axis=axis)
 
     def finish(self, op: str, inputs: tuple[str, ...], index: int, **attributes: object) -> list[FileNode]:
-        """Add the operator and its output quantization, by the two inputs from `index` on (scale, zero point)."""
+        """Add the operator and the quantization of its output, with scale and zero point from the inputs at `index`."""
         self._check_constant(index)
         output = f"{self.node.name}:real"
         self.add(op, inputs, "", **attributes)
@@ -225,7 +225,7 @@ class Parts:
         return self.nodes
 
     def _check_constant(self, index: int) -> None:
-        """Reject a scale or zero point, inputs `index` and `index + 1`, that is not constant."""
+        """Reject a scale (input `index`) or zero point (input `index + 1`) that is not constant."""
         for name, what in zip(self.inputs[index : index + 2], ("a scale", "a zero point"), strict=True):
             if name:
                 self.fixed(name, what)
@@ -237,7 +237,7 @@ class Parts:
         return name
 
     def whole(self, index: int, *parameters: int) -> None:
-        """Reject a dynamic input `index` whose scale or zero point, inputs `parameters`, has several elements."""
+        """Reject a dynamic input `index` if its scale or zero point (inputs `parameters`) has several elements."""
         given = [self.model.constants.get(self.inputs[parameter]) for parameter in parameters]
         if self.inputs[index] not in self.model.constants and any(
             v is not None and v.data.size > 1 for v in given
@@ -247,7 +247,7 @@ class Parts:
             )
 
     def fixed(self, name: str, what: str) -> ConstantValue:
-        """The constant of that name; raises UnsupportedNodeError if the value is not constant."""
+        """Return the constant of that name; raises UnsupportedNodeError if the value is not constant."""
         value = self.model.constants.get(name)
         if value is None:
             raise UnsupportedNodeError(f"{what} that is not constant")
@@ -255,7 +255,7 @@ class Parts:
 
 
 def _check_weights(parts: Parts) -> None:
-    """Reject weights that the real operators do not support."""
+    """Reject weights that the float operators do not support."""
     if parts.inputs[3]:
         parts.fixed(parts.inputs[3], "a zero point")
     if parts.node.op == "ConvInteger":
@@ -264,7 +264,7 @@ def _check_weights(parts: Parts) -> None:
 
 
 def _bias(parts: Parts, name: str, x_scale: str, w_scale: str, factor: float = 1.0) -> tuple[str, ...]:
-    """The dequantized int32 bias as a tuple of operands; its scale is that of the products times `factor`."""
+    """Return the dequantized int32 bias as a tuple of operands; its scale is that of the products times `factor`."""
     if not name:
         return ()
     scales = parts.fixed(x_scale, "a scale").real() * parts.fixed(w_scale, "a scale").real()

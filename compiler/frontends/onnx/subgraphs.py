@@ -1,4 +1,4 @@
-"""Subgraphs and functions of ONNX models: converted to separate graphs, inlined or unrolled."""
+"""Conversion of subgraphs and functions of ONNX models to separate graphs, by inlining or by unrolling."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +32,12 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from hw.errors import InputError, shown
 
-#: Representation of a value in the graph: its type, and the order of its dimensions.
+#: Representation of a value in the graph: its type and the order of its dimensions.
 Form = tuple[Kind, Order]
 
 
 def body_of(node: FileNode, key: str) -> OnnxModel:
-    """The subgraph attribute `key` of a node."""
+    """Return the subgraph attribute `key` of a node."""
     body = node.attributes.get(key)
     if not isinstance(body, OnnxModel):
         raise InputError(f"attribute {key} must be a graph")
@@ -45,7 +45,7 @@ def body_of(node: FileNode, key: str) -> OnnxModel:
 
 
 def apart(node: FileNode, inputs: Sequence[Value | None]) -> tuple[list[Value | None], dict[str, Value]]:
-    """A node's own inputs, and the values captured by its subgraphs by name, which are the last of its inputs."""
+    """Return a node's own inputs, and by name the values that its subgraphs capture, which are its last inputs."""
     bodies = [body for body in node.attributes.values() if isinstance(body, OnnxModel)]
     names = dict.fromkeys(name for body in bodies for name in body.captured)
     own = len(node.inputs) - len(names)
@@ -72,7 +72,7 @@ def inline(emitter: OnnxGraphBuilder, model: OnnxModel, values: Mapping[str, Val
 
 @dataclass
 class Subgraph:
-    """A subgraph converted to a separate graph, to which outputs are added.
+    """Subgraph converted to a separate graph, to which outputs are added.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Subgraph:
         self.outputs.append(operand(self.emitter, value, form))
 
     def graph(self) -> Graph:
-        """The finished graph."""
+        """Return the finished graph."""
         return self.emitter.build.graph.finish([tensor.name for tensor in self.outputs])
 
 
@@ -112,9 +112,9 @@ def subgraph(
     model : OnnxModel
         The subgraph to convert.
     forms : dict
-        Form and shape (in the file's order of dimensions) of each input, by name and in order.
+        Form and shape (in the file's order of dimensions) of each input by name, in the order of the inputs.
     values : dict
-        Captured values by name; dynamic ones become further inputs with unchanged form.
+        Captured values by name; dynamic values become additional inputs and keep their form.
     """
     assert emitter.reader is not None
     constants = {name: value for name, value in values.items() if isinstance(value, ConstantValue)}
@@ -143,12 +143,12 @@ def _input(
 
 
 def flows(values: Mapping[str, Value]) -> list[Tensor]:
-    """Tensors of the dynamic values that a node's subgraphs capture, as operands of the node."""
+    """Return the tensors of the dynamic values that a node's subgraphs capture, as operands of the node."""
     return [value.tensor for value in values.values() if isinstance(value, DynamicValue)]
 
 
 def natural(value: Value) -> Form:
-    """The present form of a value; a constant has the type and order of the file."""
+    """Return the current form of a value; a constant has the type and order of the file."""
     if isinstance(value, DynamicValue):
         return value.kind, value.order
     numbers = value.numbers()
@@ -157,7 +157,7 @@ def natural(value: Value) -> Form:
 
 
 def common(values: Sequence[Value], what: str) -> Form:
-    """A form to which all values can be converted without loss; `what` names them in errors."""
+    """Return a form to which all values can be converted without loss; `what` names the values in errors."""
     forms = [natural(value) for value in values]
     if len({form for form, value in zip(forms, values, strict=True)}) == 1:
         return forms[0]
@@ -178,7 +178,7 @@ def common(values: Sequence[Value], what: str) -> Form:
 
 
 def operand(emitter: OnnxGraphBuilder, value: Value, form: Form) -> Tensor:
-    """A value converted to a form that `common` returned or `exact` allows."""
+    """Return a value converted to a form that `common` returned or `exact` permits."""
     kind, order = form
     if isinstance(value, DynamicValue):
         return emitter.operand(value, order, kind)
@@ -205,7 +205,7 @@ def exact(value: Value, kind: Kind) -> bool:
 def outside(
     emitter: OnnxGraphBuilder, name: str, tensor: Tensor, form: Form, shape: tuple[int, ...] | None = None
 ) -> DynamicValue:
-    """The output of a control flow node for an output of its subgraph, with another `shape` if given."""
+    """Return the control-flow node's output for an output of its subgraph, with another `shape` if given."""
     kind, order = form
     q: Quantization | None = tensor.quantization
     if not kind.real and q is None and kind.dtype not in ("float32", "bool"):
@@ -267,25 +267,25 @@ class Loop:
 
     @property
     def names(self) -> list[str]:
-        """Names of the subgraph's inputs."""
+        """Names of the inputs of the subgraph."""
         return [each.name for each in self.body.inputs]
 
     def made(self, values: Mapping[str, Value]) -> tuple[Value, list[Value], list[Value]]:
-        """The next condition, the next states and the slices to be stacked."""
+        """Return the outputs of the subgraph: the next condition, the next states and the slices to be stacked."""
         outputs = [values[each.name] for each in self.body.outputs]
         condition = outputs.pop(0) if self.ins else true()
         return condition, outputs[: len(self.states)], outputs[len(self.states) :]
 
 
 def true() -> ConstantValue:
-    """A constant True, the condition of a loop without one."""
+    """Return a constant True, the condition of a loop that has none."""
     return ConstantValue("true", np.array(True))
 
 
 def unrolled(
     emitter: OnnxGraphBuilder, loop: Loop, trips: int, error: UnsupportedNodeError
 ) -> Sequence[Value]:
-    """Unroll a loop into the graph and return its outputs; `error` is raised if the trip count is data dependent."""
+    """Unroll a loop into the graph and return its outputs; raises `error` if the trip count is data-dependent."""
     condition, states, count = loop.condition, loop.states, 0
     stacks: list[list[Value]] = [[] for _ in loop.stacks]
     while count < trips and isinstance(condition, ConstantValue) and truth(condition.data):
@@ -315,7 +315,7 @@ def unrolled(
 
 
 def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: ScanAxis, count: int) -> Value:
-    """Slice `count` of a scanned value."""
+    """Return the slice with index `count` of a scanned value."""
     index = count if each.sign > 0 else value.shape[each.axis] - 1 - count
     if isinstance(value, ConstantValue):
         return ConstantValue(f"{value.name}:{count}", value.numbers().take(index, each.axis))
@@ -329,7 +329,7 @@ def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: ScanAx
 def _stacked(
     emitter: OnnxGraphBuilder, node: FileNode, name: str, parts: list[Value], each: ScanAxis
 ) -> Value:
-    """Slices stacked along a new axis."""
+    """Return slices stacked along a new axis."""
     if not parts:
         raise UnsupportedNodeError("outputs with a slice from each of no iterations")
     axis = counted_from_front(each.axis, len(parts[0].shape) + 1)
@@ -350,13 +350,13 @@ Key = tuple[str, str]
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its local functions inlined.
+    """Return the model with its local functions inlined.
 
     Raises
     ------
     InputError
-        The functions are recursive, would become too many nodes, use operator sets incompatible with the model's, or
-        are damaged.
+        The functions are recursive, would expand to too many nodes, use operator sets that are incompatible with the
+        model's, or are damaged.
     """
     if not model.functions:
         return model
@@ -394,7 +394,7 @@ def _check(model: onnx.ModelProto) -> None:
 
 
 def _keys(nodes: Iterable[Any]) -> Iterator[Key]:
-    """Domain and operator of nodes, including those of subgraphs."""
+    """Yield domain and operator of nodes, including those of subgraphs."""
     for node in nodes:
         yield node.domain, node.op_type
         for attribute in node.attribute:
@@ -403,7 +403,7 @@ def _keys(nodes: Iterable[Any]) -> Iterator[Key]:
 
 
 def _of_one_version(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with functions of its own operator set versions; the inliner ignores functions of other versions."""
+    """Return the model with all functions at its operator set versions, since the inliner ignores other versions."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     versions = versions_of(model.opset_import)

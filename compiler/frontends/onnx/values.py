@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
+from compiler.ir.tensor import MAX_ELEMENTS, Quantization, Tensor
 from hw.errors import InputError, shown
 
 #: For each dimension of the graph's tensor, the index of the corresponding dimension in the file.
@@ -19,7 +19,7 @@ Order = tuple[int, ...]
 
 
 class UnsupportedNodeError(InputError):
-    """A well-formed node without a conversion; the message gives the reason."""
+    """Error for a valid node that cannot be converted; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Kind:
     quantization : Quantization or None
         Quantization of the tensor's integers.
     real : bool
-        True if the file has real numbers where the graph has quantized integers.
+        True if the file has floating-point values where the graph has quantized integers.
     """
 
     dtype: str
@@ -55,7 +55,7 @@ class ConstantValue:
     data : array
         Contents; integers if there is a quantization.
     quantization : Quantization or None
-        Quantization of `data`, if the file has real numbers here.
+        Quantization of `data` if the value is floating-point in the file.
     narrow : bool
         True if the file's type has fewer bits than that of `data`.
     """
@@ -71,35 +71,35 @@ class ConstantValue:
         return self.data.shape
 
     def numbers(self) -> NDArray:
-        """Contents as in the file."""
+        """Return the contents as in the file."""
         return self.data if self.quantization is None else self.quantization.dequantized(self.data)
 
     def real(self) -> NDArray[np.float32]:
-        """Contents as real numbers."""
+        """Return the contents in float32."""
         return self.numbers().astype(np.float32)
 
     def integers(self) -> list[int]:
-        """Contents as a list of integers, for example a shape or axes; raises InputError for other types."""
+        """Return the contents as a list of integers, for example a shape or axes; raises InputError for other types."""
         if self.data.dtype.kind not in "iu" or self.quantization is not None:
             raise InputError(f"tensor {self.name!r} must hold integers, not {self.data.dtype}")
         return [int(v) for v in self.data.reshape(-1)]
 
     def scalar(self) -> float | None:
-        """The common value of all elements; None if they differ or are not numbers."""
+        """Return the common value of all elements; None if they differ or are not numbers."""
         if not self.data.size or self.data.dtype.kind not in "fiu":
             return None
         numbers = self.real().reshape(-1)
         return float(numbers[0]) if (numbers == numbers[0]).all() else None
 
     def transposed(self, perm: Order, name: str | None = None) -> "ConstantValue":
-        """The value with permuted dimensions."""
+        """Return the value with permuted dimensions."""
         q = self.quantization
         if q is not None and q.axis is not None:
             q = Quantization(q.scale, q.zero_point, perm.index(q.axis))
         return ConstantValue(name or self.name, self.data.transpose(perm), q)
 
     def reshaped(self, shape: tuple[int, ...], name: str | None = None) -> "ConstantValue":
-        """The value reshaped; dequantized if no dimension of the new shape matches the scales."""
+        """Return the value reshaped; it is dequantized if no dimension of the new shape matches the scales."""
         q = self.quantization
         if q is not None and q.axis is not None:
             before = int(np.prod(self.shape[: q.axis]))
@@ -125,7 +125,7 @@ class DynamicValue:
     order : tuple of int
         For each dimension of the tensor, the index of the corresponding dimension in the file.
     real : bool
-        True if the file has real numbers where the tensor has quantized integers.
+        True if the file has floating-point values where the tensor has quantized integers.
     """
 
     name: str
@@ -145,17 +145,17 @@ class DynamicValue:
 
     @property
     def kind(self) -> Kind:
-        """Its type in the graph."""
+        """Type of the value in the graph."""
         return Kind(self.tensor.dtype, self.tensor.quantization, self.real)
 
     @property
     def quantized(self) -> bool:
-        """True if the file has real numbers where the tensor has integers with a per-tensor scale."""
+        """True if the file has floating-point values where the tensor has integers with a per-tensor scale."""
         q = self.tensor.quantization
         return self.real and q is not None and q.whole
 
     def transposed(self, perm: Order, name: str) -> "DynamicValue":
-        """The value with permuted dimensions, on the same tensor."""
+        """Return the value with permuted dimensions, on the same tensor."""
         return DynamicValue(name, self.tensor, tuple(perm.index(i) for i in self.order), self.real)
 
 
@@ -163,37 +163,37 @@ Value = ConstantValue | DynamicValue
 
 
 def plain(rank: int) -> Order:
-    """The file's order of dimensions."""
+    """Return the file's order of dimensions."""
     return tuple(range(rank))
 
 
 def channels_last(rank: int) -> Order:
-    """The channels-last order: dimension 1 of the file comes last."""
+    """Return the channels-last order, in which dimension 1 of the file is the last."""
     return plain(rank) if rank < 3 else (0, *range(2, rank), 1)
 
 
 def arranged(per_dimension: tuple | list, order: Order) -> tuple:
-    """Values given per dimension of the file, permuted to the tensor's order of dimensions."""
+    """Permute values per dimension of the file to the tensor's order of dimensions."""
     return tuple(per_dimension[i] for i in order)
 
 
 def counted_from_front(axis: int, rank: int) -> int:
-    """A possibly negative axis as a non-negative one."""
+    """Return a possibly negative axis as a non-negative index."""
     if not -rank <= axis < rank:
         raise InputError(f"axis must be within {-rank}..{rank - 1}, not {axis}")
     return axis % rank
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The broadcast shape of operands of the given shapes."""
+    """Return the broadcast shape of operands of the given shapes."""
     try:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
         listed = " and ".join(str(list(shape)) for shape in shapes)
-        raise InputError(f"shapes {listed} do not go together") from None
+        raise InputError(f"shapes {listed} cannot be broadcast") from None
 
 
-def check_size(shape: tuple[int, ...], most: int = MOST_ELEMENTS) -> None:
+def check_size(shape: tuple[int, ...], most: int = MAX_ELEMENTS) -> None:
     """Raise InputError for an output shape that is empty or too large, before memory is allocated for it."""
     if any(size < 1 for size in shape):
         raise InputError(f"its output would have shape {shown(list(shape))}")
@@ -213,7 +213,7 @@ DTYPES: dict[int, str] = {
 }
 #: Types of inputs and outputs; float16 is converted to and from float32.
 INTERFACE: dict[int, str] = DTYPES | {TensorProto.FLOAT16: "float16"}
-#: Types of constants that are converted to another type, exactly or (double) approximately.
+#: Types of constants that are converted to another type: exactly, except for double, which is rounded.
 _WIDENED: dict[int, str] = {
     TensorProto.FLOAT16: "float32",
     TensorProto.BFLOAT16: "float32",
@@ -224,18 +224,18 @@ _WIDENED: dict[int, str] = {
     TensorProto.UINT32: "int64",
 }
 _BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.BOOL: 8}
-#: Exceptions from decoding a damaged tensor that passed the checks.
+#: Exceptions raised while decoding a damaged tensor that passed the checks.
 _DAMAGE = (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError)
 
 
 def type_name(number: int) -> str:
-    """ONNX's name of a type."""
+    """Return ONNX's name for a type."""
     names = TensorProto.DataType
     return names.Name(number).lower() if number in names.values() else f"number {number}"
 
 
 def widened(number: int) -> str | None:
-    """Name of the numpy type of decoded constants of an ONNX type; None if the type is not supported."""
+    """Return the numpy type name of decoded constants of an ONNX type; None if the type is not supported."""
     return DTYPES.get(number) or _WIDENED.get(number)
 
 
@@ -244,14 +244,14 @@ NARROW = frozenset((TensorProto.INT4, TensorProto.UINT4, TensorProto.UINT16))
 
 
 def read_tensor(tensor: Any, folder: Path | None) -> NDArray:
-    """Contents of a constant.
+    """Return the contents of a constant.
 
     Parameters
     ----------
     tensor : onnx.TensorProto
         The constant's protocol buffer.
     folder : Path or None
-        Directory of the model, which must contain external data; None: external data is an error.
+        Directory of the model, which must contain all external data; None: external data is an error.
 
     Raises
     ------
@@ -272,9 +272,9 @@ def _decoded(tensor: Any, folder: Path | None) -> NDArray:
     if dtype is None:
         raise InputError(f"type {type_name(number)} is not supported")
     shape = tuple(tensor.dims)
-    if any(size < 0 for size in shape) or math.prod(shape) > MOST_ELEMENTS:
+    if any(size < 0 for size in shape) or math.prod(shape) > MAX_ELEMENTS:
         raise InputError(
-            f"shape {shown(list(shape))} must be of at most {MOST_ELEMENTS:,} elements, none negative"
+            f"shape {shown(list(shape))} must be of at most {MAX_ELEMENTS:,} elements, none negative"
         )
     elements, bits = (
         math.prod(shape),
@@ -302,7 +302,7 @@ def _decoded(tensor: Any, folder: Path | None) -> NDArray:
 
 
 def _typed(tensor: Any, number: int) -> Any:
-    """The typed field with the contents of a tensor without raw data."""
+    """Return the typed field with the contents of a tensor without raw data."""
     if number == TensorProto.FLOAT:
         return tensor.float_data
     if number == TensorProto.INT64:
@@ -313,7 +313,7 @@ def _typed(tensor: Any, number: int) -> Any:
 
 
 def _external(tensor: Any, size: int, folder: Path | None) -> bytes:
-    """Bytes of a tensor from an external file in the model's directory."""
+    """Return the bytes of a tensor from an external file in the model's directory."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path = _inside(entries.get("location", ""), folder)
     offset, length = (_number(entries, key, default) for key, default in (("offset", 0), ("length", size)))
@@ -336,7 +336,7 @@ def _external(tensor: Any, size: int, folder: Path | None) -> bytes:
 
 
 def _inside(location: str, folder: Path | None) -> Path:
-    """Path of an external data file; raises InputError if it is outside the model's directory, also by a link."""
+    """Return the path of external data; raises InputError if it is outside the model's directory, even via a link."""
     if folder is None:
         raise InputError("external data needs a model that is a file")
     if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:

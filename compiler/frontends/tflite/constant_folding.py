@@ -11,14 +11,14 @@ from compiler.frontends.tflite.registry import CONVERTERS, TfliteConversion
 from compiler.ir.tensor import Tensor
 from compiler.reference import evaluate
 
-#: Limit on the elements of a folded constant; _MAX_GROWTH times the elements of an operand are allowed in any case.
+#: Limit on the elements of a folded constant; _MAX_GROWTH times the elements of an operand are always allowed.
 _MAX_ELEMENTS, _MAX_GROWTH = 1 << 24, 4
 
 
 def _range(c: TfliteConversion) -> NDArray:
     start, limit, step = (np.asarray(tensor.data).reshape(-1)[0].item() for tensor in c.given(3)[:3])
     if step == 0 or abs((limit - start) / step) > _MAX_ELEMENTS:
-        raise c.error(f"{start}..{limit} by {step} is no range of at most {_MAX_ELEMENTS:,} numbers")
+        raise c.error(f"{start}..{limit} by {step} is not a range of at most {_MAX_ELEMENTS:,} numbers")
     return np.arange(start, limit, step)
 
 
@@ -47,12 +47,12 @@ _CONTROL_FLOW = ("IF", "WHILE")
 
 
 def known(c: TfliteConversion) -> Sequence[Tensor] | None:
-    """The outputs of an operator as constants; None if they depend on the model's inputs.
+    """Return the outputs of an operator as constants; None if they depend on the model's inputs.
 
     Raises
     ------
     InputError
-        The operator is supported for constants only and has other operands, or its operands do not fit.
+        The operator is supported for constants only but has other operands, or its operands are invalid.
     """
     if c.kind in _SHAPES:
         return [_stored(c, _SHAPES[c.kind](c))]

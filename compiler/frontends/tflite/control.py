@@ -14,7 +14,7 @@ from hw.errors import InputError
 
 #: Trip count of a loop; TFLite's loops have no limit.
 _ENDLESS = (1 << 63) - 1
-#: Operators of the graph, and True if the operands are swapped.
+#: Operator of the graph, and True if the operands are swapped, for each TFLite operator.
 _COMPARISONS = {
     "LESS": ("less", False),
     "LESS_EQUAL": ("less_equal", False),
@@ -56,7 +56,7 @@ def _if(c: TfliteConversion) -> None:
 
 @converts("WHILE")
 def _while(c: TfliteConversion) -> None:
-    """A loop whose condition is evaluated once before it and at the end of each iteration."""
+    """Convert to a loop whose condition is evaluated once before it and at the end of each iteration."""
     name, build = c.operator.name, c.build
     options, states = c.options(tflite.WhileOptions), c.given(1)
     condition, body = (

@@ -18,7 +18,7 @@ def window(
     options: Any,
     dilations: tuple[int, int] = (1, 1),
 ) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-    """Strides and pads of a window over images; checks the shape of the output, which has `channels` channels."""
+    """Return strides and pads of a window over images, and check that the output has the right shape and `channels`."""
     strides = (options.StrideH(), options.StrideW())
     if len(x.shape) != 4 or min(*strides, *dilations, *kernel) < 1:
         raise c.error(f"no window {kernel} by {strides} over shape {list(x.shape)}")
@@ -34,7 +34,7 @@ def window(
 
 
 def _bias(c: TfliteConversion, x: Tensor, weights: Tensor, bias: Tensor, count: int) -> Tensor:
-    """A constant bias; one without a quantization gets that of the products it is added to."""
+    """Return a constant bias; a bias without a quantization gets that of the products."""
     if bias.data is None or bias.shape != (count,):
         raise c.error(f"its bias must be {count} constants, not shape {list(bias.shape)}")
     if bias.quantization is not None or x.quantization is None or weights.quantization is None:
@@ -78,7 +78,7 @@ def _depthwise(c: TfliteConversion) -> None:
     q = weights.quantization
     if weights.shape[3] == x.shape[-1]:
         op, data, axis = "depthwise_conv2d", weights.data[0], 2
-    else:  # several outputs per channel: a grouped convolution
+    else:  # several outputs per channel require a grouped convolution
         op, data, axis = "conv2d", weights.data.transpose(3, 1, 2, 0), 0
         attributes |= {"groups": x.shape[-1]}
     filter_q = None if q is None else Quantization(q.scale, q.zero_point, None if q.whole else axis)
@@ -89,9 +89,9 @@ def _depthwise(c: TfliteConversion) -> None:
 
 @converts("TRANSPOSE_CONV")
 def _transposed(c: TfliteConversion) -> None:
-    """A transposed convolution, padded like the forward convolution from its output to its input.
+    """Convert a transposed convolution, padded like the forward convolution from its output to its input.
 
-    The first operand, the output's shape, is ignored: the output tensor has a shape.
+    The first operand, the output's shape, is ignored, because the output tensor has a shape.
     """
     options = c.options(tflite.TransposeConvOptions)
     _, weights, x, *bias = c.given(3)
@@ -146,7 +146,7 @@ def _dense(c: TfliteConversion) -> None:
 
 @converts("BATCH_MATMUL")
 def _batch_matmul(c: TfliteConversion) -> None:
-    """A product of two stacks of matrices; float32 weights become a dense layer, which is quantized per channel."""
+    """Convert a product of two stacks of matrices; with float32 weights, it becomes a dense node."""
     options = c.options(tflite.BatchMatMulOptions)
     a, b = c.given(2)[:2]
     if min(len(a.shape), len(b.shape)) < 2:
@@ -173,7 +173,7 @@ def _batch_matmul(c: TfliteConversion) -> None:
 
 
 def _transposed_matrices(c: TfliteConversion, x: Tensor, part: str) -> Tensor:
-    """A stack of matrices with each matrix transposed."""
+    """Return a stack of matrices with each matrix transposed."""
     rank = len(x.shape)
     perm = (*range(rank - 2), rank - 1, rank - 2)
     return c.step(part, "transpose", [x], tuple(x.shape[i] for i in perm), perm=perm)

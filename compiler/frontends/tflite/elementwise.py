@@ -12,7 +12,7 @@ from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Tensor
 
 _BINARY = {"ADD": tflite.AddOptions, "SUB": tflite.SubOptions, "MUL": tflite.MulOptions}
-#: Unary operators of the graph, with their attributes.
+#: Unary operators of the graph with their attributes, by TFLite operator.
 _UNARY = {
     "LOGISTIC": ("sigmoid", {}),
     "TANH": ("tanh", {}),
@@ -31,12 +31,12 @@ _UNARY = {
 
 
 def broadcast(c: TfliteConversion, *operands: Tensor) -> tuple[int, ...]:
-    """The broadcast shape of operands; raises InputError unless it is that of the output."""
+    """Return the broadcast shape of operands; raises InputError unless it is that of the output."""
     try:
         shape = np.broadcast_shapes(*(tensor.shape for tensor in operands))
     except ValueError:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in operands)
-        raise c.error(f"shapes {shapes} do not fit together") from None
+        raise c.error(f"shapes {shapes} cannot be broadcast") from None
     c.expect(shape)
     return shape
 
@@ -53,15 +53,13 @@ def _binary(c: TfliteConversion) -> None:
 
 @converts("DIV")
 def _divide(c: TfliteConversion) -> None:
-    """A product with the reciprocal if the divisor is constant; computed on the host otherwise."""
+    """Convert to a product with the reciprocal if the divisor is constant, otherwise to a division on the host."""
     x, divisor = c.given(2)[:2]
     broadcast(c, x, divisor)
     activation = 0 if c.operator.options is None else c.options(tflite.DivOptions).FusedActivationFunction()
     if divisor.data is None or divisor.dtype != "float32" or not divisor.data.all():
         if activation:
-            raise c.error(
-                "an activation behind a division by what is no constant of float32 is not supported"
-            )
+            raise c.error("an activation after a division is supported for constant float32 divisors only")
         on_host(c, "Div", [x, divisor])
         return
     reciprocal = c.build.constant(f"{divisor.name}:reciprocal", np.float32(1) / divisor.data)
@@ -96,11 +94,11 @@ def _square(c: TfliteConversion) -> None:
 
 @converts("ADD_N")
 def _add_all(c: TfliteConversion) -> None:
-    """A chain of additions."""
+    """Convert to a chain of additions."""
     total, *others = c.given(2)
     for tensor in others:
         if tensor.shape != total.shape or tensor.quantization is not None:
-            raise c.error("summands must be of one shape, and not quantized")
+            raise c.error("summands must have one shape and must not be quantized")
     for i, tensor in enumerate(others[:-1]):
         total = c.step(f"sum{i}", "add", [total, tensor], total.shape)
     broadcast(c, total, others[-1])
@@ -111,7 +109,7 @@ def _add_all(c: TfliteConversion) -> None:
 def _squared_difference(c: TfliteConversion) -> None:
     a, b = c.given(2)[:2]
     if a.quantization is not None:
-        raise c.error("is supported of float32 numbers only")
+        raise c.error("is supported for float32 only")
     difference = c.step("difference", "sub", [a, b], broadcast(c, a, b))
     c.make("mul", [difference, difference])
 
@@ -189,7 +187,7 @@ def _function(c: TfliteConversion) -> None:
 
 @converts("POW")
 def _power(c: TfliteConversion) -> None:
-    """A unary function if the exponent is one constant; computed on the host otherwise."""
+    """Convert to a unary function if the exponent is a single constant, otherwise to a power on the host."""
     x, exponent = c.given(2)[:2]
     if x.dtype != "float32" or exponent.data is None or exponent.elements != 1:
         on_host(c, "Pow", [x, exponent])
@@ -203,7 +201,7 @@ def _power(c: TfliteConversion) -> None:
 
 
 def _model(op: str, *constants: float) -> str:
-    """An ONNX model of one node, serialized and encoded in base 64."""
+    """Return an ONNX model of one node, serialized and encoded in base 64."""
     names = [f"input{i}" for i in range(1 + len(constants))]
     given = helper.make_tensor_value_info("input0", TensorProto.FLOAT, [None])
     fixed = [
@@ -244,7 +242,7 @@ def _extreme(c: TfliteConversion) -> None:
 
 
 def _scalar(tensor: Tensor) -> float | None:
-    """The common value of all elements of a constant; None otherwise."""
+    """Return the common value of all elements of a constant; None otherwise."""
     if tensor.data is None or (tensor.quantization is not None and not tensor.quantization.whole):
         return None
     if np.unique(tensor.data).size != 1:
@@ -255,12 +253,12 @@ def _scalar(tensor: Tensor) -> float | None:
 
 
 def _rows(c: TfliteConversion, part: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """An operand broadcast to a shape and reshaped to (first dimension, 1, product of all others)."""
+    """Return an operand broadcast to a shape and reshaped to (first dimension, 1, product of all others)."""
     first = shape[0] if shape else 1
     rows_shape = (first, 1, math.prod(shape) // first)
     if x.data is not None:
         if math.prod(shape) > _MAX_ELEMENTS:
-            raise c.error(f"a constant spread over {list(shape)} has more than {_MAX_ELEMENTS:,} elements")
+            raise c.error(f"a constant broadcast to {list(shape)} has more than {_MAX_ELEMENTS:,} elements")
         data = np.ascontiguousarray(np.broadcast_to(x.data, shape)).reshape(rows_shape)
         return c.build.constant(f"{x.name}:{part}", data, x.quantization)
     x = c.reshaped(f"{part}:rank", x, (1,) * (len(shape) - len(x.shape)) + x.shape)

@@ -44,7 +44,7 @@ def on_host(c: TfliteConversion, op: str, operands: Sequence[Tensor | None], **a
 
 
 def _real(c: TfliteConversion, tensor: Tensor) -> Tensor:
-    """The tensor, dequantized if it is quantized."""
+    """Return the tensor, dequantized if it is quantized."""
     if tensor.quantization is None:
         return tensor
     number = Tensor(c.build.fresh(f"{tensor.name}:real"), tensor.shape, "float32")
@@ -58,7 +58,7 @@ def _model(
     output: Tensor,
     attributes: dict[str, Any],
 ) -> str:
-    """A serialized model of the node in base 64; raises InputError unless it computes the output's shape."""
+    """Return a model of the node in base 64; raises InputError unless the node computes the output's shape."""
     names = ["" if tensor is None else f"input{i}" for i, tensor in enumerate(operands)]
     given, constants = [], []
     for name, tensor in zip(names, operands, strict=True):
@@ -80,7 +80,7 @@ def _model(
 
 
 def _onnx_type(tensor: Tensor) -> int:
-    """ONNX type number of a tensor."""
+    """Return the ONNX type number of a tensor."""
     return helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
 
 
@@ -121,7 +121,7 @@ def _normalization(c: TfliteConversion) -> None:
 
 @converts("RESIZE_BILINEAR")
 def _bilinear(c: TfliteConversion) -> None:
-    """Bilinear resizing of height and width."""
+    """Convert bilinear resizing of height and width."""
     options = c.options(tflite.ResizeBilinearOptions)
     x, given = c.given(2)[:2]
     size = c.numbers(given, "size", 2)

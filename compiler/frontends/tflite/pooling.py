@@ -34,7 +34,7 @@ def _softmax(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     if not x.shape:
-        raise c.error("one number has no softmax")
+        raise c.error("a scalar has no softmax")
     beta = float(c.options(tflite.SoftmaxOptions).Beta())
     c.make("softmax", [x], axis=len(x.shape) - 1, beta=beta)
 
@@ -61,7 +61,7 @@ def _cumulated(c: TfliteConversion) -> None:
 
 @converts("RESIZE_NEAREST_NEIGHBOR")
 def _nearest(c: TfliteConversion) -> None:
-    """Nearest-neighbour resizing; a gather if LiteRT's float32 positions differ from the exact ones."""
+    """Convert nearest-neighbour resizing; to a gather if LiteRT's float32 positions differ from the exact ones."""
     options = c.options(tflite.ResizeNearestNeighborOptions)
     x, given = c.given(2)[:2]
     height, width = size = c.numbers(given, "size", 2)
@@ -84,7 +84,7 @@ def _nearest(c: TfliteConversion) -> None:
 
 
 def _sources(total: int, wanted: int, *, corners: bool, centers: bool) -> np.ndarray:
-    """Index of the source pixel, among `total`, of each of `wanted` pixels, in LiteRT's float32 arithmetic."""
+    """Return the index of the source pixel, of `total`, for each of `wanted` pixels, in LiteRT's float32 arithmetic."""
     ratio = np.float32(total) / np.float32(wanted)
     if corners and wanted > 1:
         ratio = np.float32(total - 1) / np.float32(wanted - 1)

@@ -9,7 +9,7 @@ import numpy as np
 import tflite
 from numpy.typing import NDArray
 
-from compiler.frontends.builder import GraphBuilder
+from compiler.frontends.builder import WHERE_LISTED, GraphBuilder
 from compiler.frontends.tflite.constant_folding import KNOWN, known
 from compiler.frontends.tflite.control import STATE
 from compiler.frontends.tflite.registry import CONVERTERS, TfliteConversion, TfliteOperator
@@ -18,17 +18,17 @@ from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 
 _IDENTIFIER = b"TFL3"
-#: Limits on the graphs of a file, and on their nodes with each graph counted once per use.
+#: Limits on the number of graphs of a file, and on the number of nodes, with each graph counted once per use.
 _MAX_GRAPHS, _MAX_NODES = 1 << 10, 1 << 18
 
 
 def read_tflite(path: Path) -> Graph:
-    """The graph of a TFLite file.
+    """Import a TFLite file as a graph.
 
     Raises
     ------
     InputError
-        The file cannot be read, is damaged, or has operators without a conversion; the message lists all of these.
+        The file cannot be read, is damaged, or has operators without a conversion, all of which the message lists.
     """
     try:
         data = path.read_bytes()
@@ -45,7 +45,7 @@ def read_tflite(path: Path) -> Graph:
 
 
 class _File:
-    """A TFLite file, whose first graph is the model and whose other graphs are subgraphs of it."""
+    """TFLite file, whose first graph is the model and whose other graphs are subgraphs of nodes."""
 
     def __init__(self, name: str, data: bytes):
         self.model, self.name, self.size = tflite.Model.GetRootAsModel(data, 0), name, len(data)
@@ -56,7 +56,7 @@ class _File:
         self._nodes = 0
 
     def graph(self, index: int) -> Graph:
-        """Convert a graph of the file, or return it if it was converted before.
+        """Return a graph of the file, converted on first use.
 
         Raises
         ------
@@ -89,7 +89,7 @@ DTYPES = {
     tflite.TensorType.INT8: "int8",
 }
 _TYPE_NAMES = {number: name for name, number in vars(tflite.TensorType).items() if name.isupper()}
-#: Exceptions of the accessors of a damaged file, for example for offsets outside the file or invalid sizes.
+#: Exceptions that accessors raise for a damaged file, for example for offsets outside the file or invalid sizes.
 DAMAGE = (
     struct.error,
     IndexError,
@@ -120,7 +120,7 @@ class TfliteReader:
     size : int
         Size of the file in bytes.
     subgraph : function
-        Returns the converted graph of the file with a given index.
+        Returns the converted graph with a given index in the file.
     """
 
     def __init__(
@@ -143,7 +143,9 @@ class TfliteReader:
         unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS.keys() | KNOWN]
         if unknown:
             more = f" and {len(unknown) - _MAX_LISTED} more" if len(unknown) > _MAX_LISTED else ""
-            raise InputError(f"there is no conversion for node {', '.join(unknown[:_MAX_LISTED])}{more}")
+            raise InputError(
+                f"there is no conversion for node {', '.join(unknown[:_MAX_LISTED])}{more}{WHERE_LISTED}"
+            )
         computed = {index for operator in operators for index in operator.outputs}
         self.tensors = [self._tensor(i, name) for i, name in enumerate(self._names())]
         for i in _indices(self.source.InputsAsNumpy()):
@@ -161,7 +163,7 @@ class TfliteReader:
             inputs = [None if i == _ABSENT else self._found(i) for i in operator.inputs]
             outputs = [self._at(i) for i in operator.outputs]
             conversion = TfliteConversion(self.build, operator, inputs, outputs)
-            # Outputs of the graph are computed by nodes even if they are constant, where a conversion exists.
+            # Outputs of the graph are computed by nodes even if they are constant, provided that a conversion exists.
             wanted = any(tensor.name in self.results for tensor in outputs)
             constants = None if wanted and operator.kind in CONVERTERS else known(conversion)
             if constants is None:
@@ -206,7 +208,7 @@ class TfliteReader:
         )
 
     def _tensor(self, index: int, name: str) -> Tensor | None:
-        """Decode a tensor; None if it has no elements. Constants of float16 are converted to float32."""
+        """Decode a tensor; None if it has no elements. Constants in float16 are converted to float32."""
         source = self.source.Tensors(index)
         shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
         if source.Type() not in DTYPES:
@@ -226,7 +228,7 @@ class TfliteReader:
             raise InputError(f"tensor {name!r}: {error}") from None
 
     def _names(self) -> list[str]:
-        """Unique names of the tensors; names in the file may be repeated."""
+        """Return unique names of the tensors, because names in the file may be repeated."""
         names: list[str] = []
         used: set[str] = set()
         for i in range(self._count(self.source.TensorsLength(), "tensors")):
@@ -236,7 +238,7 @@ class TfliteReader:
         return names
 
     def _count(self, count: int, what: str) -> int:
-        """The length of a table; raises ValueError if entries of four bytes would exceed the file's size."""
+        """Return the length of a table; raises ValueError if entries of four bytes would exceed the file's size."""
         if count > self.size // 4:
             raise ValueError(f"{count:,} {what} do not fit {self.size:,} bytes")
         return count
@@ -261,7 +263,7 @@ class TfliteReader:
 
 
 def _array(values: object) -> Sequence:
-    """A vector of the file; empty for an absent one, for which the accessors return 0."""
+    """Return a vector of the file; an empty one if it is absent, for which the accessors return 0."""
     return () if isinstance(values, int) else values  # type: ignore[return-value]
 
 

@@ -1,7 +1,7 @@
 """Registry of conversions of TFLite operators to nodes of the graph.
 
-Each conversion takes a `TfliteConversion`: the operator, its inputs (None for an omitted optional one) and its outputs,
-which have shape, type and quantization but are not yet part of the graph.
+Each conversion takes a `TfliteConversion`: the operator, its inputs (None for an omitted optional input) and its
+outputs, which have shape, type and quantization but are not yet part of the graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class TfliteOperator:
     inputs, outputs : tuple of int
         Indices of the tensors in the graph.
     subgraph : function
-        Returns the converted graph of the file with a given index.
+        Returns the converted graph with a given index in the file.
     """
 
     name: str
@@ -59,7 +59,7 @@ class TfliteConversion:
     operator : TfliteOperator
         Operator of the file.
     inputs : list of Tensor or None
-        Inputs of the operator; None for an omitted one.
+        Inputs of the operator; None for an omitted input.
     outputs : list of Tensor
         Output tensors, which are not yet in the graph.
     """
@@ -82,16 +82,16 @@ class TfliteConversion:
         return self.outputs[0]
 
     def error(self, text: str) -> InputError:
-        """An error that names the operator."""
+        """Return an error that names the operator."""
         return InputError(f"operator {self.operator.name!r}: {text}")
 
     def given(self, count: int) -> list[Tensor]:
-        """The inputs that are not omitted.
+        """Return the inputs that are not omitted.
 
         Raises
         ------
         InputError
-            There are fewer than `count`.
+            Fewer than `count` inputs are given.
         """
         given = [tensor for tensor in self.inputs if tensor is not None]
         if len(given) < count:
@@ -99,7 +99,7 @@ class TfliteConversion:
         return given
 
     def options(self, kind: type[_Options]) -> _Options:
-        """The operator's options as a table of the schema's class `kind`."""
+        """Return the operator's options as a table of the schema's class `kind`."""
         options = kind()
         if self.operator.options is None:
             raise InputError(f"operator {self.operator.name!r} lacks its options")
@@ -107,7 +107,7 @@ class TfliteConversion:
         return options
 
     def numbers(self, tensor: Tensor, what: str, count: int | None = None) -> tuple[int, ...]:
-        """The integers of a constant; `what` names it in errors.
+        """Return the integers of a constant; `what` names the constant in errors.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class TfliteConversion:
         return found
 
     def axis(self, axis: int, rank: int) -> int:
-        """A possibly negative axis as a non-negative one."""
+        """Return a possibly negative axis as a non-negative index."""
         if not -rank <= axis < rank:
             raise self.error(f"axis must be within {-rank}..{rank - 1}, not {axis}")
         return axis % rank
@@ -146,7 +146,7 @@ class TfliteConversion:
     def rows(
         self, part: str, x: Tensor, axis: int, indices: Sequence[int], output: Tensor | None = None
     ) -> Tensor:
-        """Add a gather of rows of x along an axis, as an intermediate node or for an output."""
+        """Add a gather of rows of x along an axis, which computes `output` or else an intermediate tensor."""
         numbers = self.build.constant(f"{self.operator.name}:{part} numbers", np.array(indices, np.int32))
         if output is not None:
             self.make("gather", [x, numbers], output, axis=axis)
@@ -155,7 +155,7 @@ class TfliteConversion:
         return self.step(part, "gather", [x, numbers], shape, axis=axis)
 
     def make_rows(self, x: Tensor, selected: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Compute the output by gathers of x along several axes, each given with its indices."""
+        """Add gathers of x along several axes, each given with its indices, that compute the output."""
         for number, (axis, indices) in enumerate(selected, 1):
             last = number == len(selected)
             x = self.rows(f"axis{axis}", x, axis, indices, self.output if last else None)
@@ -163,7 +163,7 @@ class TfliteConversion:
             self.make_shaped(x)
 
     def reshaped(self, part: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The tensor reshaped; x itself if it has the shape already."""
+        """Return the tensor reshaped, or x itself if it has the shape already."""
         if x.shape == shape:
             return x
         between = self.build.between(x, f"{self.output.name}:{part}", shape)
@@ -176,7 +176,7 @@ class TfliteConversion:
         )
 
     def make_shaped(self, x: Tensor, output: Tensor | None = None) -> None:
-        """Compute an output, by default the first, by reshaping a tensor."""
+        """Add a reshape of a tensor that computes an output, by default the first."""
         target = self.output if output is None else output
         if x.elements != target.elements:
             raise self.error(f"{list(x.shape)} cannot become {list(target.shape)}")
@@ -185,7 +185,7 @@ class TfliteConversion:
     def make_activated(
         self, op: str, inputs: list[Tensor], activation: int, output: Tensor | None = None, **attributes: Any
     ) -> None:
-        """Add the node that computes an output, and its fused activation as a separate node."""
+        """Add the node that computes an output, with its fused activation as a separate node."""
         target, name = self.output if output is None else output, _FUSED.get(activation, "?")
         if name not in ACTIVATIONS:
             raise self.error(f"activation must be one of {', '.join(ACTIVATIONS)}, not {name}")

@@ -11,7 +11,7 @@ from compiler.ir.tensor import Tensor
 
 @converts("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 def _reshape(c: TfliteConversion) -> None:
-    """A reshape to the output's shape; the operand with the shape is ignored."""
+    """Convert to a reshape to the output's shape; the operand with the shape is ignored."""
     c.make_shaped(c.given(1)[0])
 
 
@@ -35,7 +35,7 @@ def _concat(c: TfliteConversion) -> None:
 
 
 def _joined_shape(c: TfliteConversion, parts: list[Tensor], axis: int) -> list[int]:
-    """The shape of tensors concatenated along an axis; raises InputError if they do not fit."""
+    """Return the shape of tensors concatenated along an axis; raises InputError if their shapes do not match."""
     total = 0
     for part in parts:
         expected = [*parts[0].shape]
@@ -49,7 +49,7 @@ def _joined_shape(c: TfliteConversion, parts: list[Tensor], axis: int) -> list[i
 
 @converts("PACK")
 def _pack(c: TfliteConversion) -> None:
-    """A concatenation along a new dimension."""
+    """Convert to a concatenation along a new dimension."""
     options, parts = c.options(tflite.PackOptions), c.given(1)
     shape = parts[0].shape
     axis = c.axis(options.Axis(), len(shape) + 1)
@@ -63,7 +63,7 @@ def _pack(c: TfliteConversion) -> None:
 
 @converts("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
 def _depth(c: TfliteConversion) -> None:
-    """Blocks of pixels to channels of one pixel, or the reverse, as reshape, transpose and reshape."""
+    """Convert blocks of pixels to channels of one pixel, or the reverse, by reshape, transpose and reshape."""
     x, y = c.given(1)[0], c.output
     deep = c.kind == "SPACE_TO_DEPTH"
     options = c.options(tflite.SpaceToDepthOptions if deep else tflite.DepthToSpaceOptions)
@@ -82,13 +82,13 @@ def _depth(c: TfliteConversion) -> None:
     c.make_shaped(transposed)
 
 
-#: Permutation that exchanges the two dimensions in the middle of blocked images.
+#: Permutation that swaps the two middle dimensions of blocked images.
 _SWAPPED = (0, 1, 3, 2, 4, 5)
 
 
 @converts("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
 def _batches(c: TfliteConversion) -> None:
-    """Subsampled images as a batch (pad, then transpose), or the reverse."""
+    """Convert an image to a batch of subsampled images (pad, then transpose), or the reverse."""
     x, blocks, edges = c.given(3)[:3]
     sizes = c.numbers(blocks, "sizes of blocks")
     flat = c.numbers(edges, "edges", 2 * len(sizes))
@@ -185,7 +185,7 @@ _PaddingPairs = tuple[tuple[int, int], ...]
 
 
 def _pairs(c: TfliteConversion, x: Tensor, pads: Tensor) -> _PaddingPairs:
-    """Padding before and after each dimension; checks the shape of the output."""
+    """Return the padding before and after each dimension, and check the shape of the output."""
     flat = c.numbers(pads, "paddings", 2 * len(x.shape))
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))
     if min(flat, default=0) < 0:
@@ -210,7 +210,7 @@ def _pad(c: TfliteConversion) -> None:
 
 @converts("MIRROR_PAD")
 def _mirror_pad(c: TfliteConversion) -> None:
-    """Padding by reflection, as a gather along each padded dimension."""
+    """Convert padding by reflection to a gather along each padded dimension."""
     x, pads = c.given(2)[:2]
     symmetric = c.options(tflite.MirrorPadOptions).Mode() == tflite.MirrorPadMode.SYMMETRIC
     gathers = []
@@ -226,7 +226,7 @@ def _mirror_pad(c: TfliteConversion) -> None:
 
 
 def cut(c: TfliteConversion, x: Tensor, output: Tensor, axis: int, start: int, size: int) -> None:
-    """Compute an output by slicing one axis of x."""
+    """Add a slice along one axis of x that computes an output."""
     starts, sizes = [0] * len(x.shape), [*x.shape]
     starts[axis], sizes[axis] = start, size
     c.expect(sizes, output)
@@ -248,7 +248,7 @@ def _slice(c: TfliteConversion) -> None:
 
 @converts("SPLIT")
 def _split(c: TfliteConversion) -> None:
-    """A split into equal parts, one per output."""
+    """Convert a split into equal parts, one per output."""
     along, x = c.given(2)[:2]
     axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
     if not c.outputs or x.shape[axis] % len(c.outputs):
@@ -258,7 +258,7 @@ def _split(c: TfliteConversion) -> None:
 
 @converts("SPLIT_V")
 def _split_sizes(c: TfliteConversion) -> None:
-    """A split into parts of given sizes, one of which may be -1 for the remainder."""
+    """Convert a split into parts of given sizes, one of which may be -1 for the remainder."""
     x, given, along = c.given(3)[:3]
     axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
     sizes = list(c.numbers(given, "sizes", len(c.outputs)))
@@ -278,7 +278,7 @@ def _cut_all(c: TfliteConversion, x: Tensor, axis: int, sizes: list[int]) -> Non
 
 @converts("UNPACK")
 def _unpack(c: TfliteConversion) -> None:
-    """A slice for each index of an axis, without that axis."""
+    """Convert to a slice for each index of an axis, which is removed."""
     x = c.given(1)[0]
     axis = c.axis(c.options(tflite.UnpackOptions).Axis(), len(x.shape))
     if x.shape[axis] != len(c.outputs):
@@ -294,7 +294,7 @@ def _unpack(c: TfliteConversion) -> None:
 
 @converts("GATHER")
 def _gather(c: TfliteConversion) -> None:
-    """A gather of rows along an axis; per-batch indices are not supported."""
+    """Convert a gather of rows along an axis; indices per batch are not supported."""
     x, indices = c.given(2)[:2]
     axis = batches = 0
     if c.operator.options is not None:
@@ -302,7 +302,7 @@ def _gather(c: TfliteConversion) -> None:
         axis, batches = options.Axis(), options.BatchDims()
     axis = c.axis(axis, len(x.shape))
     if batches:
-        raise c.error("indices of their own for each of a batch are not supported")
+        raise c.error("separate indices for each batch are not supported")
     _rows(c, x, indices, axis)
 
 
@@ -332,7 +332,7 @@ class _SliceSpec:
     shape: list[int] = field(default_factory=list)
 
     def append(self, start: int, size: int, step: int, *, keep: bool = True) -> None:
-        """Add the next dimension of x, which is also a dimension of the result if `keep`."""
+        """Add the next dimension of x, which is also a dimension of the result if `keep` is set."""
         self.starts.append(start)
         self.sizes.append(size)
         self.steps.append(step if size > 1 else 1)
@@ -367,7 +367,7 @@ def _slice_spec(
     shape: tuple[int, ...],
     given: list[tuple[int, int, int]],
 ) -> _SliceSpec:
-    """The slice that a StridedSlice describes; dimensions without begin, end and stride are complete."""
+    """Return the slice of a StridedSlice; dimensions without begin, end and stride are complete."""
     spec, new, ellipsis = _SliceSpec(), options.NewAxisMask(), options.EllipsisMask()
     named = sum(not (new >> i | ellipsis >> i) & 1 for i in range(len(given)))
     if named > len(shape) or ellipsis & (ellipsis - 1):

@@ -1,4 +1,4 @@
-"""Convolutions, and products with constant weights, as commands."""
+"""Code generation for convolutions and products with constant weights."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, 
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
 from compiler.layers.conv.input_layout import Im2colLayout, can_pack_pixels, layout_of, pack_pixels
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, ramped, tapered
+from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, split_first_tile, split_last_tile
 from compiler.layers.epilogue import Epilogue, parameters
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
@@ -19,7 +19,7 @@ from hw.isa.enums import Dtype, Unit
 
 
 def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
-    """Weights (out_c, kernel_h, kernel_w, in_c) as [block][kernel row][kernel column][in_c][N]."""
+    """Pack weights (out_c, kernel_h, kernel_w, in_c) as [block][kernel row][kernel column][in_c][N]."""
     n, out_c = config.n, weights.shape[0]
     blocks = ceil_div(out_c, n)
     padded = np.zeros((blocks * n, *weights.shape[1:]), np.uint8)
@@ -28,12 +28,12 @@ def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
 
 
 class ConvSteps:
-    """The steps of one group of channels of a convolution.
+    """Code generator of one group of channels of a convolution.
 
     Parameters
     ----------
     context : CodegenContext
-        Machine, schedule and tensor layouts that code is generated for.
+        Machine, schedule and tensor layouts for which code is generated.
     layer : ConvLayer
         Layer to generate code for.
     group : int
@@ -43,8 +43,8 @@ class ConvSteps:
     def __init__(self, context: CodegenContext, layer: ConvLayer, group: int):
         self.context, self.layer, self.group = context, layer, group
         self.config, schedule = context.config, context.schedule
-        self.images = context.homes[layer.y].parts(layer.batch)
-        self.x, self.y = context.homes[layer.x], self.images[0]
+        self.images = context.layouts[layer.y].parts(layer.batch)
+        self.x, self.y = context.layouts[layer.x], self.images[0]
         out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         self.out_c = out_c // layer.groups
         n = self.config.n
@@ -57,15 +57,15 @@ class ConvSteps:
         self.reduction = self.in_c * taps[self.layout]
         self.blocks = ceil_div(self.out_c, n)
         self.k_blocks = ceil_div(self.reduction, n)
-        self.band = min(schedule.rows_per_load, self.y.h)
-        self.rows = min(schedule.rows, self.band)
+        self.rows_per_load = min(schedule.rows_per_load, self.y.h)
+        self.rows = min(schedule.rows, self.rows_per_load)
         self.columns = min(schedule.columns, self.blocks)
         self.k_size = min(schedule.depth, self.k_blocks)
         if self.layout != Im2colLayout.PIXELS:
             self.k_size = self.k_blocks
-        self._rings()
+        self._allocate_buffers()
 
-    def _rings(self) -> None:
+    def _allocate_buffers(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
         name = layer.name if layer.groups == 1 else f"{layer.name}.{self.group}"
         part = slice(self.group * self.out_c, (self.group + 1) * self.out_c)
@@ -76,9 +76,9 @@ class ConvSteps:
         k_pieces = ceil_div(self.k_blocks, self.k_size)
         self.w_part = self.w_block if k_pieces == 1 else taps * self.k_size * n * n
         tiles = ceil_div(self.blocks, self.columns) * k_pieces
-        size = self.columns * self.w_part + self._behind()
-        w_ring = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
-        self.w = TileBuffers(w_ring, self._load_w)
+        size = self.columns * self.w_part + self._weight_padding()
+        w_buffer = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
+        self.w = TileBuffers(w_buffer, self._load_w)
         self.p = parameters(self.context, name, layer.drain.part(part), self.columns)
         acc_tiles = ceil_div(self.blocks, self.columns) * ceil_div(self.y.h, self.rows) * layer.batch
         self.acc = BufferRotation(
@@ -87,7 +87,7 @@ class ConvSteps:
             self.rows * self.y.w * self.columns,
             min(schedule.acc_buffers, acc_tiles),
         )
-        cut = ConvCut(self.k_blocks, self.k_size, self.band, self.k_blocks * n - self.reduction)
+        cut = ConvCut(self.k_blocks, self.k_size, self.rows_per_load, self.k_blocks * n - self.reduction)
         self.image = ConvImage(self.context, layer, name, self.group, self.layout, cut)
         self.drain = Epilogue(
             self.context,
@@ -99,16 +99,16 @@ class ConvSteps:
             self.group * self.out_c,
         )
 
-    def _behind(self) -> int:
-        """Padding in bytes after a tile of weights that MATRIX might read, because its box has whole blocks of rows.
+    def _weight_padding(self) -> int:
+        """Return the bytes of padding after a tile of weights, whose bounding box has whole blocks of rows.
 
-        Without this padding the bytes would be the next tile's, and MATRIX would wait for that tile as well.
+        Without padding, the bounding box would overlap the next tile, and MATRIX would wait for that tile as well.
         """
         if self.k_blocks == 1 or self.k_size < self.k_blocks:
             return 0
         return (self.k_blocks * self.config.n - self.reduction) * self.config.n
 
-    def _load_w(self, key: Hashable, place: BufferRef) -> list[Command]:
+    def _load_w(self, key: Hashable, address: BufferRef) -> list[Command]:
         block, k = key  # type: ignore[misc]
         n = self.config.n
         count = min(self.columns, self.blocks - block)
@@ -117,7 +117,7 @@ class ConvSteps:
                 self.context.command(
                     Unit.LOAD,
                     dram=BufferRef(self.w_dram, 0, block * self.w_block),
-                    dst=place,
+                    dst=address,
                     len=count * self.w_block,
                 )
             ]
@@ -127,7 +127,7 @@ class ConvSteps:
             self.context.command(
                 Unit.LOAD,
                 dram=BufferRef(self.w_dram, 0, block * self.w_block + k * n * n),
-                dst=place,
+                dst=address,
                 len=length,
                 y_count=taps,
                 dram_y=self.in_c * n,
@@ -139,29 +139,29 @@ class ConvSteps:
         ]
 
     def steps(self) -> list[TileStep]:
-        """All tiles in the schedule's order."""
-        bands = [
-            (number, band, start + first, rows)
+        """Generate all tiles in the schedule's order."""
+        row_groups = [
+            (number, load_rows, start + first, rows)
             for number in range(self.layer.batch)
-            for band in pieces(self.y.h, self.band)
-            for start in [band[0]]
-            for first, rows in pieces(band[1], self.rows)
+            for load_rows in pieces(self.y.h, self.rows_per_load)
+            for start in [load_rows[0]]
+            for first, rows in pieces(load_rows[1], self.rows)
         ]
         blocks = list(pieces(self.blocks, self.columns))
         if self.context.schedule.order == "rows":
-            tiles = [(band, block) for band in bands for block in blocks]
+            tiles = [(load_rows, block) for load_rows in row_groups for block in blocks]
         else:
-            tiles = [(band, block) for block in blocks for band in bands]
+            tiles = [(load_rows, block) for block in blocks for load_rows in row_groups]
         return [
             step
-            for number, (band, block) in enumerate(tiles, 1)
-            for step in self._tile(*band, *block, first=number == 1, last=number == len(tiles))
+            for number, (load_rows, block) in enumerate(tiles, 1)
+            for step in self._tile(*load_rows, *block, first=number == 1, last=number == len(tiles))
         ]
 
     def _tile(
         self,
         number: int,
-        band: Rows,
+        load_rows: Rows,
         start: int,
         rows: int,
         block: int,
@@ -170,46 +170,53 @@ class ConvSteps:
         first: bool,
         last: bool,
     ) -> list[TileStep]:
-        """Compute the sums of a tile, one piece of the reduction dimension after the other, and drain its parts."""
-        self.image.turn_to(number)
-        self.drain.turn_to(number)
+        """Generate the sums of a tile, for each piece of the reduction dimension, and the drain of its parts."""
+        self.image.select_image(number)
+        self.drain.select_image(number)
         tile = TilePart(start, rows, block, blocks, rows)
-        self.image.ramp = self.context.schedule.split_first_tile and first
+        self.image.load_partially = self.context.schedule.split_first_tile and first
         schedule, k_pieces = self.context.schedule, list(pieces(self.k_blocks, self.k_size))
         few = ceil_div(self.config.n, self.y.w)
         name = f"{self.layer.name}.{self.group}"
         parts = (
-            tapered(tile, name, few, self.y.w)
+            split_last_tile(tile, name, few, self.y.w)
             if schedule.split_last_tile and last
             else [(tile, self.acc.next())]
         )
         work = [(k, *part) for k in k_pieces for part in parts]
-        if not first and self._stay(
+        if not first and self._all_resident(
             len(k_pieces)
-        ):  # the whole input is loaded, so parts computed early can be drained early
+        ):  # the whole input is loaded, so that parts computed early can be drained early
             work = [(k, *part) for part in parts for k in k_pieces]
         out = []
         for (k, k_count), part, acc in work:
             pieced = [(part, acc)]
             if schedule.split_first_tile and first and k == 0:
-                pieced = ramped(part, acc, few, self.y.w)
+                pieced = split_first_tile(part, acc, few, self.y.w)
             for piece, sums in pieced:
                 step = TileStep(block=block)
-                step.matrix.append(self._matrix(step, sums, band, piece, block, k, k_count))
+                step.matrix.append(self._matrix(step, sums, load_rows, piece, block, k, k_count))
                 out.append(step)
             if k + k_count == self.k_blocks:
                 how = self.p.fields(part.block, out[-1])
                 self.drain.add(out[-1], acc, how, part.start, part.rows, part.block, part.blocks)
         return out
 
-    def _stay(self, k_pieces: int) -> bool:
-        """True if all pieces of a tile's weights and image are in the scratchpad at a time."""
-        return self.w.ring.depth >= k_pieces and self.image.depth >= k_pieces
+    def _all_resident(self, k_pieces: int) -> bool:
+        """Return True if all pieces of a tile's weights and image are in the scratchpad at the same time."""
+        return self.w.buffer.depth >= k_pieces and self.image.depth >= k_pieces
 
     def _matrix(
-        self, step: TileStep, acc: BufferRef, band: Rows, part: TilePart, block: int, k: int, k_count: int
+        self,
+        step: TileStep,
+        acc: BufferRef,
+        load_rows: Rows,
+        part: TilePart,
+        block: int,
+        k: int,
+        k_count: int,
     ) -> Command:
-        """MATRIX command of one part of a tile; `block` is the first block of the tile's weights."""
+        """Return the MATRIX command of one part of a tile; `block` is the first block of the tile's weights."""
         layer, n = self.layer, self.config.n
         last_k = k + k_count == self.k_blocks
         weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
@@ -234,15 +241,15 @@ class ConvSteps:
             "acc_x": 1,
             "acc_oc": part.pitch * self.y.w,
         }
-        image = self.image.get(step, band, part.start, part.rows, k)
+        image = self.image.get(step, load_rows, part.start, part.rows, k)
         return self.context.command(Unit.MATRIX, **(fields | image))
 
 
 def conv_steps(context: CodegenContext, layer: ConvLayer) -> list[TileStep]:
-    """The steps of a convolution, group by group."""
-    y, pixels = context.homes[layer.y], context.schedule.pixels_per_pass
+    """Generate the steps of a convolution, group by group."""
+    y, pixels = context.layouts[layer.y], context.schedule.pixels_per_pass
     if pixels > 1 and can_pack_pixels(layer, pixels) and y.pixel == y.c:
         layer = pack_pixels(layer, pixels)
         wide = replace(y, w=y.w // pixels, c=y.c * pixels, pixel=y.pixel * pixels)
-        context = replace(context, homes=context.homes | {layer.y: wide})
+        context = replace(context, layouts=context.layouts | {layer.y: wide})
     return [step for group in range(layer.groups) for step in ConvSteps(context, layer, group).steps()]

@@ -14,20 +14,20 @@ from compiler.schedule.schedule import LayerSchedule
 class Im2colLayout(StrEnum):
     """Kernel dimensions that are folded into the reduction dimension."""
 
-    PIXELS = "pixels"  # nothing: a pixel after the other
-    ROWS = "rows"  # kernel columns: rows are stored with their left and right padding
-    STRIPS = "strips"  # all of it: for each output column the pixels that its kernel comes to, row under row
+    PIXELS = "pixels"  # no dimension: pixels are separate
+    ROWS = "rows"  # the columns; rows are stored with left and right padding
+    STRIPS = "strips"  # both; for each output column, the pixels under its kernel are stored row by row
 
 
 def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
-    """True if a convolution's image can have a layout: neighbours are neighbours in memory, padding is stored."""
+    """Return True if a convolution supports a layout: pixels are contiguous in memory, and padding is stored."""
     if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
         return layout == Im2colLayout.PIXELS
     return layout != Im2colLayout.STRIPS or layer.dilations[0] == 1
 
 
 def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: TensorLayout) -> Im2colLayout:
-    """The layout a schedule asks for, if it is possible."""
+    """Return the layout that a schedule selects, or `PIXELS` if the convolution does not support it."""
     if schedule.im2col and x.pixel == x.c and can_fold(layer, x.on_chip, Im2colLayout.STRIPS):
         return Im2colLayout.STRIPS
     return (
@@ -38,7 +38,7 @@ def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: TensorLayout) -> Im2
 
 
 def can_pack_pixels(layer: ConvLayer, pixels: int) -> bool:
-    """True if `pixels` neighbouring output pixels can be computed as one."""
+    """Return True if `pixels` adjacent output pixels can be computed as one."""
     y = layer.shapes[layer.y]
     return (
         layer.groups == 1 and layer.dilations[1] == 1 and layer.drain.residual is None and y.w % pixels == 0
@@ -46,10 +46,10 @@ def can_pack_pixels(layer: ConvLayer, pixels: int) -> bool:
 
 
 def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
-    """The convolution that computes `pixels` adjacent output pixels as one pixel with their channels concatenated.
+    """Return the convolution that computes `pixels` adjacent output pixels as one with their channels concatenated.
 
-    The bytes of the result are the same. The kernel covers those of all the pixels; weights outside of a pixel's own
-    kernel are the zero point.
+    The bytes of the result are unchanged. The kernel covers the kernels of all these pixels; weights outside of the
+    kernel of a pixel are the zero point.
     """
     out_c, kernel_h, kernel_w, in_c = layer.weights.shape
     stride, y, drain = layer.strides[1], layer.shapes[layer.y], layer.drain

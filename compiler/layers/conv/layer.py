@@ -1,4 +1,4 @@
-"""The layer of convolutions and dense products, and its lowering."""
+"""Layer of convolutions and dense layers, and its lowering."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from hw.isa.enums import Rounding
 @identity("ConvLayer", "weights", "drain", "strides", "pads", "dilations", "groups", "x_zp", "w_zp")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvLayer(Layer):
-    """Convolution, or product with constant weights (kernel 1x1, rows as image rows).
+    """Convolution, or product with constant weights (as a 1x1 convolution, with rows as image rows).
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class ConvLayer(Layer):
     drain : Drain
         Requantization and epilogue of the sums.
     strides, dilations : (int, int)
-        Vertical and horizontal step between output pixels, and between kernel elements, in input pixels.
+        Vertical and horizontal distance between output pixels, and between kernel elements, in input pixels.
     pads : (int, int, int, int)
         Padding at the top, left, bottom and right, in pixels.
     groups : int
@@ -44,12 +44,12 @@ class ConvLayer(Layer):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """x, and the residual's other summand."""
+        """Names of the input and, with a residual addition, of the other summand."""
         return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
 
 
 def lower_conv(low: LoweringContext) -> Layer:
-    """Layer of a convolution with its epilogue."""
+    """Lower a convolution with its epilogue."""
     weights, bias = weights_of(low)
     assert weights.data is not None
     a = low.anchor.attributes
@@ -75,7 +75,7 @@ def lower_conv(low: LoweringContext) -> Layer:
 
 
 def lower_dense(low: LoweringContext) -> Layer:
-    """Layer of a dense layer with its epilogue: a convolution with a 1x1 kernel."""
+    """Lower a dense layer with its epilogue to a convolution with a 1x1 kernel."""
     weights, bias = weights_of(low)
     assert weights.data is not None
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.AWAY))

@@ -12,14 +12,15 @@ from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import Unit
 
 #: Maximum number of parts of a first tile; each part needs additional commands.
-_MAX_RAMP_PARTS = 3
+_MAX_FIRST_TILE_PARTS = 3
 
 
 @dataclass(frozen=True)
 class TilePart:
-    """Output rows and blocks of output channels: a tile, or some of one.
+    """Output rows and blocks of output channels of a tile or of a part of a tile.
 
-    `pitch` is the distance between blocks in rows of sums: that of the whole tile if the parts share its buffer.
+    `pitch` is the distance in image rows between blocks of sums; if parts of a tile share its buffer, it is that of the
+    whole tile.
     """
 
     start: int
@@ -29,22 +30,24 @@ class TilePart:
     pitch: int
 
 
-def ramped(part: TilePart, acc: BufferRef, few: int, width: int) -> list[tuple[TilePart, BufferRef]]:
-    """Split the rows of a first tile, starting with a few, so that MATRIX can start when their input is loaded.
+def split_first_tile(
+    part: TilePart, acc: BufferRef, few: int, width: int
+) -> list[tuple[TilePart, BufferRef]]:
+    """Split the rows of a first tile, starting with a small part, so that MATRIX can start when its input is loaded.
 
     Parameters
     ----------
-    acc : Ref
+    acc : BufferRef
         Accumulator buffer for the sums of the whole tile.
     few : int
-        Rows that fill the array.
+        Minimum number of rows that fill the array.
     width : int
-        Pixels of a row.
+        Number of pixels of a row.
     """
     *halves, last = _halves(part.rows, few)
     sizes = [last, *reversed(halves)]
-    if len(sizes) > _MAX_RAMP_PARTS:
-        sizes = [sum(sizes[: 1 - _MAX_RAMP_PARTS]), *sizes[1 - _MAX_RAMP_PARTS :]]
+    if len(sizes) > _MAX_FIRST_TILE_PARTS:
+        sizes = [sum(sizes[: 1 - _MAX_FIRST_TILE_PARTS]), *sizes[1 - _MAX_FIRST_TILE_PARTS :]]
     out, start = [], part.start
     for rows in sizes:
         out.append((replace(part, start=start, rows=rows), acc.plus((start - part.start) * width)))
@@ -52,8 +55,8 @@ def ramped(part: TilePart, acc: BufferRef, few: int, width: int) -> list[tuple[T
     return out
 
 
-def tapered(tile: TilePart, name: str, few: int, width: int) -> list[tuple[TilePart, BufferRef]]:
-    """Split a last tile: all blocks but the last, then half of the remaining rows while those fill the array.
+def split_last_tile(tile: TilePart, name: str, few: int, width: int) -> list[tuple[TilePart, BufferRef]]:
+    """Split a last tile: all blocks except the last, then half of the remaining rows while those fill the array.
 
     Each part has separate sums, in different banks if possible, because FUSE waits for a bank that MATRIX uses.
     """
@@ -79,7 +82,7 @@ def tapered(tile: TilePart, name: str, few: int, width: int) -> list[tuple[TileP
 
 
 def _halves(rows: int, few: int) -> list[int]:
-    """Half of some rows, half of the others, ... while that is `few` or more."""
+    """Split rows into halves, then the second half again, as long as parts have at least `few` rows."""
     out = []
     while rows:
         out.append(rows if rows < 2 * few else ceil_div(rows, 2))
@@ -87,26 +90,29 @@ def _halves(rows: int, few: int) -> list[int]:
     return out
 
 
-#: More pieces than any image has.
-_ALL = 1 << 24
+#: Depth of an image on chip, larger than its number of pieces.
+_UNLIMITED_DEPTH = 1 << 24
 #: First row and number of rows.
 Rows = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class ConvCut:
-    """Split of the reduction dimension: its blocks, blocks of a tile, output rows of a band, excess bytes of the last
-    block.
+    """Split of the reduction dimension.
+
+    `k_blocks` and `k_size` are the numbers of blocks of the reduction dimension in total and per tile, `rows_per_load`
+    is the number of output rows whose input is loaded at once, and `excess` is the number of bytes by which the last
+    block extends beyond a row.
     """
 
     k_blocks: int
     k_size: int
-    band: int
-    behind: int
+    rows_per_load: int
+    excess: int
 
     @property
     def whole(self) -> bool:
-        """The reduction dimension is not split."""
+        """True if the reduction dimension is not split."""
         return self.k_size == self.k_blocks
 
 
@@ -116,7 +122,7 @@ class ConvImage:
     Parameters
     ----------
     context : CodegenContext
-        Machine, schedule and tensor layouts that code is generated for.
+        Machine, schedule and tensor layouts for which code is generated.
     layer : ConvLayer
         Layer to generate code for.
     name : str
@@ -139,12 +145,12 @@ class ConvImage:
         cut: ConvCut,
     ):
         self.context, self.layer, self.group, self.layout, self.cut = context, layer, group, layout, cut
-        self.n, self.y = context.config.n, context.homes[layer.y].parts(layer.batch)[0]
-        self.images = context.homes[layer.x].parts(layer.batch)
-        self.turn_to(0)
+        self.n, self.y = context.config.n, context.layouts[layer.y].parts(layer.batch)[0]
+        self.images = context.layouts[layer.x].parts(layer.batch)
+        self.select_image(0)
         _, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         self.left = self.right = 0
-        #: Bytes from pixel to pixel and from row to row; of strips from row to row.
+        #: Distance in bytes between pixels, and between rows of the image or of a strip.
         self.pixel, self.row = self.x.pixel, self.x.row
         if self.x.on_chip:
             return
@@ -156,23 +162,23 @@ class ConvImage:
         self.row = (self.left + self.x.w + self.right) * self.pixel
         if layout == Im2colLayout.STRIPS:
             self.row = self.kernel_w * self.x.c
-        bands = list(pieces(self.y.h, cut.band))
-        size = max(self._size(*band) for band in bands) + self.n
-        count = len(bands) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch
-        ring = CircularBuffer(BufferMemory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
-        self.tiles = TileBuffers(ring, self._begin)
-        #: True to load only the rows of a tile that are needed.
-        self.ramp = False
-        #: Number of rows of each tile, or of each strip, that are loaded so far.
-        self.there: dict[Hashable, int] = {}
+        row_groups = list(pieces(self.y.h, cut.rows_per_load))
+        size = max(self._size(*load_rows) for load_rows in row_groups) + self.n
+        count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch
+        buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
+        self.tiles = TileBuffers(buffer, self._begin)
+        #: True if only the rows that the next part of a tile needs are loaded.
+        self.load_partially = False
+        #: Number of rows of each tile, or of its strips, that have been loaded so far.
+        self.rows_loaded: dict[Hashable, int] = {}
 
     @property
     def depth(self) -> int:
-        """Pieces that are in the scratchpad at a time."""
-        return self.tiles.ring.depth if not self.x.on_chip else _ALL
+        """Number of pieces that are in the scratchpad at the same time."""
+        return self.tiles.buffer.depth if not self.x.on_chip else _UNLIMITED_DEPTH
 
-    def turn_to(self, number: int) -> None:
-        """Go on with this image of a batch."""
+    def select_image(self, number: int) -> None:
+        """Generate code for this image of a batch from now on."""
         self.number, self.x = number, self.images[number]
 
     def _size(self, start: int, rows: int) -> int:
@@ -186,33 +192,35 @@ class ConvImage:
         return image_rows(start, rows, layer.strides[0], layer.pads[0], reach, self.x.h)
 
     def _height(self, rows: int) -> int:
-        """Rows of a strip, padding too."""
+        """Return the number of rows of a strip, including padding."""
         return (rows - 1) * self.layer.strides[0] + self.kernel_h
 
     def _pitch(self, rows: int) -> int:
-        """Bytes from strip to strip."""
+        """Return the distance in bytes between strips."""
         return self._height(rows) * self.row
 
-    def get(self, step: TileStep, band: Rows, start: int, rows: int, k: int) -> dict[str, int | BufferRef]:
-        """Address of the image rows of a tile for MATRIX, and its walk over them."""
+    def get(
+        self, step: TileStep, load_rows: Rows, start: int, rows: int, k: int
+    ) -> dict[str, int | BufferRef]:
+        """Return the MATRIX fields with the address of the image rows of a tile and the walk over these rows."""
         layer = self.layer
         if self.layout == Im2colLayout.STRIPS:
             return {
-                "a_base": self._bring((self.number, *band, k), (start, rows), step),
-                "u0": (start - band[0]) * layer.strides[0],
+                "a_base": self._load_rows((self.number, *load_rows, k), (start, rows), step),
+                "u0": (start - load_rows[0]) * layer.strides[0],
                 "x_count": self.y.w,
                 "y_count": rows,
                 "a_u": self.row,
-                "a_v": self._pitch(band[1]),
+                "a_v": self._pitch(load_rows[1]),
                 "u_y": layer.strides[0],
                 "v_x": 1,
                 "acc_y": self.y.w,
             }
         if self.x.on_chip:
-            base, first, count = self.x.at(0, 0, self.group * self.in_c + k * self.n), 0, self.x.h
+            base, first, count = self.x.address(0, 0, self.group * self.in_c + k * self.n), 0, self.x.h
         else:
-            first, count = self._rows(*band)
-            base = self._bring((self.number, *band, k), (start, rows), step)
+            first, count = self._rows(*load_rows)
+            base = self._load_rows((self.number, *load_rows, k), (start, rows), step)
             if layer.groups > 1 and self.cut.whole:
                 base = base.plus(self.group * self.in_c)
         u0 = start * layer.strides[0] - layer.pads[0] - first
@@ -245,7 +253,7 @@ class ConvImage:
 
     @property
     def _w_row(self) -> int:
-        """Bytes of the weights of a kernel position."""
+        """Bytes of the weights for one kernel position."""
         return (self.in_c if self.cut.whole else self.cut.k_size * self.n) * self.n
 
     @property
@@ -262,36 +270,36 @@ class ConvImage:
         )
 
     def _begin(self, key: Hashable, _: BufferRef) -> list[Command]:
-        self.there[key] = 0
+        self.rows_loaded[key] = 0
         return []
 
-    def _bring(self, key: tuple[int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
-        """Address of a tile; missing rows are loaded in the step: all, or while ramping up those that are needed."""
+    def _load_rows(self, key: tuple[int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
+        """Return the address of a tile, and add the loads of all missing rows, or only of those needed, to the step."""
         _, start, rows, k = key
-        place, there = self.tiles.get(key, step), self.there[key]
+        address, there = self.tiles.get(key, step), self.rows_loaded[key]
         needed = total = self._reach(start, (start, rows))
-        if self.ramp:  # and rows that reads of the last row extend into
-            needed = min(self._reach(start, part) + ceil_div(self.cut.behind, self.row), total)
+        if self.load_partially:  # including the rows into which reads of the last row extend
+            needed = min(self._reach(start, part) + ceil_div(self.cut.excess, self.row), total)
         if there < needed:
             bring = self._strips if self.layout == Im2colLayout.STRIPS else self._load
-            step.loads += bring((start, rows), (there, needed - there), k, place)
-            self.there[key] = needed
-        return place
+            step.loads += bring((start, rows), (there, needed - there), k, address)
+            self.rows_loaded[key] = needed
+        return address
 
     def _reach(self, start: int, part: Rows) -> int:
-        """Rows of the tile that begins with output row `start` up to the last one that some output rows need."""
+        """Return how many rows of the tile that begins with output row `start` are needed by the output rows `part`."""
         if self.layout == Im2colLayout.STRIPS:
             return (part[0] - start) * self.layer.strides[0] + self._height(part[1])
         low, count = self._rows(*part)
         return low + count - self._rows(start, 1)[0]
 
-    def _load(self, band: Rows, part: Rows, k: int, place: BufferRef) -> list[Command]:
-        """Load some image rows of a tile."""
-        count, place = part[1], place.plus(part[0] * self.row)
+    def _load(self, load_rows: Rows, part: Rows, k: int, address: BufferRef) -> list[Command]:
+        """Return the loads of some image rows of a tile."""
+        count, address = part[1], address.plus(part[0] * self.row)
         channel = k * self.n + (0 if self.cut.whole else self.group * self.in_c)
         length = min(self.pixel, self.x.c - channel)
-        inner = place.plus(self.left * self.pixel)
-        source = self.x.at(self._rows(*band)[0] + part[0], 0, channel)
+        inner = address.plus(self.left * self.pixel)
+        source = self.x.address(self._rows(*load_rows)[0] + part[0], 0, channel)
         if length == self.x.c < self.x.pixel:
             lines = {
                 "len": length,
@@ -316,40 +324,40 @@ class ConvImage:
         borders = ((self.left, 0), (self.right, (self.left + self.x.w) * self.pixel))
         return [
             *(
-                self._fill(place.plus(offset), columns * self.pixel, count, self.row)
+                self._fill(address.plus(offset), columns * self.pixel, count, self.row)
                 for columns, offset in borders
                 if columns
             ),
             self.context.command(Unit.LOAD, dram=source, dst=inner, **lines),
         ]
 
-    def _strips(self, band: Rows, part: Rows, _: int, place: BufferRef) -> list[Command]:
-        """Some rows of all strips: padding above and below, and of those at the sides all that is not image."""
-        layer, pitch, line = self.layer, self._pitch(band[1]), self.row
+    def _strips(self, load_rows: Rows, part: Rows, _: int, address: BufferRef) -> list[Command]:
+        """Return the loads of some rows of all strips, and the fills of the padding around the image."""
+        layer, pitch, line = self.layer, self._pitch(load_rows[1]), self.row
         stride, left = layer.strides[1], layer.pads[1]
-        first, count = self._rows(*band)
-        above = max(first - (band[0] * layer.strides[0] - layer.pads[0]), 0)
+        first, count = self._rows(*load_rows)
+        above = max(first - (load_rows[0] * layer.strides[0] - layer.pads[0]), 0)
         low, high = part[0], part[0] + part[1]
-        rows = min(high, above + count) - max(low, above)  # of the image, from this one on:
+        rows = min(high, above + count) - max(low, above)  # number of image rows; their offset follows
         source, offset = first + max(low - above, 0), max(low, above) * line
         out: list[Command] = []
         for begin, end in ((low, min(high, above)), (max(low, above + count), high)):
             if begin < end:
-                out.append(self._fill(place.plus(begin * line), (end - begin) * line, self.y.w, pitch))
+                out.append(self._fill(address.plus(begin * line), (end - begin) * line, self.y.w, pitch))
         if rows <= 0:
             return out
         for column, columns in self._columns():
             at = column * stride - left
             skip, end = max(-at, 0), min(at + self.kernel_w, self.x.w)
             if columns == 1 and (skip or end < at + self.kernel_w):
-                out.append(self._fill(place.plus(column * pitch + offset), rows * line, 1, 0))
+                out.append(self._fill(address.plus(column * pitch + offset), rows * line, 1, 0))
             if end <= at + skip:
                 continue
             out.append(
                 self.context.command(
                     Unit.LOAD,
-                    dram=self.x.at(source, at + skip),
-                    dst=place.plus(column * pitch + offset + skip * self.x.c),
+                    dram=self.x.address(source, at + skip),
+                    dst=address.plus(column * pitch + offset + skip * self.x.c),
                     len=(end - at - skip) * self.x.c,
                     y_count=rows,
                     dram_y=self.x.row,
@@ -362,15 +370,15 @@ class ConvImage:
         return out
 
     def _columns(self) -> list[tuple[int, int]]:
-        """Output columns, with the number of adjacent columns that have equal strips; edge columns are single."""
+        """Return runs of output columns with similar strips as (first column, count); each edge column is a run."""
         stride, left = self.layer.strides[1], self.layer.pads[1]
         inside = [c for c in range(self.y.w) if 0 <= c * stride - left <= self.x.w - self.kernel_w]
         sides = [(c, 1) for c in range(self.y.w) if c not in inside]
         return [*sides, (inside[0], len(inside))] if inside else sides
 
-    def _fill(self, place: BufferRef, length: int, lines: int, pitch: int) -> Command:
-        """Stored padding: bytes of the zero point."""
+    def _fill(self, address: BufferRef, length: int, lines: int, pitch: int) -> Command:
+        """Return a LOAD command that fills padding with the zero point."""
         word = LOAD_WORD.pack(fill=1, fill_value=self.layer.x_zp & 0xFF)
         return self.context.command(
-            Unit.LOAD, word=word, dram=0, dst=place, len=length, y_count=lines, dst_y=pitch
+            Unit.LOAD, word=word, dram=0, dst=address, len=length, y_count=lines, dst_y=pitch
         )

@@ -10,34 +10,34 @@ from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_p
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import (
-    CROWDED,
-    PREFETCH,
-    TILE,
+    BUS_OVERHEAD,
+    PREFETCH_STEPS,
+    TILE_CYCLES,
     LayerContext,
     TilingContext,
     Tilings,
     images,
     input_rows,
-    slots_together,
-    sums_together,
+    param_blocks_per_buffer,
+    sum_buffers,
 )
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.enums import DTYPE_BYTES
 
-#: Beats of the parameters of a block of channels, with a scale for each and without.
+#: Beats of the parameters of a block of channels, with a scale per channel and with a common scale.
 _PARAMETERS, _BIASES = 9.0, 4.0
-#: Factor by which FUSE is slower if biases are words of the scratchpad.
-_COMMON = 4
+#: Factor by which FUSE is slower if biases are read from the scratchpad.
+_COMMON_SCALE_SLOWDOWN = 4
 
 
 class _Cut:
     """Tile sizes and counts of a convolution."""
 
-    def __init__(self, layer: ConvLayer, s: LayerSchedule, place: LayerContext):
-        n, (self.x, self.y) = place.config.n, images(layer)
+    def __init__(self, layer: ConvLayer, s: LayerSchedule, context: LayerContext):
+        n, (self.x, self.y) = context.config.n, images(layer)
         out_c, self.kernel_h, kernel_w, self.in_c = layer.weights.shape
-        self.layer, self.place, self.s, self.n = layer, place, s, n
+        self.layer, self.context, self.s, self.n = layer, context, s, n
         out_c //= layer.groups
         self.stride, stride_w = layer.strides
         if s.pixels_per_pass > 1 and can_pack_pixels(layer, s.pixels_per_pass):
@@ -46,9 +46,9 @@ class _Cut:
             self.y = replace(self.y, w=self.y.w // s.pixels_per_pass, c=self.y.c * s.pixels_per_pass)
         self.taps, self.out_c = self.kernel_h * kernel_w, out_c
         self.layout = Im2colLayout.PIXELS
-        if s.im2col and can_fold(layer, place.x_on_chip, Im2colLayout.STRIPS):
+        if s.im2col and can_fold(layer, context.x_on_chip, Im2colLayout.STRIPS):
             self.layout = Im2colLayout.STRIPS
-        elif s.fold_kernel_width and can_fold(layer, place.x_on_chip, Im2colLayout.ROWS):
+        elif s.fold_kernel_width and can_fold(layer, context.x_on_chip, Im2colLayout.ROWS):
             self.layout = Im2colLayout.ROWS
         deep = {Im2colLayout.PIXELS: 1, Im2colLayout.ROWS: kernel_w, Im2colLayout.STRIPS: self.taps}[
             self.layout
@@ -58,16 +58,16 @@ class _Cut:
             ceil_div(out_c, n),
             ceil_div(self.in_c * deep, n),
         )
-        self.again = self.taps // deep  # times that each block of the reduction dimension comes
-        self.band = min(s.rows_per_load, self.y.h)
-        self.rows, self.columns = min(s.rows, self.band), min(s.columns, self.blocks)
+        self.again = self.taps // deep  # number of passes over each block of the reduction dimension
+        self.rows_per_load = min(s.rows_per_load, self.y.h)
+        self.rows, self.columns = min(s.rows, self.rows_per_load), min(s.columns, self.blocks)
         self.depth = min(s.depth, self.k_blocks) if self.layout == Im2colLayout.PIXELS else self.k_blocks
         self.parts = ceil_div(self.k_blocks, self.depth)
         self.size = DTYPE_BYTES[layer.drain.dtype]
 
     def image(self, rows: int, part: int) -> float:
-        """Bus beats for the image rows of a band and a part of the channels."""
-        if self.place.x_on_chip:
+        """Return the bus beats for loading the image rows of some output rows and a part of the channels."""
+        if self.context.x_on_chip:
             return 0.0
         n, x = self.n, self.x
         if self.layout == Im2colLayout.STRIPS:
@@ -80,27 +80,28 @@ class _Cut:
         return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n)
 
     def out(self, pixels: int, block: int) -> float:
-        """Beats of the results of a tile."""
+        """Return the bus beats of the results of a tile."""
         width = min(self.columns * self.n, self.out_c - block * self.n)
         return lines(pixels, width * self.size, self.y.c * self.size, self.n)
 
 
-def conv_tile_model(layer: ConvLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Tile model of a convolution, over bands, channel blocks and partial sums."""
-    cut = _Cut(layer, s, place)
-    bands = layer.batch * sum(
-        ceil_div(min(cut.band, cut.y.h - first), cut.rows) for first in range(0, cut.y.h, cut.band)
+def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
+    """Return the tile model of a convolution, over output rows, channel blocks and partial sums."""
+    cut = _Cut(layer, s, context)
+    row_tiles = layer.batch * sum(
+        ceil_div(min(cut.rows_per_load, cut.y.h - first), cut.rows)
+        for first in range(0, cut.y.h, cut.rows_per_load)
     )
     groups = ceil_div(cut.blocks, cut.columns)
-    rings = {
-        "x": max(1, min(s.x_buffers, layer.batch * ceil_div(cut.y.h, cut.band) * cut.parts)),
+    buffers = {
+        "x": max(1, min(s.x_buffers, layer.batch * ceil_div(cut.y.h, cut.rows_per_load) * cut.parts)),
         "w": max(1, min(s.w_buffers, groups * cut.parts)),
         "p": s.param_buffers,
         "r": s.y_buffers,
         "t": 1,
     }
     return TilePipeline(
-        _conv_tiles(cut), bands * groups * cut.parts * layer.groups, rings, s.acc_buffers, s.y_buffers
+        _conv_tiles(cut), row_tiles * groups * cut.parts * layer.groups, buffers, s.acc_buffers, s.y_buffers
     )
 
 
@@ -108,110 +109,122 @@ def _conv_tiles(cut: _Cut) -> Iterator[PipelineTile]:
     s = cut.s
     for group in range(cut.layer.groups):
         tiles = (
-            (group, number, band, row, min(cut.rows, min(band + cut.band, cut.y.h) - row), block)
-            for number, band, row, block in _order(cut, s.order == "rows")
+            (
+                group,
+                number,
+                load_row,
+                row,
+                min(cut.rows, min(load_row + cut.rows_per_load, cut.y.h) - row),
+                block,
+            )
+            for number, load_row, row, block in _order(cut, s.order == "rows")
         )
         for tile in tiles:
             yield from _conv_tile(cut, *tile)
 
 
 def _order(cut: _Cut, by_rows: bool) -> Iterator[tuple[int, int, int, int]]:
-    bands = [
-        (number, band, row)
+    row_groups = [
+        (number, load_row, row)
         for number in range(cut.layer.batch)
-        for band in range(0, cut.y.h, cut.band)
-        for row in range(band, min(band + cut.band, cut.y.h), cut.rows)
+        for load_row in range(0, cut.y.h, cut.rows_per_load)
+        for row in range(load_row, min(load_row + cut.rows_per_load, cut.y.h), cut.rows)
     ]
     blocks = range(0, cut.blocks, cut.columns)
     if by_rows:
-        return ((*band, block) for band in bands for block in blocks)
-    return ((*band, block) for block in blocks for band in bands)
+        return ((*load_row, block) for load_row in row_groups for block in blocks)
+    return ((*load_row, block) for block in blocks for load_row in row_groups)
 
 
 def _conv_tile(
-    cut: _Cut, group: int, number: int, band: int, row: int, rows: int, block: int
+    cut: _Cut, group: int, number: int, load_row: int, row: int, rows: int, block: int
 ) -> Iterator[PipelineTile]:
     layer, n, s = cut.layer, cut.n, cut.s
     columns, pixels = min(cut.columns, cut.blocks - block), rows * cut.y.w
     through, beats = max(pixels, n), cut.out(pixels, block)
-    high = min(cut.band, cut.y.h - band)
+    high = min(cut.rows_per_load, cut.y.h - load_row)
     for part in range(cut.parts):
         depth = min(cut.depth, cut.k_blocks - part * cut.depth)
         deep = min(depth * n, cut.in_c - part * cut.depth * n) if cut.parts > 1 else cut.in_c
         loads: list[tuple[str, object, float]] = []
-        if not cut.place.x_on_chip:
-            loads.append(("x", (group, number, band, part), cut.image(high, part)))
+        if not cut.context.x_on_chip:
+            loads.append(("x", (group, number, load_row, part), cut.image(high, part)))
         loads.append(("w", (group, block, part), float(columns * cut.taps * deep)))
         last = part == cut.parts - 1
         if last:
-            loads += with_drain(layer.drain, s, cut.place, (group, number, row, block), cut.blocks, beats)
-        fuse = pixels * columns * (_COMMON if s.common_scale and layer.drain.common_scale else 1) * cut.size
-        store = 0.0 if cut.place.y_on_chip else beats
+            loads += with_drain(layer.drain, s, cut.context, (group, number, row, block), cut.blocks, beats)
+        fuse = (
+            pixels
+            * columns
+            * (_COMMON_SCALE_SLOWDOWN if s.common_scale and layer.drain.common_scale else 1)
+            * cut.size
+        )
+        store = 0.0 if cut.context.y_on_chip else beats
         yield PipelineTile(
             tuple(loads),
             columns * cut.again * depth * through,
             fuse * last,
             store * last,
-            1 + last * (2 - cut.place.y_on_chip),
+            1 + last * (2 - cut.context.y_on_chip),
         )
 
 
 def with_drain(
-    drain: Drain, s: LayerSchedule, place: LayerContext, key: tuple[int, ...], blocks: int, beats: float
+    drain: Drain, s: LayerSchedule, context: LayerContext, key: tuple[int, ...], blocks: int, beats: float
 ) -> list[tuple[str, object, float]]:
-    """Loads of parameters, of a lookup table and of a residual."""
+    """Return the loads of parameters, of a lookup table and of a residual."""
     slots = max(1, min(s.param_blocks, blocks))
     group, block = key[0], key[-1]
     many = min(slots, blocks - block // slots * slots)
     each = _BIASES if s.common_scale and drain.common_scale else _PARAMETERS
     loads: list[tuple[str, object, float]] = [("p", (group, block // slots), many * each)]
     if drain.table is not None:
-        loads.append(("t", 0, 2.0 * len(drain.table) / place.config.n))
-    if drain.residual is not None and not place.on_chip(drain.residual.tensor):
+        loads.append(("t", 0, 2.0 * len(drain.table) / context.config.n))
+    if drain.residual is not None and not context.on_chip(drain.residual.tensor):
         loads.append(("r", key, beats))
     return loads
 
 
 #: Outer loop, and True if all weights stay in the scratchpad.
 _ORDERS = (("rows", True), ("rows", False), ("channels", False))
-#: Within this of the array's own cycles an estimate is good enough.
-_NEAR = 1.1
-#: Cycles by which a tile of weights is delayed if few rows hide it, since reads of activations have priority.
-_LATE = 2
-#: Cycles of a tile that nothing hides, and one for each cut of its sums.
-_TURN = 8
+#: Ratio of an estimate to the array's cycles at which no further tilings are tried.
+_SUFFICIENT_RATIO = 1.1
+#: Cycles by which a tile of weights is delayed if few rows hide its load, since reads of activations have priority.
+_WEIGHT_DELAY_CYCLES = 2
+#: Cycles of a tile that do not overlap with other work.
+_TILE_OVERHEAD_CYCLES = 8
 #: Number of the best tilings that are also tried with split sums.
 _SPLIT_CANDIDATES = 4
-#: A tile of weights is small if its transfer takes less than this many times the memory latency.
-_SHORT = 4
+#: Transfer time, in memory latencies, below which a tile of weights counts as small.
+_MAX_SMALL_LOAD_LATENCIES = 4
 #: Minimum size of a first tile's input, in blocks of N beats, for which loading in parts is worthwhile.
-_MIN_RAMP_BLOCKS = 3
+_MIN_SPLIT_INPUT_BLOCKS = 3
 #: Minimum number of result tiles for draining the last one in parts, and maximum number of weight tiles in flight.
-_TAPERED, _MOST_WEIGHTS = 4, 8
+_SPLIT_Y_BUFFERS, _MAX_WEIGHT_BUFFERS = 4, 8
 
 
 @dataclass(frozen=True)
 class ConvTile:
-    """Tile of a convolution: blocks of input channels, blocks of output channels, output rows, rows per load."""
+    """Tile of a convolution: blocks of input channels and of output channels, output rows, and output rows per load."""
 
     depth: int
     columns: int
     rows: int
-    band: int
+    rows_per_load: int
     order: str
     resident: bool
 
 
-#: Estimated cycles, a schedule, and its tile.
+#: Estimated cycles, schedule and tile.
 _Found = tuple[float, LayerSchedule, ConvTile]
 
 
 class ConvTiler:
     """Tilings of a convolution with its image in one layout."""
 
-    def __init__(self, context: TilingContext, layer: ConvLayer, layout: Im2colLayout, together: int):
+    def __init__(self, context: TilingContext, layer: ConvLayer, layout: Im2colLayout, pixels_per_pass: int):
         self.context, self.layer, self.n = context, layer, context.config.n
-        self.layout, self.together, n = layout, together, context.config.n
+        self.layout, self.pixels_per_pass, n = layout, pixels_per_pass, context.config.n
         self.x, self.y = images(layer)
         out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
@@ -224,19 +237,19 @@ class ConvTiler:
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS else 0
         self.line = (self.x.w + padding) * self.x.c
         self.k_blocks = ceil_div(self.in_c, n)
-        # Five beats of the bus saved for each block of channels, three more cycles of FUSE for each pixel of it.
+        # This saves five bus beats per block of channels and costs three additional FUSE cycles per pixel and block.
         self.common_scale = layer.batch * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
-    def image(self, band: int, part: float) -> tuple[int, float]:
-        """Bytes of the image rows of a band, and bus cycles for loading them."""
+    def image(self, rows_per_load: int, part: float) -> tuple[int, float]:
+        """Return the bytes of the image rows of a load, and the bus beats for them."""
         if self.context.x_on_chip:
             return 0, 0
         stride, n = self.layer.strides[0], self.n
         if self.layout == Im2colLayout.STRIPS:
             line = self.kernel_w * self.x.c
-            lines = self.y.w * ((band - 1) * stride + self.kernel_h)
+            lines = self.y.w * ((rows_per_load - 1) * stride + self.kernel_h)
             return lines * line + n, lines * (line + n - 1) / n
-        rows = input_rows(band, stride, self.reach, self.x.h)
+        rows = input_rows(rows_per_load, stride, self.reach, self.x.h)
         size = int(rows * self.line * part) + n
         if part == 1.0:
             return size, size / n
@@ -244,25 +257,25 @@ class ConvTiler:
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
     def tilings(self) -> Tilings:
-        """Tilings with whole sums, and with split sums if the array would wait for whole ones or they do not fit."""
+        """Yield tilings with whole sums, and with split sums if whole ones do not fit or delay the array."""
         array = self.blocks * self.passes * max(self.layer.batch * self.y.h * self.y.w, self.n)
-        enough = _NEAR * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
+        enough = _SUFFICIENT_RATIO * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
         depths = cuts(self.k_blocks) if self.layout == Im2colLayout.PIXELS else [self.k_blocks]
         for depth in depths:
             found = self._estimated(self._tiles(depth))
             yield from ((cycles, schedule) for cycles, schedule, _ in found)
             if min((cycles for cycles, _, _ in found), default=enough) < enough:
-                if depth == self.k_blocks and self._cold:
-                    yield from self._sooner(found, depths[1:])
+                if depth == self.k_blocks and self._starts_from_dram:
+                    yield from self._split_sums(found, depths[1:])
                 return
 
     @property
-    def _cold(self) -> bool:
-        """The array waits for the first tile from DRAM."""
+    def _starts_from_dram(self) -> bool:
+        """True if the array waits for the first tile from DRAM."""
         return self.context.alone and not self.context.x_on_chip
 
-    def _sooner(self, found: list[_Found], depths: list[int]) -> Tilings:
-        """The best tilings with split sums, with which the array can start when a part of the first tile is loaded."""
+    def _split_sums(self, found: list[_Found], depths: list[int]) -> Tilings:
+        """Yield the best tilings with split sums, so that the array can start with a part of the first tile."""
         best = sorted(found, key=lambda each: each[0])[:_SPLIT_CANDIDATES]
         tiles = [replace(tile, depth=depth) for _, _, tile in best for depth in depths]
         yield from ((cycles, schedule) for cycles, schedule, _ in self._estimated(tiles))
@@ -273,114 +286,120 @@ class ConvTiler:
     def _tiles(self, depth: int) -> list[ConvTile]:
         most = min(self.blocks, self.context.config.param_slots // 2)
         return [
-            ConvTile(depth, columns, rows, band, order, resident)
+            ConvTile(depth, columns, rows, rows_per_load, order, resident)
             for columns, rows in product(cuts(most), cuts(self.y.h))
-            for band, (order, resident) in product(_bands(rows, self.y.h, self.context.x_on_chip), _ORDERS)
+            for rows_per_load, (order, resident) in product(
+                _rows_per_load(rows, self.y.h, self.context.x_on_chip), _ORDERS
+            )
         ]
 
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
-        """Estimated cycles and schedule of a tile; None if it does not fit."""
+        """Return the estimated cycles and the schedule of a tile; None if it does not fit."""
         context, layer, n = self.context, self.layer, self.n
         tiles, groups = layer.batch * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
         pixels, sums = layer.batch * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
-        bands = layer.batch * ceil_div(self.y.h, tile.band)
+        row_loads = layer.batch * ceil_div(self.y.h, tile.rows_per_load)
         if sums * min(2, tiles * groups) > context.acc_rows:
             return None
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
         w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
-        x_bytes, x_beats = self.image(tile.band, part)
-        y_buffers = _TAPERED if context.taper and not context.y_on_chip else 2
+        x_bytes, x_beats = self.image(tile.rows_per_load, part)
+        y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
         y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size * (2 if layer.drain.residual else 1)
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
         parts = 1 if whole else w_tiles // groups
         steps = tiles * groups * parts
         array = tiles * self.blocks * self.passes * self._pass(pixels / tiles)
-        x_tiles = parts * (bands if tile.order == "channels" else 1)
+        x_tiles = parts * (row_loads if tile.order == "channels" else 1)
         w_least = w_tiles if tile.resident else min(2, w_tiles)
         kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= context.free
-        x_buffers = min(2, bands * parts)
+        x_buffers = min(2, row_loads * parts)
         if kept:
             room = (context.free - w_bytes * w_least - y_bytes) // max(x_bytes, 1)
-            x_buffers = max(x_tiles, min(2 * parts, bands * parts, room // parts * parts))
+            x_buffers = max(x_tiles, min(2 * parts, row_loads * parts, room // parts * parts))
         left = context.free - x_bytes * x_buffers - y_bytes
         if w_bytes * w_least > left:
             return None
         w_buffers = w_least
         w_times = tiles if (tile.order == "rows" or not whole) and w_buffers < w_tiles else 1
         w_stream = 0.0
-        if w_buffers < w_tiles:  # each tile of weights has a latency; several loads are in flight at a time
+        if w_buffers < w_tiles:  # the load of each tile of weights has a latency, but several loads overlap
             load, turn = w_bytes / n * context.beat, array / (w_times * w_tiles)
             around = load + turn + context.latency
-            # One more if tiles are small: units hold one another up.
-            wanted = ceil(around / max(load, turn)) + (load < _SHORT * context.latency)
-            w_buffers = max(min(wanted, _MOST_WEIGHTS, w_tiles, int(left // w_bytes)), w_least)
+            # Small tiles need an additional buffer, because units delay one another.
+            wanted = ceil(around / max(load, turn)) + (load < _MAX_SMALL_LOAD_LATENCIES * context.latency)
+            w_buffers = max(min(wanted, _MAX_WEIGHT_BUFFERS, w_tiles, int(left // w_bytes)), w_least)
             w_stream = w_times * w_tiles * around / w_buffers
-        again = (not whole and not kept) or (tile.order == "channels" and bands * parts > x_buffers)
+        again = (not whole and not kept) or (tile.order == "channels" and row_loads * parts > x_buffers)
         x_times = groups if again else 1
         drain = pixels * self.blocks
-        bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_beats / part
+        bus = w_times * self.blocks * self.taps * self.in_c + x_times * row_loads * x_beats / part
         bus += 0 if context.y_on_chip else drain * size
         x_stream = 0.0
-        if x_buffers < bands * parts and not context.x_on_chip:
-            side = parts if whole or kept else 1  # parts of an image in the buffer at the same time
-            loads = x_times * bands * parts / side
+        if x_buffers < row_loads * parts and not context.x_on_chip:
+            side = parts if whole or kept else 1  # parts of an image in buffers at the same time
+            loads = x_times * row_loads * parts / side
             around = x_beats * side * context.beat + array / loads + context.latency
             x_stream = loads * around / (x_buffers / side)
         part_in, part_array = (w_bytes / n + x_beats) * context.beat, array / steps
         start = part_in + (parts - 1) * max(part_in - part_array, 0)
-        cycles = max(array, bus * context.beat * CROWDED, drain, steps * TILE, w_stream, x_stream)
-        cycles += self._end(tile) + start + tiles * groups * _TURN + (steps - tiles * groups)
-        cycles += context.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
-        cycles += 0 if context.x_on_chip else bands * (20 if self.layout == Im2colLayout.PIXELS else TILE)
+        cycles = max(array, bus * context.beat * BUS_OVERHEAD, drain, steps * TILE_CYCLES, w_stream, x_stream)
+        cycles += self._end(tile) + start + tiles * groups * _TILE_OVERHEAD_CYCLES + (steps - tiles * groups)
+        cycles += context.neighbour_cycles * (tile.rows / self.y.h if tile.order == "rows" else 1)
+        cycles += (
+            0
+            if context.x_on_chip
+            else row_loads * (20 if self.layout == Im2colLayout.PIXELS else TILE_CYCLES)
+        )
         return cycles * layer.groups, LayerSchedule(
             rows=tile.rows,
-            rows_per_load=tile.band,
+            rows_per_load=tile.rows_per_load,
             columns=tile.columns,
             depth=tile.depth if self.layout == Im2colLayout.PIXELS else tile.depth * self.taps,
             order=tile.order,
-            param_blocks=slots_together(context.config, self.blocks, tile.columns),
+            param_blocks=param_blocks_per_buffer(context.config, self.blocks, tile.columns),
             w_buffers=w_buffers,
             x_buffers=x_buffers,
             y_buffers=y_buffers,
-            acc_buffers=sums_together(context, sums),
-            prefetch=PREFETCH,
+            acc_buffers=sum_buffers(context, sums),
+            prefetch=PREFETCH_STEPS,
             fold_kernel_width=self.layout == Im2colLayout.ROWS,
             im2col=self.layout == Im2colLayout.STRIPS,
-            pixels_per_pass=self.together,
+            pixels_per_pass=self.pixels_per_pass,
             on_chip=context.y_on_chip,
-            split_last_tile=context.taper,
+            split_last_tile=context.split_last_tile,
             common_scale=self.common_scale,
-            split_first_tile=self._cold and x_beats >= _MIN_RAMP_BLOCKS * n,
+            split_first_tile=self._starts_from_dram and x_beats >= _MIN_SPLIT_INPUT_BLOCKS * n,
         )
 
     def _end(self, tile: ConvTile) -> float:
-        """Cycles of the first tile's wait for the previous layer, or of draining the last tile.
+        """Return the cycles that the first tile waits for the previous layer, or that draining the last tile takes.
 
-        Of a tapered tile all blocks but the last go out while that one is summed up.
+        If the last tile is split, all its blocks except the last are drained while the last block is computed.
         """
         sums = tile.rows * self.y.w
-        if not self.context.taper or self.context.x_on_chip:
+        if not self.context.split_last_tile or self.context.x_on_chip:
             return sums * tile.columns
         return min(sums, 2 * self.n) + max(2 * (tile.columns - 1) - self.passes, 0) * sums
 
     def _pass(self, rows: float) -> float:
-        """Cycles of a pass of `rows` rows through one tile of weights."""
-        return max(rows, self.n) + (_LATE if rows < 2 * self.n else 0)
+        """Return the cycles of a pass of `rows` rows through one tile of weights."""
+        return max(rows, self.n) + (_WEIGHT_DELAY_CYCLES if rows < 2 * self.n else 0)
 
 
-def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
-    """Candidate numbers of rows per load: some tiles, or all."""
+def _rows_per_load(rows: int, height: int, on_chip: bool) -> list[int]:
+    """Return candidate numbers of rows per load: the rows of a few tiles, or all rows."""
     if on_chip:
         return [height]
     return sorted({min(rows * times, height) for times in (1, 2, 4, 8)} | {height})
 
 
 def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
-    """Tilings of a convolution, or of a product with constant weights.
+    """Yield the tilings of a convolution, or of a product with constant weights.
 
-    Each group of channels has separate buffers, and two consecutive groups are active at the same time, so each gets
-    half of the memory if a tiling fits.
+    Each group of channels has separate buffers, and two consecutive groups are active at the same time. Each group
+    therefore gets half of the memory if a tiling fits.
     """
     if layer.groups > 1:
         found = list(_tilings(replace(context, free=context.free // 2), layer))
@@ -391,14 +410,14 @@ def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
 
 
 def _tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
-    for together in _together(context, layer):
-        wide = pack_pixels(layer, together) if together > 1 else layer
+    for pixels_per_pass in pixel_packings(context, layer):
+        wide = pack_pixels(layer, pixels_per_pass) if pixels_per_pass > 1 else layer
         for layout in _layouts(context, wide):
-            yield from ConvTiler(context, wide, layout, together).tilings()
+            yield from ConvTiler(context, wide, layout, pixels_per_pass).tilings()
 
 
-def _together(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
-    """Numbers of output pixels that fit the array's columns: one, two, four, ..."""
+def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
+    """Yield the numbers of adjacent output pixels that fit the array's columns: one, two, four and so on."""
     pixels = 1
     while pixels == 1 or (
         pixels * layer.weights.shape[0] <= context.config.n and can_pack_pixels(layer, pixels)
@@ -408,7 +427,7 @@ def _together(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
 
 
 def _layouts(context: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
-    """Layouts of the image, each only if it saves passes."""
+    """Return the layouts of the image, each only if it needs fewer passes than the previous one."""
     layouts, least = [], 0
     for layout in Im2colLayout:
         if layout != Im2colLayout.PIXELS and not can_fold(layer, context.x_on_chip, layout):

@@ -1,6 +1,6 @@
 """Micro-programs as tokens, and the grammar that restricts the language model to valid programs.
 
-The text
+The assembly text
 
     loop 3, done
     set load.dst, r1, 300
@@ -9,6 +9,7 @@ The text
 
 is encoded as "loop", "3", "set load.dst", "r1", "x2", "1", "44", "issue load", "signal(matrix:0)", "end", "halt",
 "stop". An instruction ends where the next one begins. Branches contain the distance to their target. Parts of packed
-fields are tokens as in assembly (`space=param`), or end in `=` before their number; no part means the default. A
-loop that cannot be written as `loop` ... `end` has `to` and the distance to its end.
+fields are tokens as in assembly (`space=param`), or tokens that end in `=`, followed by a number; absent parts have
+their default values. A loop that cannot be written as `loop` ... `end` is encoded with `to` and the distance to its
+end.
 """

@@ -1,4 +1,4 @@
-"""Abstract execution of a partially written program: machine state, and a tracker for each prefix."""
+"""Abstract execution of a partially written program: machine state, and a tracker for each prefix of instructions."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -23,25 +23,35 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, LOOP_IMM, REGISTERS, STATISTIC_BASE, MicroOp, Statistic, encode
 from hw.isa.program import Program
 
-#: Number of semaphores per consumer.
-TOKENS = SEMAPHORES_PER_PAIR * len(Unit)
-#: Instructions that change the command of a unit, or the time available to it.
+#: Number of semaphores from which one consumer can take tokens.
+SEMAPHORES_PER_CONSUMER = SEMAPHORES_PER_PAIR * len(Unit)
+#: Instructions after which cached properties of a unit's command are invalid.
 _UNIT_INSTRUCTIONS = frozenset({MicroOp.SET, MicroOp.CLEAR, MicroOp.ISSUE})
 #: Statistics whose values are the same in every run.
 _READABLE = tuple(each for each in Statistic if each is not Statistic.CYCLE)
 
-#: Instructions that change the order of commands.
+#: Instructions that affect the order of commands.
 ORDER = frozenset({MicroOp.ISSUE, MicroOp.WAIT, MicroOp.FENCE, MicroOp.HALT})
-#: Limit of instructions executed for further loop iterations; loops that need more are rejected.
+#: Maximum number of instructions executed for the iterations of a loop after the first; other loops are rejected.
 _MAX_REPEATED_INSTRUCTIONS = 1 << 10
-#: Number of iterations without state change after which the remaining ones are assumed equal.
+#: Number of iterations without a state change after which the remaining iterations are assumed to be equal.
 _STABLE_ITERATIONS = 3
 _MASK = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
 class AbstractLoop:
-    """Loop: its first instruction, iteration count (before its end is known), and body so far."""
+    """Loop instruction, iteration count, and body so far.
+
+    Parameters
+    ----------
+    word : int
+        Encoded loop instruction.
+    trips : int
+        Iteration count; 1 if it is unknown.
+    body : tuple
+        Instructions and nested loops so far.
+    """
 
     word: int
     trips: int
@@ -67,7 +77,7 @@ class AbstractMachine:
     steps : int
         Number of executed instructions.
     written : int
-        Bit mask of registers that have been written; includes register 0.
+        Bit mask of registers that have been written, always including register 0.
     """
 
     def __init__(self, sequencer: SymbolicSequencer, path: ExecutionPath):
@@ -93,14 +103,16 @@ class AbstractMachine:
         path = ExecutionPath(HappensBefore(limits.config.queue_depth), None)
         for number, call in enumerate(limits.before):
             if call.instead:
-                raise InputError(f"call {number} has programs behind guards: which of them runs is not known")
+                raise InputError(
+                    f"call {number} has guarded program variants: the one that runs is not known"
+                )
             path.begin(call.tag)
             _execute_call(stream.sequencers[number][-1], path)
         path.begin(limits.tag)
         return AbstractMachine(stream.sequencers[-1][-1], path)
 
     def copy(self, *, order: bool) -> "AbstractMachine":
-        """Return a copy to modify; without `order` the command order must not be changed."""
+        """Return a copy that can be modified, except for the command order if `order` is False."""
         out = copy(self)
         if order:
             out.path = self.path.fork()
@@ -111,14 +123,14 @@ class AbstractMachine:
         return out
 
     def value(self, selector: int) -> Word | None:
-        """Return the value of a selector; None if it must not be read now."""
+        """Return the value of a selector; None if reading it is not allowed here."""
         try:
             return self.sequencer.value(self.path, selector)
         except ValidationError:
             return None
 
     def trips(self, word: int) -> int | None:
-        """Return the iteration count of a loop that begins now; None if it depends on data."""
+        """Return the iteration count of a loop that would begin here; None if it depends on data."""
         _, _, a, _, imm = decode_instruction(word)
         count = self.value(a)
         if not isinstance(count, int):
@@ -136,14 +148,14 @@ class AbstractMachine:
             self.sequencer.execute(self.path, op, d, a, b, imm)
         except ValidationError:
             self.unsafe = True
-        # A command that blocks in its queue would never be issued, as far as is known.
-        self.unsafe |= op is MicroOp.ISSUE and self.path.timeline.waiting
+        # The command would block in its queue, and no known signal unblocks it.
+        self.unsafe |= op is MicroOp.ISSUE and self.path.order.waiting
         self.unknown |= self.unsafe
         if op in ALU:
             self.written |= 1 << d % REGISTERS
 
     def step(self, count: int) -> None:
-        """Count executed instructions."""
+        """Add a number of executed instructions, up to the limit of the validator."""
         self.steps += count
         if self.steps > LIMIT:
             self.unsafe = self.unknown = True
@@ -153,7 +165,7 @@ class AbstractMachine:
         self._repeat_body(body, times, _MAX_REPEATED_INSTRUCTIONS)
 
     def _repeat_body(self, body: Sequence[int | AbstractLoop], times: int, budget: int) -> int:
-        """Execute a loop body `times` times; return the remaining instruction limit."""
+        """Execute a loop body `times` times; return the remaining number of instructions that may be executed."""
         stable = 0
         for iteration in range(times):
             before, work, steps = self._state(), list(self.path.work), self.steps
@@ -171,7 +183,7 @@ class AbstractMachine:
         return budget
 
     def _repeat_item(self, item: int | AbstractLoop, budget: int) -> int:
-        """Execute an instruction or a loop once more."""
+        """Execute an instruction or a loop once; return the remaining number of instructions that may be executed."""
         if budget <= 0:
             self.unsafe = self.unknown = True
         elif isinstance(item, int):
@@ -185,8 +197,8 @@ class AbstractMachine:
         return budget - 1
 
     def _state(self) -> tuple:
-        """Return the state that the next iteration depends on, except the command order."""
-        return tuple(self.path.registers), tuple(map(tuple, self.path.fields)), self.path.timeline.counts
+        """Return the state on which the next iteration depends, except for the command order."""
+        return tuple(self.path.registers), tuple(map(tuple, self.path.fields)), self.path.order.counts
 
     def _add_work(self, cycles: list[int]) -> None:
         """Add work to the units, in cycles."""
@@ -196,14 +208,14 @@ class AbstractMachine:
 
 
 class ProgramTracker:
-    """Abstract machine after a prefix of instructions; instructions return a new tracker.
+    """Immutable abstract machine after a prefix of instructions; each further instruction gives a new tracker.
 
     Parameters
     ----------
     machine : AbstractMachine
         Current abstract state.
     jumps : bool
-        True if branches and calls are allowed; after one the state is unknown.
+        True if branches and calls are allowed; the state after them is unknown.
     """
 
     def __init__(self, machine: AbstractMachine, jumps: bool):
@@ -244,12 +256,12 @@ class ProgramTracker:
     def counts(self) -> tuple[int, ...]:
         """Semaphore counts, by consumer (4: the sequencer), then producer and index."""
         if self._counts is None:
-            self._counts = self.machine.path.timeline.counts
+            self._counts = self.machine.path.order.counts
         return self._counts
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        """Statistics that may be read now."""
+        """Statistics that may be read here."""
         if self.unknown:
             return _READABLE
         if self._statistics is None:
@@ -263,23 +275,26 @@ class ProgramTracker:
         return isinstance(value, int) and 1 <= signed(value) <= maximum
 
     def available(self, consumer: int) -> int:
-        """Return the bit mask of semaphores from which a unit or the sequencer can take a token now."""
+        """Return the bit mask of semaphores from which a unit or the sequencer can currently take a token."""
         if self._available is None:
-            rows = [self.counts[start : start + TOKENS] for start in range(0, len(self.counts), TOKENS)]
+            rows = [
+                self.counts[start : start + SEMAPHORES_PER_CONSUMER]
+                for start in range(0, len(self.counts), SEMAPHORES_PER_CONSUMER)
+            ]
             self._available = [sum(1 << i for i, count in enumerate(row) if count) for row in rows]
         return self._available[consumer]
 
     def may_issue(self, unit: Unit, wait: int | None = None) -> bool:
-        """Return whether a command may be issued after the given waits; None: after all available ones."""
+        """Return whether a command may be issued after the waits of a bit mask (None: after all available waits)."""
         key = unit, self.available(unit) if wait is None else wait
         if key not in self._issuable:
             regions = self._regions(unit)
-            timeline = self.machine.path.timeline
-            self._issuable[key] = regions is not None and not timeline.races(unit, key[1], regions)
+            order = self.machine.path.order
+            self._issuable[key] = regions is not None and not order.races(unit, key[1], regions)
         return self._issuable[key]
 
     def _regions(self, unit: Unit) -> list[StridedRegion] | None:
-        """Return the regions that the command of a unit accesses."""
+        """Return the regions that the command of a unit accesses; None if the command is unsafe."""
         if unit not in self._commands:
             try:
                 self._commands[unit] = self.machine.sequencer.command(self.machine.path, unit)[1]
@@ -290,21 +305,21 @@ class ProgramTracker:
     # Transitions.
 
     def after(self, word: int) -> "ProgramTracker":
-        """Return the state after one more instruction, which is not a loop with a body."""
+        """Return the tracker after one more instruction, which must not be a loop with a body."""
         op, d, *_ = decode_instruction(word)
         out = self._copy(order=op in ORDER)
         if op in _UNIT_INSTRUCTIONS:
             out._invalidate(d >> FIELD_INDEX_BITS if op is MicroOp.SET else ISSUE_D.unpack(d)["unit"])
         out._append_to_loop(word)
         if op is MicroOp.BREAK and not self.jumps:
-            # The only jumps are those that leave their own loop.
+            # Without jumps, `break` only leaves the innermost loop.
             out.loops = (*out.loops[:-1], replace(out.loops[-1], trips=1))
         elif not self.unknown:
             out.machine.execute(word)
         return out
 
     def opened(self, word: int) -> "ProgramTracker":
-        """Return the state at the start of a loop body."""
+        """Return the tracker at the start of a loop body."""
         out = self._copy(order=False)
         out.machine.step(1)
         trips = self.machine.trips(word)
@@ -313,7 +328,7 @@ class ProgramTracker:
         return out
 
     def closed(self) -> "ProgramTracker":
-        """Return the state after all iterations of the innermost loop."""
+        """Return the tracker after all iterations of the innermost loop."""
         out = self._copy(order=True)
         loop, out.loops = out.loops[-1], out.loops[:-1]
         out._append_to_loop(loop)
@@ -323,7 +338,7 @@ class ProgramTracker:
         return out
 
     def _copy(self, *, order: bool) -> "ProgramTracker":
-        """Return a copy to modify; without `order` the command order stays unchanged."""
+        """Return a copy that can be modified, except for the command order if `order` is False."""
         out = ProgramTracker(self.machine.copy(order=order), self.jumps)
         out.loops = self.loops
         out._commands = dict(self._commands)
@@ -333,7 +348,7 @@ class ProgramTracker:
         return out
 
     def _invalidate(self, unit: int) -> None:
-        """Invalidate cached properties of a unit's command when its fields change."""
+        """Invalidate the cached properties of a unit's command."""
         self._commands = {key: value for key, value in self._commands.items() if key != unit}
         self._issuable = {key: value for key, value in self._issuable.items() if key[0] != unit}
 
@@ -345,7 +360,7 @@ class ProgramTracker:
 
 
 def _execute_call(sequencer: SymbolicSequencer, path: ExecutionPath) -> None:
-    """Execute a call to its end; its control flow must not depend on data."""
+    """Execute a call to its end; raise ValidationError if its control flow depends on data."""
     while (op := sequencer.run(path)) is not MicroOp.HALT:
         if op is None:
-            raise sequencer.refuse(path, "statistics", "control flow before the program depends on data")
+            raise sequencer.error_at(path, "statistics", "control flow before the program depends on data")

@@ -1,4 +1,4 @@
-"""Automaton of the programs equivalent to a given one, and the decoder that admits only these programs."""
+"""Automaton of the programs that are equivalent to a given one, and a decoder that admits only these programs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,11 +6,11 @@ from functools import cache, cached_property
 from itertools import product
 
 from compiler.codegen.semaphores import Issued
-from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
-from compiler.llm.assembly.completion import FENCE, HALT, Counts, semaphore_index
-from compiler.llm.assembly.decoder_state import GrammarState
-from compiler.llm.assembly.lexicon import SIGNALS, STOP, WAITS
-from compiler.llm.assembly.tokenizer import words_of
+from compiler.llm.assembly.abstract_machine import SEMAPHORES_PER_CONSUMER, ProgramTracker
+from compiler.llm.assembly.grammar import GrammarState
+from compiler.llm.assembly.program_completer import FENCE, HALT, Counts, semaphore_index
+from compiler.llm.assembly.tokenizer import encode_program
+from compiler.llm.tokens.assembly_tokens import SIGNALS, STOP, WAITS
 from compiler.tuning.edits.edit import MAX_DIMS, dims_of, footprint_of, must_precede, split
 from hw.config import MlaConfig
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, defaults, field_number
@@ -18,13 +18,14 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.micro_instruction import ISSUE_D, OPERAND_BASE, MicroOp, encode
 from hw.isa.program import Program
 
-#: Number of pending commands that are considered as the next one.
+#: Number of pending commands that are candidates for the next command.
 _LOOKAHEAD_COMMANDS = 12
-#: Tokens of a command in addition to setting fields and naming semaphores: fence and issue, and a tag.
+#: Number of tokens of a command in addition to those for fields and semaphores: `fence` and `issue`; `tag` with its
+#: number.
 _ISSUE_TOKENS, _TAG_TOKENS = 2, 2
-#: Maximum number of tokens of a number.
+#: Maximum number of tokens of an integer.
 _MAX_NUMBER_TOKENS = 5
-#: Field values of a unit, and the operand to which its DRAM address is relative (-1: none).
+#: Field values of a unit, followed by the operand to which its DRAM address is relative (-1: none).
 Fields = tuple[int, ...]
 _DRAM = {
     unit: next(index for index, item in enumerate(UNIT_FIELDS[unit]) if item.name == "dram")
@@ -47,7 +48,7 @@ class NextCommand:
     command : Issued
         A pending command, or the first half of a split one.
     rest : PendingCommands
-        Commands that remain afterwards.
+        Commands that remain after this one.
     first : bool
         True if it is the first pending command, undivided.
     """
@@ -58,7 +59,7 @@ class NextCommand:
 
     @cached_property
     def fields(self) -> Fields:
-        """Return the field values of the command."""
+        """Field values of the command."""
         return fields_of(self.command)
 
 
@@ -71,23 +72,23 @@ class PendingCommands:
         Hardware configuration of the programs.
     commands : sequence of Issued
         Commands in the order of the original program; `layer` is their tag.
-    parts : sequence of bool
-        True for the second half of a split command, which is not split again.
+    halves : sequence of bool
+        True for each second half of a split command, which is not split again.
     """
 
-    def __init__(self, config: MlaConfig, commands: Sequence[Issued], parts: Sequence[bool]):
-        self.config, self.commands, self.parts = config, tuple(commands), tuple(parts)
+    def __init__(self, config: MlaConfig, commands: Sequence[Issued], halves: Sequence[bool]):
+        self.config, self.commands, self.halves = config, tuple(commands), tuple(halves)
 
     @cached_property
     def candidates(self) -> dict[Unit, list[NextCommand]]:
-        """Return the commands that may be issued next, by unit."""
+        """Commands that may be issued next, by unit."""
         found: dict[tuple[Unit, Fields], NextCommand] = {}
         for candidate in self._candidates():
             found.setdefault((candidate.command.unit, candidate.fields), candidate)
         return {unit: [candidate for (own, _), candidate in found.items() if own == unit] for unit in Unit}
 
     def _candidates(self) -> Iterator[NextCommand]:
-        """Yield candidates: whole commands first, since half of a split one may equal one of them."""
+        """Yield candidates, whole commands before halves, since a half may equal a whole command."""
         free = [
             at
             for at, command in enumerate(self.commands[:_LOOKAHEAD_COMMANDS])
@@ -96,7 +97,7 @@ class PendingCommands:
         for at in free:
             yield NextCommand(self.commands[at], self._with(at, ()), at == 0)
         for at in free:
-            if not self.parts[at]:
+            if not self.halves[at]:
                 for first, second in _splits(self.config, self.commands[at]):
                     yield NextCommand(first, self._with(at, (second,)), False)
 
@@ -104,18 +105,21 @@ class PendingCommands:
         """Return the commands with one removed, or replaced by its second half."""
         commands = (*self.commands[:at], *left, *self.commands[at + 1 :])
         return PendingCommands(
-            self.config, commands, (*self.parts[:at], *[True] * len(left), *self.parts[at + 1 :])
+            self.config, commands, (*self.halves[:at], *[True] * len(left), *self.halves[at + 1 :])
         )
 
     def dependents(self, command: Issued, unit: int) -> tuple[bool, bool]:
-        """Return whether commands of a unit depend on an issued one, and whether one cannot wait for a later command.
+        """Return whether commands of a unit depend on an issued command, and whether one of them must wait for it.
+
+        A dependent command that also depends on a later command of the issuing unit can wait for the later command
+        instead.
 
         Parameters
         ----------
         command : Issued
             Command that is issued.
         unit : int
-            Unit of the dependent commands. One that also depends on a later command of the first unit can wait for it.
+            Unit of the dependent commands.
         """
         config, found = self.config, False
         for at, each in enumerate(self.commands):
@@ -126,8 +130,16 @@ class PendingCommands:
                     return True, True
         return found, False
 
-    def words(self, fields: dict[Unit, Fields], tag: int) -> int:
-        """Return the tokens needed to issue all commands in order, without semaphores."""
+    def tokens(self, fields: dict[Unit, Fields], tag: int) -> int:
+        """Return the number of tokens needed to issue all commands in order, without semaphores.
+
+        Parameters
+        ----------
+        fields : dict
+            Current field values of each unit.
+        tag : int
+            Current counter tag.
+        """
         total, now = 0, dict(fields)
         for command in self.commands:
             wanted = fields_of(command)
@@ -138,7 +150,7 @@ class PendingCommands:
 
     @cached_property
     def max_detour(self) -> int:
-        """Return the maximum extra tokens if another command, or the first part of one, is issued first."""
+        """Maximum number of additional tokens if another command, or half of another command, is issued first."""
         candidates = [candidate.command for found in self.candidates.values() for candidate in found]
         every = [*candidates, *self.commands]
         maximum = 0
@@ -150,7 +162,7 @@ class PendingCommands:
 
 
 def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
-    """Return whether a command must wait for an earlier one; in the same unit only read-after-write conflicts count."""
+    """Return whether a command must wait for an earlier one; within a unit only read-after-write conflicts count."""
     own = first.unit == second.unit
     each = [footprint_of(config, command) for command in (first, second)]
     return any(
@@ -161,24 +173,24 @@ def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
 
 
 def _splits(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued]]:
-    """Yield pairs of commands that are equivalent to one command."""
+    """Yield the pairs of commands that are together equivalent to a command."""
     for dim in dims_of(command, config.n)[:MAX_DIMS]:
         for eighths in range(1, 8):
             try:
                 first, second = split(command, dim, eighths)
-            except ValueError:  # a value does not fit its field
+            except ValueError:  # a value exceeds the range of its field
                 continue
             yield replace(first, layer=command.layer), replace(second, layer=command.layer)
 
 
 @dataclass(frozen=True)
 class EquivalenceAutomaton:
-    """Automaton state: progress of a program.
+    """Immutable automaton state: commands and field values after a prefix of a program.
 
     Parameters
     ----------
     pending : PendingCommands
-        Commands that are not issued yet.
+        Commands that have not been issued yet.
     fields : dict
         Current field values of each unit.
     tag : int
@@ -186,7 +198,7 @@ class EquivalenceAutomaton:
     unit : Unit or None
         Unit whose fields are being set.
     fixed : frozenset of int
-        Fields set since its last command; the next command must have these values.
+        Fields of `unit` set since its last command; its next command must have these values.
     in_order : bool
         True if the next command must be the first pending one, because the token budget is small.
     """
@@ -207,20 +219,20 @@ class EquivalenceAutomaton:
 
     @property
     def done(self) -> bool:
-        """Return whether all commands are issued."""
+        """True if all commands are issued."""
         return not self.pending.commands
 
     def count(self, unit: int) -> int:
         """Return the number of pending commands of a unit."""
         return sum(command.unit == unit for command in self.pending.commands)
 
-    def words(self) -> int:
-        """Return the tokens needed to finish, excluding semaphores."""
-        return self.pending.words(self.fields, self.tag) + 2
+    def tokens(self) -> int:
+        """Return the number of tokens needed to complete the program, excluding semaphores."""
+        return self.pending.tokens(self.fields, self.tag) + 2
 
     @property
     def issuable(self) -> NextCommand | None:
-        """Return the command that the current field values describe, if any."""
+        """Command that the current field values describe, if any."""
         for unit in Unit if self.unit is None else (self.unit,):
             for candidate in self.pending.candidates[unit]:
                 if candidate.fields == self.fields[unit]:
@@ -228,24 +240,24 @@ class EquivalenceAutomaton:
         return None
 
     def next(self, budget: int) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
-        """Return the instructions that may come next and the state after each; without semaphores.
+        """Return the possible next instructions, without semaphores, and the state after each.
 
         Parameters
         ----------
         budget : int
-            Remaining token budget; if it is small, commands are issued in order and not split.
+            Remaining token budget; if the budget is small, commands are issued in order and not split.
         """
         if self.done:
             return {(HALT,): self}
         first = self.pending.commands[0]
         if self.tag != first.layer:
             return {_tokens(encode(MicroOp.TAG, imm=first.layer)): replace(self, tag=first.layer)}
-        if self.unit is None and budget < self.words() + self.pending.max_detour:
+        if self.unit is None and budget < self.tokens() + self.pending.max_detour:
             return replace(self, in_order=True)._instructions()
         return self._instructions()
 
     def _instructions(self) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
-        """Return the instructions that lead to a command."""
+        """Return the instructions that issue a candidate or set one of its fields, and the state after each."""
         out: dict[tuple[str, ...], EquivalenceAutomaton] = {}
         for unit in Unit if self.unit is None else (self.unit,):
             own = self.fields[unit]
@@ -259,11 +271,11 @@ class EquivalenceAutomaton:
     def _instructions_towards(
         self, unit: Unit, candidate: NextCommand
     ) -> Iterator[tuple[tuple[str, ...], "EquivalenceAutomaton"]]:
-        """Yield instructions that set a field towards a command, or issue it."""
+        """Yield the instructions that set a differing field to a command's value, or issue the command."""
         own = self.fields[unit]
         if own == candidate.fields:
             yield (
-                ISSUES[unit],
+                ISSUE_TOKENS[unit],
                 replace(self, pending=candidate.rest, unit=None, fixed=frozenset(), in_order=False),
             )
         for at in _differing_fields(unit, own, candidate.fields):
@@ -277,15 +289,15 @@ class EquivalenceAutomaton:
             yield _set_tokens(unit, at, *_values(unit, at, candidate.fields)), after
 
 
-#: Issue instruction of each unit, without semaphores.
-ISSUES = {
-    unit: tuple(words_of(Program("", (encode(MicroOp.ISSUE, d=ISSUE_D.pack(unit=unit)),)))[:-1])
+#: Tokens of the issue instruction of each unit, without semaphores.
+ISSUE_TOKENS = {
+    unit: tuple(encode_program(Program("", (encode(MicroOp.ISSUE, d=ISSUE_D.pack(unit=unit)),)))[:-1])
     for unit in Unit
 }
 
 
 def _differing_fields(unit: Unit, one: Fields, other: Fields) -> list[int]:
-    """Return the fields that differ; an address and its operand count as one."""
+    """Return the indices of differing fields; an address and its operand count as one field."""
     found = [at for at, (own, wanted) in enumerate(zip(one, other, strict=True)) if own != wanted]
     if unit in _DRAM and found and found[-1] == len(one) - 1:
         found = sorted({*found[:-1], _DRAM[unit]})
@@ -297,13 +309,13 @@ def _field_indices(unit: Unit, at: int) -> frozenset[int]:
 
 
 def _with(unit: Unit, fields: Fields, at: int, wanted: Fields) -> Fields:
-    """Return field values with one replaced by that of another command."""
+    """Return field values with one field replaced by that of `wanted`."""
     indices = _field_indices(unit, at)
     return tuple(wanted[i] if i in indices else value for i, value in enumerate(fields))
 
 
 def _values(unit: Unit, at: int, fields: Fields) -> tuple[int, int]:
-    """Return the value to set a field to, and the selector that is added."""
+    """Return the value of a field, and the selector that is added to it."""
     return fields[at], OPERAND_BASE + fields[-1] if _DRAM.get(unit) == at else 0
 
 
@@ -315,7 +327,7 @@ def _setting_tokens(unit: Unit, now: Fields, wanted: Fields) -> int:
 
 @cache
 def _set_tokens(unit: Unit, at: int, value: int, selector: int) -> tuple[str, ...]:
-    """Return the tokens that set a field."""
+    """Return the tokens of the instruction that sets a field."""
     return _tokens(
         encode(MicroOp.SET, d=field_number(unit, UNIT_FIELDS[unit][at].name), b=selector, imm=value)
     )
@@ -323,11 +335,11 @@ def _set_tokens(unit: Unit, at: int, value: int, selector: int) -> tuple[str, ..
 
 def _tokens(word: int) -> tuple[str, ...]:
     """Return the tokens of an instruction."""
-    return tuple(words_of(Program("", (word,)))[:-1])
+    return tuple(encode_program(Program("", (word,)))[:-1])
 
 
 def _longest(unit: Unit, at: int) -> int:
-    """Return the maximum number of tokens that set a field."""
+    """Return the maximum number of tokens of an instruction that sets a field."""
     name = f"{unit.name.lower()}.{UNIT_FIELDS[unit][at].name}"
     parts = len(PACKED_FIELDS[name].fields) if name in PACKED_FIELDS else 0
     return 3 + max(1 + _MAX_NUMBER_TOKENS, parts * (1 + _MAX_NUMBER_TOKENS))
@@ -335,19 +347,19 @@ def _longest(unit: Unit, at: int) -> int:
 
 _LONGEST = {unit: [_longest(unit, at) for at in range(len(UNIT_FIELDS[unit]))] for unit in Unit}
 
-#: Tokens that signal and wait for a semaphore.
+#: Number of tokens to signal a semaphore and to wait for it.
 _SEMAPHORE_TOKENS = 2
 _SEMAPHORES = [(*pair, number) for pair in product(Unit, Unit) for number in range(SEMAPHORES_PER_PAIR)]
-_WAIT = {word: number for number, word in enumerate(WAITS)}
-_SIGNAL = {word: number for number, word in enumerate(SIGNALS)}
-_UNIT = {word: unit for unit, (word,) in ISSUES.items()}
+_WAIT = {token: number for number, token in enumerate(WAITS)}
+_SIGNAL = {token: number for number, token in enumerate(SIGNALS)}
+_UNIT = {token: unit for unit, (token,) in ISSUE_TOKENS.items()}
 
 
 def signal_counts(commands: Sequence[Issued]) -> list[int]:
-    """Return the number of signals of each semaphore by the commands, in the order of all semaphore counts."""
-    out = [0] * (TOKENS * (SEQUENCER + 1))
+    """Return how often the commands signal each semaphore, in the order of all semaphore counts."""
+    out = [0] * (SEMAPHORES_PER_CONSUMER * (SEQUENCER + 1))
     for command in commands:
-        for number in range(TOKENS):
+        for number in range(SEMAPHORES_PER_CONSUMER):
             out[_signal_index(command.unit, number)] += command.signal >> number & 1
     return out
 
@@ -355,28 +367,28 @@ def signal_counts(commands: Sequence[Issued]) -> list[int]:
 class EquivalenceDecoder:
     """Decoder of programs that are equivalent to a sequence of commands.
 
-    A command signals a unit if one of its pending commands depends on it and on no later command of the same unit.
-    It may also signal if there are later ones, as long as enough commands remain to wait. Always the first semaphore of
-    a pair is used, as in `compiler.codegen.semaphores`, and there are never more signals than commands to wait for
-    them. The signals that the original program leaves behind are sent as late as possible, after all work that they
-    represent.
+    A command must signal another unit if a pending command of that unit depends on it and on no later command of the
+    same unit. A command may also signal another unit if such later commands exist, as long as enough commands remain to
+    wait. The first semaphore of a pair is always used, as in `compiler.codegen.semaphores`, and the number of signals
+    never exceeds the number of commands that can wait for them. The signals that remain after the original program are
+    sent as late as possible, after all work that they represent.
 
     Parameters
     ----------
-    work : EquivalenceAutomaton
+    initial : EquivalenceAutomaton
         Initial state of the automaton.
     goal, own : sequence of int
-        Semaphore counts that the program leaves, and how many of them are its own signals.
+        Semaphore counts after the program, and the number of them that the program itself signals.
     budget : int
         Token budget of the program.
     alone : bool
         True if the program begins with a fence for all units.
     """
 
-    def __init__(self, work: EquivalenceAutomaton, goal: Counts, own: Counts, budget: int, *, alone: bool):
-        self._work, self._goal, self._own, self._left, self._alone = work, goal, own, budget, alone
+    def __init__(self, initial: EquivalenceAutomaton, goal: Counts, own: Counts, budget: int, *, alone: bool):
+        self._work, self._goal, self._own, self._left, self._alone = initial, goal, own, budget, alone
         self._tokens: tuple[str, ...] = ()
-        self._options: dict[tuple[str, ...], EquivalenceAutomaton] = {(FENCE,): work} if alone else {}
+        self._options: dict[tuple[str, ...], EquivalenceAutomaton] = {(FENCE,): initial} if alone else {}
         self._next_states: dict[tuple[str, ...], EquivalenceAutomaton] | None = None
 
     def feasible(self, counts: Counts) -> bool:
@@ -388,24 +400,24 @@ class EquivalenceDecoder:
                 producer
             ):
                 return False
-        return self._alone + self._work.words() <= self._token_budget(counts)
+        return self._alone + self._work.tokens() <= self._token_budget(counts)
 
-    def advance(self, word: str, counts: Counts) -> None:
-        """Append a token; `counts` as for `words`."""
-        extended = (*self._tokens, word)
+    def advance(self, token: str, counts: Counts) -> None:
+        """Append a token; `counts` are the semaphore counts before the current instruction."""
+        extended = (*self._tokens, token)
         if not self._continues(extended):
-            options = {(FENCE,): self._state_after} if word == FENCE else self._next_instructions(counts)
-            self._work, self._options, extended = self._state_after, options, (word,)
+            options = {(FENCE,): self._state_after} if token == FENCE else self._next_instructions(counts)
+            self._work, self._options, extended = self._state_after, options, (token,)
         self._tokens, self._next_states = extended, None
         self._left -= 1
 
-    def words(self, state: GrammarState) -> set[str]:
-        """Return the tokens that may follow; if empty, only waiting for all units can follow.
+    def tokens(self, state: GrammarState) -> set[str]:
+        """Return the tokens that may follow; if the set is empty, only a fence for all units may follow.
 
         Parameters
         ----------
         state : GrammarState
-            State of the same program under the assembly grammar.
+            State of the assembly grammar for the same program.
         """
         at = len(self._tokens)
         out = {option[at] for option in self._options if len(option) > at and option[:at] == self._tokens}
@@ -421,29 +433,29 @@ class EquivalenceDecoder:
         heads = {option[0] for option in self._next_instructions(counts)}
         surplus = self._surplus(counts)
         return {
-            word
-            for word in heads
-            if word not in _UNIT
-            or state.tracker_after.may_issue(_UNIT[word], _surplus_waits(_UNIT[word], surplus))
+            token
+            for token in heads
+            if token not in _UNIT
+            or state.tracker_after.may_issue(_UNIT[token], _surplus_waits(_UNIT[token], surplus))
         }
 
     def _surplus(self, counts: Counts) -> list[int]:
-        """Return surplus semaphore counts after the current instruction, without those that stay."""
+        """Return the surplus semaphore counts after the current instruction, without the counts that must remain."""
         surplus = [
             count - goal + owed
             for count, goal, owed in zip(counts, self._goal, self._owed_signals, strict=True)
         ]
         if self._unit is not None:
-            for word in self._tokens[1:]:
-                if word in _WAIT:
-                    surplus[TOKENS * self._unit + _WAIT[word]] -= 1
+            for token in self._tokens[1:]:
+                if token in _WAIT:
+                    surplus[SEMAPHORES_PER_CONSUMER * self._unit + _WAIT[token]] -= 1
                 else:
-                    surplus[_signal_index(self._unit, _SIGNAL[word])] += 1
+                    surplus[_signal_index(self._unit, _SIGNAL[token])] += 1
         return surplus
 
     @property
     def _owed_signals(self) -> list[int]:
-        """Return the signals that the last commands, including the current one, must still leave behind."""
+        """Signals for the final counts that the last commands, including the current one, must still send."""
         owed = [0] * len(self._goal)
         for producer, consumer, number in _SEMAPHORES:
             index = semaphore_index(producer, consumer, number)
@@ -455,26 +467,26 @@ class EquivalenceDecoder:
         return owed
 
     def _required_signals(self, unit: Unit) -> list[int]:
-        """Return the semaphores that the current command of a unit must still signal for the final counts."""
+        """Return the semaphores that the current command must still signal for the final counts."""
         before, after, out = self._work.count(unit), self._state_after.count(unit), []
-        for number in range(TOKENS):
+        for number in range(SEMAPHORES_PER_CONSUMER):
             own = self._own[_signal_index(unit, number)]
             if min(own, before) > min(own, after) and SIGNALS[number] not in self._tokens:
                 out.append(number)
         return out
 
     def _token_budget(self, counts: Counts) -> int:
-        """Return the remaining token budget, without waits and signals."""
+        """Return the remaining token budget, reduced by the tokens of waits and signals."""
         return self._left - sum(map(abs, self._surplus(counts))) - sum(self._owed_signals)
 
     @property
     def _unit(self) -> Unit | None:
-        """Return the unit whose command is being issued."""
+        """Unit whose command is being issued, if any."""
         return _UNIT.get(self._tokens[0]) if self._tokens else None
 
     @property
     def _state_after(self) -> EquivalenceAutomaton:
-        """Return the automaton state after the current instruction."""
+        """Automaton state after the current instruction."""
         if not self._tokens:
             return self._work
         return self._options[self._tokens[:1] if self._unit is not None else self._tokens]
@@ -494,17 +506,19 @@ class EquivalenceDecoder:
         return any(option[: len(extended)] == extended for option in self._options)
 
     def _semaphores(self, unit: Unit, tracker: ProgramTracker) -> tuple[set[str], bool]:
-        """Return the semaphores that the current command may name, and whether it has all required ones."""
+        """Return the semaphore tokens that may follow, and whether the command has all required ones."""
         counts = tracker.counts
         candidate, after = self._work.issuable, self._state_after
         assert candidate
-        waits = [_WAIT[word] for word in self._tokens[1:] if word in _WAIT]
-        signals = [_SIGNAL[word] for word in self._tokens[1:] if word in _SIGNAL]
+        waits = [_WAIT[token] for token in self._tokens[1:] if token in _WAIT]
+        signals = [_SIGNAL[token] for token in self._tokens[1:] if token in _SIGNAL]
         surplus = self._surplus(counts)
         missing_waits = [
-            number for number in range(TOKENS) if surplus[TOKENS * unit + number] > after.count(unit)
+            number
+            for number in range(SEMAPHORES_PER_CONSUMER)
+            if surplus[SEMAPHORES_PER_CONSUMER * unit + number] > after.count(unit)
         ]
-        last = min(missing_waits, default=TOKENS - 1)
+        last = min(missing_waits, default=SEMAPHORES_PER_CONSUMER - 1)
         waited, free = (
             sum(1 << number for number in waits),
             _surplus_waits(unit, surplus) & tracker.available(unit),
@@ -518,7 +532,7 @@ class EquivalenceDecoder:
         if missing_waits:
             return wait_names, False
         required, optional = set(self._required_signals(unit)), set[int]()
-        for consumer in Unit if self._token_budget(counts) >= after.words() + _SEMAPHORE_TOKENS else ():
+        for consumer in Unit if self._token_budget(counts) >= after.tokens() + _SEMAPHORE_TOKENS else ():
             number = consumer * SEMAPHORES_PER_PAIR
             free = after.count(consumer) - surplus[_signal_index(unit, number)]
             if free > 0 and SIGNALS[number] not in self._tokens:
@@ -526,14 +540,21 @@ class EquivalenceDecoder:
                 optional |= {number} if dependents and free > 1 else set()
                 required |= {number} if cannot_wait_longer else set()
         signal_names = _named(
-            SIGNALS, _after(signals), min(required, default=TOKENS - 1), (optional | required).__contains__
+            SIGNALS,
+            _after(signals),
+            min(required, default=SEMAPHORES_PER_CONSUMER - 1),
+            (optional | required).__contains__,
         )
         return signal_names if signals else wait_names | signal_names, not required
 
 
 def _surplus_waits(unit: Unit, surplus: Sequence[int]) -> int:
-    """Return the bit mask of semaphores of a unit with more tokens than their final count."""
-    return sum(1 << number for number in range(TOKENS) if surplus[TOKENS * unit + number] > 0)
+    """Return the bit mask of a unit's semaphores whose counts exceed the final counts."""
+    return sum(
+        1 << number
+        for number in range(SEMAPHORES_PER_CONSUMER)
+        if surplus[SEMAPHORES_PER_CONSUMER * unit + number] > 0
+    )
 
 
 def _signal_index(producer: Unit, number: int) -> int:
@@ -546,5 +567,5 @@ def _after(numbers: list[int]) -> int:
 
 
 def _named(names: Sequence[str], first: int, last: int, which: Callable[[int], bool]) -> set[str]:
-    """Return the names of the numbers in a range that satisfy a condition."""
+    """Return the names of those indices in an inclusive range that satisfy a condition."""
     return {names[number] for number in range(first, last + 1) if which(number)}

@@ -1,6 +1,6 @@
-"""Ranges of field values: values for which some legal command exists.
+"""Ranges of field values for which a legal command exists.
 
-Determined by applying the hardware's command check to simple commands in each mode.
+The hardware's command check is applied to simple commands in each mode.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from hw.isa.fields import Field, Packed
 
 #: Unrestricted DRAM window; actual windows are checked for whole commands.
 _ALL_DRAM = [(0, (1 << 32) - 1, 3)]
-#: Wider parts do not select modes; narrower fields are not addresses or counts.
+#: Maximum width of parts that select modes, and minimum width of fields that are addresses or counts.
 _MAX_MODE_BITS, _MIN_ADDRESS_BITS = 3, 16
 Setting = dict[str, int]
 
@@ -37,7 +37,7 @@ def _modes(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
 
 
 def _base_settings(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
-    """Yield the default command, one with steps and addresses of one row, and one in the middle of the scratchpad."""
+    """Yield commands with default fields, with steps and addresses of one row, and in the middle of the scratchpad."""
     setting = defaults(unit)
     yield setting
     wide = [field for field in UNIT_FIELDS[unit] if field.width >= _MIN_ADDRESS_BITS and not field.signed]
@@ -64,7 +64,7 @@ def field_span(config: MlaConfig, unit: Unit, name: str) -> tuple[int, int]:
 
 
 def _last_legal(config: MlaConfig, unit: Unit, setting: Setting, field: Field, end: int) -> int:
-    """Return the last legal value from that of a legal command towards an end of the field's range."""
+    """Return the last legal value between that of a legal command and an end of the field's range."""
     if _legal(config, unit, setting | {field.name: end}):
         return end
     good, bad = setting[field.name], end
@@ -94,7 +94,7 @@ def part_spans(config: MlaConfig, unit: Unit, name: str) -> dict[str, Spans]:
 
 
 def _part_legal(config: MlaConfig, unit: Unit, name: str, packed: Packed, part: str, value: int) -> bool:
-    """Return whether some mode makes a command legal with a value of a part."""
+    """Return whether a command with the given value of a part is legal in some mode."""
     for setting in _modes(config, unit):
         values = packed.unpack(setting[name]) | {part: value}
         if _legal(config, unit, setting | {name: packed.pack(**values)}):

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from compiler.llm.assembly.field_ranges import field_span, part_spans
-from compiler.llm.assembly.lexicon import HEADS, PAIRS, Head
 from compiler.llm.assembly.operands import Rules, Spans
-from compiler.llm.assembly.token_groups import GROUPS, HEAD
+from compiler.llm.tokens.assembly_tokens import ANY_HEAD, GROUPS, HEADS, PAIRS, Head
 from compiler.validate.explore import LIMIT
 from compiler.validate.macro_call import MacroCall
 from cosim.semantics.command_checks import DramWindow
@@ -34,12 +33,13 @@ class ProgramLimits:
     Parameters
     ----------
     tokens : int
-        Maximum tokens, including the final `stop`. With a configuration some are reserved for a valid completion.
+        Maximum number of tokens, including the final `stop`. With a hardware configuration, tokens for a valid
+        completion are reserved.
     instructions : int
         Maximum number of micro-instructions.
     config : MlaConfig or None
-        Hardware configuration. If given, the program ends in `halt` and is accepted by the validator as far as can be
-        decided while it is written; everything except jumps is tracked.
+        Hardware configuration. If given, the program ends with `halt`, and only programs are allowed that the validator
+        is expected to accept; everything except jumps is tracked.
     operands : tuple of int or None
         32-bit operands of the macro-instruction; None for unknown values.
     tag : int
@@ -49,11 +49,11 @@ class ProgramLimits:
     before : sequence of MacroCall
         Macro-instructions that precede the program.
     leaves : dict
-        Tokens left in each semaphore; zero in those that are not listed.
+        Final count of each semaphore; 0 for semaphores that are not listed.
     jumps : bool
-        True to allow branches, calls and traps; instructions after the first one are not tracked.
+        True to allow branches, calls and traps; instructions after the first of these are not tracked.
     written : bool
-        True to allow reading only registers that the program has written (all are initially 0).
+        True to allow reading only those registers that the program has written; all registers are initially 0.
     """
 
     tokens: int = 1 << 20
@@ -77,7 +77,7 @@ class ProgramLimits:
 
     @cached_property
     def rules(self) -> Rules:
-        """Return the operand rules."""
+        """Rules of the operands of instructions."""
         maximum = min(self.tokens, self.instructions)
         return MachineRules(self.config, maximum, self.jumps) if self.config else Rules()
 
@@ -102,18 +102,20 @@ class MachineRules(Rules):
 
     @cached_property
     def _groups(self) -> dict[str, tuple[str, ...]]:
-        """Return the usable tokens by group."""
-        heads = [word for word, head in HEADS.items() if self._jumps or head.op not in (*JUMPS, MicroOp.TRAP)]
+        """Usable tokens by group name."""
+        heads = [
+            token for token, head in HEADS.items() if self._jumps or head.op not in (*JUMPS, MicroOp.TRAP)
+        ]
         allowed = {
-            word
-            for name, words in PAIRS.items()
-            for word, (index, value) in words.items()
+            token
+            for name, tokens in PAIRS.items()
+            for token, (index, value) in tokens.items()
             if value is None or self._has(name, index, value)
         }
-        pairs = {word for words in PAIRS.values() for word in words}
+        pairs = {token for tokens in PAIRS.values() for token in tokens}
         return {
-            name: tuple(word for word in words if word not in pairs or word in allowed)
-            for name, words in (GROUPS | {HEAD: tuple(heads)}).items()
+            name: tuple(token for token in tokens if token not in pairs or token in allowed)
+            for name, tokens in (GROUPS | {ANY_HEAD: tuple(heads)}).items()
         }
 
     @property
@@ -131,7 +133,7 @@ class MachineRules(Rules):
         return (field_span(self._config, Unit(head.d >> FIELD_INDEX_BITS), head.field.name),)
 
     def hidden(self, head: Head) -> Spans:
-        """Return the values that a field can be set to only by adding to register 0: those outside its range."""
+        """Return no values: a field cannot be set to values outside its range."""
         return ()
 
     def parts(self, packed: Packed) -> dict[str, Spans]:
@@ -155,5 +157,5 @@ class MachineRules(Rules):
         return ((-pc, self._instructions - 1 - pc),)
 
     def loop_ends(self, pc: int) -> Spans:
-        """Return the legal distances to the end of a loop without a body."""
+        """Return no distances: every loop has a body."""
         return ()

@@ -1,35 +1,33 @@
-"""Grammars of operands: registers, selectors, bounded numbers, fields and sums; rules of assembly text."""
+"""Grammars of operands: registers, selectors, bounded numbers, fields and sums, and the rules that select them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from compiler.llm.assembly.lexicon import (
+from compiler.llm.tokens.assembly_tokens import (
+    ANY_REGISTER,
+    ANY_SELECTOR,
+    GROUPS,
     NAMELESS,
     OPENERS,
     PAIRS,
-    REGISTER_WORDS,
+    REGISTER_TOKENS,
     SELECTORS,
+    SEMAPHORES,
     TO,
+    ZERO,
     Head,
     TokenChoice,
-)
-from compiler.llm.assembly.lexicon import SELECTOR as OTHER
-from compiler.llm.assembly.token_groups import (
-    GROUPS,
-    REGISTER,
-    SELECTOR,
-    SEMAPHORES,
-    ZERO,
     pair_group,
     semaphore_group,
 )
+from compiler.llm.tokens.assembly_tokens import SELECTOR as NAMELESS_SELECTOR
 from compiler.llm.tokens.integer_tokens import BYTES, LONG, MINUS
 from hw.isa.fields import Packed
 from hw.isa.micro_instruction import LOOP_IMM, WORD, MicroOp
 
-#: Values of the parts of an instruction: a, b, d, imm and so on.
+#: Values of an instruction by name: a, b, d, imm, wait, signal, ...
 Values = dict[str, int]
 _ZERO = TokenChoice(ZERO)
 
@@ -40,10 +38,10 @@ class Operand(ABC):
     Parameters
     ----------
     values : dict
-        Values of the instruction, to which the operand adds its own.
+        Values of the instruction, to which the operand adds its own values.
     """
 
-    #: Minimum number of tokens, before the first one is accepted.
+    #: Minimum number of tokens of the whole operand.
     need = 1
 
     def __init__(self, values: Values):
@@ -59,7 +57,7 @@ class Operand(ABC):
         """Yield the choices for the next token of the operand."""
 
     @abstractmethod
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
 
 
@@ -74,13 +72,13 @@ class Register(Operand):
     def choices(self) -> Iterator[TokenChoice]:
         """Yield the choices for the next token of the operand."""
         if not self.ends:
-            yield TokenChoice(REGISTER)
+            yield TokenChoice(ANY_REGISTER)
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        if self.ends or word not in REGISTER_WORDS:
+        if self.ends or token not in REGISTER_TOKENS:
             return False
-        self.values["d"] = SELECTORS[word]
+        self.values["d"] = SELECTORS[token]
         return True
 
 
@@ -92,7 +90,7 @@ class Selector(Operand):
     slot : str
         Name of the value, "a" or "b".
     zero : TokenChoice or None
-        Choice of register 0, if it may be named.
+        Choice for register 0; None if register 0 is not allowed.
     nameless : bool
         True if selectors without a name may be used.
     """
@@ -112,28 +110,28 @@ class Selector(Operand):
         if self._number:
             yield from self._number.choices()
         elif not self.ends:
-            yield TokenChoice(SELECTOR)
+            yield TokenChoice(ANY_SELECTOR)
             if self._zero:
                 yield self._zero
             if self._nameless:
-                yield TokenChoice(OTHER, 1)
+                yield TokenChoice(NAMELESS_SELECTOR, 1)
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self._number:
-            if not self._number.accept(word):
+            if not self._number.accept(token):
                 return False
             if self._number.value is not None:
                 self.values[self._slot] = self._number.value
             return True
         if self.ends:
             return False
-        if word == OTHER and self._nameless:
+        if token == NAMELESS_SELECTOR and self._nameless:
             self._number = Number(_NAMELESS)
             return True
-        if word not in SELECTORS or (word == ZERO and not self._zero):
+        if token not in SELECTORS or (token == ZERO and not self._zero):
             return False
-        self.values[self._slot] = SELECTORS[word]
+        self.values[self._slot] = SELECTORS[token]
         return True
 
 
@@ -163,12 +161,12 @@ class Semaphores(Operand):
         if self.next < len(SEMAPHORES[self.kind]):
             yield TokenChoice(semaphore_group(self.kind, self.next))
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        words = SEMAPHORES[self.kind]
-        if word not in words[self.next :]:
+        tokens = SEMAPHORES[self.kind]
+        if token not in tokens[self.next :]:
             return False
-        number = words.index(word)
+        number = tokens.index(token)
         self.values[self.kind] = self.values.get(self.kind, 0) | 1 << number
         self.next = number + 1
         return True
@@ -179,7 +177,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class Sources(Operand):
-    """Sum of selectors and a number.
+    """Sum of selectors and a number, such as `r1, op2, 300`.
 
     Parameters
     ----------
@@ -187,7 +185,7 @@ class Sources(Operand):
         Names of the selector values.
     slot : str
         Name of the number value.
-    alone, behind, hidden : Spans
+    alone, following, hidden : Spans
         Legal numbers without a selector, after selectors, and after register 0 alone.
     nameless : bool
         True if selectors without a name may be used.
@@ -200,13 +198,13 @@ class Sources(Operand):
         slot: str,
         *,
         alone: Spans,
-        behind: Spans,
+        following: Spans,
         hidden: Spans = (),
         nameless: bool = True,
     ):
         super().__init__(values)
         self._slots, self._slot = tuple(slots), slot
-        self._spans = {"alone": alone, "behind": without(behind, 0), "hidden": hidden}
+        self._spans = {"alone": alone, "following": without(following, 0), "hidden": hidden}
         self._nameless = nameless
         self._selector: Selector | None = None
         self._number: Number | None = None
@@ -233,46 +231,46 @@ class Sources(Operand):
         elif self._selector and not self._selector.ends:
             yield from self._selector.choices()
         else:
-            yield from self._fresh(len(self._taken))
+            yield from self._choices_after(len(self._taken))
 
-    def _fresh(self, taken: int) -> Iterator[TokenChoice]:
-        """Yield choices after a number of selectors."""
+    def _choices_after(self, taken: int) -> Iterator[TokenChoice]:
+        """Yield the choices after the given number of selectors."""
         if selector := self._next(taken):
             yield from selector.choices()
         yield from Number(self._spans[self._case()]).choices()
 
     def _next(self, taken: int) -> Selector | None:
-        """Return the selector that may follow a number of selectors."""
+        """Return the selector operand that may follow `taken` selectors; None if no further selector is allowed."""
         if taken == len(self._slots):
             return None
-        # Register 0 must be followed by a token.
+        # Register 0 is allowed only if another token follows.
         again = taken == 0 and len(self._slots) > 1
         zero = TokenChoice(ZERO, 1) if again else None
         return Selector(self.values, self._slots[taken], zero, self._nameless)
 
     def _case(self) -> str:
         taken = self._taken
-        return "hidden" if taken == [0] else "behind" if taken else "alone"
+        return "hidden" if taken == [0] else "following" if taken else "alone"
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        if self._number is None and self._accept_selector(word):
+        if self._number is None and self._accept_selector(token):
             return True
         if self._selector and not self._selector.ends:
             return False
         number = self._number or Number(self._spans[self._case()])
-        if not number.accept(word):
+        if not number.accept(token):
             return False
         self._number = number
         if number.value is not None:
             self.values[self._slot] = number.value
         return True
 
-    def _accept_selector(self, word: str) -> bool:
+    def _accept_selector(self, token: str) -> bool:
         if self._selector and not self._selector.ends:
-            return self._selector.accept(word)
+            return self._selector.accept(token)
         selector = self._next(len(self._taken))
-        if selector is None or not selector.accept(word):
+        if selector is None or not selector.accept(token):
             return False
         self._selector = selector
         return True
@@ -286,7 +284,7 @@ class PackedSources(Sources):
     packed : Packed
         Layout of the field's parts.
     parts : dict
-        Legal numbers of each part by name.
+        Legal values of each part by name.
     """
 
     def __init__(
@@ -295,13 +293,13 @@ class PackedSources(Sources):
         super().__init__(values, slots, "imm", alone=(), **options)
         self.need = 0
         self._packed, self._parts = packed, parts
-        self._word: dict[str, int] = {}
+        self._packed_values: dict[str, int] = {}
         self._from = 0
         self._name, self._value = "", None
         self._set()
 
     def _set(self) -> None:
-        self.values["imm"] = self._packed.pack(**self._word)
+        self.values["imm"] = self._packed.pack(**self._packed_values)
 
     @property
     def _plain(self) -> bool:
@@ -319,19 +317,19 @@ class PackedSources(Sources):
             return
         if not self._plain:
             yield TokenChoice(pair_group(self._packed.name, self._from))
-            for word, index in OPENERS[self._packed.name]:
+            for token, index in OPENERS[self._packed.name]:
                 if index >= self._from and (spans := self._spans_of(index)):
-                    yield TokenChoice(word, shortest(spans) or 1)
+                    yield TokenChoice(token, shortest(spans) or 1)
         if self._plain or not self._from:
             yield from super().choices()
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self._value:
-            return self._accept_value(word)
-        pair = None if self._plain else PAIRS[self._packed.name].get(word)
+            return self._accept_value(token)
+        pair = None if self._plain else PAIRS[self._packed.name].get(token)
         if pair is None:
-            if self._from or not super().accept(word):
+            if self._from or not super().accept(token):
                 return False
             if self._number is None:
                 self.values["imm"] = 0
@@ -344,27 +342,27 @@ class PackedSources(Sources):
         if value is None:
             self._name, self._value = part.name, Number(self._spans_of(index))
         else:
-            self._word[part.name] = value
+            self._packed_values[part.name] = value
             self._set()
         return True
 
     def _spans_of(self, index: int) -> Spans:
-        """Return the legal numbers of a part."""
+        """Return the legal values of a part, without its default."""
         part = self._packed.fields[index]
         return without(self._parts[part.name], part.default)
 
-    def _accept_value(self, word: str) -> bool:
+    def _accept_value(self, token: str) -> bool:
         number = self._value
-        if number is None or not number.accept(word):
+        if number is None or not number.accept(token):
             return False
         if number.value is not None:
-            self._word[self._name], self._value = number.value, None
+            self._packed_values[self._name], self._value = number.value, None
             self._set()
         return True
 
 
 class Constant(Operand):
-    """Number operand.
+    """Operand that consists of one number.
 
     Parameters
     ----------
@@ -373,7 +371,7 @@ class Constant(Operand):
     spans : Spans
         Intervals of legal values.
     base : int
-        Offset that is added to the number.
+        Offset that is added to the parsed number.
     """
 
     def __init__(self, values: Values, slot: str, spans: Spans, base: int = 0):
@@ -391,9 +389,9 @@ class Constant(Operand):
         """Yield the choices for the next token of the operand."""
         return self._number.choices()
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
-        if not self._number.accept(word):
+        if not self._number.accept(token):
             return False
         if self._number.value is not None:
             self.values[self._slot] = self._number.value + self._base
@@ -423,20 +421,20 @@ class LoopEnd(Operand):
         elif self._spans:
             yield TokenChoice(TO, self._target.need)
 
-    def accept(self, word: str) -> bool:
+    def accept(self, token: str) -> bool:
         """Append a token; return whether it belongs to this operand."""
         if self._open:
-            return self._target.accept(word)
-        self._open = word == TO and bool(self._spans)
+            return self._target.accept(token)
+        self._open = token == TO and bool(self._spans)
         return self._open
 
 
-_BYTE = {word: value for value, word in enumerate(BYTES)}
-_LENGTH = {word: int(word[1:]) for word in LONG}
+_BYTE = {token: value for value, token in enumerate(BYTES)}
+_LENGTH = {token: int(token[1:]) for token in LONG}
 
 
 def without(spans: Spans, value: int) -> Spans:
-    """Return intervals without one number."""
+    """Return the intervals without one number."""
     out = []
     for low, high in spans:
         out += [(low, high)] if not low <= value <= high else [(low, value - 1), (value + 1, high)]
@@ -444,7 +442,7 @@ def without(spans: Spans, value: int) -> Spans:
 
 
 def spans_of(values: tuple[int, ...]) -> Spans:
-    """Return the intervals of ascending numbers."""
+    """Return the intervals that contain ascending integers."""
     out: list[tuple[int, int]] = []
     for value in values:
         if out and out[-1][1] == value - 1:
@@ -459,7 +457,7 @@ _NAMELESS = spans_of(NAMELESS)
 
 @lru_cache(maxsize=1 << 12)
 def shortest(spans: Spans) -> int | None:
-    """Return the token count of the shortest number; None if there is none."""
+    """Return the minimum number of tokens of a number in the intervals; None if they are empty."""
     return min((1 + choice.cost for choice in _first(spans, False)), default=None)
 
 
@@ -467,10 +465,10 @@ def shortest(spans: Spans) -> int | None:
 def _first(spans: Spans, negative: bool) -> tuple[TokenChoice, ...]:
     """Return the choices for the first token of a number, or of its magnitude after a minus."""
     out = [TokenChoice((max(low, 0), min(high, 255)), 0) for low, high in spans if low <= 255 and high >= 0]
-    for word, length in _LENGTH.items():
+    for token, length in _LENGTH.items():
         minimum, maximum = 1 << 8 * (length - 1), (1 << 8 * length) - 1
         if any(low <= maximum and high >= minimum for low, high in spans):
-            out.append(TokenChoice(word, length))
+            out.append(TokenChoice(token, length))
     if not negative and (magnitudes := _magnitudes(spans)):
         out.append(TokenChoice(MINUS, min(1 + choice.cost for choice in _first(magnitudes, True))))
     return tuple(out)
@@ -493,18 +491,18 @@ class Number:
     def __init__(self, spans: Spans):
         self._spans = spans
         self._negative = False
-        self._left: int | None = None  # bytes that are missing
+        self._left: int | None = None  # number of missing bytes
         self._value = 0
 
     @property
     def value(self) -> int | None:
-        """The number; None while incomplete."""
+        """Value of the number; None while incomplete."""
         if self._left != 0:
             return None
         return -self._value if self._negative else self._value
 
     def choices(self) -> Iterator[TokenChoice]:
-        """Yield the choices for the next token; none if the number is complete."""
+        """Yield the choices for the next token; yield nothing if the number is complete."""
         if self._left is None:
             yield from _first(self._spans, self._negative)
         elif self._left:
@@ -514,18 +512,18 @@ class Number:
                 if first <= last:
                     yield TokenChoice((first, last), self._left - 1)
 
-    def accept(self, word: str) -> bool:
-        """Append a token; return whether it is valid here."""
-        byte = _BYTE.get(word)
+    def accept(self, token: str) -> bool:
+        """Append a token; return whether the token is valid here."""
+        byte = _BYTE.get(token)
         for choice in self.choices():
-            if choice.option == word or (byte is not None and choice.has_byte(byte)):
+            if choice.option == token or (byte is not None and choice.has_byte(byte)):
                 break
         else:
             return False
-        if word == MINUS:
+        if token == MINUS:
             self._negative, self._spans = True, _magnitudes(self._spans)
         elif byte is None:
-            self._left = _LENGTH[word]
+            self._left = _LENGTH[token]
         else:
             self._value = self._value << 8 | byte
             self._left = self._left - 1 if self._left else 0
@@ -534,13 +532,13 @@ class Number:
 
 _IMM, _D = WORD.fields[0], WORD.fields[3]
 _END, _COUNT = LOOP_IMM.fields
-#: Ranges of a signed and an unsigned 32-bit number.
+#: Ranges of signed and of unsigned 32-bit numbers.
 SIGNED = ((_IMM.low, _IMM.high),)
 UNSIGNED = ((0, (1 << _IMM.width) - 1),)
 
 
 class Rules:
-    """Operands of each instruction and their legal values."""
+    """Rules of assembly text: operands of each instruction and their legal values."""
 
     #: True if selectors without a name may be used.
     nameless = True
@@ -556,7 +554,7 @@ class Rules:
         return ((head.field.low, head.field.high),)
 
     def hidden(self, head: Head) -> Spans:
-        """Return the values that a field can be set to only by adding to register 0: those outside its range."""
+        """Return the values outside a field's range, which are written as register 0 plus a number."""
         assert head.field
         field = head.field
         if head.packed or not field.signed:
@@ -595,11 +593,11 @@ class Rules:
         head : Head
             First token of the instruction.
         values : dict
-            Values to which the operands add theirs.
+            Values to which the operands add their own.
         pc : int
             Index of the instruction.
         iterations : int
-            Number of executions, as the product of its loops' iteration counts.
+            Product of the iteration counts of the enclosing loops.
         """
         kinds = [kind for kind in head.kinds if not (kind in ("a", "b") and "imm" in head.kinds)]
         return [self._operand(head, values, kind, pc, iterations) for kind in kinds]
@@ -620,7 +618,7 @@ class Rules:
         return Semaphores(values, kind)
 
     def _sources(self, head: Head, values: Values, iterations: int) -> Operand:
-        """Return the operand for a sum, or for a number alone."""
+        """Return the operand of a sum, or of a number alone."""
         slots = [kind for kind in head.kinds if kind in ("a", "b")]
         if not slots:
             return Constant(values, "imm", self.numbers(head, iterations))
@@ -630,7 +628,7 @@ class Rules:
                 slots,
                 "count",
                 alone=self.numbers(head, iterations),
-                behind=self.numbers(head, 2 * iterations),
+                following=self.numbers(head, 2 * iterations),
                 nameless=self.nameless,
             )
         if head.packed:
@@ -639,7 +637,7 @@ class Rules:
                 slots,
                 head.packed,
                 self.parts(head.packed),
-                behind=SIGNED,
+                following=SIGNED,
                 hidden=self.hidden(head),
                 nameless=self.nameless,
             )
@@ -649,9 +647,9 @@ class Rules:
                 slots,
                 "imm",
                 alone=self.constants(head),
-                behind=SIGNED,
+                following=SIGNED,
                 hidden=self.hidden(head),
                 nameless=self.nameless,
             )
         numbers = self.numbers(head, iterations)
-        return Sources(values, slots, "imm", alone=numbers, behind=SIGNED, nameless=self.nameless)
+        return Sources(values, slots, "imm", alone=numbers, following=SIGNED, nameless=self.nameless)

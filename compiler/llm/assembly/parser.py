@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from compiler.llm.assembly.lexicon import END, HEADS, STOP, Head, TokenChoice
 from compiler.llm.assembly.operands import Operand, Rules, Values
+from compiler.llm.tokens.assembly_tokens import END, HEADS, STOP, Head, TokenChoice
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, encode
 
-#: Indices of signals to units; those to the sequencer follow.
+#: Number of signals to units; signals to the sequencer have higher indices.
 _TO_UNITS = SEMAPHORES_PER_PAIR * len(Unit)
 
 
 class ParserListener(Protocol):
-    """Listener for each parsed instruction."""
+    """Listener that is called for each parsed instruction."""
 
     @property
     def iterations(self) -> int:
@@ -31,7 +31,7 @@ class ParserListener(Protocol):
 
 
 class NullListener:
-    """Listener that ignores everything."""
+    """Listener that ignores all instructions."""
 
     iterations = 1
 
@@ -77,12 +77,12 @@ class ProgramParser:
     rules : Rules
         Legal operand values.
     listener : ParserListener
-        Called for each complete instruction.
+        Listener that is called for each complete instruction.
     """
 
     def __init__(self, rules: Rules, listener: ParserListener):
         self.rules, self.listener = rules, listener
-        #: Micro-instructions so far; the ends of open loops are not filled in.
+        #: Micro-instructions so far; those of open loops lack the index of the loop's end.
         self.words: list[int] = []
         #: First token, values and index of the open loops.
         self.loops: list[tuple[int, Head, Values]] = []
@@ -93,7 +93,7 @@ class ProgramParser:
 
     @property
     def ends(self) -> bool:
-        """True if the instruction may end here; also true between instructions."""
+        """True if the current instruction may end here, and between instructions."""
         return all(operand.ends for operand in self.operands)
 
     @property
@@ -103,17 +103,17 @@ class ProgramParser:
 
     @property
     def opens(self) -> bool:
-        """True if the instruction, if it ends here, is a loop with a body."""
+        """True if the current instruction is a loop with a body if it ends here."""
         return self.head is not None and self.head.op is MicroOp.LOOP and "end" not in self.values
 
     @property
     def word(self) -> int:
-        """Encoding of the instruction if it ends here."""
+        """Encoding of the current instruction if it ends here."""
         assert self.head
         return word_of(self.head, self.values, 0)
 
     def choices(self) -> Iterator[tuple[TokenChoice, int]]:
-        """Yield choices within the instruction, and the minimum tokens of its later operands."""
+        """Yield the choices within the instruction, each with the minimum number of tokens of later operands."""
         for index, operand in enumerate(self.operands):
             later = sum(each.need for each in self.operands[index + 1 :])
             for choice in operand.choices():
@@ -121,7 +121,7 @@ class ProgramParser:
             if not operand.ends:
                 return
 
-    def accept(self, word: str) -> None:
+    def accept(self, token: str) -> None:
         """Append a token.
 
         Raises
@@ -130,41 +130,41 @@ class ProgramParser:
             The token is not valid here.
         """
         if self.done:
-            raise ValueError(f"{word!r} follows the end of the program")
-        if self.head and self._extend(word):
+            raise ValueError(f"{token!r} follows the end of the program")
+        if self.head and self._extend(token):
             pass
         elif self.head and not self.ends:
-            raise ValueError(f"{word!r} cannot be part of {self.head.word!r} here")
+            raise ValueError(f"{token!r} cannot be part of {self.head.token!r} here")
         else:
             self._finish()
-            self._begin(word)
+            self._begin(token)
         if self.head and not any(True for _ in self.choices()):
             self._finish()
 
-    def _extend(self, word: str) -> bool:
+    def _extend(self, token: str) -> bool:
         """Append a token to the current instruction; return whether it belongs to it."""
         while self.operands:
             operand = self.operands[0]
-            if operand.accept(word):
+            if operand.accept(token):
                 return True
             if not operand.ends:
                 return False
             self.operands.pop(0)
         return False
 
-    def _begin(self, word: str) -> None:
+    def _begin(self, token: str) -> None:
         """Start an instruction, or end a loop or the program."""
-        if word in HEADS:
-            self.head, self.values = HEADS[word], {}
+        if token in HEADS:
+            self.head, self.values = HEADS[token], {}
             self.operands = self.rules.operands(
                 self.head, self.values, len(self.words), self.listener.iterations
             )
-        elif word == END:
+        elif token == END:
             self._close()
-        elif word == STOP:
+        elif token == STOP:
             self._stop()
         else:
-            raise ValueError(f"{word!r} begins no instruction")
+            raise ValueError(f"{token!r} is not the start of an instruction")
 
     def _finish(self) -> None:
         """Complete the current instruction."""
@@ -191,5 +191,5 @@ class ProgramParser:
         if self.loops:
             raise ValueError(f"{STOP!r} must not come before the end of a loop")
         if not self.words:
-            raise ValueError("a program has at least one instruction")
+            raise ValueError("a program must have at least one instruction")
         self.done = True

@@ -1,9 +1,11 @@
-"""Encoding of micro-programs as tokens, and decoding."""
+"""Encoding of micro-programs as tokens, and decoding; `compiler.llm.tokens.assembly_tokens` defines the tokens."""
 
 from collections.abc import Iterable
 
 from compiler.codegen.emit import emit
-from compiler.llm.assembly.lexicon import (
+from compiler.llm.assembly.operands import Rules, Values
+from compiler.llm.assembly.parser import NullListener, ProgramParser, word_of
+from compiler.llm.tokens.assembly_tokens import (
     END,
     HEAD_OF,
     NAME_OF,
@@ -15,12 +17,9 @@ from compiler.llm.assembly.lexicon import (
     STOP,
     TO,
     WAITS,
-    WORDS,
     Head,
 )
-from compiler.llm.assembly.operands import Rules, Values
-from compiler.llm.assembly.parser import NullListener, ProgramParser, word_of
-from compiler.llm.tokens.integer_tokens import number_words
+from compiler.llm.tokens.integer_tokens import encode_number
 from compiler.tuning.edits.unroll import unroll
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, decode
@@ -31,29 +30,28 @@ _TAGS = range(64)
 
 
 def straight_line(program: Program) -> Program | None:
-    """Return an equivalent program with unrolled loops; None if a program does more than issue commands."""
+    """Return an equivalent program with unrolled loops; None if the program does more than issue commands."""
     found = unroll(program)
     if found is None or found.fenced:
         return None
     return emit(program.name, found.commands, _TAGS, alone=found.alone)
 
 
-__all__ = ["WORDS", "program_of", "words_of"]
-
 _RULES = Rules()
 _MASK = (1 << 32) - 1
 _WORD_OF_PAIR = {
-    name: {pair: word for word, pair in words.items() if pair[1] is not None} for name, words in PAIRS.items()
+    name: {pair: token for token, pair in tokens.items() if pair[1] is not None}
+    for name, tokens in PAIRS.items()
 }
 
 
-def program_of(words: Iterable[str], name: str) -> Program:
+def decode_program(tokens: Iterable[str], name: str) -> Program:
     """Decode a program from tokens.
 
     Parameters
     ----------
-    words : iterable of str
-        Tokens as returned by `words_of`.
+    tokens : iterable of str
+        Tokens as returned by `encode_program`.
     name : str
         Name of the program.
 
@@ -63,18 +61,18 @@ def program_of(words: Iterable[str], name: str) -> Program:
         The tokens are not a valid program; the message names the token.
     """
     parser = ProgramParser(_RULES, NullListener())
-    for position, word in enumerate(words):
+    for position, token in enumerate(tokens):
         try:
-            parser.accept(word)
+            parser.accept(token)
         except ValueError as error:
-            raise ValueError(f"word {position}: {error}") from None
+            raise ValueError(f"token {position}: {error}") from None
     if not parser.done:
-        raise ValueError(f"the program does not end in {STOP!r}")
+        raise ValueError(f"the program does not end with {STOP!r}")
     return Program(name, tuple(parser.words))
 
 
-def words_of(program: Program) -> list[str]:
-    """Return the tokens of a program, without name and signature.
+def encode_program(program: Program) -> list[str]:
+    """Encode a program as tokens, without name and signature.
 
     Raises
     ------
@@ -82,7 +80,7 @@ def words_of(program: Program) -> list[str]:
         The program is empty, or an instruction has no assembly text.
     """
     if not program.words:
-        raise ValueError("a program has at least one instruction")
+        raise ValueError("a program must have at least one instruction")
     out: list[str] = []
     ends: list[int] = []
     for pc, word in enumerate(program.words):
@@ -103,15 +101,15 @@ def _instruction(word: int, pc: int, outer: int) -> tuple[list[str], int]:
     out, end = ([], 0) if head is None else _operands(head, values, pc, outer)
     if head is None or _read(head, out, pc, end) != word:
         raise ValueError(f"instruction {pc}: {word:#018x} cannot be written as assembly text")
-    return [head.word, *out], end
+    return [head.token, *out], end
 
 
-def _read(head: Head, words: list[str], pc: int, end: int) -> int | None:
-    """Decode an instruction from tokens as a check; None if they are invalid."""
+def _read(head: Head, tokens: list[str], pc: int, end: int) -> int | None:
+    """Decode the operand tokens of an instruction; return None if they are invalid."""
     values: Values = {}
     operands = _RULES.operands(head, values, pc, 1)
-    for word in words:
-        while operands and not operands[0].accept(word):
+    for token in tokens:
+        while operands and not operands[0].accept(token):
             if not operands.pop(0).ends:
                 return None
         if not operands:
@@ -138,9 +136,9 @@ def _operands(head: Head, values: dict[str, int], pc: int, outer: int) -> tuple[
         if kind == "d":
             out += _selector(values["d"])
         elif kind == "segment":
-            out += number_words(values["d"])
+            out += encode_number(values["d"])
         elif kind == "target":
-            out += number_words(values["imm"] - pc)
+            out += encode_number(values["imm"] - pc)
         elif kind == "imm":
             out += _sources(head, values)
         elif kind in ("a", "b"):
@@ -153,42 +151,42 @@ def _operands(head: Head, values: dict[str, int], pc: int, outer: int) -> tuple[
 def _sources(head: Head, values: dict[str, int]) -> list[str]:
     a, b, imm = values["a"], values["b"], values["imm"]
     if "a" not in head.kinds:
-        return number_words(imm)
+        return encode_number(imm)
     if head.field and not a and not b:
         return _constant(head, imm)
     out = _selector(a) if a or b else []
     out += _selector(b) if b else []
-    return out + (number_words(imm) if imm or not out else [])
+    return out + (encode_number(imm) if imm or not out else [])
 
 
 def _constant(head: Head, imm: int) -> list[str]:
-    """Return the tokens of the value of a field."""
+    """Return the tokens of a constant field value."""
     assert head.field
     value = imm if head.field.signed else imm & _MASK
     if not head.field.low <= value <= head.field.high:
-        return [NAME_OF[0], *number_words(value)]
+        return [NAME_OF[0], *encode_number(value)]
     if head.packed is None:
-        return number_words(value)
+        return encode_number(value)
     names, openers = (
         _WORD_OF_PAIR[head.packed.name],
-        {index: word for word, index in OPENERS[head.packed.name]},
+        {index: token for token, index in OPENERS[head.packed.name]},
     )
     out: list[str] = []
-    for index, (part, tokens) in enumerate(
+    for index, (part, number) in enumerate(
         zip(head.packed.fields, head.packed.unpack(value).values(), strict=True)
     ):
-        if tokens != part.default:
-            out += [openers[index], *number_words(tokens)] if index in openers else [names[index, tokens]]
+        if number != part.default:
+            out += [openers[index], *encode_number(number)] if index in openers else [names[index, number]]
     return out
 
 
 def _loop(values: dict[str, int], pc: int, outer: int) -> tuple[list[str], int]:
     packed = LOOP_IMM.unpack(values["imm"] & _MASK)
     out = _selector(values["a"]) if values["a"] else []
-    out += number_words(packed["count"]) if packed["count"] or not out else []
+    out += encode_number(packed["count"]) if packed["count"] or not out else []
     if pc + 1 < packed["end"] <= outer:
         return out, packed["end"]
-    return [*out, TO, *number_words(packed["end"] - pc)], 0
+    return [*out, TO, *encode_number(packed["end"] - pc)], 0
 
 
 def _semaphores(kind: str, values: dict[str, int]) -> list[str]:
@@ -201,4 +199,4 @@ def _semaphores(kind: str, values: dict[str, int]) -> list[str]:
 def _selector(selector: int) -> list[str]:
     if selector in NAME_OF:
         return [NAME_OF[selector]]
-    return [SELECTOR, *number_words(selector)]
+    return [SELECTOR, *encode_number(selector)]

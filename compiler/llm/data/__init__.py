@@ -1,1 +1,1 @@
-"""Data: measured trajectories of schedules and edits, examples, held-out layers, rollouts."""
+"""Training data: measured trajectories of schedules and edits, examples, held-out layers, rollouts."""

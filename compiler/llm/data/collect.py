@@ -1,4 +1,4 @@
-"""Collection of training data: measures small networks along trajectories of schedules and of edits."""
+"""Collection of training data: measurement of small networks along trajectories of schedules and of edits."""
 
 import random
 from collections.abc import Iterator
@@ -6,36 +6,42 @@ from dataclasses import replace
 
 from compiler.llm.data.held_out import MACHINES, TRAINING, is_held_out
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
-from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, changed_fields, non_default
+from compiler.llm.data.trajectories import (
+    EditTrajectory,
+    EditVariant,
+    Trajectory,
+    changed_fields,
+    non_default,
+)
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.calibration.collect import draw_network
 from compiler.tuning.edits.edit import Edit, EditError, apply_edits, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
-from compiler.tuning.search.layer_space import LayerSpace, spaces_of
+from compiler.tuning.layer_space import LayerSpace, spaces_of
 from compiler.tuning.search.method import with_layer
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
 
-#: Number of variants per program besides the compiled one, and attempts for each.
+#: Number of variants per program in addition to the compiled one, and maximum attempts for each.
 _VARIANTS, _MAX_ATTEMPTS = 24, 10
-#: Fraction of trajectories that edit the program of a schedule other than the best one.
+#: Fraction of trajectories in which a program of a random schedule is edited instead of one of the best schedule.
 _OTHER_SCHEDULE_SHARE = 0.25
 #: Fraction of variants that start from an arbitrary variant instead of the best one so far.
 _RANDOM_BASE_SHARE = 0.15
-#: Maximum number of commands; building variants of longer programs takes too long.
+#: Maximum number of commands of an edited program; building variants of longer programs takes too long.
 _MAX_COMMANDS = 400
 
 
-def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWalk | None:
-    """Measure edits of a program under one of the schedules of a trajectory; None if no program can be edited.
+def edit_trajectory(devices: Devices, trajectory: Trajectory, rng: random.Random) -> EditTrajectory | None:
+    """Measure edits of one program of a trajectory's network; return None if no program can be edited.
 
     Parameters
     ----------
     devices : Devices
         Simulated devices to measure on.
-    walk : Trajectory
+    trajectory : Trajectory
         Network and its schedules.
     rng : random.Random
         Random generator for the edits.
@@ -45,25 +51,25 @@ def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWal
     WorkError
         A simulator process died.
     """
-    costs = [step.cycles for step in walk.steps]
+    costs = [step.cycles for step in trajectory.steps]
     step = rng.randrange(len(costs)) if rng.random() < _OTHER_SCHEDULE_SHARE else costs.index(min(costs))
     try:
-        harness = MeasureHarness(devices, walk.machine, walk.point)
-        layers = dict(zip(harness.names, walk.schedules(step), strict=True))
+        harness = MeasureHarness(devices, trajectory.machine, trajectory.point)
+        layers = dict(zip(harness.names, trajectory.schedules(step), strict=True))
         network = harness.prepared.network(replace(harness.first.schedule, layers=layers))
-    except InputError:  # of another version of the compiler
+    except InputError:  # the trajectory was measured with another compiler version
         return None
     editable = EditablePrograms(network)
-    pieces = [piece for piece in editable.pieces if 0 < len(piece.unrolled.commands) <= _MAX_COMMANDS]
+    pieces = [piece for piece in editable.programs if 0 < len(piece.unrolled.commands) <= _MAX_COMMANDS]
     measured = harness.measure(network) if pieces else None
     if measured is None:
         return None
     piece = rng.choices(pieces, [max(each.cycles(measured), 1) for each in pieces])[0]
-    return _Editing(harness, editable, piece, rng).walk(step, measured)
+    return _EditSampler(harness, editable, piece, rng).measure(step, measured)
 
 
-class _Editing:
-    """Builds and measures variants of one program."""
+class _EditSampler:
+    """Sampler of edited variants of one program, which it measures."""
 
     def __init__(
         self, harness: MeasureHarness, editable: EditablePrograms, piece: EditableProgram, rng: random.Random
@@ -71,9 +77,9 @@ class _Editing:
         self.harness, self.editable, self.piece, self.rng = harness, editable, piece, rng
         self._seen = {_text(editable.schedule)}
 
-    def walk(self, step: int, measured: Measurement) -> EditWalk:
-        """Measure the variants; fewer if few edits have an effect."""
-        result = EditWalk(step, self.piece.name, [self._variant(-1, None, measured)])
+    def measure(self, step: int, measured: Measurement) -> EditTrajectory:
+        """Measure the variants; there are fewer if not enough edits have an effect."""
+        result = EditTrajectory(step, self.piece.name, [self._variant(-1, None, measured)])
         edits: list[tuple[Edit, ...]] = [()]
         for _ in range(_VARIANTS):
             costs = [variant.cycles for variant in result.variants]
@@ -86,7 +92,7 @@ class _Editing:
         return result
 
     def _next(self, edits: tuple[Edit, ...]) -> tuple[Edit, Measurement] | None:
-        """Measure one more edit."""
+        """Measure one more random edit; return None if no new variant is found."""
         commands = apply_edits(self.editable.config, self.piece.unrolled.commands, edits)
         for _ in range(_MAX_ATTEMPTS):
             found = draw_edits(self.editable.config, commands, self.rng)
@@ -98,7 +104,7 @@ class _Editing:
                     continue
                 self._seen.add(text)
                 network = self.harness.prepared.network(schedule)
-            except (EditError, InputError):  # too long for the instruction store
+            except (EditError, InputError):  # the program exceeds the instruction store
                 continue
             if (measured := self.harness.measure(network)) is not None:
                 return found[0], measured
@@ -114,15 +120,16 @@ def _text(schedule: Schedule) -> str:
     return "".join(each.text for each in schedule.programs.values())
 
 
-#: Number of schedules per network besides the first, and extra ones per layer that follows another.
+#: Number of schedules per network in addition to the first, and number of further schedules per layer after the first
+#: layer.
 _TRAJECTORY_STEPS, _STEPS_PER_FURTHER_LAYER = 14, 6
-#: Fraction of steps with freshly sampled tilings, and maximum number of single-field changes otherwise.
+#: Fraction of steps with a newly sampled tiling, and maximum number of single-field changes in the other steps.
 _FRESH_SHARE, _MAX_CHANGES = 0.4, 2
 _MAX_TRAJECTORY_ATTEMPTS = 20
 
 
 def corpus_indices(seed: int, first: int, stride: int) -> Iterator[tuple[str, int]]:
-    """Yield hardware configurations and network numbers indefinitely, every `lanes`-th of them."""
+    """Yield random hardware configurations with network numbers `first`, `first + stride`, ... indefinitely."""
     names, weights = list(TRAINING), [weight for _, weight in TRAINING.values()]
     number = first
     while True:
@@ -132,7 +139,7 @@ def corpus_indices(seed: int, first: int, stride: int) -> Iterator[tuple[str, in
 
 
 def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory | None:
-    """Measure a trajectory of schedules of one network, then of edits of a program.
+    """Measure a trajectory of schedules of one network, then edits of one of its programs.
 
     Returns None if the network does not fit the configuration or is held out from training.
 
@@ -146,15 +153,15 @@ def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory
     if is_held_out(point):
         return None
     try:
-        walker = _Walker(devices, machine, point, rng)
-    except InputError:  # no operator for this machine
+        sampler = _ScheduleSampler(devices, machine, point, rng)
+    except InputError:  # an operator is not supported by this configuration
         return None
-    walk = walker.walk(index)
-    return None if walk is None else with_edits(devices, walk, seed)
+    trajectory = sampler.measure(index)
+    return None if trajectory is None else with_edits(devices, trajectory, seed)
 
 
-def with_edits(devices: Devices, walk: Trajectory, seed: int) -> Trajectory:
-    """Extend a trajectory with measured edits of one of its programs, if any can be edited.
+def with_edits(devices: Devices, trajectory: Trajectory, seed: int) -> Trajectory:
+    """Return a trajectory with measured edits of one of its programs, if any can be edited.
 
     Raises
     ------
@@ -162,17 +169,20 @@ def with_edits(devices: Devices, walk: Trajectory, seed: int) -> Trajectory:
         A simulator process died.
     """
     return replace(
-        walk, edited=edit_walk(devices, walk, random.Random(f"{seed} {walk.machine} {walk.index} edits"))
+        trajectory,
+        edited=edit_trajectory(
+            devices, trajectory, random.Random(f"{seed} {trajectory.machine} {trajectory.index} edits")
+        ),
     )
 
 
-class _Walker:
-    """Samples schedules of one network on one hardware configuration.
+class _ScheduleSampler:
+    """Sampler of schedules of one network on one hardware configuration, which it measures.
 
     Raises
     ------
     InputError
-        The network needs host operators or several programs there.
+        The network needs host operators or several programs on this configuration.
     """
 
     def __init__(self, devices: Devices, name: str, point: CalibrationNetwork, rng: random.Random):
@@ -183,16 +193,16 @@ class _Walker:
             self.harness.prepared.config, self.harness.stages, self.harness.machine.conditions.dram
         )
 
-    def walk(self, index: int) -> Trajectory | None:
-        """Measure the steps of a trajectory; fewer if there are not enough schedules."""
+    def measure(self, index: int) -> Trajectory | None:
+        """Measure the steps of a trajectory, as many as schedules exist; return None if the first step fails."""
         first = self.harness.first.schedule
         layers = [first.layers[name] for name in self.names]
-        walk = Trajectory(self.name, index, self.point, [non_default(each) for each in layers])
+        trajectory = Trajectory(self.name, index, self.point, [non_default(each) for each in layers])
         measured = self.harness.measure(self.harness.first)
         if measured is None:
             return None
         schedules, costs = [first], [measured.cycles]
-        walk.steps.append(self.harness.step(-1, -1, {}, measured))
+        trajectory.steps.append(self.harness.step(-1, -1, {}, measured))
         seen = {first.to_json()}
         for _ in range(_TRAJECTORY_STEPS + _STEPS_PER_FURTHER_LAYER * (len(self.names) - 1)):
             best = costs.index(min(costs))
@@ -202,13 +212,13 @@ class _Walker:
                 continue
             layer, schedule, measured = found
             changes = changed_fields(schedule.layers[layer], schedules[base].layers[layer])
-            walk.steps.append(self.harness.step(base, self.names.index(layer), changes, measured))
+            trajectory.steps.append(self.harness.step(base, self.names.index(layer), changes, measured))
             schedules.append(schedule)
             costs.append(measured.cycles)
-        return walk
+        return trajectory
 
     def _next(self, base: Schedule, seen: set[str]) -> tuple[str, Schedule, Measurement] | None:
-        """Measure a new schedule that differs from `base` in one layer."""
+        """Measure a new schedule that differs from `base` in one layer; return None if none is found."""
         for _ in range(_MAX_TRAJECTORY_ATTEMPTS):
             layer = self.rng.choice(self.names)
             schedule = with_layer(base, layer, self._changed(self.spaces[layer], base.layers[layer]))
@@ -218,7 +228,7 @@ class _Walker:
             seen.add(text)
             try:
                 network = self.harness.prepared.network(schedule)
-            except InputError:  # it does not fit
+            except InputError:  # the schedule does not fit
                 continue
             if (measured := self.harness.measure(network)) is not None:
                 return layer, schedule, measured

@@ -1,4 +1,4 @@
-"""Training examples: prompts with measured answers, derived from trajectories and edits."""
+"""Training examples: prompts with measured answers, derived from trajectories of schedules and edits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,22 +6,21 @@ from functools import cached_property
 from pathlib import Path
 
 from compiler.codegen.semaphores import Issued
+from compiler.initial_schedule.initial import tiling_contexts
 from compiler.layers.base import Layer
-from compiler.llm.assembly.program_request import MAX_PROGRAM_TOKENS
-from compiler.llm.assembly.tokenizer import straight_line, words_of
-from compiler.llm.data.example import Example
+from compiler.llm.assembly.tokenizer import encode_program, straight_line
 from compiler.llm.data.held_out import MACHINES
 from compiler.llm.data.journal import read
-from compiler.llm.data.trajectories import EditWalk, Trajectory
-from compiler.llm.tokens.layer_prompt import BEST, PromptSubject
+from compiler.llm.data.trajectories import EditTrajectory, Trajectory
+from compiler.llm.generate.program_request import MAX_PROGRAM_TOKENS
+from compiler.llm.tokens.layer_prompt import BEST, PromptSubject, want_of
 from compiler.llm.tokens.program_edits import MAX_EDITS, canonical, encode_edits
-from compiler.llm.tokens.program_summary import outline_words
+from compiler.llm.tokens.program_summary import summary_tokens
 from compiler.llm.tokens.prompt_tokens import Ask, chief
-from compiler.llm.tokens.schedule_delta import changes_words
+from compiler.llm.tokens.schedule_delta import encode_schedule_delta
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.edits.edit import Edit, apply_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from hw.errors import InputError
@@ -29,26 +28,32 @@ from hw.isa.counters import CAUSES
 
 
 class TrajectoryPrompts:
-    """Builds prompts for layers under the schedules of a trajectory.
+    """Builder of prompts for layers under the schedules of a trajectory.
 
     Parameters
     ----------
-    walk : Trajectory
-        Trajectory with the network.
+    trajectory : Trajectory
+        Trajectory of the network.
     """
 
-    def __init__(self, walk: Trajectory):
-        machine = MACHINES[walk.machine]
-        self._prepared = ModelCompiler(walk.point.graph(), machine.conditions.config, machine.options)
+    def __init__(self, trajectory: Trajectory):
+        machine = MACHINES[trajectory.machine]
+        self._prepared = ModelCompiler(trajectory.point.graph(), machine.conditions.config, machine.options)
         (stage,) = self._prepared.lowered(self._prepared.fusions)
-        self.walk, self.layers = walk, stage.layers
+        self.trajectory, self.layers = trajectory, stage.layers
         self._spots = tiling_contexts(self._prepared.config, stage, machine.conditions.dram)
         self._schedules: dict[int, list[LayerSchedule]] = {}
 
     def schedules(self, number: int) -> list[LayerSchedule]:
-        """Return the schedules of all layers in a step."""
+        """Return the schedules of all layers in a step.
+
+        Parameters
+        ----------
+        number : int
+            Index of the step.
+        """
         if number not in self._schedules:
-            self._schedules[number] = self.walk.schedules(number)
+            self._schedules[number] = self.trajectory.schedules(number)
         return self._schedules[number]
 
     def network(self, number: int) -> CompiledNetwork:
@@ -63,14 +68,14 @@ class TrajectoryPrompts:
         return self._prepared.network(Schedule(self._prepared.fusions, named))
 
     def layer_prompt(self, number: int, layer: int) -> PromptSubject | None:
-        """Return the prompt of a layer in a step; None if it has no own counter there or a size without tokens."""
-        step = self.walk.steps[number]
+        """Return the prompt of a layer in a step; None if its cycles are not known separately or it has no prompt."""
+        step = self.trajectory.steps[number]
         if not step.layers.get(layer):
             return None
         return self._subject(number, layer, dict(zip(CAUSES, step.where[layer], strict=True)))
 
     def program_prompt(self, number: int, piece: EditableProgram) -> PromptSubject | None:
-        """Return the prompt of a program of a step, without its cost; None as in `of`."""
+        """Return the prompt of a program in a step, without its cost; None if it has no prompt."""
         named: Mapping[str, Layer] = {layer.name: layer for layer in self.layers}
         layer = chief([named[name] for name in piece.layers])
         return self._subject(number, self.layers.index(layer), {})
@@ -78,7 +83,7 @@ class TrajectoryPrompts:
     def _subject(self, number: int, layer: int, where: dict[str, int]) -> PromptSubject | None:
         subject = PromptSubject(self.layers[layer], self._spots[layer], self.schedules(number)[layer], where)
         try:
-            subject.words(BEST)
+            subject.tokens(BEST)
         except ValueError:
             return None
         return subject
@@ -90,13 +95,13 @@ def with_cost(subject: PromptSubject, where: list[int]) -> PromptSubject:
 
 
 def texts(count: int) -> list[list[str]]:
-    """Return the tokens of `count` prompts with answers, from networks spread over the corpus."""
-    walks = read(CORPUS)
+    """Return the tokens of at most `count` prompts with answers, from networks spread over the corpus."""
+    trajectories = read(CORPUS)
     out: list[list[str]] = []
-    for walk in walks[:: max(len(walks) // (2 * count), 1)]:
-        found = next(examples(walk), None)
+    for trajectory in trajectories[:: max(len(trajectories) // (2 * count), 1)]:
+        found = next(examples(trajectory), None)
         if found is not None:
-            out.append([*found.question(best=True), *found.answer])
+            out.append([*found.prompt(best=True), *found.answer])
         if len(out) == count:
             break
     return out
@@ -105,100 +110,18 @@ def texts(count: int) -> list[list[str]]:
 CORPUS = Path(__file__).with_name("schedules.xz")
 
 
-def examples(walk: Trajectory) -> Iterator[Example]:
-    """Yield the examples of schedules, and of edits and whole programs if a program was edited."""
-    prompts = TrajectoryPrompts(walk)
-    yield from _schedule_examples(walk, prompts)
-    if walk.edited is not None:
-        yield from edit_examples(walk.edited, prompts)
-
-
-def _schedule_examples(walk: Trajectory, prompts: TrajectoryPrompts) -> Iterator[Example]:
-    """Yield one example per pair of steps that differ in one layer with its own cycle counter in the first step."""
-    family: dict[tuple[int, int], list[int]] = {}
-    for number, step in enumerate(walk.steps):
-        if step.base >= 0:
-            family.setdefault((step.base, step.layer), [step.base]).append(number)
-    for (_, layer), members in family.items():
-        minimum = min(walk.steps[member].cycles for member in members)
-        for now in members:
-            subject = prompts.layer_prompt(now, layer)
-            if subject is not None:
-                for other in members:
-                    example = _example(walk, prompts, subject, (now, other), layer, minimum)
-                    if example is not None:
-                        yield example
-
-
-def _example(
-    walk: Trajectory,
-    prompts: TrajectoryPrompts,
-    subject: PromptSubject,
-    pair: tuple[int, int],
-    layer: int,
-    minimum: int,
-) -> Example | None:
-    now, other = (walk.steps[each] for each in pair)
-    try:
-        answer = changes_words(prompts.schedules(pair[1])[layer], subject.schedule)
-    except ValueError:  # a value that the words do not reach
-        return None
-    ratio = 1 + (other.cycles - now.cycles) / now.layers[layer]
-    return Example(subject, tuple(answer), ratio, other.cycles == minimum) if ratio > 0 else None
-
-
-def edit_examples(edited: EditWalk, prompts: TrajectoryPrompts) -> Iterator[Example]:
-    """Yield examples from each variant to those reached by at most `MAX_EDITS` edits, and of whole programs."""
-    try:
-        editable = EditablePrograms(prompts.network(edited.step))
-        piece = next((each for each in editable.pieces if each.name == edited.program), None)
-        subject = None if piece is None else prompts.program_prompt(edited.step, piece)
-        if piece is None or subject is None:
-            return
-        variants = _Variants(edited, editable, piece.unrolled.commands)
-        for number in range(len(edited.variants)):
-            yield from _variant_examples(edited, variants, subject, number)
-    except (InputError, ValueError):  # of another version of the compiler, which edited other programs
-        return
-
-
-def _variant_examples(
-    edited: EditWalk, variants: "_Variants", subject: PromptSubject, number: int
-) -> Iterator[Example]:
-    now = edited.variants[number]
-    subject, outline = with_cost(subject, now.where), tuple(variants.outline(number))
-    paths = {other: variants.path(number, other) for other in range(number + 1, len(edited.variants))}
-    costs = [variant.cycles for variant in edited.variants]
-    minimum = min((costs[other] for other, path in paths.items() if path), default=0)
-    for other, path in paths.items():
-        if path:
-            best = costs[other] == minimum <= costs[number]
-            edits = Example(
-                subject, tuple(encode_edits(path)), costs[other] / now.cycles, best, Ask.EDITS, outline
-            )
-            yield edits
-            if not number:  # a program that was only just compiled is asked about before it is measured
-                yield replace(edits, known=False)
-    # A whole program may be anything: the same, a variant after one more edit, or the best one.
-    wholes = [number, *(other for other, path in paths.items() if len(path) == 1), costs.index(min(costs))]
-    for other in dict.fromkeys(wholes):
-        if program := variants.program(other):
-            best = costs[other] == min(costs)
-            yield Example(subject, program, costs[other] / now.cycles, best, Ask.PROGRAM, outline)
-
-
 @dataclass(eq=False)
 class _Variants:
-    """Variants of a program after edits."""
+    """Edited variants of a program: commands, edits and tokens of each."""
 
-    edited: EditWalk
+    edited: EditTrajectory
     editable: EditablePrograms
     compiled: Sequence[Issued]
     _programs: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def commands(self) -> list[list[Issued]]:
-        """Commands of each variant."""
+        """Commands of each variant, by its number."""
         out: list[list[Issued]] = []
         for each in self.edited.variants:
             before = out[each.base] if each.edit else list(self.compiled)
@@ -218,21 +141,21 @@ class _Variants:
         return out
 
     def program(self, number: int) -> tuple[str, ...]:
-        """Return the tokens of a variant without loops; empty if they or those of the compiled program are too many."""
+        """Return a variant's tokens without loops; empty if they or the compiled program's tokens are too many."""
         if number and not self.program(0):
             return ()
         if number not in self._programs:
             program = straight_line(self.editable.program(self.edited.program, self.edits[number]))
-            words = [] if program is None else words_of(program)
-            self._programs[number] = tuple(words) if len(words) <= MAX_PROGRAM_TOKENS else ()
+            tokens = [] if program is None else encode_program(program)
+            self._programs[number] = tuple(tokens) if len(tokens) <= MAX_PROGRAM_TOKENS else ()
         return self._programs[number]
 
-    def outline(self, number: int) -> list[str]:
+    def summary(self, number: int) -> list[str]:
         """Return the summary tokens of a variant."""
-        return outline_words(self.commands[number], self.editable.config.n)
+        return summary_tokens(self.commands[number], self.editable.config.n)
 
     def path(self, number: int, other: int) -> tuple[Edit, ...]:
-        """Return the edits from one variant to another; empty if there is no path or it is too long."""
+        """Return the edits from one variant to another; empty if no such edits exist or they are too many."""
         at = other
         while at > number:
             at = self.edited.variants[at].base
@@ -240,3 +163,136 @@ class _Variants:
         return (
             self.edits[other][first:] if at == number and len(self.edits[other]) <= first + MAX_EDITS else ()
         )
+
+
+@dataclass(frozen=True)
+class Example:
+    """Training example: prompt and measured answer.
+
+    Parameters
+    ----------
+    subject : PromptSubject
+        Layer with its current schedule.
+    answer : tuple of str
+        Answer tokens: changes, or a program.
+    ratio : float
+        Cycles with the answer, divided by the current cycles.
+    best : bool
+        True if no measured answer takes fewer cycles.
+    ask : Ask
+        Type of the answer.
+    summary : tuple of str
+        Summary tokens of the program that the prompt describes, if any.
+    known : bool
+        True if the current cost is known and included in the prompt.
+    """
+
+    subject: PromptSubject
+    answer: tuple[str, ...]
+    ratio: float
+    best: bool
+    ask: Ask = Ask.SCHEDULE
+    summary: tuple[str, ...] = ()
+    known: bool = True
+
+    def prompt(self, *, profile: bool = True, want: bool = True, best: bool = False) -> list[str]:
+        """Return the prompt tokens.
+
+        Parameters
+        ----------
+        profile : bool
+            True to include the current cost, if it is known.
+        want : bool
+            False to always request the best answer.
+        best : bool
+            True to request the best answer instead of one with the measured ratio.
+        """
+        wanted = BEST if best or not want else want_of(self.ratio)
+        profile = profile and self.known
+        return self.subject.tokens(wanted, profile=profile, ask=self.ask, summary=self.summary)
+
+
+def examples(trajectory: Trajectory) -> Iterator[Example]:
+    """Yield the examples of schedules, and those of edits and whole programs if a program was edited."""
+    prompts = TrajectoryPrompts(trajectory)
+    yield from _schedule_examples(trajectory, prompts)
+    if trajectory.edited is not None:
+        yield from edit_examples(trajectory.edited, prompts)
+
+
+def _schedule_examples(trajectory: Trajectory, prompts: TrajectoryPrompts) -> Iterator[Example]:
+    """Yield one example per pair of steps that differ in one layer whose cycles are known separately."""
+    family: dict[tuple[int, int], list[int]] = {}
+    for number, step in enumerate(trajectory.steps):
+        if step.base >= 0:
+            family.setdefault((step.base, step.layer), [step.base]).append(number)
+    for (_, layer), members in family.items():
+        minimum = min(trajectory.steps[member].cycles for member in members)
+        for now in members:
+            subject = prompts.layer_prompt(now, layer)
+            if subject is not None:
+                for other in members:
+                    example = _example(trajectory, prompts, subject, (now, other), layer, minimum)
+                    if example is not None:
+                        yield example
+
+
+def _example(
+    trajectory: Trajectory,
+    prompts: TrajectoryPrompts,
+    subject: PromptSubject,
+    pair: tuple[int, int],
+    layer: int,
+    minimum: int,
+) -> Example | None:
+    now, other = (trajectory.steps[each] for each in pair)
+    try:
+        answer = encode_schedule_delta(prompts.schedules(pair[1])[layer], subject.schedule)
+    except ValueError:  # a value has no token encoding
+        return None
+    ratio = 1 + (other.cycles - now.cycles) / now.layers[layer]
+    return Example(subject, tuple(answer), ratio, other.cycles == minimum) if ratio > 0 else None
+
+
+def edit_examples(edited: EditTrajectory, prompts: TrajectoryPrompts) -> Iterator[Example]:
+    """Yield examples of at most `MAX_EDITS` edits from one variant to another, and examples of whole programs."""
+    try:
+        editable = EditablePrograms(prompts.network(edited.step))
+        piece = next((each for each in editable.programs if each.name == edited.program), None)
+        subject = None if piece is None else prompts.program_prompt(edited.step, piece)
+        if piece is None or subject is None:
+            return
+        variants = _Variants(edited, editable, piece.unrolled.commands)
+        for number in range(len(edited.variants)):
+            yield from _variant_examples(edited, variants, subject, number)
+    except (InputError, ValueError):  # the edits were measured with another compiler version
+        return
+
+
+def _variant_examples(
+    edited: EditTrajectory, variants: "_Variants", subject: PromptSubject, number: int
+) -> Iterator[Example]:
+    now = edited.variants[number]
+    subject, summary = with_cost(subject, now.where), tuple(variants.summary(number))
+    paths = {other: variants.path(number, other) for other in range(number + 1, len(edited.variants))}
+    costs = [variant.cycles for variant in edited.variants]
+    minimum = min((costs[other] for other, path in paths.items() if path), default=0)
+    for other, path in paths.items():
+        if path:
+            best = costs[other] == minimum <= costs[number]
+            edits = Example(
+                subject, tuple(encode_edits(path)), costs[other] / now.cycles, best, Ask.EDITS, summary
+            )
+            yield edits
+            if not number:  # prompts about a newly compiled program do not contain its cost
+                yield replace(edits, known=False)
+    # Whole programs as answers: the unchanged program, variants after one more edit, and the best variant.
+    candidates = [
+        number,
+        *(other for other, path in paths.items() if len(path) == 1),
+        costs.index(min(costs)),
+    ]
+    for other in dict.fromkeys(candidates):
+        if program := variants.program(other):
+            best = costs[other] == min(costs)
+            yield Example(subject, program, costs[other] / now.cycles, best, Ask.PROGRAM, summary)

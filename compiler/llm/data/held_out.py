@@ -1,4 +1,4 @@
-"""Hardware configurations, layers and shapes of the training data, and those held out."""
+"""Hardware configurations and layer shapes of the training data, and those held out for evaluation."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from compiler.llm.data.trajectories import Trajectory
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from hw.config import load_target, targets_by_lanes
+from hw.config import DEFAULT_TARGET, load_target, targets_by_lanes
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class CorpusMachine:
     latency : int
         DRAM latency in cycles.
     slow : int
-        Cycles per bus width of DRAM data; 1 is the full rate.
+        Cycles in which the DRAM transfers one bus width of data; 1 for the full bandwidth.
     sp_bytes : int or None
         Usable bytes of the scratchpad; None for all.
     """
@@ -36,28 +36,27 @@ class CorpusMachine:
 
     @property
     def conditions(self) -> HardwareProfile:
-        """Hardware profile for measuring."""
+        """Hardware profile for measurements."""
         config = load_target(self.target)
         return HardwareProfile(config, DramTiming(self.latency, config.n / self.slow))
 
     @property
     def options(self) -> CompileOptions:
-        """Options for compiling."""
+        """Compile options for measurements."""
         return CompileOptions(
             rounding="reference", dram=self.conditions.dram, limits=MemoryLimits(sp_bytes=self.sp_bytes)
         )
 
 
-_DEFAULT_TARGET = "n16"
 _HELD_OUT_LANES = 8
-_OTHER_TARGETS = {lanes: name for lanes, name in targets_by_lanes().items() if name != _DEFAULT_TARGET}
+_OTHER_TARGETS = {lanes: name for lanes, name in targets_by_lanes().items() if name != DEFAULT_TARGET}
 #: Configurations of the training data with their sampling weights.
 TRAINING = {
-    "usual": (CorpusMachine(_DEFAULT_TARGET), 8),
-    "bandwidth / 4": (CorpusMachine(_DEFAULT_TARGET, slow=4), 2),
-    "latency 400": (CorpusMachine(_DEFAULT_TARGET, latency=400), 2),
-    "latency 20": (CorpusMachine(_DEFAULT_TARGET, latency=20), 1),
-    "SP 64 KiB": (CorpusMachine(_DEFAULT_TARGET, sp_bytes=1 << 16), 1),
+    "usual": (CorpusMachine(DEFAULT_TARGET), 8),
+    "bandwidth / 4": (CorpusMachine(DEFAULT_TARGET, slow=4), 2),
+    "latency 400": (CorpusMachine(DEFAULT_TARGET, latency=400), 2),
+    "latency 20": (CorpusMachine(DEFAULT_TARGET, latency=20), 1),
+    "SP 64 KiB": (CorpusMachine(DEFAULT_TARGET, sp_bytes=1 << 16), 1),
 } | {
     f"N = {lanes}": (CorpusMachine(name), 1)
     for lanes, name in _OTHER_TARGETS.items()
@@ -66,31 +65,31 @@ TRAINING = {
 #: Held-out configurations for evaluation.
 HELD_OUT = {
     f"N = {_HELD_OUT_LANES}": CorpusMachine(_OTHER_TARGETS[_HELD_OUT_LANES]),
-    "bandwidth / 2": CorpusMachine(_DEFAULT_TARGET, slow=2),
-    "latency 200": CorpusMachine(_DEFAULT_TARGET, latency=200),
+    "bandwidth / 2": CorpusMachine(DEFAULT_TARGET, slow=2),
+    "latency 200": CorpusMachine(DEFAULT_TARGET, latency=200),
 }
 MACHINES = {name: machine for name, (machine, _) in TRAINING.items()} | HELD_OUT
 
-#: Layers of networks: kind, input size, output channels, window, stride.
+#: Keys of the layers of the evaluation networks: kind, input size, output channels, window, stride.
 _LAYERS = Path(__file__).with_name("held_out.json")
-#: One of this many shapes is held out.
+#: Reciprocal of the fraction of shapes that are held out.
 _HELD_OUT_PERIOD = 10
-#: One of this many measured networks is used for validation instead of training.
+#: Reciprocal of the fraction of measured networks that are used for validation instead of training.
 _VALIDATION_PERIOD = 20
 
 
 def is_held_out(point: CalibrationNetwork) -> bool:
-    """Return whether a layer of a network is held out."""
+    """Return whether any layer of a network is held out."""
     return any(key in _known() or _is_sampled(key) for key in keys_of(point))
 
 
-def is_judged(walk: Trajectory) -> bool:
+def is_validation(trajectory: Trajectory) -> bool:
     """Return whether a network belongs to the validation set, which is not used for training."""
-    return walk.index % _VALIDATION_PERIOD == 0
+    return trajectory.index % _VALIDATION_PERIOD == 0
 
 
 def keys_of(point: CalibrationNetwork) -> list[str]:
-    """Return the key of each layer."""
+    """Return the keys of all layers of a network."""
     keys, (h, w, c) = [], point.shape
     for op in point.ops:
         keys.append(key_of(op, (h, w, c)))
@@ -99,7 +98,15 @@ def keys_of(point: CalibrationNetwork) -> list[str]:
 
 
 def key_of(op: CalibrationOp, shape: tuple[int, int, int]) -> str:
-    """Return the key of a layer, which does not depend on weights and values."""
+    """Return the key of a layer, which does not depend on weights and values.
+
+    Parameters
+    ----------
+    op : CalibrationOp
+        Operator of the layer.
+    shape : tuple of int
+        Height, width and channels of the input.
+    """
     h, w, c = shape
     return f"{op.kind} {h}x{w}x{c} to {op.size or c}, {op.window}x{op.window} / {op.stride}"
 

@@ -1,4 +1,4 @@
-"""Append-only journal of measurements, and its compressed form."""
+"""Append-only journal of measurements, and its packed (compressed) form."""
 
 import json
 import lzma
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.llm.data.trajectories import Trajectory
-from compiler.tuning.calibration.collect import parsed_line
+from compiler.util.files import parsed_line
 from hw.errors import InputError, WorkError
 
 FORMAT = "mla-llm-corpus"
@@ -18,7 +18,7 @@ _MAX_BYTES = 1 << 28
 
 
 class CorpusJournal:
-    """Journal of measured networks; an entry is durable as soon as `add` returns.
+    """Journal of measured networks; an entry is on disk as soon as `add` returns.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class CorpusJournal:
     Raises
     ------
     InputError
-        The file is not a journal, or is damaged.
+        The file is not a journal, or it is damaged.
     WorkError
         The file cannot be written.
     """
@@ -38,18 +38,23 @@ class CorpusJournal:
         try:
             text = path.read_text("utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{path}: cannot be read: {reason}") from None
         lines = [
             line for line in text.splitlines(keepends=True) if line.endswith("\n")
-        ]  # the last may be torn
-        self.done = {(walk.machine, walk.index) for walk in _walks(lines, path)} if lines else set()
+        ]  # the last line may be incomplete
+        self.done = (
+            {(trajectory.machine, trajectory.index) for trajectory in _trajectories(lines, path)}
+            if lines
+            else set()
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         self._write("w", "".join(lines) or json.dumps(_HEADER) + "\n")
 
-    def add(self, walk: Trajectory) -> None:
+    def add(self, trajectory: Trajectory) -> None:
         """Append the measurements of a network."""
-        self._write("a", _line(walk.as_json()))
-        self.done.add((walk.machine, walk.index))
+        self._write("a", _line(trajectory.as_json()))
+        self.done.add((trajectory.machine, trajectory.index))
 
     def _write(self, mode: str, text: str) -> None:
         try:
@@ -75,13 +80,14 @@ def read(path: Path) -> list[Trajectory]:
             data = path.read_bytes()
         text = data.decode("utf-8")
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {reason}") from None
     if len(data) > _MAX_BYTES:
         raise InputError(f"{path}: more than {_MAX_BYTES:,} bytes of measurements")
-    return list(_walks(text.splitlines(keepends=True), path))
+    return list(_trajectories(text.splitlines(keepends=True), path))
 
 
-def pack(walks: Iterable[Trajectory], path: Path) -> None:
+def pack(trajectories: Iterable[Trajectory], path: Path) -> None:
     """Write a packed file, sorted by hardware configuration and index, so that equal content gives equal files.
 
     Raises
@@ -89,17 +95,17 @@ def pack(walks: Iterable[Trajectory], path: Path) -> None:
     WorkError
         The file cannot be written.
     """
-    ordered = sorted(walks, key=lambda walk: (walk.machine, walk.index))
-    text = json.dumps(_HEADER) + "\n" + "".join(_line(walk.as_json()) for walk in ordered)
+    ordered = sorted(trajectories, key=lambda trajectory: (trajectory.machine, trajectory.index))
+    text = json.dumps(_HEADER) + "\n" + "".join(_line(trajectory.as_json()) for trajectory in ordered)
     try:
         path.write_bytes(lzma.compress(text.encode("utf-8"), preset=9 | lzma.PRESET_EXTREME))
     except OSError as error:
         raise WorkError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _walks(lines: list[str], path: Path) -> Iterator[Trajectory]:
+def _trajectories(lines: list[str], path: Path) -> Iterator[Trajectory]:
     if not lines or parsed_line(lines[0]) != _HEADER:
-        raise InputError(f"{path}: no measurements for the language model, or of another version")
+        raise InputError(f"{path}: not a corpus of the language model, or of another version")
     for number, line in enumerate(lines[1:], 2):
         try:
             yield Trajectory.from_json(parsed_line(line))

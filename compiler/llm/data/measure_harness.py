@@ -20,20 +20,20 @@ from hw.isa.counters import CAUSES
 if TYPE_CHECKING:
     from cosim.rtl.rtl_device import RtlDevice
 
-#: Schedules that take more cycles are discarded.
+#: Maximum cycles of a schedule; slower schedules are discarded.
 _MAX_CYCLES = 150_000
 _DRAM_BYTES = 1 << 24
 
 
 class Devices:
-    """Simulated devices, opened on first use; close them after use."""
+    """Simulated devices, opened on first use; `close` closes all of them."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._open: dict[str, RtlDevice] = {}
 
     def get(self, machine: CorpusMachine) -> "RtlDevice":
-        """Return the device of a configuration, with the timing of its memory."""
+        """Return the device of a configuration, set to the configuration's DRAM timing."""
         conditions = machine.conditions
         if machine.target not in self._open:
             from cosim.rtl.rtl_device import RtlDevice
@@ -50,7 +50,7 @@ class Devices:
 
 
 class MeasureHarness:
-    """One network on one hardware configuration.
+    """Compiler and device for measurements of one network on one hardware configuration.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class MeasureHarness:
     Raises
     ------
     InputError
-        The network needs host operators or several programs there.
+        The network needs host operators or several programs on this configuration.
     """
 
     def __init__(self, devices: Devices, name: str, point: CalibrationNetwork):
@@ -82,19 +82,19 @@ class MeasureHarness:
         self.stages = self.prepared.lowered(self.first.schedule.fusions)
         whole = len(self.stages) == len(self.first.codes) == 1 and not self.first.host
         if not whole or dram_bytes(self.first) > _DRAM_BYTES:
-            raise InputError(f"{point.family}: it does not run on the accelerator as a single stage")
+            raise InputError(f"{point.family}: the network does not run on the accelerator as a single stage")
         self.names = [layer.name for layer in self.stages[0].layers]
-        self._question = GoldenModelReference(self.first).golden_io(0)
+        self._golden_io = GoldenModelReference(self.first).golden_io(0)
 
     def measure(self, network: CompiledNetwork) -> Measurement | None:
-        """Measure a compiled network; None if its outputs are wrong or it takes too long."""
+        """Measure a compiled network; return None if its outputs are wrong or the run takes too long."""
         if dram_bytes(network) > _DRAM_BYTES:
             return None
         conditions = self.machine.conditions
         rate = bus_rate(conditions.config, conditions.rate)
         device = self.devices.get(self.machine)
-        found = measure_network(device, network, self._question, rate, _MAX_CYCLES)
-        return found if isinstance(found, Measurement) and found.believable else None
+        found = measure_network(device, network, self._golden_io, rate, _MAX_CYCLES)
+        return found if isinstance(found, Measurement) and found.valid else None
 
     def step(self, base: int, layer: int, changes: dict[str, Any], measured: Measurement) -> TrajectoryStep:
         """Return a measurement as a step; the arguments are the fields of `TrajectoryStep`."""

@@ -1,4 +1,4 @@
-"""Measured answers of the model itself: rollouts for GRPO, and self-training (expert iteration)."""
+"""Measured answers of the model: rollouts for GRPO, and self-training (expert iteration)."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.llm.data.held_out import TRAINING, is_held_out, is_judged
+from compiler.llm.data.held_out import TRAINING, is_held_out, is_validation
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
 from compiler.llm.data.trajectories import Trajectory, TrajectoryStep, changed_fields
 from compiler.llm.decode.sampler import SampledAnswer, draw
@@ -22,12 +22,12 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.generators.generator import GeneratorTask
 from hw.errors import InputError
 
-#: Fraction of prompts about the static compiler's schedule (the others are about the best known one), and fraction
-#: of prompts that ask for program edits where a program can be edited.
+#: Fraction of prompts about the static compiler's schedule (other prompts are about the best known schedule), and
+#: fraction of prompts that request program edits if a program can be edited.
 _STATIC_SHARE, _EDITS_SHARE = 0.6, 0.35
-#: Maximum cost ratio; answers that cannot be measured get this cost.
+#: Maximum cost ratio, and cost ratio of answers that cannot be measured.
 MAX_COST_RATIO = 3.0
-_WORDS = frozenset(LANGUAGE.words)
+_TOKENS = frozenset(LANGUAGE.tokens)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RolloutGroup:
     ----------
     ask : Ask
         Type of answer requested.
-    question : list of str
+    prompt : list of str
         Tokens of the prompt.
     answers : list of list of str
         Tokens of each answer.
@@ -47,7 +47,7 @@ class RolloutGroup:
     """
 
     ask: Ask
-    question: list[str]
+    prompt: list[str]
     answers: list[list[str]]
     costs: list[float]
 
@@ -55,7 +55,7 @@ class RolloutGroup:
         """Return the group as a JSON object."""
         return {
             "ask": self.ask.value,
-            "question": self.question,
+            "question": self.prompt,
             "answers": self.answers,
             "costs": self.costs,
         }
@@ -77,21 +77,21 @@ class RolloutGroup:
                 [float(each) for each in data["costs"]],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"no answers with their costs: {error}") from None
-        words = [group.question, *group.answers]
-        if not group.answers or not all(each and set(each) <= _WORDS for each in words):
-            raise InputError("answers and their question must have words, of the model's language")
+            raise InputError(f"not a group of answers with costs: {error}") from None
+        tokens = [group.prompt, *group.answers]
+        if not group.answers or not all(each and set(each) <= _TOKENS for each in tokens):
+            raise InputError("a prompt and its answers must consist of tokens of the model's vocabulary")
         if len(group.answers) != len(group.costs) or not all(
             0 < cost <= MAX_COST_RATIO for cost in group.costs
         ):
             raise InputError(
-                f"{len(group.answers)} answers must have as many costs, up to {MAX_COST_RATIO:g}"
+                f"{len(group.answers)} answers need the same number of costs, each at most {MAX_COST_RATIO:g}"
             )
         return group
 
 
 def roll_out(
-    devices: Devices, walk: Trajectory, model: Gpt, count: int, rng: random.Random
+    devices: Devices, trajectory: Trajectory, model: Gpt, count: int, rng: random.Random
 ) -> RolloutGroup | None:
     """Sample and measure answers about one layer or program of a network.
 
@@ -99,8 +99,8 @@ def roll_out(
     ----------
     devices : Devices
         Simulated devices to measure on.
-    walk : Trajectory
-        Network for which `compiler.llm.data.self_training.is_usable` is true.
+    trajectory : Trajectory
+        Trajectory of the network; `is_usable` must be true for it.
     model : Gpt
         Language model to sample from.
     count : int
@@ -111,7 +111,7 @@ def roll_out(
     Returns
     -------
     RolloutGroup or None
-        None if no prompt is possible, or the recorded cost of the network is not reproduced.
+        Measured answers; None if no prompt is possible, or the recorded cost of the network is not reproduced.
 
     Raises
     ------
@@ -119,30 +119,30 @@ def roll_out(
         A simulator process died.
     """
     try:
-        harness = MeasureHarness(devices, walk.machine, walk.point)
-        task = task_of(harness, walk, 0 if rng.random() < _STATIC_SHARE else best_of(walk), rng)
+        harness = MeasureHarness(devices, trajectory.machine, trajectory.point)
+        task = task_of(harness, trajectory, 0 if rng.random() < _STATIC_SHARE else best_of(trajectory), rng)
         request = None if task is None else _request(task, rng)
         if task is None or request is None or request.grammar is None:
             return None
-        question = request.question(profile=model.profile)
-    except (InputError, ValueError):  # by a compiler that has changed since; a size without words
+        prompt = request.prompt(profile=model.profile)
+    except (InputError, ValueError):  # measured with another compiler version, or a size without a token
         return None
     generator = np.random.default_rng(rng.getrandbits(64))
     try:
-        answers = draw(model, LANGUAGE, question, request.grammar, count, generator)
-    except ValueError:  # more words than there is room for
+        answers = draw(model, LANGUAGE, prompt, request.grammar, count, generator)
+    except ValueError:  # the prompt exceeds the context
         return None
     whole = [each for each in answers if each.complete]
     costs = _costs(harness, task, request, whole)
-    return RolloutGroup(request.ask, question, [list(each.words) for each in whole], costs) if whole else None
+    return RolloutGroup(request.ask, prompt, [list(each.tokens) for each in whole], costs) if whole else None
 
 
 def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
-    """Return a request about the layer of the task, or about a program of it."""
+    """Return a request about the layer of the task or about one of its programs; None if neither is possible."""
     if rng.random() < _EDITS_SHARE:
         programs = Programs(task)
-        if programs.pieces:
-            return Edits(programs, rng.choice(programs.pieces))
+        if programs.programs:
+            return Edits(programs, rng.choice(programs.programs))
     subjects = subjects_of(task)
     return Schedules(task, *next(iter(subjects.items()))) if subjects else None
 
@@ -152,18 +152,18 @@ def _costs(
 ) -> list[float]:
     """Return the cost of answers relative to the task; identical programs are measured once."""
     known = {task.network.digest: 1.0}
-    return [_cost(harness, task, request, each.words, known) for each in answers]
+    return [_cost(harness, task, request, each.tokens, known) for each in answers]
 
 
 def _cost(
     harness: MeasureHarness,
     task: GeneratorTask,
     request: LmRequest,
-    words: Sequence[str],
+    tokens: Sequence[str],
     known: dict[str, float],
 ) -> float:
     try:
-        schedule: Schedule = request.candidate(words).schedule
+        schedule: Schedule = request.candidate(tokens).schedule
         network = harness.prepared.network(schedule)
     except (InputError, ValueError):
         return MAX_COST_RATIO
@@ -175,13 +175,13 @@ def _cost(
     return known[network.digest]
 
 
-#: Fraction of prompts about the static compiler's schedule; the others are about the best known one.
+#: Fraction of prompts about the static compiler's schedule in self-training; others are about the best known schedule.
 _SELF_TRAINING_STATIC_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Sampling parameters.
+    """Parameters for sampling answers from a model.
 
     Parameters
     ----------
@@ -190,12 +190,12 @@ class SamplingOptions:
     answers : int
         Number of measured answers per prompt.
     temperature : float
-        Sampling temperature, see `draw`.
+        Sampling temperature, as in `draw`.
     drawn : int
-        Number of sampled answers, of which the cost model selects the most promising `answers`; no selection takes
-        place if it is not larger than `answers`.
+        Number of sampled answers, of which the cost model selects the `answers` most promising ones; if `drawn` does
+        not exceed `answers`, all sampled answers are measured.
     prompts : int
-        Number of prompts per network; those after the first start from the best known schedule.
+        Number of prompts per network; prompts after the first start from the best known schedule.
     """
 
     model: Gpt
@@ -205,17 +205,21 @@ class SamplingOptions:
     prompts: int = 1
 
 
-def is_usable(walk: Trajectory) -> bool:
+def is_usable(trajectory: Trajectory) -> bool:
     """Return whether a network belongs to the training set."""
-    return walk.machine in TRAINING and not is_judged(walk) and not is_held_out(walk.point)
+    return (
+        trajectory.machine in TRAINING and not is_validation(trajectory) and not is_held_out(trajectory.point)
+    )
 
 
-def networks_of_round(walks: Sequence[Trajectory], number: int, count: int, seed: int) -> list[Trajectory]:
+def networks_of_round(
+    trajectories: Sequence[Trajectory], number: int, count: int, seed: int
+) -> list[Trajectory]:
     """Return the networks of a round; rounds cycle through all usable networks.
 
     Parameters
     ----------
-    walks : sequence of Trajectory
+    trajectories : sequence of Trajectory
         Trajectories of the whole corpus.
     number : int
         Number of the round, starting at 1.
@@ -229,26 +233,30 @@ def networks_of_round(walks: Sequence[Trajectory], number: int, count: int, seed
     InputError
         No network is usable.
     """
-    usable = sorted(filter(is_usable, walks), key=lambda walk: (walk.machine, walk.index))
+    usable = sorted(
+        filter(is_usable, trajectories), key=lambda trajectory: (trajectory.machine, trajectory.index)
+    )
     if not usable:
-        raise InputError(f"none of {len(walks)} networks are usable for training")
+        raise InputError(f"none of {len(trajectories)} networks are usable for training")
     random.Random(seed).shuffle(usable)
     first = (number - 1) * count
     return [usable[index % len(usable)] for index in range(first, first + min(count, len(usable)))]
 
 
-def extend(devices: Devices, walk: Trajectory, options: SamplingOptions, rng: random.Random) -> Trajectory:
-    """Extend a trajectory with the measured answers of the model about one of its layers.
+def extend(
+    devices: Devices, trajectory: Trajectory, options: SamplingOptions, rng: random.Random
+) -> Trajectory:
+    """Extend a trajectory with measured answers of the model about its layers.
 
-    The trajectory is unchanged if there is no new answer, or if recorded cycles are not reproduced: cycles of different
+    The trajectory is unchanged if no answer is new, or if recorded cycles are not reproduced, since cycles of different
     compiler versions must not be mixed.
 
     Parameters
     ----------
     devices : Devices
         Simulated devices to measure on.
-    walk : Trajectory
-        Network for which `is_usable` is true.
+    trajectory : Trajectory
+        Trajectory of the network; `is_usable` must be true for it.
     options : SamplingOptions
         Sampling parameters and model.
     rng : random.Random
@@ -260,27 +268,30 @@ def extend(devices: Devices, walk: Trajectory, options: SamplingOptions, rng: ra
         A simulator process died.
     """
     try:
-        harness = MeasureHarness(devices, walk.machine, walk.point)
-        base = 0 if rng.random() < _SELF_TRAINING_STATIC_SHARE else best_of(walk)
+        harness = MeasureHarness(devices, trajectory.machine, trajectory.point)
+        base = 0 if rng.random() < _SELF_TRAINING_STATIC_SHARE else best_of(trajectory)
         for _ in range(options.prompts):
-            task = task_of(harness, walk, base, rng)
+            task = task_of(harness, trajectory, base, rng)
             if task is not None:
-                walk = replace(walk, steps=[*walk.steps, *_measured(harness, walk, base, task, options, rng)])
-            base = best_of(walk)
-    except InputError:  # by a compiler that has changed since
-        return walk
-    return walk
+                trajectory = replace(
+                    trajectory,
+                    steps=[*trajectory.steps, *_measured(harness, trajectory, base, task, options, rng)],
+                )
+            base = best_of(trajectory)
+    except InputError:  # measured with another compiler version
+        return trajectory
+    return trajectory
 
 
-def best_of(walk: Trajectory) -> int:
-    """Return the number of the fastest step."""
-    costs = [step.cycles for step in walk.steps]
+def best_of(trajectory: Trajectory) -> int:
+    """Return the index of the fastest step of a trajectory."""
+    costs = [step.cycles for step in trajectory.steps]
     return costs.index(min(costs))
 
 
 def _measured(
     harness: MeasureHarness,
-    walk: Trajectory,
+    trajectory: Trajectory,
     base: int,
     task: GeneratorTask,
     options: SamplingOptions,
@@ -289,21 +300,23 @@ def _measured(
     """Yield the measured answers about a layer under the schedule of a step."""
     (name,) = task.layers
     layer = harness.names.index(name)
-    for schedule in _answers(task, dict(_tried(walk, base, layer)), options, rng):
+    for schedule in _answers(task, dict(_tried(trajectory, base, layer)), options, rng):
         whole = task.with_layers({name: schedule}, "", "").schedule
         measured = harness.measure(harness.prepared.network(whole))
         if measured is not None:
             yield harness.step(base, layer, changed_fields(schedule, task.schedule.layers[name]), measured)
 
 
-def task_of(harness: MeasureHarness, walk: Trajectory, base: int, rng: random.Random) -> GeneratorTask | None:
-    """Return a task for a random layer under the schedule of a step; None if its cycles differ or are not its own."""
-    layers = walk.schedules(base)
+def task_of(
+    harness: MeasureHarness, trajectory: Trajectory, base: int, rng: random.Random
+) -> GeneratorTask | None:
+    """Return a task for a random layer under the schedule of a step; None if the step's cycles are not reproduced."""
+    layers = trajectory.schedules(base)
     if len(layers) != len(harness.names):
         return None
     schedule = Schedule(harness.first.schedule.fusions, dict(zip(harness.names, layers, strict=True)))
     measured = harness.measure(harness.prepared.network(schedule))
-    step = walk.steps[base]
+    step = trajectory.steps[base]
     own = [number for number, cycles in step.layers.items() if cycles]
     if measured is None or measured.cycles != step.cycles or not own:
         return None
@@ -311,15 +324,15 @@ def task_of(harness: MeasureHarness, walk: Trajectory, base: int, rng: random.Ra
     return GeneratorTask(harness.prepared, harness.machine.conditions, schedule, (name,), measured)
 
 
-def _tried(walk: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSchedule, int]]:
-    """Yield the measured schedules of a layer, with all other layers as in a step, and their cycles."""
+def _tried(trajectory: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSchedule, int]]:
+    """Yield the measured schedules of a layer, and the network's cycles, with all other layers as in a step."""
 
     def others(schedules: list[LayerSchedule]) -> list[LayerSchedule]:
         return [*schedules[:layer], *schedules[layer + 1 :]]
 
-    wanted = others(walk.schedules(base))
-    for number, step in enumerate(walk.steps):
-        schedules = walk.schedules(number)
+    wanted = others(trajectory.schedules(base))
+    for number, step in enumerate(trajectory.steps):
+        schedules = trajectory.schedules(number)
         if others(schedules) == wanted:
             yield schedules[layer], step.cycles
 
@@ -335,18 +348,18 @@ def _answers(
     count = max(options.drawn, options.answers)
     generator = np.random.default_rng(rng.getrandbits(64))
     try:
-        question, grammar = request.question(profile=options.model.profile), request.grammar
-        answers = draw(options.model, LANGUAGE, question, grammar, count, generator, options.temperature)
-    except ValueError:  # a size without words, or more words than there is room for
+        prompt, grammar = request.prompt(profile=options.model.profile), request.grammar
+        answers = draw(options.model, LANGUAGE, prompt, grammar, count, generator, options.temperature)
+    except ValueError:  # a size without a token, or the prompt exceeds the context
         return []
-    found = list(dict.fromkeys(request.meaning(each.words) for each in answers if each.complete))
+    found = list(dict.fromkeys(request.meaning(each.tokens) for each in answers if each.complete))
     return list(islice(_promising(request, found, tried), options.answers)) if ranked and found else found
 
 
 def _promising(
     request: Schedules, schedules: Sequence[LayerSchedule], tried: Mapping[LayerSchedule, int]
 ) -> Iterator[LayerSchedule]:
-    """Yield schedules by predicted cost, given the measured ones; each leads to a different program."""
+    """Yield new schedules with distinct programs, best predictions first; the cost model learns from `tried`."""
     ranking, task, name = CostReranker(), request.task, request.about
     for schedule, cycles in tried.items():
         ranking.learn(task, name, schedule, cycles)

@@ -1,6 +1,6 @@
-"""Trajectories: a small network under successive schedules, each of which changes one layer of an earlier one.
+"""Trajectories of a small network: successive schedules, each of which changes one layer of an earlier schedule.
 
-A trajectory may include edits of one program, each of which extends an earlier variant.
+A trajectory may include variants of one program, each of which adds an edit to an earlier variant.
 """
 
 from dataclasses import dataclass, field, fields
@@ -22,15 +22,15 @@ class TrajectoryStep:
     Parameters
     ----------
     base : int
-        Number of the step that it was derived from; -1 for the first one, the static compiler's schedule.
+        Index of the step from which it was derived; -1 for the first step, the static compiler's schedule.
     layer : int
-        Number of the layer that differs from the base.
+        Index of the layer that differs from the base.
     changes : dict
-        Changed fields of its schedule with their new values.
+        Changed fields of the layer's schedule with their new values.
     cycles : int
         Cycles of the network.
     layers : dict
-        Cycles of each counter tag, keyed by the number of the first layer with that tag.
+        Cycles of each counter tag, keyed by the index of the first layer with that tag.
     where : dict
         Cycles by cause, in the order of hw.isa.counters.CAUSES, with the same keys.
     """
@@ -50,11 +50,11 @@ class EditVariant:
     Parameters
     ----------
     base : int
-        Number of the variant that it was derived from; -1 for the first one, the compiled program.
+        Index of the variant from which it was derived; -1 for the first variant, the compiled program.
     edit : Edit or None
         Edit applied to the base; None for the first variant.
     cycles : int
-        Cycles of the counter tags of the program.
+        Cycles of the program's counter tags.
     where : list of int
         Cycles by cause, in the order of hw.isa.counters.CAUSES.
     """
@@ -66,13 +66,13 @@ class EditVariant:
 
 
 @dataclass(frozen=True)
-class EditWalk:
-    """Measured variants of one program.
+class EditTrajectory:
+    """Measured variants of one program, each derived from an earlier one.
 
     Parameters
     ----------
     step : int
-        Number of the step whose schedule the program was compiled from.
+        Index of the step with whose schedule the program was compiled.
     program : str
         Name of the program.
     variants : list of EditVariant
@@ -94,15 +94,15 @@ class EditWalk:
         return [self.step, self.program, variants]
 
     @staticmethod
-    def from_json(data: list[Any]) -> "EditWalk":
-        """Parse the values of `as_json`; ValueError or TypeError if they are invalid."""
+    def from_json(data: list[Any]) -> "EditTrajectory":
+        """Parse the values of `as_json`; raise ValueError or TypeError if they are invalid."""
         step, program, variants = data
-        walk = EditWalk(int(step), str(program), [_variant(*each) for each in variants])
-        for number, variant in enumerate(walk.variants):
+        trajectory = EditTrajectory(int(step), str(program), [_variant(*each) for each in variants])
+        for number, variant in enumerate(trajectory.variants):
             first = variant.edit is None and variant.base == -1
             if first != (number == 0) or not (first or (variant.edit and 0 <= variant.base < number)):
-                raise ValueError("a variant must be made from an earlier one")
-        return walk
+                raise ValueError("a variant must be derived from an earlier one")
+        return trajectory
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ class Trajectory:
     point : CalibrationNetwork
         Network that was measured.
     first : list of dict
-        Schedule fields of each layer in the first step that differ from the defaults.
+        Non-default schedule fields of each layer in the first step.
     steps : list of TrajectoryStep
         Steps in the order of measurement.
-    edited : EditWalk or None
-        Measured edits of one program; None if not measured or no program can be edited.
+    edited : EditTrajectory or None
+        Measured edits of one program; None if no edits were measured or no program can be edited.
     """
 
     machine: str
@@ -130,7 +130,7 @@ class Trajectory:
     point: CalibrationNetwork
     first: list[dict[str, Any]]
     steps: list[TrajectoryStep] = field(default_factory=list)
-    edited: EditWalk | None = None
+    edited: EditTrajectory | None = None
 
     def schedules(self, number: int) -> list[LayerSchedule]:
         """Return the schedules of all layers in a step."""
@@ -175,8 +175,8 @@ class Trajectory:
         """
         try:
             steps = [_step(*each) for each in data["steps"]]
-            edited = EditWalk.from_json(data["edited"]) if "edited" in data else None
-            walk = Trajectory(
+            edited = EditTrajectory.from_json(data["edited"]) if "edited" in data else None
+            trajectory = Trajectory(
                 str(data["machine"]),
                 int(data["index"]),
                 CalibrationNetwork.from_json(data["point"]),
@@ -185,25 +185,25 @@ class Trajectory:
                 edited,
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no measurements of a network: {error}") from None
+            raise ValueError(f"not measurements of a network: {error}") from None
         if any(not -1 <= step.base < number for number, step in enumerate(steps)):
-            raise ValueError("a step must be made from an earlier one")
+            raise ValueError("a step must be derived from an earlier one")
         if edited is not None and not 0 <= edited.step < len(steps):
-            raise ValueError("edits must be of the program of a step")
-        return walk
+            raise ValueError("edits must refer to an existing step")
+        return trajectory
 
 
 def _step(base: int, layer: int, changes: dict, cycles: int, layers: list, where: list) -> TrajectoryStep:
     found = {int(number): int(each) for number, each in layers}
     causes = dict(zip(found, where, strict=True))
     if any(len(each) != len(CAUSES) for each in causes.values()):
-        raise ValueError(f"cycles by cause are {len(CAUSES)} numbers")
+        raise ValueError(f"cycles by cause must be {len(CAUSES)} values")
     return TrajectoryStep(int(base), int(layer), dict(changes), int(cycles), found, causes)
 
 
 def _variant(base: int, edit: list[int], cycles: int, where: list[int]) -> EditVariant:
     if len(where) != len(CAUSES):
-        raise ValueError(f"cycles by cause are {len(CAUSES)} numbers")
+        raise ValueError(f"cycles by cause must be {len(CAUSES)} values")
     return EditVariant(int(base), _edit(edit), int(cycles), [int(each) for each in where])
 
 
@@ -212,7 +212,7 @@ def _numbers(edit: Edit | None) -> list[int]:
 
 
 def _edit(numbers: list[int]) -> Edit | None:
-    """Parse an edit: a move has two numbers, a split four."""
+    """Parse an edit from its field values: two for a move, four for a split."""
     if not numbers:
         return None
     found = [int(each) for each in numbers]
@@ -225,6 +225,6 @@ def non_default(schedule: LayerSchedule) -> dict[str, Any]:
 
 
 def changed_fields(schedule: LayerSchedule, base: LayerSchedule) -> dict[str, Any]:
-    """Return the fields that differ from another schedule, by stable name."""
+    """Return the fields that differ from `base`, by stable name."""
     now = dict(items(base))
     return {name: value for name, value in items(schedule) if value != now[name]}

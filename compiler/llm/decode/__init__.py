@@ -1,1 +1,1 @@
-"""Constrained decoding: grammars and the sampler."""
+"""Constrained decoding: sampler, and the grammar of program edits."""

@@ -1,4 +1,4 @@
-"""Samples answers token by token, masked by a grammar; the grammar of program edits."""
+"""Sampler of answers, token by token under a grammar, and the grammar of program edits."""
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.codegen.semaphores import Issued
 from compiler.llm.model.numpy_transformer import Floats
-from compiler.llm.tokens.integer_tokens import LONG, MINUS, number_of, number_words
+from compiler.llm.tokens.integer_tokens import LONG, MINUS, decode_single_number, encode_number
 from compiler.llm.tokens.program_edits import MAX_EDITS, MOVE, SPLIT, edit_of, index_from_nearer_end
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import Vocabulary
@@ -30,7 +30,7 @@ from hw.config import MlaConfig
 
 
 class DecoderState(Protocol):
-    """Decoding state of several continuations of equal length, e.g. `numpy_transformer.TransformerState`."""
+    """Decoding state of several continuations of equal length, for example `numpy_transformer.TransformerState`."""
 
     @property
     def scores(self) -> Floats:
@@ -50,27 +50,27 @@ class DecoderState(Protocol):
         """Select continuations by index and drop the others."""
         ...
 
-    def push(self, words: NDArray[np.integer]) -> None:
+    def push(self, tokens: NDArray[np.integer]) -> None:
         """Append tokens to every continuation; shape (continuations, tokens)."""
         ...
 
 
 class TokenReader(Protocol):
-    """Autoregressive model that reads a prompt, e.g. `numpy_transformer.Gpt`."""
+    """Autoregressive model, for example `numpy_transformer.Gpt`."""
 
-    def read(self, words: Sequence[int]) -> DecoderState:
-        """Return the state after a prompt; ValueError if it exceeds the context."""
+    def read(self, tokens: Sequence[int]) -> DecoderState:
+        """Return the decoding state after a prompt; raises ValueError if the prompt exceeds the context."""
         ...
 
 
 class TokenGrammar(Protocol):
-    """Grammar that gives the tokens with which an answer may continue."""
+    """Grammar that determines the valid next tokens of an answer."""
 
-    def after(self, words: Sequence[str]) -> Sequence[str]:
+    def after(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return the tokens that may follow; empty if the answer is complete."""
         ...
 
-    def ends(self, words: Sequence[str]) -> bool:
+    def ends(self, tokens: Sequence[str]) -> bool:
         """Return whether a complete answer is accepted; if not, its last token is sampled again."""
         ...
 
@@ -81,15 +81,15 @@ class SampledAnswer:
 
     Parameters
     ----------
-    words : tuple of str
+    tokens : tuple of str
         Tokens of the answer; truncated if the context was full.
     likelihood : float
         Log probability of the answer under the model, renormalized over the tokens that the grammar allows.
     complete : bool
-        True if the grammar ended the answer, False if it was truncated.
+        True if the grammar ended the answer, False if the context was full.
     """
 
-    words: tuple[str, ...]
+    tokens: tuple[str, ...]
     likelihood: float
     complete: bool
 
@@ -97,7 +97,7 @@ class SampledAnswer:
 def draw(
     model: TokenReader,
     language: Vocabulary,
-    question: Sequence[str],
+    prompt: Sequence[str],
     grammar: TokenGrammar | None,
     count: int,
     rng: np.random.Generator,
@@ -109,68 +109,72 @@ def draw(
     ----------
     model, language : TokenReader, Vocabulary
         Model to sample from, and its vocabulary.
-    question : sequence of str
+    prompt : sequence of str
         Tokens of the prompt.
     grammar : TokenGrammar or None
-        Grammar that masks invalid tokens; None allows all tokens, and answers end with the context.
+        Grammar that masks invalid tokens; if None, all tokens are allowed, and answers end when the context is full.
     count : int
         Number of answers to sample.
     rng : numpy.random.Generator
         Random generator for the samples.
     temperature : float
-        Softmax temperature: 1 samples from the model's distribution, 0 takes the most likely token.
+        Softmax temperature: 1 samples from the model's distribution, 0 selects the most likely token.
 
     Raises
     ------
     ValueError
         The prompt is longer than the context.
     """
-    state = model.read(language.encode(question)).fork(count)
-    drawer = _Drawer(language, grammar, rng, temperature)
-    drawn = [_Drawn() for _ in range(count)]
+    state = model.read(language.encode(prompt)).fork(count)
+    sampler = _TokenSampler(language, grammar, rng, temperature)
+    drawn = [_PartialAnswer() for _ in range(count)]
     open_ = list(range(count))
     while open_:
-        going, chosen = [], []
-        for place, number in enumerate(open_):
-            word = None if state.full else drawer.next(drawn[number], state.scores[place])
-            if word is not None:
-                going.append(place)
-                chosen.append(word)
-        open_ = [open_[place] for place in going]
-        _go_on(state, going, chosen)
-    return [SampledAnswer(tuple(each.words), each.likelihood, each.complete) for each in drawn]
+        rows, chosen = [], []
+        for row, number in enumerate(open_):
+            token = None if state.full else sampler.next(drawn[number], state.scores[row])
+            if token is not None:
+                rows.append(row)
+                chosen.append(token)
+        open_ = [open_[row] for row in rows]
+        _push(state, rows, chosen)
+    return [SampledAnswer(tuple(each.tokens), each.likelihood, each.complete) for each in drawn]
 
 
 @dataclass
-class _Drawn:
+class _PartialAnswer:
     """Partially sampled answer."""
 
-    words: list[str] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
     likelihood: float = 0.0
     complete: bool = False
 
 
 @dataclass(frozen=True)
-class _Drawer:
-    """Samples the tokens of answers."""
+class _TokenSampler:
+    """Sampler of the next token of an answer."""
 
     language: Vocabulary
     grammar: TokenGrammar | None
     rng: np.random.Generator
     temperature: float
 
-    def next(self, one: _Drawn, scores: Floats) -> int | None:
-        """Sample the next token of an answer; None if the answer is complete."""
+    def next(self, answer: _PartialAnswer, scores: Floats) -> int | None:
+        """Sample and append the next token of an answer; return its id, or None if the answer has ended."""
         grammar = self.grammar
-        allowed = list(self.language.words if grammar is None else grammar.after(one.words))
+        allowed = list(self.language.tokens if grammar is None else grammar.after(answer.tokens))
         among = np.array(self.language.encode(allowed))
         logs = _logs(scores[among])
         while allowed:
             at = self._pick(logs)
-            words = [*one.words, allowed[at]]
-            ended = grammar is not None and not grammar.after(words)
-            if not ended or grammar is None or grammar.ends(words):
-                one.words, one.likelihood, one.complete = words, one.likelihood + float(logs[at]), ended
+            tokens = [*answer.tokens, allowed[at]]
+            ended = grammar is not None and not grammar.after(tokens)
+            if not ended or grammar is None or grammar.ends(tokens):
+                answer.tokens, answer.likelihood, answer.complete = (
+                    tokens,
+                    answer.likelihood + float(logs[at]),
+                    ended,
+                )
                 return None if ended else int(among[at])
             among, logs = np.delete(among, at), np.delete(logs, at)
             del allowed[at]
@@ -183,29 +187,32 @@ class _Drawer:
         return int((logs / self.temperature + self.rng.gumbel(size=len(logs))).argmax())
 
 
-def _go_on(state: DecoderState, going: list[int], chosen: list[int]) -> None:
-    if going:
-        if len(going) < len(state.scores):
-            state.select(going)
+def _push(state: DecoderState, rows: list[int], chosen: list[int]) -> None:
+    """Append the chosen tokens to the continuations in `rows`, and drop the others."""
+    if rows:
+        if len(rows) < len(state.scores):
+            state.select(rows)
         state.push(np.array(chosen)[:, None])
 
 
 def _logs(scores: Floats) -> Floats:
-    """Return log-softmax of logits."""
+    """Return the log-softmax of logits."""
     logs = scores - scores.max()
     return logs - np.log(np.exp(logs).sum())
 
 
-#: Fractions, in eighths, for the first half of a split.
+#: Fractions of a command, in eighths, for the first part of a split.
 _EIGHTHS = range(1, 8)
 _ALL = sum(1 << each for each in _EIGHTHS)
-_number_words = lru_cache(1 << 14)(number_words)
+_encode_number = lru_cache(1 << 14)(encode_number)
 
 
 class EditsGrammar:
-    """Grammar of edit sequences that a program allows; complete sequences change the program and are new.
+    """Grammar of the edit sequences that a program allows.
 
-    States after common edit prefixes are cached, since answers share them.
+    Complete sequences must be new and must change the program.
+
+    States after edit prefixes are cached, since answers share prefixes.
 
     Parameters
     ----------
@@ -219,7 +226,7 @@ class EditsGrammar:
 
     def __init__(self, config: MlaConfig, commands: Sequence[Issued], tried: Collection[Hashable] = ()):
         self.tried = tried
-        self._known = _Known(config)
+        self._known = _CommandCache(config)
         self._states: dict[tuple[Edit, ...], _State] = {(): _State(self._known, list(commands))}
 
     @property
@@ -227,23 +234,25 @@ class EditsGrammar:
         """True if the program allows any edit."""
         return bool(self.after(()))
 
-    def after(self, words: Sequence[str]) -> tuple[str, ...]:
+    def after(self, tokens: Sequence[str]) -> tuple[str, ...]:
         """Return the tokens that may follow a prefix; empty if the answer is complete."""
-        edits, head, rest = _read(words)
+        edits, head, rest = _read(tokens)
         if head == END:
             return ()
         state = self._state(edits)
         if head is None:
             heads = (
-                [word for word in (SPLIT, MOVE) if state.choices(word, ())] if len(edits) < MAX_EDITS else []
+                [token for token in (SPLIT, MOVE) if state.choices(token, ())]
+                if len(edits) < MAX_EDITS
+                else []
             )
             return (*heads, *([END] if edits else []))
         numbers, part = _numbers(rest)
         return state.toward(head, numbers, part)
 
-    def ends(self, words: Sequence[str]) -> bool:
+    def ends(self, tokens: Sequence[str]) -> bool:
         """Return whether a complete edit sequence is new and changes the program."""
-        edits, _, _ = _read(words)
+        edits, _, _ = _read(tokens)
         return edits not in self.tried and self._state(edits).commands != self._states[()].commands
 
     def _state(self, edits: tuple[Edit, ...]) -> "_State":
@@ -252,8 +261,8 @@ class EditsGrammar:
         return self._states[edits]
 
 
-class _Known:
-    """Cached properties of commands and command pairs, independent of the program."""
+class _CommandCache:
+    """Cache of properties of commands and command pairs, which do not depend on the program."""
 
     def __init__(self, config: MlaConfig):
         self.config = config
@@ -261,7 +270,7 @@ class _Known:
         self._ordered: dict[tuple[Issued, Issued], bool] = {}
 
     def parts(self, command: Issued) -> list[int]:
-        """Return, per dimension, a bit mask of the eighths at which a command can be split."""
+        """Return for each dimension a bit mask of the eighths at which a command can be split."""
         if command not in self._parts:
             dims = dims_of(command, self.config.n)[:MAX_DIMS]
             self._parts[command] = [_eighths(command, dim) for dim in dims]
@@ -275,7 +284,10 @@ class _Known:
 
 
 def _eighths(command: Issued, dim: Dim) -> int:
-    """Return the bit mask of valid split points; fields are linear in the fraction, so the extremes suffice."""
+    """Return the bit mask of valid split points.
+
+    Field values are linear in the split point: if both extremes are valid, all points are valid.
+    """
     if all(_splits(command, dim, each) for each in (_EIGHTHS[0], _EIGHTHS[-1])):
         return _ALL
     return sum(1 << each for each in _EIGHTHS if _splits(command, dim, each))
@@ -292,7 +304,7 @@ def _splits(command: Issued, dim: Dim, eighths: int) -> bool:
 class _State:
     """Program state after a prefix of edits."""
 
-    def __init__(self, known: _Known, commands: list[Issued]):
+    def __init__(self, known: _CommandCache, commands: list[Issued]):
         self.known, self.commands = known, commands
         self._choices: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         self._next: dict[tuple[str, tuple[int, ...]], dict[tuple[str, ...], dict[str, None]]] = {}
@@ -302,9 +314,9 @@ class _State:
         return _State(self.known, apply_edits(self.known.config, self.commands, [edit]))
 
     def toward(self, head: str, numbers: tuple[int, ...], part: Sequence[str]) -> tuple[str, ...]:
-        """Return the tokens that continue the partially written next number of an edit."""
+        """Return the tokens that continue the partially written number after the given numbers of an edit."""
         if (head, numbers) not in self._next:
-            self._next[head, numbers] = _ways(self.choices(head, numbers))
+            self._next[head, numbers] = _continuations(self.choices(head, numbers))
         return tuple(self._next[head, numbers].get(tuple(part), ()))
 
     def choices(self, head: str, numbers: tuple[int, ...]) -> list[int]:
@@ -316,8 +328,8 @@ class _State:
     def _found(self, head: str, numbers: tuple[int, ...]) -> Iterable[int]:
         count = len(self.commands)
         if not numbers:
-            places = self._splits() if head == SPLIT else self._moves()
-            return (index_from_nearer_end(at, count) for at in places)
+            positions = self._splits() if head == SPLIT else self._moves()
+            return (index_from_nearer_end(at, count) for at in positions)
         at = resolve_index(numbers[0], count)
         if head == MOVE:
             return (step for step in move_range(self.known.config, self.commands, at) if step)
@@ -329,7 +341,7 @@ class _State:
         return (each for each in _EIGHTHS if dims[numbers[2]] >> each & 1)
 
     def _splits(self) -> Iterator[int]:
-        """Yield the positions where a splittable run may start: those whose first command can be split."""
+        """Yield the positions at which a run of commands that can be split may start, in ascending order."""
         distance, may = MAX_RUN, False
         found = []
         for at in range(len(self.commands) - 1, -1, -1):
@@ -340,7 +352,7 @@ class _State:
         return reversed(found)
 
     def _dims(self, at: int, run: int) -> list[int]:
-        """Return, per dimension, a bit mask of the eighths allowed by every command of a run."""
+        """Return for each dimension a bit mask of the eighths that every command of a run allows."""
         each = [parts for command in self.commands[at : at + run] if (parts := self.known.parts(command))]
         out = []
         for number in range(max(map(len, each), default=0)):
@@ -351,7 +363,7 @@ class _State:
         return out
 
     def _moves(self) -> Iterator[int]:
-        """Yield the positions of commands that may swap with a neighbour."""
+        """Yield the positions of commands that can be exchanged with a neighbour."""
         free = [
             not self.known.ordered(first, second)
             for first, second in zip(self.commands, self.commands[1:], strict=False)
@@ -359,40 +371,40 @@ class _State:
         return (at for at in range(len(self.commands)) if any(free[max(at - 1, 0) : at + 1]))
 
 
-def _ways(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
-    """Map every proper token prefix of the numbers to the tokens that may follow it."""
+def _continuations(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
+    """Return the tokens that may follow each proper token prefix of the numbers."""
     out: dict[tuple[str, ...], dict[str, None]] = {}
     for number in numbers:
-        words = tuple(_number_words(number))
-        for at, word in enumerate(words):
-            out.setdefault(words[:at], {})[word] = None
+        tokens = tuple(_encode_number(number))
+        for at, token in enumerate(tokens):
+            out.setdefault(tokens[:at], {})[token] = None
     return out
 
 
-def _read(words: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence[str]]:
-    """Parse tokens into complete edits, the first token of an incomplete edit (or the end), and the rest."""
+def _read(tokens: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence[str]]:
+    """Parse tokens into complete edits, the first token of an incomplete edit (or the end token), and the rest."""
     edits: list[Edit] = []
     at = 0
-    while at < len(words):
-        head = words[at]
-        numbers, part = _numbers(words[at + 1 :], 4 if head == SPLIT else 2)
+    while at < len(tokens):
+        head = tokens[at]
+        numbers, part = _numbers(tokens[at + 1 :], 4 if head == SPLIT else 2)
         if head == END or len(numbers) < (4 if head == SPLIT else 2):
-            return tuple(edits), head, words[at + 1 :]
+            return tuple(edits), head, tokens[at + 1 :]
         edits.append(edit_of(head, numbers))
-        at = len(words) - len(part)
+        at = len(tokens) - len(part)
     return tuple(edits), None, ()
 
 
-def _numbers(words: Sequence[str], most: int = 4) -> tuple[tuple[int, ...], Sequence[str]]:
-    """Parse up to `most` complete numbers and return them with the remaining tokens."""
+def _numbers(tokens: Sequence[str], maximum: int = 4) -> tuple[tuple[int, ...], Sequence[str]]:
+    """Parse up to `maximum` complete numbers, and return them with the remaining tokens."""
     out: list[int] = []
     at = 0
-    while len(out) < most and at < len(words):
-        sign = words[at] == MINUS
-        first = words[at + 1] if sign and at + 1 < len(words) else words[at]
+    while len(out) < maximum and at < len(tokens):
+        sign = tokens[at] == MINUS
+        first = tokens[at + 1] if sign and at + 1 < len(tokens) else tokens[at]
         end = at + sign + 1 + (int(first[1:]) if first in LONG else 0)
-        if end > len(words):
+        if end > len(tokens):
             break
-        out.append(number_of(words[at:end]))
+        out.append(decode_single_number(tokens[at:end]))
         at = end
-    return tuple(out), words[at:]
+    return tuple(out), tokens[at:]

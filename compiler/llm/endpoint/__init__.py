@@ -1,1 +1,1 @@
-"""Generators that ask a language model through an OpenAI-compatible endpoint, within a budget."""
+"""Generator that uses a remote language model through an OpenAI-compatible endpoint, within spending limits."""

@@ -1,4 +1,4 @@
-"""Answers of a model: their grammar, for prompts and constrained decoding, and their checked parser."""
+"""Answers of a remote model: grammar for prompts and constrained decoding, and parser."""
 
 import json
 import re
@@ -14,26 +14,26 @@ from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import FORMS, MicroOp, Statistic
 
-#: Maximum candidates and complaints per answer, and maximum positions where JSON is parsed.
+#: Maximum number of candidates and of complaints per answer, and of positions at which JSON is parsed.
 _MAX_ITEMS, _MAX_POSITIONS = 8, 64
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _THOUGHT_END = "</think>"
-_MAX_REASON_CHARACTERS = 120
+_MAX_DESCRIPTION_CHARACTERS = 120
 
 
 @dataclass
 class EndpointAnswer:
-    """Parsed answer: candidates, and complaints about the rest."""
+    """Parsed answer: candidates, and messages about invalid parts."""
 
     candidates: list[Candidate] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
 
 def _values(text: str) -> Iterator[Any]:
-    """Yield the outermost JSON objects and lists in a text."""
+    """Yield the outermost JSON objects and lists in a string."""
     decoder, at = json.JSONDecoder(), 0
     for _ in range(_MAX_POSITIONS):
-        starts = [place for place in (text.find("{", at), text.find("[", at)) if place >= 0]
+        starts = [start for start in (text.find("{", at), text.find("[", at)) if start >= 0]
         if not starts:
             return
         try:
@@ -57,28 +57,30 @@ class AnswerGrammar:
     layers : tuple of str
         Layers whose schedules may change.
     programs : tuple of str
-        Programs that may be replaced by text; if empty, the grammar has no assembly.
-    kept : frozenset of str
+        Programs that may be replaced by assembly text; if empty, the grammar does not contain assembly.
+    frozen : frozenset of str
         Schedule fields that must not change.
     """
 
     layers: tuple[str, ...]
     programs: tuple[str, ...] = ()
-    kept: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
 
     @property
     def fields(self) -> dict[str, type]:
-        """Changeable fields of a layer schedule and their types."""
-        return {item.name: type(item.default) for item in fields(LayerSchedule) if item.name not in self.kept}
+        """Fields of a layer schedule that may be changed, with their types."""
+        return {
+            item.name: type(item.default) for item in fields(LayerSchedule) if item.name not in self.frozen
+        }
 
 
 def read_answer(task: GeneratorTask, answers: AnswerGrammar, text: str, generator: str) -> EndpointAnswer:
-    """Parse the candidates of an answer; any text is accepted.
+    """Parse the candidates of an answer, which may be any string.
 
     Parameters
     ----------
     task : GeneratorTask
-        Task that the prompt was about.
+        Task that the prompt described.
     answers : AnswerGrammar
         Schedule fields and programs that answers may change.
     text : str
@@ -90,7 +92,7 @@ def read_answer(task: GeneratorTask, answers: AnswerGrammar, text: str, generato
     reader.read(text.rpartition(_THOUGHT_END)[2])
     found = reader.found
     if not found.candidates and not found.complaints:
-        found.complaints.append("there is neither a JSON object with layers nor a program in it")
+        found.complaints.append("the answer contains neither a JSON object with layers nor a program")
     return found
 
 
@@ -102,7 +104,7 @@ class _Reader:
         self.found = EndpointAnswer()
 
     def read(self, text: str) -> None:
-        """Parse all code blocks, or anything that looks like one if there are none."""
+        """Parse all code blocks; without code blocks, parse the whole text as one."""
         blocks = [match[1] for match in _FENCE.finditer(text)] or [text]
         texts: dict[str, str] = {}
         for block in blocks:
@@ -117,7 +119,7 @@ class _Reader:
         self._texts(texts)
 
     def _programs(self, block: str) -> dict[str, str] | None:
-        """Return program texts by name; None if the block has none."""
+        """Return the program texts of a block by name; None if the block is not assembly."""
         starts = [match.start() for match in re.finditer(r"(?m)^[ \t]*\.name\b", block)]
         if not starts:
             alone = len(self.answers.programs) == 1 and re.search(r"(?m)^[ \t]*halt\b", block)
@@ -131,25 +133,27 @@ class _Reader:
         return out
 
     def _program(self, named: list[str]) -> str | None:
-        """Return the program that a `.name` line refers to."""
+        """Return the name of the program that a `.name` line refers to; None if it is unknown."""
         given = named[0].strip() if named else ""
         for name in self.answers.programs:
             if given in (name, readable(name)):
                 return name
-        known = ", ".join(map(repr, self.answers.programs)) or "none of which may be changed"
-        self._complain(f"there is no program {shown(given)}, only {known}")
+        known = ", ".join(map(repr, self.answers.programs)) or "no program may be changed"
+        self._complain(f"program {shown(given)} does not exist; programs: {known}")
         return None
 
     def _texts(self, texts: Mapping[str, str]) -> None:
         if texts:
             texts = {name: text.encode(errors="replace").decode() for name, text in texts.items()}
-            why = f"programs {', '.join(texts)} written anew"
-            self._add(lambda: self.task.with_texts(texts, self.generator, why[:_MAX_REASON_CHARACTERS]))
+            description = f"programs {', '.join(texts)} rewritten"
+            self._add(
+                lambda: self.task.with_texts(texts, self.generator, description[:_MAX_DESCRIPTION_CHARACTERS])
+            )
 
     def _json(self, block: str) -> None:
         values = list(_values(block))
         if not values and block.lstrip().startswith("{"):
-            self._complain("a JSON object in it is broken off or has a mistake")
+            self._complain("a JSON object in the answer is truncated or malformed")
         for value in values:
             for each in value if isinstance(value, list) else [value]:
                 listed = each.get("candidates") if isinstance(each, dict) else None
@@ -169,28 +173,28 @@ class _Reader:
         if isinstance(layers, dict):
             self._add(lambda: self._layers(layers))
         elif layers is not None:
-            self._complain(f'"layers" must be an object by name of layer, not {shown(layers)}')
+            self._complain(f'"layers" must be an object with layer names as keys, not {shown(layers)}')
 
     def _layers(self, given: dict[str, Any]) -> Candidate:
-        """Return the candidate of changed schedule fields; InputError if they are invalid."""
+        """Return the candidate with changed schedule fields; raise InputError if they are invalid."""
         layers: dict[str, LayerSchedule] = {}
         changes = []
         for name, values in given.items():
             if name not in self.answers.layers:
                 raise InputError(
-                    f"there is no layer {shown(name)} here, only {', '.join(self.answers.layers)}"
+                    f"layer {shown(name)} does not exist; layers: {', '.join(self.answers.layers)}"
                 )
             now = asdict(self.task.schedule.layers[name])
             if not isinstance(values, dict):
                 raise InputError(f"layer {name!r}: its fields must be a JSON object, not {shown(values)}")
             layers[name] = layer_schedule(name, now | values, version=2)
             changed = {key: value for key, value in asdict(layers[name]).items() if now[key] != value}
-            for key in changed.keys() & self.answers.kept:
+            for key in changed.keys() & self.answers.frozen:
                 raise InputError(f"layer {name!r}: {key} must not be changed")
             changes += [f"{key} of {name}: {now[key]} -> {value}" for key, value in changed.items()]
         if not changes:
-            raise InputError("nothing in it is other than now")
-        return self.task.with_layers(layers, self.generator, "; ".join(changes)[:_MAX_REASON_CHARACTERS])
+            raise InputError("the answer changes nothing")
+        return self.task.with_layers(layers, self.generator, "; ".join(changes)[:_MAX_DESCRIPTION_CHARACTERS])
 
     def _add(self, make: Callable[[], Candidate]) -> None:
         try:
@@ -199,9 +203,9 @@ class _Reader:
         except InputError as error:
             self._complain(str(error))
 
-    def _complain(self, what: str) -> None:
+    def _complain(self, message: str) -> None:
         if len(self.found.complaints) < _MAX_ITEMS:
-            self.found.complaints.append(what)
+            self.found.complaints.append(message)
 
 
 def gbnf(answers: AnswerGrammar) -> str:
@@ -238,7 +242,7 @@ def _schedule_rules(answers: AnswerGrammar) -> dict[str, str]:
 
 
 def schema(answers: AnswerGrammar) -> dict[str, Any]:
-    """Return the grammar as a JSON schema, with assembly as text."""
+    """Return the grammar as a JSON schema, with programs as strings."""
     kinds: dict[type, dict[str, Any]] = {
         int: {"type": "integer"},
         bool: {"type": "boolean"},
@@ -252,7 +256,7 @@ def schema(answers: AnswerGrammar) -> dict[str, Any]:
 
 
 def request_fields(request_field: str | None, answers: AnswerGrammar) -> dict[str, Any]:
-    """Return the request fields that enforce the grammar on a type of server; empty for none."""
+    """Return the request fields with the grammar of answers; empty if the server does not support grammars."""
     if request_field is None:
         return {}
     if request_field == "response_format":

@@ -8,8 +8,8 @@ from math import ceil
 from typing import Any, NoReturn
 
 from compiler.llm.endpoint.http import (
-    Broken,
     ChatCompletion,
+    FailedExchange,
     HttpReply,
     HttpRequest,
     complaint_of,
@@ -23,25 +23,25 @@ from compiler.llm.endpoint.http import (
 from compiler.llm.endpoint.settings import ApiKey, Endpoint, SpendingLimits
 from hw.errors import InputError, WorkError
 
-#: Bytes of text per token, for endpoints that do not report usage; a low estimate.
+#: Assumed bytes of text per token, for endpoints that do not report usage; a low value, which overestimates tokens.
 _BYTES_PER_TOKEN = 3
-#: Minimum useful answer length in tokens.
+#: Minimum answer length in tokens for which a request is sent.
 MIN_ANSWER_TOKENS = 64
 
 
 def estimated_tokens(text: str) -> int:
-    """Estimate the tokens of a text, rather too many than too few."""
+    """Return an estimate of the number of tokens of a string, which tends to be too high."""
     return ceil(len(text.encode(errors="replace")) / _BYTES_PER_TOKEN)
 
 
 @dataclass(frozen=True)
-class Budget:
-    """Usage so far.
+class Usage:
+    """Usage of an endpoint.
 
     Parameters
     ----------
     requests, failed : int
-        Requests sent, and those without a usable answer.
+        Number of requests sent, and number of requests without a usable answer.
     input_tokens, output_tokens : int
         Tokens reported by the endpoint, or estimated.
     estimated_requests : int
@@ -57,19 +57,19 @@ class Budget:
     estimated_requests: int = 0
     seconds: float = 0.0
 
-    def add(self, **more: float) -> "Budget":
+    def add(self, **more: float) -> "Usage":
         """Return the usage with some fields increased."""
         return replace(self, **{name: getattr(self, name) + value for name, value in more.items()})
 
     def cost(self, limits: SpendingLimits) -> float | None:
-        """Return the cost in the currency of the prices; None without prices."""
+        """Return the cost in the currency of the prices; None if there are no prices."""
         prices = limits.prices
         if prices is None:
             return None
         return (self.input_tokens * prices.input + self.output_tokens * prices.output) / 1e6
 
     def used_up(self, limits: SpendingLimits) -> str | None:
-        """Return a message about the limit that is reached, or None."""
+        """Return a message about a limit that is reached; None if no limit is reached."""
         for name, value in (
             ("seconds", self.seconds),
             ("requests", self.requests),
@@ -78,11 +78,21 @@ class Budget:
         ):
             limit = getattr(limits, name)
             if limit is not None and value is not None and value >= limit:
-                return f"its limit of {name} is used up ({value:,.6g} of {limit:,.6g})"
+                return f"the limit of {name} is reached ({value:,.6g} of {limit:,.6g})"
         return None
 
     def answer_tokens(self, limits: SpendingLimits, prompt: int, wanted: int) -> int:
-        """Return the maximum answer length within all limits; negative if the prompt alone exceeds one."""
+        """Return the maximum answer length within all limits; negative if the prompt alone exceeds a limit.
+
+        Parameters
+        ----------
+        limits : SpendingLimits
+            Limits of the search.
+        prompt : int
+            Number of prompt tokens.
+        wanted : int
+            Requested answer length in tokens.
+        """
         left = limits.tokens - self.input_tokens - self.output_tokens - prompt
         prices, cost = limits.prices, self.cost(limits)
         if limits.cost is not None and prices is not None and cost is not None:
@@ -106,7 +116,7 @@ _MAX_LISTED_MODELS = 5
 
 
 class LimitError(WorkError):
-    """A spending limit is reached."""
+    """Raised if a spending limit is reached."""
 
 
 class EndpointClient:
@@ -119,7 +129,7 @@ class EndpointClient:
 
     Attributes
     ----------
-    spent : Budget
+    usage : Usage
         Usage so far.
 
     Raises
@@ -129,11 +139,11 @@ class EndpointClient:
     """
 
     def __init__(self, endpoint: Endpoint):
-        self.endpoint, self.spent = endpoint, Budget()
+        self.endpoint, self.usage = endpoint, Usage()
         self._url, self._key = endpoint.url.rstrip("/"), ApiKey(endpoint.key)
 
     def check(self) -> None:
-        """Check with the list of models that the endpoint exists and has the model; costs no tokens.
+        """Check that the endpoint lists the model; the check costs no tokens.
 
         Raises
         ------
@@ -144,21 +154,23 @@ class EndpointClient:
         """
         patience = self.endpoint.patience
         reply = self._received(HttpRequest("GET", f"{self._url}/models", self._key.headers), patience.check)
-        if isinstance(reply, Broken):
-            raise WorkError(f"the endpoint {self._url} cannot be asked: {reply.reason}")
+        if isinstance(reply, FailedExchange):
+            raise WorkError(f"the endpoint {self._url} cannot be reached: {reply.reason}")
         content = content_of(reply)
         if reply.status != 200:
-            self._refuse(reply, content)
+            self._raise_status(reply, content)
         names = models_of(content)
         if names is None:
             raise InputError(
-                f"{self._url}/models answers without a list of models: the URL must be what /chat/completions "
-                "of an OpenAI-compatible endpoint comes behind"
+                f"{self._url}/models does not return a list of models: the URL must be the base URL of an "
+                "OpenAI-compatible endpoint"
             )
         if names and self.endpoint.model not in names:
             known = ", ".join(line_of(self._key.cleaned(name)) for name in names[:_MAX_LISTED_MODELS])
             more = f" and {len(names) - _MAX_LISTED_MODELS} more" if len(names) > _MAX_LISTED_MODELS else ""
-            raise InputError(f"{self._url} has no model {self.endpoint.model!r}: it has {known}{more}")
+            raise InputError(
+                f"{self._url} does not have the model {self.endpoint.model!r}; models: {known}{more}"
+            )
 
     def chat(self, messages: Sequence[Message], **fields: Any) -> ChatCompletion:
         """Request the next message of a chat.
@@ -191,24 +203,24 @@ class EndpointClient:
 
     def _body(self, messages: Sequence[Message], prompt: int, fields: dict[str, Any]) -> bytes:
         endpoint = self.endpoint
-        reached = self.spent.used_up(endpoint.limits)
-        maximum = self.spent.answer_tokens(endpoint.limits, prompt, endpoint.answer)
+        reached = self.usage.used_up(endpoint.limits)
+        maximum = self.usage.answer_tokens(endpoint.limits, prompt, endpoint.answer)
         if reached is None and maximum < MIN_ANSWER_TOKENS:
-            reached = "what is left of its limits is too little for another question"
+            reached = "the remaining budget is too small for another request"
         if reached is not None:
             raise LimitError(reached)
         content = {"model": endpoint.model, "messages": list(messages), "max_tokens": maximum}
         content |= {"temperature": endpoint.temperature} | fields | dict(endpoint.fields)
         return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
 
-    def _asked(self, body: bytes, prompt: int) -> HttpReply | Broken:
-        """Send one request and count it; a request that may have been processed without an answer counts as read."""
+    def _asked(self, body: bytes, prompt: int) -> HttpReply | FailedExchange:
+        """Send one request and count it; if its answer is lost, the prompt is assumed to have been processed."""
         headers = {"Content-Type": "application/json", **self._key.headers}
         request = HttpRequest("POST", f"{self._url}/chat/completions", headers, body)
         start = time.monotonic()
         reply = self._received(request, self._left)
-        lost = isinstance(reply, Broken) and reply.sent
-        self.spent = self.spent.add(
+        lost = isinstance(reply, FailedExchange) and reply.sent
+        self.usage = self.usage.add(
             requests=1,
             seconds=time.monotonic() - start,
             failed=int(not _is_success(reply)),
@@ -217,25 +229,25 @@ class EndpointClient:
         )
         return reply
 
-    def _received(self, request: HttpRequest, seconds: float) -> HttpReply | Broken:
-        """Return the reply with the key removed, since a server may repeat it."""
+    def _received(self, request: HttpRequest, seconds: float) -> HttpReply | FailedExchange:
+        """Return the reply with the key removed, since a server may repeat the key."""
         reply = exchange(request, self.endpoint.patience, seconds)
-        if isinstance(reply, Broken):
+        if isinstance(reply, FailedExchange):
             return reply
         headers = {name: self._key.cleaned(value) for name, value in reply.headers.items()}
         return HttpReply(reply.status, headers, self._key.cleaned(reply.text))
 
     @property
     def _left(self) -> float:
-        return max(self.endpoint.limits.seconds - self.spent.seconds, 0.0)
+        return max(self.endpoint.limits.seconds - self.usage.seconds, 0.0)
 
-    def _pause(self, reply: HttpReply | Broken, attempt: int) -> float | None:
-        """Return the seconds until the next attempt; None for no further attempt."""
+    def _pause(self, reply: HttpReply | FailedExchange, attempt: int) -> float | None:
+        """Return the time in seconds until the next attempt; None if no further attempt follows."""
         patience = self.endpoint.patience
         delay = patience.pause * 2**attempt
         if attempt + 1 >= patience.attempts:
             return None
-        if isinstance(reply, Broken):
+        if isinstance(reply, FailedExchange):
             return delay if reply.retry else None
         if reply.status not in _RETRY_STATUSES and reply.status < 500:
             return None
@@ -243,26 +255,26 @@ class EndpointClient:
         return delay if asked is None else asked
 
     def _wait(self, seconds: float) -> None:
-        """Wait; LimitError if the remaining time is shorter."""
+        """Wait for a time in seconds; raise LimitError if it exceeds the remaining time."""
         if seconds >= self._left:
             raise LimitError(
-                f"it has to be waited for {seconds:,.6g} s, which is more than its limit of seconds leaves"
+                f"the endpoint requests a pause of {seconds:,.6g} s, which exceeds the limit of seconds"
             )
         time.sleep(seconds)
-        self.spent = self.spent.add(seconds=seconds)
+        self.usage = self.usage.add(seconds=seconds)
 
-    def _read(self, reply: HttpReply | Broken, prompt: int) -> ChatCompletion:
-        if isinstance(reply, Broken):
+    def _read(self, reply: HttpReply | FailedExchange, prompt: int) -> ChatCompletion:
+        if isinstance(reply, FailedExchange):
             raise WorkError(f"the endpoint {self._url} does not answer: {reply.reason}")
         content = content_of(reply)
         if reply.status != 200:
-            self._refuse(reply, content)
+            self._raise_status(reply, content)
         found = completion_of(content)
         if found is None:
-            self.spent = self.spent.add(failed=1, input_tokens=prompt, estimated_requests=1)
-            raise WorkError(f"{self._url}/chat/completions answers with something that is no chat completion")
+            self.usage = self.usage.add(failed=1, input_tokens=prompt, estimated_requests=1)
+            raise WorkError(f"{self._url}/chat/completions does not return a chat completion")
         known = found.input_tokens is not None and found.output_tokens is not None
-        self.spent = self.spent.add(
+        self.usage = self.usage.add(
             input_tokens=prompt if found.input_tokens is None else found.input_tokens,
             output_tokens=estimated_tokens(found.text)
             if found.output_tokens is None
@@ -273,28 +285,30 @@ class EndpointClient:
             self._key.cleaned(found.text), found.cut, found.input_tokens, found.output_tokens
         )
 
-    def _refuse(self, reply: HttpReply, content: Any) -> NoReturn:
+    def _raise_status(self, reply: HttpReply, content: Any) -> NoReturn:
         """Raise an error that explains a status other than 200."""
-        message = line_of(self._key.cleaned(complaint_of(content)))
-        because = f": {message}" if message else ""
+        detail = line_of(self._key.cleaned(complaint_of(content)))
+        reason = f": {detail}" if detail else ""
         url, status, variable = self._url, reply.status, self._key.variable
         if status in (401, 403):
-            what = f"must hold a key that {url} takes" if self._key else f"must hold the key that {url} wants"
-            raise InputError(f"the environment variable {variable} {what} ({status}{because})")
+            what = (
+                f"must contain a key that {url} accepts" if self._key else f"must contain the key for {url}"
+            )
+            raise InputError(f"the environment variable {variable} {what} ({status}{reason})")
         if status == 404:
             raise InputError(
-                f"{url} has no model {self.endpoint.model!r}, or is not what /models and /chat/completions come "
-                f"behind (404{because})"
+                f"{url} does not have the model {self.endpoint.model!r}, or is not the base URL of an "
+                f"OpenAI-compatible endpoint (404{reason})"
             )
         if 300 <= status < 400:
             target = line_of(reply.headers.get("location", "elsewhere").split("?")[0])
             raise InputError(
-                f"{url} redirects to {target}, and a key is not sent there: give the last URL itself"
+                f"{url} redirects to {target}, to which the key is not sent: specify the final URL"
             )
         if 400 <= status < 500 and status not in _RETRY_STATUSES:
-            raise InputError(f"{url} does not take the request ({status}{because})")
-        raise WorkError(f"{url} does not answer: status {status}{because}")
+            raise InputError(f"{url} rejects the request ({status}{reason})")
+        raise WorkError(f"{url} does not answer: status {status}{reason}")
 
 
-def _is_success(reply: HttpReply | Broken) -> bool:
+def _is_success(reply: HttpReply | FailedExchange) -> bool:
     return isinstance(reply, HttpReply) and reply.status == 200

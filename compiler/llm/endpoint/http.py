@@ -1,4 +1,4 @@
-"""One HTTP exchange with an endpoint, bounded in time and size, and the responses of the protocol."""
+"""HTTP exchange with an endpoint, bounded in time and size, and parsers of the protocol's responses."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ for _name in ("httpx", "httpcore"):
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """Request; the headers, which include the key, are hidden from `repr`."""
+    """HTTP request; `repr` omits the headers, which include the key."""
 
     method: str
     url: str
@@ -36,7 +36,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpReply:
-    """Response of a server."""
+    """HTTP response of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -44,13 +44,13 @@ class HttpReply:
 
 
 @dataclass(frozen=True)
-class Broken:
-    """Failed exchange.
+class FailedExchange:
+    """Failure of an HTTP exchange.
 
     Parameters
     ----------
     reason : str
-        Reason of the failure as text.
+        Reason for the failure, as part of a message.
     retry : bool
         True if a second attempt may succeed.
     sent : bool
@@ -62,44 +62,44 @@ class Broken:
     sent: bool = True
 
 
-def exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | Broken:
+def exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | FailedExchange:
     """Send a request and wait up to `seconds` for the complete response.
 
-    Redirects are returned like any response. A proxy from the environment is used for https only, since over http it
-    would see the key.
+    Redirects are returned like any response. A proxy from the environment is used for https only, since it could read
+    the key over http.
     """
-    # An own event loop, for a total timeout even if a server sends byte by byte, and for callers within a loop.
+    # A separate event loop bounds the total time even if a server sends single bytes, and works for callers in a loop.
     with start_blocking_portal() as portal:
         return portal.call(_exchange, request, patience, seconds)
 
 
-async def _exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | Broken:
-    """Exchange without exceptions, which would carry the request along."""
+async def _exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | FailedExchange:
+    """Perform the exchange and return failures as values, since exceptions would contain the request."""
     timeout = httpx.Timeout(min(patience.read, seconds), connect=min(patience.connect, seconds))
     try:
         with anyio.fail_after(seconds):
             return await _answered(request, timeout)
     except httpx.ConnectTimeout:
-        return Broken(f"no connection in {timeout.connect:g} s", retry=True, sent=False)
+        return FailedExchange(f"no connection in {timeout.connect:g} s", retry=True, sent=False)
     except httpx.TimeoutException:
-        return Broken(f"no answer in {timeout.read:g} s")
+        return FailedExchange(f"no answer in {timeout.read:g} s")
     except TimeoutError:
-        return Broken(f"no whole answer in {seconds:.3g} s")
+        return FailedExchange(f"no complete answer in {seconds:.3g} s")
     except httpx.ProxyError:
-        return Broken("the proxy that the environment names lets no connection through", sent=False)
+        return FailedExchange("the proxy of the environment does not allow the connection", sent=False)
     except httpx.ConnectError as error:
-        return Broken(*_connection_failure(error), sent=False)
+        return FailedExchange(*_connection_failure(error), sent=False)
     except httpx.RemoteProtocolError:
-        return Broken("it breaks off, or answers in something else than HTTP", retry=True)
+        return FailedExchange("the server closes the connection, or its answer is not HTTP", retry=True)
     except httpx.HTTPError:
-        return Broken("the connection broke", retry=True)
+        return FailedExchange("the connection broke", retry=True)
     except (ValueError, ImportError, httpx.InvalidURL):
-        return Broken("the proxy that the environment names must be such as http://HOST:PORT", sent=False)
+        return FailedExchange("the proxy of the environment must have the form http://HOST:PORT", sent=False)
     except OSError as error:
-        return Broken(f"certificates cannot be read: {error.strerror or 'bad file'}", sent=False)
+        return FailedExchange(f"certificates cannot be read: {error.strerror or 'bad file'}", sent=False)
 
 
-async def _answered(request: HttpRequest, timeout: httpx.Timeout) -> HttpReply | Broken:
+async def _answered(request: HttpRequest, timeout: httpx.Timeout) -> HttpReply | FailedExchange:
     headers = {"Accept": "application/json", "Accept-Encoding": "identity", **request.headers}
     environment = request.url.startswith("https:")
     async with (
@@ -110,18 +110,18 @@ async def _answered(request: HttpRequest, timeout: httpx.Timeout) -> HttpReply |
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > MAX_BYTES:
-                return Broken(f"its answer is longer than {MAX_BYTES:,} bytes")
+                return FailedExchange(f"the answer is longer than {MAX_BYTES:,} bytes")
         return HttpReply(response.status_code, dict(response.headers), body.decode(errors="replace"))
 
 
 def _connection_failure(error: httpx.ConnectError) -> tuple[str, bool]:
-    """Return why the connection failed, and whether a retry may help."""
+    """Return the reason why the connection failed, and True if another attempt may succeed."""
     for cause in _causes(error):
         if isinstance(cause, SSLError):
             return f"no secure connection: {getattr(cause, 'verify_message', '') or cause.reason}", False
         if isinstance(cause, OSError) and cause.errno is not None:
-            words = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
-            return f"{str(words).lower()}: is there a server?", True
+            tokens = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
+            return f"{str(tokens).lower()}: no server may be running there", True
     return "no connection", True
 
 
@@ -147,7 +147,7 @@ class ChatCompletion:
     Parameters
     ----------
     text : str
-        Complete text; empty if there is none.
+        Generated text; may be empty.
     cut : bool
         True if the answer was truncated at the maximum length.
     input_tokens, output_tokens : int or None
@@ -161,7 +161,7 @@ class ChatCompletion:
 
 
 def content_of(reply: HttpReply) -> Any:
-    """Return the JSON value of a response; None if it has none."""
+    """Return the JSON value of a response; None if the response is not JSON."""
     try:
         return json.loads(reply.text)
     except (ValueError, RecursionError):
@@ -169,7 +169,7 @@ def content_of(reply: HttpReply) -> Any:
 
 
 def completion_of(content: Any) -> ChatCompletion | None:
-    """Parse a chat completion; None if it is not one."""
+    """Return the chat completion of a JSON value; None if the value is not a chat completion."""
     choices = _field(content, "choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     message = _field(first, "message")
@@ -185,7 +185,7 @@ def completion_of(content: Any) -> ChatCompletion | None:
 
 
 def models_of(content: Any) -> list[str] | None:
-    """Parse a list of models; None if it is not one."""
+    """Return the model names of a JSON value; None if the value is not a list of models."""
     data = _field(content, "data")
     if not isinstance(data, list):
         return None
@@ -194,20 +194,20 @@ def models_of(content: Any) -> list[str] | None:
 
 
 def complaint_of(content: Any) -> str:
-    """Return the error message of an endpoint; empty if there is none."""
+    """Return the error message in a JSON value; empty if it does not contain one."""
     error = _field(content, "error")
     candidates = _field(error, "message"), error, _field(content, "message"), _field(content, "detail")
     return next((each for each in candidates if isinstance(each, str)), "")
 
 
 def line_of(text: str) -> str:
-    """Return an external text as part of a line, shortened."""
+    """Return an external string on one line, shortened."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _MAX_LINE_CHARACTERS]).split())
     return plain if len(plain) <= _MAX_LINE_CHARACTERS else f"{plain[:_MAX_LINE_CHARACTERS]}..."
 
 
 def pause_of(reply: HttpReply) -> float | None:
-    """Return the seconds that a response asks to wait; None if it does not."""
+    """Return the pause in seconds that a response requests; None if it does not request one."""
     text = reply.headers.get("retry-after", "")
     try:
         seconds = float(text)
@@ -225,11 +225,11 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return the text of a message, which may be a list of parts."""
+    """Return the text of a message content, which may be a list of parts."""
     parts = [_field(each, "text") for each in value] if isinstance(value, list) else [value]
     return "".join(part for part in parts if isinstance(part, str))
 
 
 def _count(value: Any) -> int | None:
-    fine = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_TOKENS
-    return value if fine else None
+    valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_TOKENS
+    return value if valid else None

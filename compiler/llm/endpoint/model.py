@@ -1,4 +1,4 @@
-"""Candidate generator that asks a language model behind an endpoint, and its chat history."""
+"""Candidate generator that uses a remote language model, and its chat history."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from compiler.llm.endpoint.client import EndpointClient, LimitError, Message, es
 from compiler.llm.endpoint.http import ChatCompletion
 from compiler.llm.endpoint.prompt import MeasuredExample, Prompt, best_and_worst, prompt_for, verdict
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.llm.generate.author import LanguageModelGenerator
+from compiler.llm.language_model_generator import LanguageModelGenerator
 from compiler.profile.measurement import Rejected, Result
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import MlaError
 
-#: Tokens that a server may add per message.
+#: Maximum number of tokens that a server adds per message.
 _TOKENS_PER_MESSAGE = 8
 
 
 class Chat:
-    """Chat history.
+    """History of a chat, limited in length.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Chat:
 
     @property
     def messages(self) -> list[Message]:
-        """Return the messages that fit: the initial ones and the latest turns."""
+        """Messages within the limit: the initial ones and the latest turns."""
         max_tokens = self.max_tokens - _size(self.initial)
         recent: list[Message] = []
         for turn in reversed(self._turns):
@@ -46,7 +46,7 @@ class Chat:
         return self.initial + recent
 
     def add(self, answer: str, reply: str) -> None:
-        """Add a turn: the answer of the model and the reply to it; long texts are truncated."""
+        """Add a turn: the answer of the model and the reply to the answer; long strings are truncated."""
         limit = max(self.max_tokens - _size(self.initial), 0)
         shortened = answer[: max(limit - estimated_tokens(reply), 0)]
         self._turns.append(
@@ -63,14 +63,14 @@ def _size(messages: list[Message]) -> int:
 
 #: Maximum number of consecutive failed requests.
 _MAX_FAILURES = 3
-_PENDING_TEXT = "it is being measured"
-_TRUNCATED_TEXT = "the answer was too long and is cut off: write less"
-_NEXT_TEXT = "Propose something else of less cost."
+_PENDING_TEXT = "measurement pending"
+_TRUNCATED_TEXT = "the answer was too long and was truncated: write a shorter one"
+_NEXT_TEXT = "Propose other changes with a lower cost."
 
 
 @dataclass
 class EndpointTally:
-    """Counts of answers: candidates proposed, rejected, and improvements."""
+    """Counts of answers, proposed candidates, rejections, and improvements."""
 
     answers: int = 0
     candidates: int = 0
@@ -79,9 +79,9 @@ class EndpointTally:
 
 
 class EndpointModel(LanguageModelGenerator):
-    """Generator that prompts a model for candidates and replies with the results.
+    """Generator that prompts a remote model for candidates and replies with the results.
 
-    It continues until several answers in a row bring no gain, or a spending limit is reached.
+    Requests for a task end after several consecutive answers without improvement, or when a spending limit is reached.
 
     Parameters
     ----------
@@ -115,11 +115,11 @@ class EndpointModel(LanguageModelGenerator):
         self._error: str | None = None
 
     def check(self) -> None:
-        """Check that the endpoint exists and has the model; errors as in `EndpointClient.check`."""
+        """Check that the endpoint exists and has the model; raise the errors of `EndpointClient.check`."""
         self._client.check()
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Yield candidates of the model, with further requests until several answers in a row bring no gain."""
+        """Yield candidates of the model, until several consecutive answers bring no improvement."""
         max_tokens = self.endpoint.context - self.endpoint.answer
         prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), max_tokens)
         if prompt is None:
@@ -149,7 +149,7 @@ class EndpointModel(LanguageModelGenerator):
         if task is None:
             return
         self._verdicts[text] = verdict(task, candidate, result)
-        if isinstance(result, Rejected) or not result.believable:
+        if isinstance(result, Rejected) or not result.valid:
             self.tally.refused += 1
             return
         cost = task.goal.cost(result)
@@ -158,7 +158,7 @@ class EndpointModel(LanguageModelGenerator):
         self._examples[task.layers] = best_and_worst(examples)
 
     def _verdict(self, candidate: Candidate) -> str:
-        """Describe the result of a candidate as text, as far as it is known."""
+        """Return the result of a candidate, which may still be pending, as text."""
         return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.description}: {_PENDING_TEXT}")
 
     def document(self) -> dict[str, Any]:
@@ -167,13 +167,13 @@ class EndpointModel(LanguageModelGenerator):
             "url": self.endpoint.url,
             "model": self.endpoint.model,
             **vars(self.tally),
-            **self._client.spent.document(self.endpoint.limits),
+            **self._client.usage.document(self.endpoint.limits),
             "ended": self.ended,
             "last_error": self._error,
         }
 
     def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> ChatCompletion | None:
-        """Return the next message of the model; None if there is none for this task or at all."""
+        """Return the next message of the model; None if the request fails or a limit is reached."""
         fields = {"seed": seed} | request_fields(self.endpoint.grammar, prompt.answers)
         try:
             completion = self._client.chat(chat.messages, **fields)

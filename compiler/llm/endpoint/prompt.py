@@ -1,4 +1,4 @@
-"""Prompts for an endpoint: rules, instruction set, task and examples, shortened to fit the context."""
+"""Prompts for a remote model: rules, instruction set, task and examples, shortened to fit the context."""
 
 import inspect
 import json
@@ -14,8 +14,8 @@ from compiler.llm.endpoint.answers import AnswerGrammar, gbnf
 from compiler.llm.endpoint.client import Message, estimated_tokens
 from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.constraints import Objective
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
-from compiler.tuning.search.constraints import Objective
 from hw.isa import reference
 from hw.isa.micro_instruction import FORMS, MicroOp
 
@@ -29,8 +29,8 @@ def machine_facts(task: GeneratorTask) -> str:
     sizes = ", ".join(f"{item.name}={_plain(getattr(config, item.name))}" for item in fields(config))
     return (
         f"Machine (N = {config.n}, an array of {config.n}x{config.n}): {sizes}.\n"
-        f"DRAM: {dram.latency} cycles from an address to its first beat, {task.conditions.rate:g} bytes a cycle, reads "
-        "and writes together."
+        f"DRAM: {dram.latency} cycles from an address to its first beat, {task.conditions.rate:g} bytes per cycle for "
+        "reads and writes together."
     )
 
 
@@ -42,8 +42,8 @@ def layer_facts(task: GeneratorTask) -> str:
     for layer in task.network.layers:
         if layer.name in task.layers:
             lines.append(f"{_quoted(layer.name)}: {_described(layer)}")
-            lines.append(f"  at least {floors[layer.name]:,} cycles by itself")
-            lines.append(f"  schedule now: {schedule_text(task.schedule.layers[layer.name])}")
+            lines.append(f"  lower bound: {floors[layer.name]:,} cycles")
+            lines.append(f"  current schedule: {schedule_text(task.schedule.layers[layer.name])}")
     return "\n".join(lines)
 
 
@@ -55,10 +55,10 @@ def profile_facts(task: GeneratorTask) -> str:
     return "\n".join(
         [
             *lines,
-            f"These layers are bound by: {task.bound}.",
+            f"Bottleneck of these layers: {task.bound}.",
             f"The whole network: {task.measured.cycles:,} cycles, {task.measured.energy_uj:.3f} uJ; "
-            f"nothing takes fewer than {task.measured.floor:,} cycles. "
-            f"Goal: {task.goal.value}, now {cost:,.6g} {unit}; less is better.",
+            f"the lower bound is {task.measured.floor:,} cycles. "
+            f"Goal: {task.goal.value}, currently {cost:,.6g} {unit}; lower is better.",
         ]
     )
 
@@ -71,7 +71,7 @@ def schedule_fields() -> str:
 
 
 def schedule_text(schedule: LayerSchedule, base: LayerSchedule | None = None) -> str:
-    """Return a layer schedule as JSON; only the fields that differ from `base`, if given."""
+    """Return a layer schedule as JSON; if `base` is given, only the fields that differ from it."""
     before: Mapping[str, Any] = {} if base is None else asdict(base)
     return json.dumps(
         {name: value for name, value in asdict(schedule).items() if base is None or before[name] != value}
@@ -116,7 +116,7 @@ def _plain(value: Any) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return a name from the model, which may be any text, as a JSON string."""
+    """Return a name from the compiled model, which may be any string, as a JSON string."""
     return json.dumps(name)
 
 
@@ -133,7 +133,7 @@ class MeasuredExample:
 
 
 def best_and_worst(examples: Sequence[MeasuredExample]) -> list[MeasuredExample]:
-    """Return the best and the worst distinct examples, best first."""
+    """Return the best and the worst examples, best first."""
     ordered = sorted(examples, key=lambda each: each.cost)
     return (
         ordered
@@ -158,7 +158,7 @@ def changes_text(task: GeneratorTask, schedule: Schedule) -> str:
         changed = {key: value for key, value in asdict(layer).items() if before.get(key) != value}
         if changed:
             layers[name] = changed
-    return (json.dumps(layers) if layers else "as now") + _programs_text(task, schedule)
+    return (json.dumps(layers) if layers else "unchanged") + _programs_text(task, schedule)
 
 
 def _programs_text(task: GeneratorTask, schedule: Schedule) -> str:
@@ -171,7 +171,7 @@ def _programs_text(task: GeneratorTask, schedule: Schedule) -> str:
 
 #: Instructions whose last operand is an instruction index.
 _JUMPS = frozenset(op.name.lower() for op in MicroOp if op in FORMS and "target" in FORMS[op].operands)
-_JUMPS -= {"callp"}  # into another program
+_JUMPS -= {"callp"}  # target in another program
 
 
 def short_text(text: str) -> str:
@@ -191,13 +191,13 @@ def short_text(text: str) -> str:
 
 
 def _target(line: str) -> int | None:
-    """Return the target of an instruction; None if it has none."""
+    """Return the jump target of an instruction; None if the instruction has no jump target."""
     mnemonic, _, rest = line.partition(" ")
     last = rest.rpartition(",")[2].strip()
     return int(last) if mnemonic in _JUMPS and last.isdigit() else None
 
 
-#: Sections of the page that are not needed to write programs.
+#: Sections of the instruction set page that are not needed to write programs.
 _OMITTED_SECTIONS = ("Macro-instructions", "Counters", "Traps")
 _NAMED = re.compile(r"\| `([^` ]+)[^`]*` \|")
 _WORD = re.compile(r"[a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)?")
@@ -205,7 +205,7 @@ _WORD = re.compile(r"[a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)?")
 
 @cache
 def whole_page() -> str:
-    """Return the part of the page about micro-programs."""
+    """Return the part of the instruction set page about micro-programs."""
     parts = re.split(r"(?m)^(?=## )", reference.page())
     return "".join(
         part for part in parts if not part.startswith(tuple(f"## {name}" for name in _OMITTED_SECTIONS))
@@ -213,8 +213,8 @@ def whole_page() -> str:
 
 
 def cut_page(programs: Iterable[str]) -> str:
-    """Return the page with only the instructions and fields that the programs use; empty tables are removed."""
-    used = {word for text in programs for word in _WORD.findall(text)}
+    """Return `whole_page` with only the instructions and fields that the programs use; empty tables are removed."""
+    used = {token for text in programs for token in _WORD.findall(text)}
     kept = [
         line for line in whole_page().splitlines() if not (found := _NAMED.search(line)) or found[1] in used
     ]
@@ -222,7 +222,7 @@ def cut_page(programs: Iterable[str]) -> str:
 
 
 def _without_empty(lines: list[str]) -> Iterable[str]:
-    """Remove tables that have only a header."""
+    """Yield the lines without tables that have only a header."""
     for number, line in enumerate(lines):
         header = line.startswith("|") and not lines[number - 1].startswith("|")
         ruled = line.startswith("| ---")
@@ -236,15 +236,15 @@ def _without_empty(lines: list[str]) -> Iterable[str]:
 _MAX_REASON_CHARACTERS, _MAX_LAYERS = 600, 4
 _STAGES = {
     "compile": "it cannot be compiled",
-    "validate": "the validator refuses it",
-    "trap": "it trapped",
-    "time": "it was stopped",
-    "search": "it is not measured",
+    "validate": "the validator rejects it",
+    "trap": "it caused a trap",
+    "time": "it exceeded the time limit",
+    "search": "it was not measured",
 }
 
 
 def verdict(task: GeneratorTask, candidate: Candidate, result: Result) -> str:
-    """Describe the result of a candidate and the reason."""
+    """Describe the result of a candidate, with the reason for a rejection."""
     return f"{candidate.description}: {_outcome(task, result)}"
 
 
@@ -257,9 +257,9 @@ def _outcome(task: GeneratorTask, result: Result) -> str:
         )
         return f"{_STAGES.get(result.stage, result.stage)}: {reason}"
     if not result.exact:
-        return "its outputs are wrong: the changed commands compute or move something else than before"
-    if not result.believable:
-        return f"{result.cycles:,} cycles are fewer than the work takes"
+        return "its outputs are wrong: the changed commands compute or move other data than before"
+    if not result.valid:
+        return f"{result.cycles:,} cycles are fewer than the lower bound"
     now, before = task.goal.cost(result), task.goal.cost(task.measured)
     comparison = "better than" if now < before else "no better than"
     return f"{now:,.6g} {cost_unit(task.goal)}, {comparison} {before:,.6g}. {_by_layer(task, result)}"
@@ -280,38 +280,38 @@ def _difference(was: LayerCycles, now: LayerCycles) -> int:
     return abs(now.cycles - was.cycles)
 
 
-#: Fraction of the prompt budget for the first message; the rest is for the following chat.
+#: Fraction of the prompt budget for the initial messages; the remaining tokens are for the subsequent chat.
 _FIRST_MESSAGE_SHARE = 0.75
 
 _RULES = """\
-You make programs of a machine learning accelerator faster. Its units LOAD, MATRIX, FUSE and STORE run decoupled from
-each other, ordered by semaphores; a compiler makes their programs from a schedule of each layer. You are given some
-layers of a network, how they are carried out now and where their cycles went, and propose how to carry them out at
-less cost. Each proposal is compiled, proved free of races, deadlocks and accesses out of bounds, run on the simulated
-machine, and its outputs must be the same bit by bit. You are told what came of it, and asked for better ones.
+You optimize programs of a machine learning accelerator. Its units LOAD, MATRIX, FUSE and STORE run decoupled from
+each other, ordered by semaphores; a compiler generates their programs from a schedule of each layer. You are given
+layers of a network with their current schedules and their cycles by cause, and propose schedules or programs with a
+lower cost. Each proposal is compiled, proved free of races, deadlocks and accesses out of bounds, and run on the
+simulated machine; its outputs must be identical bit by bit. You receive the results, and propose further improvements.
 
-Answer with one to four proposals, the most promising first, each in a block of its own, in either form:
+Answer with one to four proposals, the most promising first, each in a separate block, in one of these forms:
 
-1. Changed fields of schedules, by layer; fields that you leave out stay as they are:
+1. Changed fields of schedules, by layer; omitted fields keep their values:
 ```json
 {"layers": {"NAME OF LAYER": {"rows": 8, "order": "channels"}}}
 ```
 """
 _ASSEMBLY = """
-2. The whole text of one or more programs, in place of the present ones:
+2. The complete text of one or more programs, which replace the current ones:
 ```asm
 .name NAME OF PROGRAM
     set load.len, 16
     ...
     halt
 ```
-Keep addresses in DRAM (op0, op1, ...) and every value written to memory as they are.
+Do not change DRAM addresses (op0, op1, ...) or values written to memory.
 """
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Beginning of a chat.
+    """Initial messages of a chat.
 
     Parameters
     ----------
@@ -326,9 +326,9 @@ class Prompt:
 
 
 def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) -> Prompt | None:
-    """Return the most complete prompt within its share of `room` tokens; None if even the shortest is too long.
+    """Return the most complete prompt within its share of `room` tokens; None if all variants exceed the share.
 
-    The instruction set page is first cut to the instructions in use, then programs and page are omitted.
+    The instruction set page is first reduced to the instructions in use; then the programs and the page are omitted.
     """
     for answers, page, programs in _variants(task):
         system, user = _rules(answers, page), _asked(task, examples, programs)
@@ -340,19 +340,19 @@ def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) 
 
 def _variants(task: GeneratorTask) -> Iterator[tuple[AnswerGrammar, str, dict[str, str]]]:
     """Yield combinations of answer grammar, instruction set page and programs, most complete first."""
-    kept = task.constraints.frozen_fields
+    frozen = task.constraints.frozen_fields
     if "micro-program" not in task.constraints.forbidden:
         programs = {name: short_text(text) for name, text in task.programs.items()}
         for page in (whole_page(), cut_page(programs.values())):
-            yield AnswerGrammar(task.layers, tuple(programs), kept), page, programs
-    yield AnswerGrammar(task.layers, (), kept), "", {}
+            yield AnswerGrammar(task.layers, tuple(programs), frozen), page, programs
+    yield AnswerGrammar(task.layers, (), frozen), "", {}
 
 
 def _rules(answers: AnswerGrammar, page: str) -> str:
     parts = [_RULES + (_ASSEMBLY if answers.programs else "")]
-    if answers.kept:
-        parts.append(f"These fields must not be changed: {', '.join(sorted(answers.kept))}.")
-    parts.append(f"The grammar of answers, beside words around them:\n\n{gbnf(answers)}")
+    if answers.frozen:
+        parts.append(f"These fields must not be changed: {', '.join(sorted(answers.frozen))}.")
+    parts.append(f"The grammar of answers, which other text may surround:\n\n{gbnf(answers)}")
     parts.append(f"The fields of a layer's schedule:\n\n{schedule_fields()}")
     return "\n\n".join([*parts, page] if page else parts)
 
@@ -361,10 +361,10 @@ def _asked(task: GeneratorTask, examples: list[MeasuredExample], programs: dict[
     parts = [
         machine_facts(task),
         f"The layers:\n{layer_facts(task)}",
-        f"Where their cycles went:\n{profile_facts(task)}",
+        f"Their cycles by cause:\n{profile_facts(task)}",
     ]
     if examples:
-        parts.append(f"Measured before:\n{examples_text(task, examples)}")
+        parts.append(f"Earlier measurements:\n{examples_text(task, examples)}")
     if programs:
         parts.append("The programs:\n" + "\n".join(f"```asm\n{text}```" for text in programs.values()))
-    return "\n\n".join([*parts, "Propose something of less cost."])
+    return "\n\n".join([*parts, "Propose changes with a lower cost."])

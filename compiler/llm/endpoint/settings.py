@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from hw.errors import InputError, shown
 
-#: Replacement of the key in messages of the endpoint.
+#: Replacement for the key in messages of the endpoint.
 _KEY_PLACEHOLDER = "[key]"
 
 
 class ApiKey:
-    """API key of the user; may be empty.
+    """API key of the user, which may be empty.
 
     Parameters
     ----------
@@ -25,19 +25,19 @@ class ApiKey:
     Raises
     ------
     InputError
-        The value cannot be a key, or a variable given by the user is not set. The message shows neither name nor value,
-        since the user may have given the key in place of the name.
+        The value is not a valid key, or a variable named by the user is not set. The message contains neither name nor
+        value, since the user may have specified the key instead of the name.
     """
 
     __slots__ = ("_text", "variable")
 
     def __init__(self, variable: str):
         if variable != KEY_VARIABLE and variable not in os.environ:
-            raise InputError("the environment variable that is to hold the endpoint's key is not set")
+            raise InputError("the environment variable for the endpoint's key is not set")
         self.variable = variable
         self._text = os.environ.get(variable, "").strip()
         if not (self._text.isascii() and self._text.isprintable()) or " " in self._text:
-            raise InputError(f"{variable} must hold a key of printable ASCII characters without blanks")
+            raise InputError(f"{variable} must contain a key of printable ASCII characters without blanks")
 
     def __bool__(self) -> bool:
         return bool(self._text)
@@ -46,15 +46,15 @@ class ApiKey:
         return f"Key({self.variable!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key stays in its process")
+        raise TypeError("a key must not be sent to other processes")
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the request headers with the key."""
+        """Request headers with the key."""
         return {"Authorization": f"Bearer {self._text}"} if self._text else {}
 
     def cleaned(self, text: str) -> str:
-        """Remove the key from a text, since servers may repeat it in messages."""
+        """Return a string without the key, which servers may repeat in messages."""
         return text.replace(self._text, _KEY_PLACEHOLDER) if self._text else text
 
 
@@ -69,7 +69,7 @@ _MAX_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices of a million input and output tokens, in any currency."""
+    """Prices per million input and output tokens, in any currency."""
 
     input: float
     output: float
@@ -87,11 +87,11 @@ class SpendingLimits:
     Parameters
     ----------
     seconds : float
-        Total time of waiting for the endpoint.
+        Maximum total time of waiting for the endpoint.
     requests : int
-        Requests sent, including retries.
+        Maximum number of requests, including retries.
     tokens : int
-        Input and output tokens.
+        Maximum number of input and output tokens.
     cost : float or None
         Maximum cost in the currency of the prices; None for no limit.
     prices : Prices or None
@@ -115,7 +115,7 @@ class SpendingLimits:
             if value is not None and not (isfinite(value) and value > 0):
                 raise InputError(f"the endpoint's limit of {name} must be more than 0, not {shown(value)}")
         if self.cost is not None and self.prices is None:
-            raise InputError("a limit of cost needs the prices of a million input and output tokens")
+            raise InputError("a cost limit requires the prices per million input and output tokens")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Patience:
     Parameters
     ----------
     connect, read : float
-        Timeouts in seconds for connecting and between bytes.
+        Timeouts in seconds for the connection and between bytes.
     check : float
         Timeout in seconds for checking the endpoint.
     attempts : int
@@ -165,9 +165,9 @@ class Endpoint:
     grammar : str or None
         One of `GRAMMARS`: request field for the answer grammar; None describes it in the prompt only.
     fields : mapping
-        Additional or overridden request fields; None removes a field.
+        Additional request fields, which override default ones; None removes a field.
     retries : int
-        Consecutive answers without improvement after which a task is given up.
+        Number of consecutive answers without improvement after which requests for a task end.
     patience : Patience
         Timeouts and retries.
 
@@ -198,25 +198,27 @@ class Endpoint:
                 f"a context of {self.context:,} tokens must be at least twice an answer's {self.answer:,}"
             )
         if self.grammar is not None and self.grammar not in GRAMMARS:
-            raise InputError(f"a grammar goes by one of {', '.join(GRAMMARS)}, not {shown(self.grammar)}")
+            raise InputError(
+                f"the grammar field must be one of {', '.join(GRAMMARS)}, not {shown(self.grammar)}"
+            )
         for name in _RESERVED_FIELDS:
             if name in self.fields:
-                raise InputError(f"{name!r} must not be among the fields given for requests")
+                raise InputError(f"{name!r} must not be among the additional request fields")
 
 
 def check_url(url: str) -> None:
-    """Check the URL of an endpoint; it must not contain a secret, and messages never show one.
+    """Check the URL of an endpoint, which must not contain a secret; messages never contain a secret from the URL.
 
     Raises
     ------
     InputError
         The URL is invalid.
     """
-    example = "must be such as http://localhost:8080/v1"
+    example = "must have the form http://localhost:8080/v1"
     if "@" in url:
-        raise InputError(f"the endpoint's URL must have no user and password in it: it {example}")
+        raise InputError(f"the endpoint's URL must not contain a user name or password: it {example}")
     if "?" in url or "#" in url:
-        raise InputError(f"the endpoint's URL must have nothing behind its path: it {example}")
+        raise InputError(f"the endpoint's URL must end with its path: it {example}")
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -232,7 +234,7 @@ def fields_of(text: str) -> dict[str, Any]:
     Raises
     ------
     InputError
-        The text is not a JSON object.
+        The string is not a JSON object.
     """
     try:
         data = json.loads(text)

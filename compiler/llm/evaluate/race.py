@@ -1,4 +1,4 @@
-"""Compares the language model with other search methods on held-out layers."""
+"""Comparison of the language model with other search methods on held-out layers."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ from compiler.llm.model.numpy_transformer import Gpt
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, singles
+from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.layer_space import spaces_of
-from compiler.tuning.search.methods import LLM
+from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
 
@@ -58,7 +58,7 @@ class Raced:
 def held_out_points(
     n: int, seed: int, machine: CorpusMachine, *, shapes: bool = True
 ) -> Iterator[CalibrationNetwork]:
-    """Yield single-layer networks indefinitely; with `shapes`, only shapes excluded from training."""
+    """Yield single-layer networks indefinitely; if `shapes`, only networks with shapes excluded from training."""
     rng, seen = random.Random(f"held out {n} {seed}"), set()
     for point in singles(n, rng):
         if point not in seen and (not shapes or is_held_out(point)):
@@ -112,20 +112,20 @@ def race(
     for method, count in trials.items():
         curves[method] = []
         for seed in range(seeds):
-            author = LmGenerator(model, temperature) if method == LLM else None
-            found = tune(measurer, method, count, seed=seed, language_model=author)
+            generator = LmGenerator(model, temperature) if method == LLM else None
+            found = tune(measurer, method, count, seed=seed, language_model=generator)
             curves[method].append(expand_curve(found.curve, count))
-            if author is not None:
-                for kind, tally in author.tallies.items():
+            if generator is not None:
+                for kind, tally in generator.tallies.items():
                     kinds[kind].add(tally)
                 result = found.trials[0].result if found.trials else None
-                first.append(result.cycles if isinstance(result, Measurement) and result.believable else None)
+                first.append(result.cycles if isinstance(result, Measurement) and result.valid else None)
         say(f"{point.family}: {method} {min(curve[-1] for curve in curves[method]):,} of {baseline.cycles:,}")
     return Raced(point.family, point, baseline.cycles, baseline.floor, curves, first, kinds)
 
 
 def expand_curve(curve: list[tuple[int, float]], count: int) -> list[int]:
-    """Expand a curve of improvements to the best cycles after each of `count` trials, including trial 0."""
+    """Return the best cycles after each of trials 0 to `count`, from a curve that lists only improvements."""
     known, out, cost = dict(curve), [], 0
     for trial in range(count + 1):
         cost = int(known.get(trial, cost))
@@ -134,7 +134,15 @@ def expand_curve(curve: list[tuple[int, float]], count: int) -> list[int]:
 
 
 def mean_ratio(raced: list[Raced], one: tuple[str, int], other: tuple[str, int]) -> float:
-    """Return the geometric mean over layers of the ratio of two methods' median cycles after given trial counts."""
+    """Return the geometric mean over layers of the ratio of the median cycles of two methods.
+
+    Parameters
+    ----------
+    raced : list of Raced
+        Results of the layers.
+    one, other : (str, int)
+        Name of each method, and number of its trials.
+    """
     logs = [
         log(float(np.median([curve[one[1]] for curve in each.curves[one[0]]])))
         - log(float(np.median([curve[other[1]] for curve in each.curves[other[0]]])))

@@ -1,4 +1,4 @@
-"""Quality of single answers: cycles relative to the static compiler's, and agreement between two models."""
+"""Quality of single answers: cycles relative to the static compiler's, and agreement of two models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from compiler.profile.measurement import Measurement
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 
-#: Cycle ratio assigned to answers that cannot be measured or are truncated.
+#: Cycle ratio of answers that are truncated or cannot be measured.
 _FAILED_RATIO = 3
-#: Number of answers from which the best is taken.
+#: Number of answers of a group, of which the best answer is evaluated.
 GROUP_SIZE = 4
 
 
@@ -33,7 +33,7 @@ class Sampled:
     static : int
         Cycles of the static compiler's schedule.
     cycles : list of int
-        Cycles of each answer in sampling order; an unchanged schedule is an answer too.
+        Cycles of each answer in sampling order, including answers that leave the schedule unchanged.
     """
 
     layer: str
@@ -49,7 +49,7 @@ class Sampled:
 def sampled(
     measurer: Measurer, layer: str, model: Gpt, count: int, seed: int, temperature: float = 1.0
 ) -> Sampled:
-    """Sample answers about the slowest layer of a network and measure all of them.
+    """Sample answers about the slowest layer of a network, and measure all of them.
 
     Parameters
     ----------
@@ -75,14 +75,14 @@ def sampled(
     task = GeneratorTask(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measured)
     name, subject = next(iter(subjects_of(task).items()))
     request, rng = Schedules(task, name, subject), np.random.default_rng(seed)
-    question = request.question(profile=model.profile)
-    answers = draw(model, LANGUAGE, question, request.grammar, count, rng, temperature)
-    schedules = [request.candidate(each.words).schedule if each.complete else None for each in answers]
+    prompt = request.prompt(profile=model.profile)
+    answers = draw(model, LANGUAGE, prompt, request.grammar, count, rng, temperature)
+    schedules = [request.candidate(each.tokens).schedule if each.complete else None for each in answers]
     distinct = {each.to_json(): each for each in schedules if each is not None}
     results = dict(zip(distinct, measurer.measure(list(distinct.values())), strict=True))
     found = [None if each is None else results[each.to_json()] for each in schedules]
     cycles = [
-        each.cycles if isinstance(each, Measurement) and each.believable else _FAILED_RATIO * measured.cycles
+        each.cycles if isinstance(each, Measurement) and each.valid else _FAILED_RATIO * measured.cycles
         for each in found
     ]
     return Sampled(layer, measured.cycles, cycles)
@@ -112,19 +112,19 @@ def _mean(ratios: Sequence[float]) -> float:
 
 @dataclass
 class AgreementTally:
-    """Number of compared positions, and number of positions where the top-1 predictions agree."""
+    """Number of compared positions, and of positions at which the most likely tokens of both models are equal."""
 
-    words: int = 0
+    tokens: int = 0
     same: int = 0
 
     def add(self, first: Floats, second: Floats) -> None:
-        """Count the agreement of two logit arrays."""
-        self.words += len(first)
+        """Compare two arrays of logits and add the result to the counts."""
+        self.tokens += len(first)
         self.same += int((first.argmax(axis=1) == second.argmax(axis=1)).sum())
 
 
 class AgreementMeter:
-    """Model whose predictions are compared with those of a second model.
+    """Model that also compares its predictions with those of a second model.
 
     Parameters
     ----------
@@ -135,13 +135,13 @@ class AgreementMeter:
     def __init__(self, first: TokenReader, second: TokenReader):
         self.first, self.second, self.tally = first, second, AgreementTally()
 
-    def read(self, words: Sequence[int]) -> "PairedDecoder":
+    def read(self, tokens: Sequence[int]) -> "PairedDecoder":
         """Return the state of both models after a prompt."""
-        return PairedDecoder(self.first.read(words), self.second.read(words), self.tally)
+        return PairedDecoder(self.first.read(tokens), self.second.read(tokens), self.tally)
 
 
 class PairedDecoder:
-    """Decoding states of both models."""
+    """Pair of decoding states, which behaves like that of the first model."""
 
     def __init__(
         self, first: DecoderState, second: DecoderState, tally: AgreementTally, *, known: bool = False
@@ -169,8 +169,8 @@ class PairedDecoder:
         self._first.select(which)
         self._second.select(which)
 
-    def push(self, words: NDArray[np.integer]) -> None:
+    def push(self, tokens: NDArray[np.integer]) -> None:
         """Append tokens to every continuation."""
-        self._first.push(words)
-        self._second.push(words)
+        self._first.push(tokens)
+        self._second.push(tokens)
         self._tally.add(self._first.scores, self._second.scores)

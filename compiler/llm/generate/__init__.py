@@ -1,1 +1,1 @@
-"""Language models as generators of candidates."""
+"""Generation of candidates by the built-in language model: requests, candidate pools, and the generator."""

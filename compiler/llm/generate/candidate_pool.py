@@ -1,4 +1,4 @@
-"""Queue of sampled schedules of a layer, ranked by the cost model, and the bandit that chooses the next kind."""
+"""Pool of sampled schedules of a layer, ranked by the cost model, and the bandit that chooses kinds of candidates."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ from compiler.tuning.generators.generator import GeneratorTask
 
 
 class CandidateKind(StrEnum):
-    """Kinds of candidates that the language model can write."""
+    """Kind of candidate that the language model can write."""
 
     SCHEDULES = "schedules"
     EDITS = "edits"
@@ -68,11 +68,11 @@ class BanditTally:
     made : int
         Number of complete answers.
     valid : int
-        Number of candidates that compiled, passed the proof, ran and gave correct outputs.
+        Number of candidates that compiled, were validated, and ran with correct outputs.
     better : int
-        Number of candidates that were faster than their starting point.
+        Number of candidates that were better than their starting point.
     known : int
-        Number of candidates that duplicated an earlier measurement and were not measured again.
+        Number of candidates that were not measured because an equal candidate had been measured.
     """
 
     made: int = 0
@@ -88,7 +88,7 @@ class BanditTally:
 
 Answers = Iterator[Sequence[str]]
 
-#: Optimism in units of the expected prediction error, as in the model-guided search.
+#: Optimism of predictions in units of the expected prediction error, as in the model-guided search.
 _OPTIMISM = 1.0
 
 Fusions = tuple[tuple[str, ...], ...]
@@ -111,7 +111,7 @@ class PredictedCost:
 
 
 class CostReranker:
-    """Cost predictor of layer schedules that learns from measured ones."""
+    """Cost predictor of layer schedules that learns from measurements during a search."""
 
     def __init__(self) -> None:
         self._known: dict[Fusions, OnlineCostModel] = {}
@@ -132,14 +132,14 @@ class CostReranker:
         """
         model, layers = self._model(task), task.schedule.layers
         now = _cycles(model, task.measured, name, layers)
-        guess = model.guess(name, schedules, layers)
+        guess = model.predict(name, schedules, layers)
         optimistic = guess.cycles * (1 - _OPTIMISM * guess.spread)
         whole = task.measured.cycles
         pairs = zip(optimistic, guess.cycles, strict=True)
         return [PredictedCost((now - float(minimum)) / whole, float(cycles)) for minimum, cycles in pairs]
 
     def learn(self, task: GeneratorTask, name: str, schedule: LayerSchedule, cycles: float) -> None:
-        """Learn from the measured cycles of a network with one changed layer, which gets the whole difference."""
+        """Learn from the measured cycles of a network in which one layer has another schedule."""
         model, layers = self._model(task), task.schedule.layers
         (prediction,) = self.predict(task, name, [schedule])
         now, before = _cycles(model, task.measured, name, layers), task.measured.cycles
@@ -147,7 +147,7 @@ class CostReranker:
         model.trial(max(before - now + prediction.cycles, 1.0), float(cycles))
 
     def _model(self, task: GeneratorTask) -> OnlineCostModel:
-        """Return the online cost model of the network's layers, initialized with the current measurement."""
+        """Return the online cost model of the network's layers, created from the current measurement on first use."""
         fusions = task.schedule.fusions
         if fusions not in self._known:
             stages = task.prepared.lowered(fusions)
@@ -161,18 +161,18 @@ class CostReranker:
 
 
 class CandidatePool:
-    """Sampled schedules of one layer that have not been proposed yet.
+    """Pool of sampled schedules of one layer that have not been proposed yet.
 
     Parameters
     ----------
     request : Schedules
-        Request that the answers belong to.
+        Request to which the answers belong.
     draw : callable
-        Samples new answers to the request, most likely first.
+        Function that samples new answers to the request, most likely first.
     ranking : CostReranker or None
         Cost model that orders the proposals; None orders them by likelihood.
     proposed : set of str
-        Digests of proposed networks; the digests of answers taken from the pool are added.
+        Digests of proposed networks; the digests of yielded answers are added.
     """
 
     def __init__(
@@ -188,11 +188,11 @@ class CandidatePool:
     def fill(self, minimum: int) -> None:
         """Sample more answers if fewer than `minimum` are left."""
         if len(self._waiting) < minimum:
-            for words in self._draw():
-                self._waiting.setdefault(self.request.meaning(words), words)
+            for tokens in self._draw():
+                self._waiting.setdefault(self.request.meaning(tokens), tokens)
 
     def best(self, count: int | None = None, minimum: float = -inf) -> Answers:
-        """Yield compilable answers that lead to new programs, most promising first.
+        """Yield the answers that compile to new programs, most promising first.
 
         Parameters
         ----------
@@ -206,12 +206,12 @@ class CandidatePool:
             schedule, gain = self._first()
             if gain < minimum:
                 return
-            words = self._waiting.pop(schedule)
+            tokens = self._waiting.pop(schedule)
             digest = self.request.digest(schedule)
             if digest is not None and digest not in self._proposed:
                 yielded += 1
                 self._proposed.add(digest)
-                yield words
+                yield tokens
 
     def _first(self) -> tuple[LayerSchedule, float]:
         """Return the most promising schedule and its predicted saving."""
@@ -226,7 +226,7 @@ class CandidatePool:
 def _cycles(
     model: OnlineCostModel, measured: Measurement, name: str, layers: dict[str, LayerSchedule]
 ) -> float:
-    """Return the cycles of a layer; cycles counted for several layers are apportioned by prediction."""
+    """Return the cycles of a layer; cycles attributed to several layers are divided in proportion to predictions."""
     entry = measured.layer_entry(name)
-    guesses = {each: float(model.guess(each, [layers[each]], layers).cycles[0]) for each in entry.names}
+    guesses = {each: float(model.predict(each, [layers[each]], layers).cycles[0]) for each in entry.names}
     return entry.cycles * guesses[name] / sum(guesses.values())

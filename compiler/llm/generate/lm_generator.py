@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.llm.assembly.program_request import ProgramRequest
 from compiler.llm.decode.sampler import SampledAnswer, draw
 from compiler.llm.endpoint.model import EndpointModel
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.llm.generate.author import LanguageModelGenerator
 from compiler.llm.generate.candidate_pool import (
     Answers,
     BanditTally,
@@ -20,7 +18,9 @@ from compiler.llm.generate.candidate_pool import (
     CandidatePool,
     CostReranker,
 )
+from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules
+from compiler.llm.language_model_generator import LanguageModelGenerator
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
 from compiler.llm.tokens.layer_prompt import Programs, PromptSubject, subjects_of
@@ -32,17 +32,17 @@ from hw.errors import InputError
 
 #: Model file included in the compiler.
 SHIPPED = Path(__file__).parents[1] / "model" / "model.safetensors"
-#: Number of sampling rounds per layer or program, and of whole programs written per program.
+#: Maximum number of sampling rounds per layer or program, and number of replacements sampled per program.
 _MAX_ROUNDS, _REWRITES_PER_PROGRAM = 4, 4
-#: Number of schedules sampled at a time, and pool size below which more are sampled. The first number of schedules is
-#: proposed, most promising first, before the next layer is considered.
+#: Number of schedules sampled at a time, pool size below which more are sampled, and number of schedules that are
+#: proposed for a layer before the next layer is considered.
 _SCHEDULES_PER_DRAW, _MIN_POOL, _SCHEDULES_PER_TURN = 48, 24, 4
-#: Predicted saving, as a fraction of the network's cycles, above which a schedule is proposed first, until the second
-#: number of consecutive such schedules brought no improvement.
+#: Minimum predicted saving, as a fraction of the network's cycles, of schedules that are proposed before all other
+#: candidates, and number of consecutive failures of such schedules after which this precedence ends.
 _MIN_PROMISING_GAIN, _MAX_DISAPPOINTMENTS = 0.01, 2
 #: Number of schedules per request for which edits are sampled, and number of edits for each.
 _SCHEDULES_WITH_EDITS, _EDITS_PER_SCHEDULE = 4, 2
-#: Maximum number of further answers requested after a rejected one.
+#: Maximum number of further answers that are requested after a rejected one.
 _MAX_RETRIES = 2
 #: Name of program text in constraints.
 _PROGRAM_TEXT = "micro-program"
@@ -53,21 +53,21 @@ Candidates = Iterator[Candidate]
 class LmGenerator(LanguageModelGenerator):
     """Generator of schedules, program edits, both combined, and whole programs by the language model.
 
-    Requests go through the layers or programs by decreasing cycles. Schedules are proposed in the order predicted
-    by the cost model, other candidates by likelihood. The kind of the next candidate is chosen by a bandit that
-    learns from the results; very promising schedules come first. After a rejection the model is prompted again with the
-    reason, at most twice; then the compiler's own program is used.
+    Layers and programs are requested by decreasing cycles. Schedules are proposed in the order of the cost model's
+    predictions, other candidates by likelihood. A bandit that learns from the results chooses the kind of the next
+    candidate; schedules with a large predicted gain are proposed first. After a rejection the model is prompted again
+    with the reason, at most twice; then the fallback of the request is proposed, if it has one.
 
     Parameters
     ----------
     model : Gpt or None
         Language model to use; None for the one included in the compiler.
     temperature : float
-        Sampling temperature, see `draw`.
+        Sampling temperature, as in `draw`.
     kinds : sequence of CandidateKind
         Candidate kinds to generate.
     ranked : bool
-        If False, schedules are proposed by likelihood and the cost model is not used.
+        True to rank schedules by the cost model, False to propose them by likelihood.
 
     Attributes
     ----------
@@ -97,7 +97,8 @@ class LmGenerator(LanguageModelGenerator):
         self._bandit: CandidateBandit | None = None
         self._consecutive_failures = 0
         self._proposed_networks: set[str] = set()
-        # Keyed by schedule JSON: kind of each proposed candidate, its starting point, and the reason of its rejection.
+        # By JSON of the schedule: kind and task of each pending candidate, and the token for the reason of its
+        # rejection.
         self._pending: dict[str, tuple[CandidateKind, GeneratorTask]] = {}
         self._rejections: dict[str, str] = {}
 
@@ -123,7 +124,7 @@ class LmGenerator(LanguageModelGenerator):
                 yield self._record(kind, task, candidate)
 
     def observe(self, candidate: Candidate, result: Result) -> None:
-        """Update the bandit, and store the reason of a rejection for the next request."""
+        """Update the bandit, and store the reason for a rejection for the next request."""
         text = candidate.schedule.to_json()
         kind, task = self._pending.pop(text, (None, None))
         if kind is None or task is None or self._bandit is None:
@@ -135,7 +136,7 @@ class LmGenerator(LanguageModelGenerator):
         helped = False
         if isinstance(result, Rejected):
             self._rejections[text] = rejected(result)
-        elif not result.believable:
+        elif not result.valid:
             self._rejections[text] = CAUSES["same"]
         else:
             tally.valid += 1
@@ -151,7 +152,7 @@ class LmGenerator(LanguageModelGenerator):
         return candidate
 
     def _measured(self, task: GeneratorTask, candidate: Candidate, measured: Measurement) -> None:
-        """Train the cost model on a schedule that differs in one layer."""
+        """Update the cost model if the schedule differs in exactly one layer."""
         before, after = task.schedule.layers, candidate.schedule.layers
         changed = [name for name in after if after[name] != before.get(name)]
         if self._ranking is not None and len(changed) == 1 and not candidate.schedule.programs:
@@ -173,7 +174,7 @@ class LmGenerator(LanguageModelGenerator):
         return found
 
     def _promising(self, pools: Sequence[CandidatePool]) -> Candidates:
-        """Yield very promising schedules of the slowest layers."""
+        """Yield schedules with a large predicted gain for the slowest layers."""
         for number in range(_MAX_DISAPPOINTMENTS if self._ranking is not None and pools else 0):
             if self._consecutive_failures < _MAX_DISAPPOINTMENTS:
                 pool = pools[number % len(pools)]
@@ -190,7 +191,7 @@ class LmGenerator(LanguageModelGenerator):
                 yield from self._propose_answers(CandidateKind.SCHEDULES, pool.request, pool.best(count))
 
     def _edits(self, programs: Programs) -> Candidates:
-        requests = [Edits(programs, piece) for piece in programs.pieces]
+        requests = [Edits(programs, piece) for piece in programs.programs]
         for _ in range(_MAX_ROUNDS):
             for request in requests:
                 yield from self._propose_answers(
@@ -202,18 +203,18 @@ class LmGenerator(LanguageModelGenerator):
         for pool in pools:
             pool.fill(_SCHEDULES_WITH_EDITS)
             request = pool.request
-            for words in pool.best(_SCHEDULES_WITH_EDITS):
-                found = request.candidate(words)
+            for tokens in pool.best(_SCHEDULES_WITH_EDITS):
+                found = request.candidate(tokens)
                 task = replace(request.task, schedule=found.schedule, layers=(request.about,))
                 programs = Programs(task, measured=False)
-                for piece in programs.pieces:
+                for piece in programs.programs:
                     edits = Edits(programs, piece, fallback=found)
                     yield from self._propose_answers(
                         CandidateKind.BOTH, edits, self._answers(edits, _EDITS_PER_SCHEDULE)
                     )
 
     def _programs(self, programs: Programs) -> Candidates:
-        for piece in programs.pieces:
+        for piece in programs.programs:
             request = ProgramRequest(programs, piece)
             for _ in range(_REWRITES_PER_PROGRAM):
                 yield from self._propose_answers(
@@ -223,17 +224,17 @@ class LmGenerator(LanguageModelGenerator):
     # Requests and answers.
 
     def _propose_answers(self, kind: CandidateKind, request: LmRequest, answers: Answers) -> Candidates:
-        """Yield candidates for answers; after a rejection, also for a new answer to the request with the reason."""
+        """Yield the candidates of answers; after a rejection, request another answer with the reason."""
         for answer in answers:
-            words: Sequence[str] | None = answer
+            tokens: Sequence[str] | None = answer
             reasons: tuple[str, ...] = ()
-            while words is not None:
+            while tokens is not None:
                 self.tallies[kind].made += 1
-                cause = yield from self._propose_answer(request, words)
+                cause = yield from self._propose_answer(request, tokens)
                 if cause is None:
                     break
                 reasons = (*reasons, cause)
-                words = (
+                tokens = (
                     next(self._answers(request, 1, reasons), None) if len(reasons) <= _MAX_RETRIES else None
                 )
             else:
@@ -243,11 +244,11 @@ class LmGenerator(LanguageModelGenerator):
                     request.fallback = None
 
     def _propose_answer(
-        self, request: LmRequest, words: Sequence[str]
+        self, request: LmRequest, tokens: Sequence[str]
     ) -> Iteration[Candidate, None, str | None]:
-        """Yield the candidate of an answer; return the rejection token, or None if it was accepted or is unknown."""
+        """Yield the candidate of an answer; return the rejection token, or None if the candidate was not rejected."""
         try:
-            candidate = request.candidate(words)
+            candidate = request.candidate(tokens)
         except (InputError, ValueError) as error:
             return refused(error)
         yield candidate
@@ -269,21 +270,21 @@ class LmGenerator(LanguageModelGenerator):
 
     def _answers(self, request: LmRequest, count: int, reasons: Sequence[str] = ()) -> Answers:
         """Yield new answers, most likely first."""
-        for answer in sorted(self.drawn(request, count, reasons), key=lambda each: -each.likelihood):
-            if answer.complete and (meaning := request.meaning(answer.words)) not in request.tried:
+        for answer in sorted(self.sample(request, count, reasons), key=lambda each: -each.likelihood):
+            if answer.complete and (meaning := request.meaning(answer.tokens)) not in request.tried:
                 request.tried.add(meaning)
-                yield answer.words
+                yield answer.tokens
 
-    def drawn(self, request: LmRequest, count: int, reasons: Sequence[str] = ()) -> list[SampledAnswer]:
-        """Sample answers to a request; empty if the request cannot be expressed as a prompt."""
+    def sample(self, request: LmRequest, count: int, reasons: Sequence[str] = ()) -> list[SampledAnswer]:
+        """Sample answers to a request; return an empty list if the request has no prompt or no valid answer."""
         assert self._rng is not None
         grammar = request.grammar
         if grammar is None:
             return []
         try:
-            question = request.question(reasons, profile=self.model.profile)
-            return draw(self.model, LANGUAGE, question, grammar, count, self._rng, self.temperature)
-        except ValueError:  # a size that has no words, or more words than there is room for
+            prompt = request.prompt(reasons, profile=self.model.profile)
+            return draw(self.model, LANGUAGE, prompt, grammar, count, self._rng, self.temperature)
+        except ValueError:  # a size has no token, or the prompt exceeds the context
             return []
 
 
@@ -300,7 +301,7 @@ def language_model(
     endpoint : Endpoint or None
         Endpoint of a remote model; None for the built-in model.
     say : callable
-        Called with the reason when an exhausted budget stops further requests.
+        Called once with the reason why no further requests are sent.
 
     Raises
     ------

@@ -11,7 +11,7 @@ from compiler.llm.decode.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Programs, PromptSubject
 from compiler.llm.tokens.program_edits import decode_edits
 from compiler.llm.tokens.prompt_tokens import Ask
-from compiler.llm.tokens.schedule_delta import SPANS, ChangesGrammar, with_changes
+from compiler.llm.tokens.schedule_delta import SPANS, ScheduleDeltaGrammar, decode_schedule_delta
 from compiler.runtime.program_text import program_text
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.edits.editable_programs import EditableProgram
@@ -20,7 +20,7 @@ from hw.errors import InputError
 
 #: Generator name in candidates.
 NAME = "llm"
-#: Fields that apply to layers without kernels.
+#: Schedule fields of layers without kernels.
 _COMMON_FIELDS = (
     "rows",
     "columns",
@@ -33,12 +33,12 @@ _COMMON_FIELDS = (
     "same_program_as_previous",
     "own_counter_tag",
 )
-#: Fields not chosen by the model, because they need a fusion of two layers.
+#: Schedule fields that the model does not choose, because they require a fusion of two layers.
 _EXCLUDED_FIELDS = ("stream_channel_blocks",)
 
 
 class LmRequest(ABC):
-    """Request to the language model that can be repeated.
+    """Request to the language model, which may be repeated for further answers.
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class LmRequest(ABC):
     about : str
         Name of the layer or program.
     tried : set
-        Meanings of answers (see `meaning`) that are excluded from further answers.
+        Results of `meaning` for earlier answers, which are excluded from further answers.
     fallback : Candidate or None
-        Candidate proposed after repeated rejections; None if a valid program exists already.
+        Candidate that is proposed after repeated rejections, if any.
     """
 
     ask: Ask
@@ -62,30 +62,30 @@ class LmRequest(ABC):
 
     @cached_property
     def grammar(self) -> TokenGrammar | None:
-        """Grammar of the answers; None if there is no choice."""
+        """Grammar of the answers; None if there is no valid answer."""
         return self._grammar()
 
     @abstractmethod
     def _grammar(self) -> TokenGrammar | None: ...
 
     @abstractmethod
-    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """Return the tokens of the prompt; ValueError if a size cannot be expressed as tokens.
+    def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+        """Return the tokens of the prompt; raise ValueError if a size cannot be expressed as tokens.
 
         Parameters
         ----------
         rejected : sequence of str
-            Reasons for which earlier answers were rejected.
+            Tokens of the reasons why earlier answers were rejected.
         profile : bool
             True to include the current cost.
         """
 
     @abstractmethod
-    def meaning(self, words: Sequence[str]) -> Hashable:
-        """Return the meaning of an answer, equal for equivalent answers; ValueError if it is invalid."""
+    def meaning(self, tokens: Sequence[str]) -> Hashable:
+        """Return a value that is equal for equivalent answers; raise ValueError if the answer is invalid."""
 
     @abstractmethod
-    def candidate(self, words: Sequence[str]) -> Candidate:
+    def candidate(self, tokens: Sequence[str]) -> Candidate:
         """Return the candidate that an answer describes.
 
         Raises
@@ -107,7 +107,7 @@ class Schedules(LmRequest):
     subject : PromptSubject
         Prompt description of the layer.
     fitting : bool
-        If True, answers end only where the schedule compiles; otherwise that is checked later.
+        True to accept only answers whose schedule compiles; False if the caller checks later whether it compiles.
     """
 
     ask = Ask.SCHEDULE
@@ -122,17 +122,17 @@ class Schedules(LmRequest):
         """Return the grammar of schedule deltas that are new and, if `fitting`, compile."""
         return _ScheduleGrammar(self)
 
-    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+    def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """Return the prompt about the layer."""
-        return self.subject.words(BEST, profile=profile, rejected=rejected)
+        return self.subject.tokens(BEST, profile=profile, rejected=rejected)
 
-    def meaning(self, words: Sequence[str]) -> LayerSchedule:
+    def meaning(self, tokens: Sequence[str]) -> LayerSchedule:
         """Return the layer schedule of an answer."""
-        return with_changes(words, self.subject.schedule)
+        return decode_schedule_delta(tokens, self.subject.schedule)
 
-    def candidate(self, words: Sequence[str]) -> Candidate:
-        """Return the network with the schedule of an answer."""
-        return self._with(self.meaning(words), " ".join(words[:-1]))
+    def candidate(self, tokens: Sequence[str]) -> Candidate:
+        """Return the candidate with the schedule of an answer."""
+        return self._with(self.meaning(tokens), " ".join(tokens[:-1]))
 
     def digest(self, schedule: LayerSchedule) -> str | None:
         """Return the digest of the network with a layer schedule; None if it does not compile."""
@@ -144,8 +144,8 @@ class Schedules(LmRequest):
                 self._digests[schedule] = None
         return self._digests[schedule]
 
-    def _with(self, schedule: LayerSchedule, why: str = "") -> Candidate:
-        return self.task.with_layers({self.about: schedule}, NAME, f"{self.about}: {why}")
+    def _with(self, schedule: LayerSchedule, description: str = "") -> Candidate:
+        return self.task.with_layers({self.about: schedule}, NAME, f"{self.about}: {description}")
 
 
 class _ScheduleGrammar:
@@ -153,16 +153,16 @@ class _ScheduleGrammar:
 
     def __init__(self, request: Schedules):
         self.request = request
-        self._changes = ChangesGrammar(fields_of(request.subject.layer))
+        self._changes = ScheduleDeltaGrammar(fields_of(request.subject.layer))
 
-    def after(self, words: Sequence[str]) -> Sequence[str]:
+    def after(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return the tokens that may follow."""
-        return self._changes.after(words)
+        return self._changes.after(tokens)
 
-    def ends(self, words: Sequence[str]) -> bool:
+    def ends(self, tokens: Sequence[str]) -> bool:
         """Return whether a complete answer is accepted."""
         request = self.request
-        schedule = request.meaning(words)
+        schedule = request.meaning(tokens)
         if schedule in request.tried:
             return False
         return not request.fitting or request.digest(schedule) is not None
@@ -178,7 +178,7 @@ class Edits(LmRequest):
     piece : EditableProgram
         Program to edit.
     fallback : Candidate or None
-        As for `LmRequest`.
+        Candidate that is proposed after repeated rejections, if any.
     """
 
     ask = Ask.EDITS
@@ -193,26 +193,26 @@ class Edits(LmRequest):
         grammar = EditsGrammar(config, self.piece.unrolled.commands, self.tried)
         return grammar if grammar.satisfiable else None
 
-    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """Return the prompt about the program, without its cycles if they are not known."""
+    def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+        """Return the prompt about the program, without cycles if they are not known."""
         programs, piece = self.programs, self.piece
-        return programs.subject(piece).words(
+        return programs.subject(piece).tokens(
             BEST,
             profile=profile and programs.measured,
             ask=self.ask,
-            outline=programs.outline(piece),
+            summary=programs.summary(piece),
             rejected=rejected,
         )
 
-    def meaning(self, words: Sequence[str]) -> Hashable:
+    def meaning(self, tokens: Sequence[str]) -> Hashable:
         """Return the edits of an answer."""
-        return decode_edits(words)
+        return decode_edits(tokens)
 
-    def candidate(self, words: Sequence[str]) -> Candidate:
-        """Return the network with all programs that the edits change."""
-        changed = self.programs.editable.changed({self.about: decode_edits(words)})
+    def candidate(self, tokens: Sequence[str]) -> Candidate:
+        """Return the candidate with all programs that the edits of an answer change."""
+        changed = self.programs.editable.changed({self.about: decode_edits(tokens)})
         texts = {new.name: program_text(new) for _, new in changed}
-        return self.programs.task.with_texts(texts, NAME, f"{self.about}: {' '.join(words[:-1])}")
+        return self.programs.task.with_texts(texts, NAME, f"{self.about}: {' '.join(tokens[:-1])}")
 
 
 def fields_of(layer: Layer) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Transformer inference in numpy, export to ONNX, execution on the accelerator, and the weights."""
+"""Model of the language model: inference in numpy, execution on the accelerator, and model files."""

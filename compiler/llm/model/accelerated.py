@@ -1,4 +1,4 @@
-"""Execution of the language model on the accelerator: exported to ONNX for one token, compiled to int8 programs."""
+"""Execution of the language model on the accelerator, as an int8 network that processes one token, exported to ONNX."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from hw.config import MlaConfig
 
-#: Number of positions per text used for calibration.
+#: Number of positions per token sequence that are used for calibration.
 _CALIBRATION_POSITIONS = 8
 _INT8 = ":int8"
-#: Tokens between progress messages.
+#: Number of tokens between progress messages.
 _REPORT_TOKENS = 16
 
-#: Opens a device with the given bytes of DRAM.
+#: Function that opens a device with a DRAM of the given size in bytes.
 DeviceOpener = Callable[[MlaConfig, int], Device]
 
 
@@ -39,7 +39,7 @@ class ChipGpt:
     config : MlaConfig
         Hardware configuration to compile for.
     open_device : callable
-        Opens the device for a configuration and a DRAM size in bytes.
+        Function that opens the device for a configuration and a DRAM size in bytes.
     context : int
         Context length in tokens.
     texts : sequence of sequences of int
@@ -49,12 +49,12 @@ class ChipGpt:
     dram : DramTiming
         DRAM timing assumed when compiling.
     say : callable
-        Called occasionally with a progress message.
+        Called with progress messages.
 
     Attributes
     ----------
-    words, cycles : int
-        Tokens processed so far, and cycles they took.
+    tokens, cycles : int
+        Number of tokens processed so far, and their cycles.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ChipGpt:
         dram: DramTiming = DEFAULT_DRAM,
         say: Callable[[str], None] = lambda _text: None,
     ):
-        self.model, self.context, self.words, self.cycles, self._say = model, context, 0, 0, say
+        self.model, self.context, self.tokens, self.cycles, self._say = model, context, 0, 0, say
         self.network = compile_model(model, config, context, texts, dram)
         host, stage, _ = self.network.stages
         assert host.graph is not None
@@ -86,7 +86,7 @@ class ChipGpt:
         """Close the device; may be called repeatedly."""
         self.device.close()
 
-    def read(self, words: Sequence[int]) -> "ChipState":
+    def read(self, tokens: Sequence[int]) -> "ChipState":
         """Return the state after a prompt.
 
         Raises
@@ -94,12 +94,12 @@ class ChipGpt:
         ValueError
             The prompt is empty or longer than the context.
         """
-        if not 0 < len(words) <= self.context:
-            raise ValueError(f"a prompt must have 1..{self.context} tokens, not {len(words)}")
+        if not 0 < len(tokens) <= self.context:
+            raise ValueError(f"a prompt must have 1..{self.context} tokens, not {len(tokens)}")
         state = ChipState(self, [0])
         for _, name in self._cache():
             self._session.tensor_view(name)[...] = self._zero_point(name)
-        state.push(np.array([words]))
+        state.push(np.array([tokens]))
         return state
 
     def copy_cache(self, sample: int, to: int) -> None:
@@ -107,15 +107,25 @@ class ChipGpt:
         for _, name in self._cache():
             self._session.tensor_view(name, to)[...] = self._session.tensor_view(name, sample)
 
-    def step(self, word: int, position: int, sample: int) -> Floats:
-        """Process one token of a continuation, append to its cache, and return the logits of the next token."""
-        for name, (table, by_word) in self._tables.items():
+    def step(self, token: int, position: int, sample: int) -> Floats:
+        """Process one token of a continuation, and return the logits of the next token.
+
+        Parameters
+        ----------
+        token : int
+            Id of the token.
+        position : int
+            Position of the token in the continuation.
+        sample : int
+            Index of the continuation, whose key-value cache is extended.
+        """
+        for name, (table, by_token) in self._tables.items():
             view = self._session.tensor_view(name, sample)
-            view[...] = table[word if by_word else position].reshape(view.shape)
+            view[...] = table[token if by_token else position].reshape(view.shape)
         self.cycles += self._session.rerun(sample)
-        self.words += 1
-        if self.words % _REPORT_TOKENS == 0:
-            self._say(f"{self.words} tokens processed by the accelerator, {self.cycles:,} cycles")
+        self.tokens += 1
+        if self.tokens % _REPORT_TOKENS == 0:
+            self._say(f"{self.tokens} tokens processed by the accelerator, {self.cycles:,} cycles")
         for output, cache in self._cache():
             row = _requantize(
                 self._session.tensor_view(output, sample)[:, 0], self._scales[output], self._scales[cache]
@@ -126,7 +136,7 @@ class ChipGpt:
         return _dequantize(self._session.tensor_view(scores, sample).reshape(-1), self._scales[scores])
 
     def _cache(self) -> Iterable[tuple[str, str]]:
-        """Yield pairs of output name and cache input name for each new row."""
+        """Yield the output name and the cache input name of each new row of the cache."""
         for number in range(self.model.shape.layers):
             yield f"key {number}{_INT8}", f"keys {number}:transposed{_INT8}"
             yield f"value {number}{_INT8}", f"values {number}{_INT8}"
@@ -138,7 +148,7 @@ class ChipGpt:
 
 
 class ChipState:
-    """Continuations of equal length on the accelerator; interface of `numpy_transformer.TransformerState`."""
+    """Decoding state on the accelerator, with the interface of `numpy_transformer.TransformerState`."""
 
     def __init__(self, chip: ChipGpt, samples: Sequence[int]):
         self.chip, self.length = chip, 0
@@ -164,11 +174,11 @@ class ChipState:
         """True if the context has no room for another token."""
         return self.length == self.chip.context
 
-    def push(self, words: NDArray[np.integer]) -> None:
+    def push(self, tokens: NDArray[np.integer]) -> None:
         """Append tokens to every continuation; shape (continuations, tokens)."""
-        for column in words.T:
-            for at, (word, sample) in enumerate(zip(column.tolist(), self._samples, strict=True)):
-                self.scores[at] = self.chip.step(word, self.length, sample)
+        for column in tokens.T:
+            for at, (token, sample) in enumerate(zip(column.tolist(), self._samples, strict=True)):
+                self.scores[at] = self.chip.step(token, self.length, sample)
             self.length += 1
 
 
@@ -179,7 +189,7 @@ def compile_model(
     texts: Sequence[Sequence[int]],
     dram: DramTiming = DEFAULT_DRAM,
 ) -> CompiledNetwork:
-    """Compile the model as an int8 network for one token, calibrated on the given texts."""
+    """Compile the model as an int8 network that processes one token, calibrated with token sequences."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "next_word.onnx"
         path.write_bytes(export(model, context).SerializeToString())
@@ -188,7 +198,7 @@ def compile_model(
 
 
 def _samples(model: Gpt, text: Sequence[int], context: int) -> Iterable[Mapping[str, NDArray]]:
-    """Yield the inputs of the network at some positions of a text."""
+    """Yield inputs of the network at several positions of a token sequence."""
     step = max(len(text) // _CALIBRATION_POSITIONS, 1)
     for position in range(len(text) - 1, -1, -step):
         state = model.read(text[: position + 1])
@@ -213,7 +223,7 @@ def _requantize(array: NDArray, old: Quantization | None, new: Quantization | No
     return np.clip(levels, -128, 127).astype(np.int8)
 
 
-#: Added to the scores of unused positions; its exponential is zero.
+#: Value added to the scores of unused positions, whose exponential is then quantized to zero.
 _MASKED_SCORE = -24.0
 _OPSET = 23
 _EPSILON = 1e-5
@@ -248,6 +258,8 @@ def export(model: Gpt, context: int) -> onnx.ModelProto:
 
 
 class _Exporter:
+    """Builder of the ONNX network of a model."""
+
     def __init__(self, model: Gpt, context: int):
         self.model, self.context, self.shape = model, context, model.shape
         self.head = model.shape.width // model.shape.heads
@@ -289,7 +301,7 @@ class _Exporter:
         return network
 
     def _tables(self) -> tuple[str, str, str, str]:
-        """Add tables for the current position: rotary cosine and sine, position mask, quarter-turn matrix."""
+        """Add the constants of attention, and return them: rotary cosine and sine, mask, quarter-turn matrix."""
         angles = np.repeat(np.arange(self.context)[:, None] * rotary_frequencies(self.head), 2, axis=1)
         mask = np.where(np.arange(self.context) < np.arange(self.context)[:, None], 0.0, _MASKED_SCORE)
         quarter = np.zeros((self.head, self.head))

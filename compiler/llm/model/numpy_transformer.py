@@ -1,7 +1,7 @@
 """Transformer inference in numpy, one token at a time.
 
-Decoder layers with rotary position embedding (Su et al. 2021) and SwiGLU (Shazeer 2020), each with pre-RMSNorm
-(Zhang and Sennrich 2019); the token embedding is tied to the output projection.
+The decoder layers have rotary position embedding (Su et al. 2021), SwiGLU (Shazeer 2020) and pre-RMSNorm (Zhang and
+Sennrich 2019); the token embedding is tied to the output projection.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,9 +64,9 @@ class Gpt:
     shape : TransformerShape
         Dimensions of the model.
     weights : dict
-        float32 arrays with the names of `TransformerShape.tensors`.
+        Float32 arrays with the names of `TransformerShape.tensors`.
     profile : bool
-        True if the model was trained on prompts that include the current cost of a layer, and expects them.
+        True if the model expects prompts that include the current cost of a layer.
     """
 
     def __init__(self, shape: TransformerShape, weights: Mapping[str, Floats], *, profile: bool = True):
@@ -75,7 +75,7 @@ class Gpt:
         angles = np.arange(shape.context)[:, None] * rotary_frequencies(shape.width // shape.heads)
         self.rotary = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
-    def read(self, words: Sequence[int]) -> "TransformerState":
+    def read(self, tokens: Sequence[int]) -> "TransformerState":
         """Return the decoding state after a prompt.
 
         Raises
@@ -83,10 +83,10 @@ class Gpt:
         ValueError
             The prompt is empty or longer than the context.
         """
-        if not 0 < len(words) <= self.shape.context:
-            raise ValueError(f"a prompt must have 1..{self.shape.context} tokens, not {len(words)}")
+        if not 0 < len(tokens) <= self.shape.context:
+            raise ValueError(f"a prompt must have 1..{self.shape.context} tokens, not {len(tokens)}")
         state = TransformerState(self, 1)
-        state.push(np.array([words]))
+        state.push(np.array([tokens]))
         return state
 
 
@@ -109,7 +109,7 @@ class TransformerState:
     def __init__(self, model: Gpt, count: int):
         shape = model.shape
         self.model, self.length = model, 0
-        # The key-value cache has spare positions and is reallocated when they are used up.
+        # The key-value cache has spare positions and is reallocated when none is left.
         self._keys, self._values = (
             np.empty((shape.layers, count, shape.heads, 0, shape.width // shape.heads), np.float32)
             for _ in range(2)
@@ -132,7 +132,7 @@ class TransformerState:
     def _select_cache(
         self, keys: Floats, values: Floats, indices: Sequence[int] | NDArray, spare: int
     ) -> None:
-        """Select continuations of the key-value cache and reserve room for more positions."""
+        """Select continuations of the key-value cache, and reserve `spare` further positions."""
         layers, _, heads, _, width = keys.shape
         room, length = min(self.length + spare, self.model.shape.context), self.length
         found = []
@@ -143,7 +143,7 @@ class TransformerState:
         self._keys, self._values = found
 
     def cached_keys_values(self, layer: int) -> tuple[Floats, Floats]:
-        """Return keys and values of a layer in the first continuation: (heads, tokens, width of a head)."""
+        """Return keys and values of a layer in the first continuation, shape (heads, tokens, width of a head)."""
         return self._keys[layer, 0, :, : self.length], self._values[layer, 0, :, : self.length]
 
     @property
@@ -151,18 +151,20 @@ class TransformerState:
         """True if the context has no room for another token."""
         return self.length == self.model.shape.context
 
-    def push(self, words: NDArray[np.integer]) -> None:
+    def push(self, tokens: NDArray[np.integer]) -> None:
         """Append tokens to every continuation; shape (continuations, tokens)."""
         weights = self.model.weights
-        if self.length + words.shape[1] > self._keys.shape[3]:
-            self._select_cache(self._keys, self._values, range(len(words)), words.shape[1] + _SPARE_POSITIONS)
-        x: Floats = weights["words"][words]
+        if self.length + tokens.shape[1] > self._keys.shape[3]:
+            self._select_cache(
+                self._keys, self._values, range(len(tokens)), tokens.shape[1] + _SPARE_POSITIONS
+            )
+        x: Floats = weights["words"][tokens]
         for layer in range(self.model.shape.layers):
             x = x + self._attention(layer, _rms_norm(x, weights[f"{layer}.attention.norm"]))
             gated = _rms_norm(x, weights[f"{layer}.gated.norm"]) @ weights[f"{layer}.gated.in"].T
             gate, value = np.split(gated, 2, axis=-1)
             x = x + (gate / (1 + np.exp(-gate)) * value) @ weights[f"{layer}.gated.out"].T
-        self.length += words.shape[1]
+        self.length += tokens.shape[1]
         self.scores = _rms_norm(x[:, -1], weights["norm"]) @ weights["words"].T
 
     def _attention(self, layer: int, x: Floats) -> Floats:

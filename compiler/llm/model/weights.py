@@ -1,4 +1,4 @@
-"""Model weights in safetensors format: int8 matrices with a scale per row, float vectors."""
+"""Model files in safetensors format: int8 matrices with a scale per row, and float vectors."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ VERSION = 1
 _MAX_BYTES = 1 << 24
 #: Suffix of the tensor with the scales of a matrix.
 _FACTOR = ".factor"
-_WORDS = "words"
+_EMBEDDING = "words"
 #: Standard deviation of the initial weights of new tokens.
 _INITIAL_DEVIATION = 0.02
 #: Maximum dimensions in files from untrusted sources.
@@ -54,14 +54,15 @@ def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
         "format": FORMAT,
         "version": str(VERSION),
         "shape": json.dumps(vars(model.shape)),
-        "language": json.dumps(LANGUAGE.words),
+        "language": json.dumps(LANGUAGE.tokens),
         "about": json.dumps(about),
         "profile": json.dumps(model.profile),
     }
     try:
         save_file(tensors, path, header)
     except (OSError, SafetensorError) as error:
-        raise WorkError(f"{path}: cannot be written: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise WorkError(f"{path}: cannot be written: {reason}") from None
 
 
 def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
@@ -73,16 +74,16 @@ def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
         The file cannot be read, is damaged, or has another vocabulary than this compiler.
     """
     model, language, about = _read(path)
-    if language != LANGUAGE.words:
+    if language != LANGUAGE.tokens:
         raise InputError(
-            f"{path}: the model has another vocabulary than this compiler: train a new one (mla llm train; with "
-            f"--from {path} it continues from this model)"
+            f"{path}: the model has another vocabulary than this compiler: train a new one with mla llm train "
+            f"(--from {path} starts from this model)"
         )
     return model, about
 
 
 def load_extended(path: Path, seed: int = 0) -> Gpt:
-    """Read a model to continue training, and extend it to the current vocabulary.
+    """Read a model for further training, and extend it to the current vocabulary.
 
     Parameters
     ----------
@@ -97,13 +98,13 @@ def load_extended(path: Path, seed: int = 0) -> Gpt:
         The file cannot be read or is damaged.
     """
     model, language, _ = _read(path)
-    known = dict(zip(language, model.weights[_WORDS], strict=True))
+    known = dict(zip(language, model.weights[_EMBEDDING], strict=True))
     rows = np.random.default_rng(seed).normal(0, _INITIAL_DEVIATION, (len(LANGUAGE), model.shape.width))
-    for number, word in enumerate(LANGUAGE.words):
-        if word in known:
-            rows[number] = known[word]
+    for number, token in enumerate(LANGUAGE.tokens):
+        if token in known:
+            rows[number] = known[token]
     return Gpt(
-        replace(model.shape, words=len(LANGUAGE)), {**model.weights, _WORDS: rows}, profile=model.profile
+        replace(model.shape, words=len(LANGUAGE)), {**model.weights, _EMBEDDING: rows}, profile=model.profile
     )
 
 
@@ -116,9 +117,10 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
             header = file.metadata() or {}
             shape, language = _shape(path, header)
             about, profile = _about(header), json.loads(header.get("profile", "true")) is not False
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read as a language model: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read as a language model: {reason}") from None
     weights = {}
     for name, size in shape.tensors.items():
         array, factors = tensors.get(name), tensors.get(name + _FACTOR)
@@ -127,16 +129,16 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
             raise InputError(f"{path}: tensor {name!r} is missing or has another shape than {size}")
         weights[name] = array.astype(np.float32) * (1 if factors is None else factors.astype(np.float32))
         if not np.isfinite(weights[name]).all():
-            raise InputError(f"{path}: tensor {name!r} has numbers that are not finite")
+            raise InputError(f"{path}: tensor {name!r} has values that are not finite")
     return Gpt(shape, weights, profile=profile), language, about
 
 
 def _shape(path: Path, header: dict[str, str]) -> tuple[TransformerShape, tuple[str, ...]]:
     """Return the dimensions and vocabulary of a model from the file header."""
     if header.get("format") != FORMAT or header.get("version") != str(VERSION):
-        raise InputError(f"{path}: no language model of version {VERSION}")
+        raise InputError(f"{path}: not a language model of version {VERSION}")
     language = json.loads(header.get("language", "null"))
-    if not isinstance(language, list) or not all(isinstance(word, str) for word in language):
+    if not isinstance(language, list) or not all(isinstance(token, str) for token in language):
         raise InputError(f"{path}: the vocabulary is missing or invalid")
     sizes = json.loads(header.get("shape", "null"))
     complete = isinstance(sizes, dict) and sizes.keys() == _MAX_SIZES.keys()

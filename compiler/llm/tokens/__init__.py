@@ -1,1 +1,1 @@
-"""Tokens: vocabulary, integers, schedule deltas, program edits, prompts."""
+"""Tokens of the language model: vocabulary, integers, prompts, schedule deltas, program edits, assembly."""

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
-#: Byte tokens, each also a number by itself.
+#: Byte tokens; each also represents a number below 256.
 BYTES = tuple(str(value) for value in range(256))
-#: Length tokens: number of byte tokens that follow.
+#: Length tokens: the digit is the number of byte tokens that follow.
 LONG = ("x2", "x3", "x4")
 MINUS = "-"
-WORDS = (*BYTES, *LONG, MINUS)
+TOKENS = (*BYTES, *LONG, MINUS)
 #: Exclusive upper bound of magnitudes.
 LIMIT = 1 << 32
 
 
-def number_words(value: int) -> list[str]:
-    """Return the tokens of an integer; the encoding is unique.
+def encode_number(value: int) -> list[str]:
+    """Encode an integer as tokens; the encoding is unique.
 
     Raises
     ------
@@ -21,53 +21,53 @@ def number_words(value: int) -> list[str]:
         The magnitude is 2**32 or more.
     """
     if not -LIMIT < value < LIMIT:
-        raise ValueError(f"a number must be within 32 bits, not {value}")
+        raise ValueError(f"the magnitude of a number must be below 2**32, not {value}")
     if value < 0:
-        return [MINUS, *number_words(-value)]
+        return [MINUS, *encode_number(-value)]
     if value < len(BYTES):
         return [BYTES[value]]
     data = value.to_bytes((value.bit_length() + 7) // 8, "big")
     return [f"x{len(data)}", *(BYTES[each] for each in data)]
 
 
-def decode_number(words: Iterator[str]) -> int:
-    """Decode the next integer of a token stream and consume exactly its tokens.
+def decode_number(tokens: Iterator[str]) -> int:
+    """Decode the next integer of a token stream, consuming only the tokens of the integer.
 
     Raises
     ------
     ValueError
-        The tokens are not an encoding made by `number_words`.
+        The tokens are not an encoding as returned by `encode_number`.
     """
-    first = next(words, "")
+    first = next(tokens, "")
     if first == MINUS:
-        value = decode_number(words)
+        value = decode_number(tokens)
         if value <= 0:
             raise ValueError(f"a magnitude must be more than 0, not {value}")
         return -value
     if first in LONG:
-        data = [_byte(next(words, "")) for _ in range(int(first[1:]))]
+        data = [_byte(next(tokens, "")) for _ in range(int(first[1:]))]
         if not data[0]:
             raise ValueError("the highest byte of a number must not be 0")
         return int.from_bytes(bytes(data), "big")
     return _byte(first)
 
 
-def number_of(words: Sequence[str]) -> int:
-    """Decode a token sequence that is one integer; ValueError if it is not."""
-    rest = iter(words)
+def decode_single_number(tokens: Sequence[str]) -> int:
+    """Decode a token sequence that consists of one integer; raise ValueError for other sequences."""
+    rest = iter(tokens)
     value = decode_number(rest)
     if (more := next(rest, None)) is not None:
         raise ValueError(f"{more!r} follows a number")
     return value
 
 
-def _byte(word: str) -> int:
-    if word not in _VALUES:
-        raise ValueError(f"{word!r} is no byte")
-    return _VALUES[word]
+def _byte(token: str) -> int:
+    if token not in _VALUES:
+        raise ValueError(f"{token!r} is not a byte")
+    return _VALUES[token]
 
 
-_VALUES = {word: value for value, word in enumerate(BYTES)}
+_VALUES = {token: value for value, token in enumerate(BYTES)}
 
 
 def following(prefix: Sequence[str], low: int, high: int) -> tuple[str, ...]:
@@ -86,21 +86,21 @@ def following(prefix: Sequence[str], low: int, high: int) -> tuple[str, ...]:
         signed = (MINUS,) if low < 0 else ()
         low = max(low, 0)
         short = BYTES[low : max(high + 1, 0)]
-        long = (word for word, (least, most) in _RANGES.items() if low <= most and least <= high)
+        long = (token for token, (minimum, maximum) in _RANGES.items() if low <= maximum and minimum <= high)
         return (*signed, *short, *long)
     if prefix[0] not in LONG or len(prefix) > int(prefix[0][1:]):
         return ()
-    least, most = _RANGES[prefix[0]]
+    minimum, maximum = _RANGES[prefix[0]]
     left = int(prefix[0][1:]) - len(prefix)
     prefix_value = 0
-    for word in prefix[1:]:
-        prefix_value = prefix_value << 8 | _byte(word)
-    least, most = max(low, least), min(high, most)
+    for token in prefix[1:]:
+        prefix_value = prefix_value << 8 | _byte(token)
+    minimum, maximum = max(low, minimum), min(high, maximum)
     # Bytes for which some continuation stays within the range.
-    first = max((least >> 8 * left) - (prefix_value << 8), 0)
-    last = min((most >> 8 * left) - (prefix_value << 8), len(BYTES) - 1)
+    first = max((minimum >> 8 * left) - (prefix_value << 8), 0)
+    last = min((maximum >> 8 * left) - (prefix_value << 8), len(BYTES) - 1)
     return BYTES[first : last + 1]
 
 
 #: Smallest and largest integer by number of bytes.
-_RANGES = {word: (1 << 8 * (int(word[1:]) - 1), (1 << 8 * int(word[1:])) - 1) for word in LONG}
+_RANGES = {token: (1 << 8 * (int(token[1:]) - 1), (1 << 8 * int(token[1:])) - 1) for token in LONG}

@@ -1,29 +1,30 @@
-"""Layers and programs of a network as prompts: machine, layer, schedule, cycles, target."""
+"""Prompts about layers and programs of a network: hardware, layer, schedule, cycles, target."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2
 
+from compiler.initial_schedule.initial import tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.matmul import MatmulLayer
 from compiler.layers.registry import LAYER_KINDS, kind_of
 from compiler.layers.tiling_context import TilingContext
-from compiler.llm.tokens.integer_tokens import number_words
-from compiler.llm.tokens.program_summary import outline_words
+from compiler.llm.tokens.integer_tokens import encode_number
+from compiler.llm.tokens.program_summary import summary_tokens
 from compiler.llm.tokens.prompt_tokens import Ask, chief
-from compiler.llm.tokens.schedule_delta import changes_words
+from compiler.llm.tokens.schedule_delta import encode_schedule_delta
 from compiler.schedule.schedule import LayerSchedule
-from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from compiler.tuning.generators.generator import GeneratorTask
 from hw.isa.counters import CAUSES
 from hw.isa.enums import DTYPE_BYTES
 
-#: Sizes that are encoded logarithmically: number of steps per doubling.
+#: Logarithmic encoding of sizes: number of levels per doubling, and maximum level.
 _STEPS_PER_DOUBLING, _MAX_LEVEL = 3, 96
+#: Number of steps in which the fraction of a cause in the cycles is encoded.
 _COST_PARTS = 32
 #: Target tokens: upper bounds of the ratio of requested to current cycles.
 WANTED = (0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.005, 1.02, 1.05, 1.1, 1.2, 1.5)
@@ -33,7 +34,7 @@ ANSWER = "answer"
 
 _FLAGS = ("x on chip", "y on chip", "residual", "table", "one scale")
 _DEFAULT = LayerSchedule()
-WORDS = (
+TOKENS = (
     "machine",
     "layer",
     "now",
@@ -51,7 +52,7 @@ WORDS = (
 
 @dataclass(frozen=True, eq=False)
 class PromptSubject:
-    """Prompt description of a layer in its network.
+    """Description of a layer in its network, from which prompts are generated.
 
     Parameters
     ----------
@@ -70,13 +71,13 @@ class PromptSubject:
     schedule: LayerSchedule
     where: Mapping[str, int]
 
-    def words(
+    def tokens(
         self,
         want: str,
         *,
         profile: bool = True,
         ask: Ask = Ask.SCHEDULE,
-        outline: Sequence[str] = (),
+        summary: Sequence[str] = (),
         rejected: Sequence[str] = (),
     ) -> list[str]:
         """Return the tokens of a prompt.
@@ -84,23 +85,23 @@ class PromptSubject:
         Parameters
         ----------
         want : str
-            Target token for the requested cycles.
+            Target token of the requested cycles.
         profile : bool
-            If False, the current cost is omitted.
+            True to include the current cost.
         ask : Ask
             Type of answer requested.
-        outline : sequence of str
-            Summary of the program in question, from `outline_words`.
+        summary : sequence of str
+            Summary of the program that the prompt describes, from `summary_tokens`.
         rejected : sequence of str
-            Reasons for which earlier answers were rejected (`compiler.llm.tokens.prompt_tokens`).
+            Reasons why earlier answers were rejected (`compiler.llm.tokens.prompt_tokens`).
 
         Raises
         ------
         ValueError
-            A number of the schedule cannot be expressed as tokens.
+            A value of the schedule or a size cannot be expressed as tokens.
         """
         cost = self._cost() if profile else []
-        now = changes_words(self.schedule, _DEFAULT)
+        now = encode_schedule_delta(self.schedule, _DEFAULT)
         return [
             "machine",
             *self._machine(),
@@ -110,7 +111,7 @@ class PromptSubject:
             *now,
             "cost",
             *cost,
-            *outline,
+            *summary,
             *rejected,
             ask,
             want,
@@ -121,7 +122,7 @@ class PromptSubject:
         spot = self.spot
         flags = [flag for flag, on in zip(_FLAGS, (spot.x_on_chip, spot.y_on_chip), strict=False) if on]
         numbers = (spot.free, spot.acc_rows, spot.dram.latency, 16 * spot.beat)
-        return [*number_words(spot.config.n), *(_level(each) for each in numbers), *flags]
+        return [*encode_number(spot.config.n), *(_level(each) for each in numbers), *flags]
 
     def _layer(self) -> list[str]:
         layer, n = self.layer, self.spot.config.n
@@ -153,7 +154,7 @@ class PromptSubject:
         levels = [*bytes_, 0 if weights is None else weights.size, layer.macs / n**2]
         return [
             kind_of(layer).word,
-            *(word for size in sizes for word in number_words(size)),
+            *(token for size in sizes for token in encode_number(size)),
             *(flag for flag, on in flags if on),
             *(_level(each) for each in levels),
         ]
@@ -161,13 +162,15 @@ class PromptSubject:
     def _cost(self) -> list[str]:
         cycles = sum(self.where.values())
         parts = {cause: round(_COST_PARTS * self.where.get(cause, 0) / max(cycles, 1)) for cause in CAUSES}
-        shown = [word for cause, part in parts.items() if part for word in (f"cause {cause}", f"part {part}")]
-        return [*number_words(cycles), *shown]
+        shown = [
+            token for cause, part in parts.items() if part for token in (f"cause {cause}", f"part {part}")
+        ]
+        return [*encode_number(cycles), *shown]
 
 
 def want_of(ratio: float) -> str:
     """Return the target token for a ratio of cycles."""
-    return f"want {next((number for number, most in enumerate(WANTED) if ratio <= most), len(WANTED))}"
+    return f"want {next((number for number, maximum in enumerate(WANTED) if ratio <= maximum), len(WANTED))}"
 
 
 def _level(value: float) -> str:
@@ -203,9 +206,9 @@ class Programs:
     Parameters
     ----------
     task : GeneratorTask
-        Task whose current programs are edited, including programs given as text.
+        Task whose current programs are edited, including programs from text.
     measured : bool
-        True if the measurement of the task belongs to its schedule.
+        True if the measurement of the task is that of its current schedule.
     """
 
     task: GeneratorTask
@@ -217,21 +220,21 @@ class Programs:
         return EditablePrograms(self.task.network)
 
     @cached_property
-    def pieces(self) -> list[EditableProgram]:
+    def programs(self) -> list[EditableProgram]:
         """Programs that contain layers of the task, slowest first."""
-        found = [each for each in self.editable.pieces if set(each.layers) & set(self.task.layers)]
+        found = [each for each in self.editable.programs if set(each.layers) & set(self.task.layers)]
         found = [each for each in found if each.unrolled.commands]
         return sorted(found, key=lambda each: -each.cycles(self.task.measured)) if self.measured else found
 
     def subject(self, piece: EditableProgram) -> PromptSubject:
-        """Return the prompt description of a program: its main layer, with the cycles of the program."""
+        """Return the prompt description of a program: that of its main layer, with the cycles of the program."""
         named: Mapping[str, tuple[Layer, TilingContext]] = self._placed
         layer = chief([named[name][0] for name in piece.layers])
         return PromptSubject(*named[layer.name], self.task.schedule.layers[layer.name], self._where(piece))
 
-    def outline(self, piece: EditableProgram) -> list[str]:
+    def summary(self, piece: EditableProgram) -> list[str]:
         """Return the summary tokens of a program."""
-        return outline_words(piece.unrolled.commands, self.editable.config.n)
+        return summary_tokens(piece.unrolled.commands, self.editable.config.n)
 
     @cached_property
     def _placed(self) -> dict[str, tuple[Layer, TilingContext]]:

@@ -1,32 +1,32 @@
-"""Tokens of program edits."""
+"""Tokens of program edits, with encoding and decoding."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from compiler.codegen.semaphores import Issued
-from compiler.llm.tokens.integer_tokens import decode_number, number_words
+from compiler.llm.tokens.integer_tokens import decode_number, encode_number
 from compiler.llm.tokens.schedule_delta import END
 from compiler.tuning.edits.edit import MAX_DIMS, Edit, Move, Split, dims_of, resolve_index
 
 SPLIT, MOVE = "split at", "move at"
 #: Edit tokens; the end token is shared with other answers.
-WORDS = (SPLIT, MOVE)
+TOKENS = (SPLIT, MOVE)
 #: Maximum number of edits per answer.
 MAX_EDITS = 8
 
 
 def encode_edits(edits: Sequence[Edit]) -> list[str]:
-    """Return the tokens of edits, followed by the end token.
+    """Encode edits as tokens, followed by the end token.
 
     Raises
     ------
     ValueError
         A number cannot be expressed as tokens.
     """
-    return [*(word for edit in edits for word in _edit_words(edit)), END]
+    return [*(token for edit in edits for token in _encode_edit(edit)), END]
 
 
-def decode_edits(words: Sequence[str]) -> tuple[Edit, ...]:
+def decode_edits(tokens: Sequence[str]) -> tuple[Edit, ...]:
     """Decode edits; inverse of `encode_edits`.
 
     Raises
@@ -34,11 +34,11 @@ def decode_edits(words: Sequence[str]) -> tuple[Edit, ...]:
     ValueError
         The tokens are not valid edits.
     """
-    rest, out = iter(words), []
-    while (word := next(rest, None)) != END:
-        out.append(_edit(word, rest))
+    rest, out = iter(tokens), []
+    while (token := next(rest, None)) != END:
+        out.append(_edit(token, rest))
     if (more := next(rest, None)) is not None:
-        raise ValueError(f"{more!r} follows the end")
+        raise ValueError(f"{more!r} follows the end token")
     return tuple(out)
 
 
@@ -48,15 +48,16 @@ def edit_of(head: str, numbers: Sequence[int]) -> Edit:
 
 
 def index_from_nearer_end(at: int, count: int) -> int:
-    """Return an index relative to the nearer end."""
+    """Return an index relative to the nearer end of a program: negative in the second half."""
     at = resolve_index(at, count)
     return at if at < count / 2 else at - count
 
 
 def canonical(edit: Edit, commands: Sequence[Issued], n: int) -> Edit:
-    """Return the canonical form of an edit among equivalent ones.
+    """Return the canonical form of an edit.
 
-    Indices count from the nearer end, runs end with the program, and dimensions are those that the commands have.
+    Of all equivalent edits, the canonical one has indices relative to the nearer end of the program, runs within the
+    program, and dimensions that the commands have.
 
     Parameters
     ----------
@@ -75,14 +76,14 @@ def canonical(edit: Edit, commands: Sequence[Issued], n: int) -> Edit:
     return Split(index_from_nearer_end(at, len(commands)), len(run), min(edit.dim, dims - 1), edit.eighths)
 
 
-def _edit_words(edit: Edit) -> list[str]:
+def _encode_edit(edit: Edit) -> list[str]:
     if isinstance(edit, Move):
-        return [MOVE, *number_words(edit.at), *number_words(edit.steps)]
+        return [MOVE, *encode_number(edit.at), *encode_number(edit.steps)]
     numbers = (edit.at, edit.run, edit.dim, edit.eighths)
-    return [SPLIT, *(word for number in numbers for word in number_words(number))]
+    return [SPLIT, *(token for number in numbers for token in encode_number(number))]
 
 
 def _edit(head: str | None, rest: Iterator[str]) -> Edit:
-    if head not in WORDS:
-        raise ValueError(f"{head!r} is no edit")
+    if head not in TOKENS:
+        raise ValueError(f"{head!r} is not an edit")
     return edit_of(head, [decode_number(rest) for _ in range(4 if head == SPLIT else 2)])

@@ -1,25 +1,25 @@
-"""Summary tokens of a command stream: units and extents along the splittable dimensions."""
+"""Tokens that summarize a command stream: units, and extents along the dimensions in which commands can be split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.codegen.semaphores import Issued
-from compiler.llm.tokens.integer_tokens import number_words
+from compiler.llm.tokens.integer_tokens import encode_number
 from compiler.tuning.edits.edit import MAX_DIMS, dims_of, get
 from hw.isa.enums import Unit
 
-OUTLINE, TIMES, MORE = "outline", "times", "more"
-#: Separator where the commands of another layer begin.
+SUMMARY, TIMES, MORE = "outline", "times", "more"
+#: Separator before the commands of another layer.
 LAYER = "layer"
 _UNITS = {unit: unit.name.lower() for unit in Unit}
 #: Summary tokens except `LAYER`, which is also a prompt token.
-WORDS = (OUTLINE, TIMES, MORE, *_UNITS.values())
-#: Maximum tokens from each end of the program, and maximum period of a repetition.
+TOKENS = (SUMMARY, TIMES, MORE, *_UNITS.values())
+#: Maximum number of tokens for each end of the program, and maximum number of commands of a repeated group.
 _MAX_END_TOKENS, _MAX_PERIOD = 48, 12
 #: Tokens needed to describe a repetition.
 _REPETITION_TOKENS = 3
 
-_Words = tuple[str, ...]
+_Tokens = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class _Group:
     """Group of consecutive commands: command count and tokens."""
 
     commands: int
-    words: _Words
+    tokens: _Tokens
 
 
-def outline_words(commands: Sequence[Issued], n: int) -> list[str]:
-    """Summarize commands: their number, and all of them or those near both ends.
+def summary_tokens(commands: Sequence[Issued], n: int) -> list[str]:
+    """Return the summary of commands: their number, and all commands or those near both ends.
 
-    `times 3 2` precedes two commands that repeat three times, `more 40` replaces forty omitted commands.
+    `times 3 2` precedes two commands that are repeated three times; `more 40` stands for forty omitted commands.
 
     Parameters
     ----------
@@ -45,47 +45,47 @@ def outline_words(commands: Sequence[Issued], n: int) -> list[str]:
     groups = _groups(_each(commands, n))
     front, back = _ends(groups)
     left = len(commands) - sum(group.commands for group in (*front, *back))
-    more = [MORE, *number_words(left)] if left else []
-    front_words = [word for group in front for word in group.words]
+    more = [MORE, *encode_number(left)] if left else []
+    front_tokens = [token for group in front for token in group.tokens]
     return [
-        OUTLINE,
-        *number_words(len(commands)),
-        *front_words,
+        SUMMARY,
+        *encode_number(len(commands)),
+        *front_tokens,
         *more,
-        *(word for group in back for word in group.words),
+        *(token for group in back for token in group.tokens),
     ]
 
 
-def _each(commands: Sequence[Issued], n: int) -> list[_Words]:
+def _each(commands: Sequence[Issued], n: int) -> list[_Tokens]:
     """Return the tokens of each command."""
-    known: dict[tuple, _Words] = {}
+    known: dict[tuple, _Tokens] = {}
     out = []
     tag = commands[0].layer if commands else 0
     for command in commands:
         key = command.unit, command.values
         if key not in known:
             sizes = (-(-get(command, dim.count) // dim.grain) for dim in dims_of(command, n)[:MAX_DIMS])
-            known[key] = (_UNITS[command.unit], *(word for size in sizes for word in number_words(size)))
+            known[key] = (_UNITS[command.unit], *(token for size in sizes for token in encode_number(size)))
         out.append((LAYER, *known[key]) if command.layer != tag else known[key])
         tag = command.layer
     return out
 
 
-def _groups(each: Sequence[_Words]) -> list[_Group]:
-    """Collapse repetitions, preferring the longest at each position."""
+def _groups(each: Sequence[_Tokens]) -> list[_Group]:
+    """Return groups of commands; at each position, the repetition that saves the most tokens forms one group."""
     out, at = [], 0
     while at < len(each):
         _, period, times = max(_repeats(each, at))
-        words = tuple(word for one in each[at : at + period] for word in one)
+        tokens = tuple(token for one in each[at : at + period] for token in one)
         if times > 1:
-            words = (TIMES, *number_words(times), *number_words(period), *words)
-        out.append(_Group(period * times, words))
+            tokens = (TIMES, *encode_number(times), *encode_number(period), *tokens)
+        out.append(_Group(period * times, tokens))
         at += period * times
     return out
 
 
-def _repeats(each: Sequence[_Words], at: int) -> list[tuple[int, int, int]]:
-    """Return tokens saved, period and repeat count for each possible period."""
+def _repeats(each: Sequence[_Tokens], at: int) -> list[tuple[int, int, int]]:
+    """Return saved tokens, period and repeat count of each repetition that starts at a position."""
     found = [(0, 1, 1)]
     for period in range(1, _MAX_PERIOD + 1):
         end = at + period
@@ -100,8 +100,8 @@ def _repeats(each: Sequence[_Words], at: int) -> list[tuple[int, int, int]]:
 
 
 def _ends(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Return the first and last groups within the token limit; together all groups if they fit."""
-    if sum(len(group.words) for group in groups) <= 2 * _MAX_END_TOKENS:
+    """Return the first and the last groups within the token limit; if all groups fit, all are in the first list."""
+    if sum(len(group.tokens) for group in groups) <= 2 * _MAX_END_TOKENS:
         return list(groups), []
     front = _first(groups)
     back = _first(groups[: len(front) - 1 if front else None : -1])
@@ -109,10 +109,10 @@ def _ends(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
 
 
 def _first(groups: Sequence[_Group]) -> list[_Group]:
-    out, words = [], 0
+    out, tokens = [], 0
     for group in groups:
-        words += len(group.words)
-        if words > _MAX_END_TOKENS:
+        tokens += len(group.tokens)
+        if tokens > _MAX_END_TOKENS:
             break
         out.append(group)
     return out

@@ -1,4 +1,4 @@
-"""Prompt tokens for the type of answer and for reasons of rejection."""
+"""Prompt tokens of answer types and of reasons for rejection."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -10,7 +10,7 @@ from hw.errors import InputError
 
 
 class Ask(StrEnum):
-    """Types of answers."""
+    """Answer type that a prompt can request."""
 
     SCHEDULE = "ask schedule"
     EDITS = "ask edits"
@@ -19,17 +19,17 @@ class Ask(StrEnum):
 
 #: Measurement stages at which a candidate may fail, and outcomes of measured candidates that are not improvements.
 _STAGES = ("compile", "time", "trap", "same")
-#: Rejection tokens; refusals of the validator have their own names.
+#: Rejection tokens by cause; each error kind of the validator has its own token.
 CAUSES = {cause: f"rejected {cause}" for cause in (*_STAGES, *KINDS)}
-WORDS = (*(ask.value for ask in Ask), *CAUSES.values())
-#: Prefix of the message about the size of the instruction store.
+TOKENS = (*(ask.value for ask in Ask), *CAUSES.values())
+#: Part of the message about programs that exceed the instruction store.
 _TOO_LONG = "the store has"
 
 
 def rejected(result: Rejected) -> str:
     """Return the rejection token of a candidate."""
     if result.stage == "validate":
-        # The text of a ValidationError has its kind after the location.
+        # The message of a ValidationError contains the error kind after the location.
         kinds = (kind for kind in KINDS if f": {kind}: " in result.reason)
         return CAUSES[next(kinds, "compile")]
     return CAUSES.get(result.stage, CAUSES["compile"])
@@ -41,5 +41,5 @@ def refused(error: InputError | ValueError) -> str:
 
 
 def chief(layers: Sequence[Layer]) -> Layer:
-    """Return the layer with the most MACs, or the first of those, as the main layer of a program."""
+    """Return the main layer of a program: the first one with the maximum number of MACs."""
     return max(layers, key=lambda layer: layer.macs)

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.ir.identity import identity_of
-from compiler.llm.tokens.integer_tokens import decode_number, following, number_words
+from compiler.llm.tokens.integer_tokens import decode_number, encode_number, following
 from compiler.schedule.schedule import LayerSchedule
 
 END = "end"
-#: Size larger than any layer dimension.
+#: Token of a size that exceeds all layer dimensions.
 ALL = "all"
 _ALL = 1 << 16
 _ORDERS = ("rows", "channels")
@@ -16,7 +16,7 @@ _ORDERS = ("rows", "channels")
 
 @dataclass(frozen=True)
 class FieldSpan:
-    """Range of a schedule field; `all_too` also allows the value for the whole extent."""
+    """Range of a schedule field; `all_too` is True if the value for the whole extent is also allowed."""
 
     low: int
     high: int
@@ -24,7 +24,7 @@ class FieldSpan:
 
 
 _SIZE, _FLAG = FieldSpan(1, _ALL - 1, all_too=True), FieldSpan(0, 1)
-#: Ranges by stable field name (`compiler.ir.identity`), in token order, which the trained model depends on.
+#: Ranges by stable field name (`compiler.ir.identity`) in token order; trained models depend on both.
 _SPANS = {
     "rows": _SIZE,
     "band": _SIZE,
@@ -53,16 +53,16 @@ _SPANS = {
 }
 _FIELD = {stable: name for name, stable in identity_of(LayerSchedule).parts.items()}
 assert _FIELD.keys() == _SPANS.keys()
-#: Ranges by field.
+#: Ranges by field name.
 SPANS = {_FIELD[stable]: span for stable, span in _SPANS.items()}
-#: Token that precedes the value of a field.
+#: Token that precedes the value of a field, by field name.
 NAMES = {_FIELD[stable]: f"set {stable}" for stable in _SPANS}
-WORDS = (*NAMES.values(), ALL, END)
-_FIELDS = {word: name for name, word in NAMES.items()}
+TOKENS = (*NAMES.values(), ALL, END)
+_FIELDS = {token: name for name, token in NAMES.items()}
 
 
-def changes_words(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
-    """Return the tokens of the fields that differ from `base`, in field order, and the end token.
+def encode_schedule_delta(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
+    """Encode the fields that differ from `base` as tokens, in field order and followed by the end token.
 
     Raises
     ------
@@ -72,37 +72,37 @@ def changes_words(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
     out = []
     for name in SPANS:
         if (value := getattr(schedule, name)) != getattr(base, name):
-            out += [NAMES[name], *_value_words(name, value)]
+            out += [NAMES[name], *_encode_value(name, value)]
     return [*out, END]
 
 
-def with_changes(words: Iterable[str], base: LayerSchedule) -> LayerSchedule:
-    """Decode a schedule delta; inverse of `changes_words`.
+def decode_schedule_delta(tokens: Iterable[str], base: LayerSchedule) -> LayerSchedule:
+    """Decode a schedule delta; inverse of `encode_schedule_delta`.
 
     Raises
     ------
     ValueError
         The tokens are not a valid schedule delta.
     """
-    rest, changed = iter(words), {}
-    while (word := next(rest, None)) != END:
-        if word not in _FIELDS:
-            raise ValueError(f"{word!r} is no field")
-        changed[_FIELDS[word]] = _value(_FIELDS[word], rest)
+    rest, changed = iter(tokens), {}
+    while (token := next(rest, None)) != END:
+        if token not in _FIELDS:
+            raise ValueError(f"{token!r} is not a field")
+        changed[_FIELDS[token]] = _value(_FIELDS[token], rest)
     if (more := next(rest, None)) is not None:
-        raise ValueError(f"{more!r} follows the end")
+        raise ValueError(f"{more!r} follows the end token")
     return replace(base, **changed)
 
 
-def _value_words(name: str, value: int | str) -> list[str]:
+def _encode_value(name: str, value: int | str) -> list[str]:
     if isinstance(value, str):
-        return number_words(_ORDERS.index(value))
+        return encode_number(_ORDERS.index(value))
     span = SPANS[name]
     if span.all_too and value >= _ALL:
         return [ALL]
     if not span.low <= value <= span.high:
-        raise ValueError(f"{name} must be in {span.low}..{span.high} to be put in words, not {value}")
-    return number_words(int(value))
+        raise ValueError(f"{name} must be in {span.low}..{span.high} to be encoded as tokens, not {value}")
+    return encode_number(int(value))
 
 
 def _value(name: str, rest: Iterator[str]) -> int | str | bool:
@@ -125,7 +125,7 @@ def _prepend(first: str, rest: Iterator[str]) -> Iterator[str]:
 _DEFAULT = LayerSchedule()
 
 
-class ChangesGrammar:
+class ScheduleDeltaGrammar:
     """Token grammar of schedule deltas.
 
     Parameters
@@ -137,14 +137,14 @@ class ChangesGrammar:
     def __init__(self, names: Sequence[str] = tuple(SPANS)):
         self._names = [name for name in SPANS if name in names]
 
-    def after(self, words: Sequence[str]) -> tuple[str, ...]:
+    def after(self, tokens: Sequence[str]) -> tuple[str, ...]:
         """Return the tokens that may follow a prefix; empty if the delta is complete."""
-        if words and words[-1] == END:
+        if tokens and tokens[-1] == END:
             return ()
-        at = max((index for index, word in enumerate(words) if word in _FIELDS), default=None)
+        at = max((index for index, token in enumerate(tokens) if token in _FIELDS), default=None)
         left = self._names
         if at is not None:
-            name, value = _FIELDS[words[at]], words[at + 1 :]
+            name, value = _FIELDS[tokens[at]], tokens[at + 1 :]
             span = SPANS[name]
             if not value:
                 return (*following((), span.low, span.high), *([ALL] if span.all_too else []))

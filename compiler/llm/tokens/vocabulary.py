@@ -1,9 +1,9 @@
-"""Vocabulary of the language model; token ids are indices, new tokens are appended."""
+"""Whole vocabulary of the language model; token ids are indices, and new tokens are appended at the end."""
 
 from collections.abc import Iterable, Sequence
 
-from compiler.llm.assembly import lexicon
 from compiler.llm.tokens import (
+    assembly_tokens,
     integer_tokens,
     layer_prompt,
     program_edits,
@@ -21,47 +21,47 @@ class Vocabulary:
 
     Parameters
     ----------
-    words : iterable of str
+    tokens : iterable of str
         Distinct tokens; the index of a token is its id.
     """
 
-    def __init__(self, words: Iterable[str]):
-        self.words = tuple(words)
-        self._number = {word: number for number, word in enumerate(self.words)}
-        if len(self._number) != len(self.words):
-            raise ValueError("a vocabulary has each word once")
+    def __init__(self, tokens: Iterable[str]):
+        self.tokens = tuple(tokens)
+        self._number = {token: number for number, token in enumerate(self.tokens)}
+        if len(self._number) != len(self.tokens):
+            raise ValueError("a vocabulary must contain each token once")
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self.tokens)
 
-    def __contains__(self, word: str) -> bool:
-        return word in self._number
+    def __contains__(self, token: str) -> bool:
+        return token in self._number
 
-    def number(self, word: str) -> int:
-        """Return the id of a token; KeyError if it is unknown."""
-        return self._number[word]
+    def number(self, token: str) -> int:
+        """Return the id of a token; raise KeyError if it is unknown."""
+        return self._number[token]
 
-    def encode(self, words: Iterable[str]) -> list[int]:
-        """Return the ids of tokens; KeyError if one is unknown."""
-        return [self._number[word] for word in words]
+    def encode(self, tokens: Iterable[str]) -> list[int]:
+        """Return the ids of tokens; raise KeyError if one is unknown."""
+        return [self._number[token] for token in tokens]
 
     def decode(self, numbers: Sequence[int]) -> list[str]:
-        """Return the tokens of ids; IndexError if one is out of range."""
-        return [self.words[number] for number in numbers]
+        """Return the tokens of ids; raise IndexError if one is out of range."""
+        return [self.tokens[number] for number in numbers]
 
 
-#: Schedules and programs share the `end` token.
+#: Vocabulary of the model; schedules and programs share the `end` token.
 LANGUAGE = Vocabulary(
     dict.fromkeys(
         [
             PAD,
-            *integer_tokens.WORDS,
-            *layer_prompt.WORDS,
-            *schedule_delta.WORDS,
-            *prompt_tokens.WORDS,
-            *program_summary.WORDS,
-            *program_edits.WORDS,
-            *lexicon.WORDS,
+            *integer_tokens.TOKENS,
+            *layer_prompt.TOKENS,
+            *schedule_delta.TOKENS,
+            *prompt_tokens.TOKENS,
+            *program_summary.TOKENS,
+            *program_edits.TOKENS,
+            *assembly_tokens.TOKENS,
         ]
     )
 )

@@ -1,4 +1,4 @@
-"""Tokenization of training examples and their grouping into batches."""
+"""Tokenization of training examples, and batches of examples."""
 
 import multiprocessing
 import os
@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.llm.data.example import Example
-from compiler.llm.data.examples import examples
+from compiler.llm.data.examples import Example, examples
 from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE, PAD
@@ -28,7 +27,7 @@ class TokenizedExample:
 
     Parameters
     ----------
-    words : tuple of int
+    tokens : tuple of int
         Token ids of prompt and answer.
     prompt_length : int
         Number of prompt tokens, which are excluded from the loss.
@@ -36,15 +35,15 @@ class TokenizedExample:
         Type of the answer.
     """
 
-    words: tuple[int, ...]
+    tokens: tuple[int, ...]
     prompt_length: int
     ask: Ask = Ask.SCHEDULE
 
 
 def tokenize(example: Example, *, best: bool, profile: bool = True, want: bool = True) -> TokenizedExample:
-    """Tokenize an example; `best`, `profile` and `want` as in `Example.question`."""
-    question = LANGUAGE.encode(example.question(best=best, profile=profile, want=want))
-    return TokenizedExample((*question, *LANGUAGE.encode(example.answer)), len(question), example.ask)
+    """Tokenize an example; `best`, `profile` and `want` are those of `Example.prompt`."""
+    prompt = LANGUAGE.encode(example.prompt(best=best, profile=profile, want=want))
+    return TokenizedExample((*prompt, *LANGUAGE.encode(example.answer)), len(prompt), example.ask)
 
 
 @dataclass(frozen=True)
@@ -53,24 +52,24 @@ class Batch:
 
     Parameters
     ----------
-    words, following : int64 arrays
+    tokens, following : int64 arrays
         Input tokens and next tokens.
     mask : bool array
         True where the next token belongs to an answer.
     """
 
-    words: NDArray[np.int64]
+    tokens: NDArray[np.int64]
     following: NDArray[np.int64]
     mask: NDArray[np.bool_]
 
 
 def batches(
-    groups: Sequence[Sequence[TokenizedExample]], size: int, words: int, rng: random.Random
+    groups: Sequence[Sequence[TokenizedExample]], size: int, tokens: int, rng: random.Random
 ) -> Iterator[Batch]:
-    """Yield batches indefinitely, with types of answers by their weights.
+    """Yield batches indefinitely; answer types are sampled by their weights.
 
-    A group is sampled before its examples, so that large groups do not dominate; examples of similar length are
-    batched together. All examples of a group have one type; `size` and `words` as in `length_batches`.
+    A group is sampled before one of its examples, so that large groups do not dominate; examples of similar length form
+    a batch. All examples of a group have one answer type; `size` and `tokens` are those of `length_batches`.
     """
     batches_per_chunk = 16
     groups_by_ask = {ask: [group for group in groups if group[0].ask is ask] for ask in _SAMPLING_WEIGHTS}
@@ -79,14 +78,14 @@ def batches(
     while True:
         chosen = rng.choices(types, weights, k=batches_per_chunk * size)
         drawn = list(
-            length_batches([rng.choice(rng.choice(groups_by_ask[ask])) for ask in chosen], size, words)
+            length_batches([rng.choice(rng.choice(groups_by_ask[ask])) for ask in chosen], size, tokens)
         )
         rng.shuffle(drawn)
         yield from map(batch_of, drawn)
 
 
 def length_batches(
-    examples_: Sequence[TokenizedExample], size: int, words: int
+    examples_: Sequence[TokenizedExample], size: int, tokens: int
 ) -> Iterator[list[TokenizedExample]]:
     """Yield examples in batches of similar length.
 
@@ -96,12 +95,12 @@ def length_batches(
         Examples to divide.
     size : int
         Maximum number of examples per batch.
-    words : int
-        Maximum number of tokens per batch, including padding; a longer example is a batch of its own.
+    tokens : int
+        Maximum number of tokens per batch, including padding; a longer example forms a separate batch.
     """
     batch: list[TokenizedExample] = []
-    for each in sorted(examples_, key=lambda one: len(one.words)):
-        if batch and (len(batch) == size or (len(batch) + 1) * len(each.words) > words):
+    for each in sorted(examples_, key=lambda one: len(one.tokens)):
+        if batch and (len(batch) == size or (len(batch) + 1) * len(each.tokens) > tokens):
             yield batch
             batch = []
         batch.append(each)
@@ -111,20 +110,20 @@ def length_batches(
 
 def batch_of(drawn: Sequence[TokenizedExample]) -> Batch:
     """Return a padded batch of examples."""
-    length = max(len(each.words) for each in drawn) - 1
-    words = np.full((len(drawn), length + 1), _PAD, np.int64)
+    length = max(len(each.tokens) for each in drawn) - 1
+    tokens = np.full((len(drawn), length + 1), _PAD, np.int64)
     mask = np.zeros((len(drawn), length), np.bool_)
     for row, each in enumerate(drawn):
-        words[row, : len(each.words)] = each.words
-        mask[row, each.prompt_length - 1 : len(each.words) - 1] = True
-    return Batch(words[:, :-1], words[:, 1:], mask)
+        tokens[row, : len(each.tokens)] = each.tokens
+        mask[row, each.prompt_length - 1 : len(each.tokens) - 1] = True
+    return Batch(tokens[:, :-1], tokens[:, 1:], mask)
 
 
-#: Minimum number of networks per process; starting more processes does not pay off.
+#: Minimum number of networks per process; with fewer networks, starting a process takes longer than it saves.
 _NETWORKS_PER_PROCESS = 40
-#: Networks per work item of a process.
+#: Number of networks per work item of a process.
 _NETWORKS_PER_TASK = 8
-#: Number of progress messages while a corpus is read.
+#: Number of progress messages during tokenization of a corpus.
 _REPORTS = 10
 
 
@@ -152,9 +151,9 @@ class NetworkExamples:
     Attributes
     ----------
     every : list of TokenizedExample
-        Examples of all measured answers, with their targets.
+        Examples of all measured answers, whose prompts request the measured cost.
     best : list of TokenizedExample
-        Examples of the best answers, whose prompts ask for the best.
+        Examples of the best answers, whose prompts request the best cost.
     """
 
     every: list[TokenizedExample]
@@ -162,48 +161,50 @@ class NetworkExamples:
 
 
 def tokenize_examples(
-    walks: Sequence[Trajectory], options: PromptOptions, say: Callable[[str], None] = lambda _text: None
+    trajectories: Sequence[Trajectory],
+    options: PromptOptions,
+    say: Callable[[str], None] = lambda _text: None,
 ) -> list[NetworkExamples]:
     """Tokenize the examples of each network, in order, in parallel processes.
 
     Parameters
     ----------
-    walks : sequence of Trajectory
+    trajectories : sequence of Trajectory
         Measured networks to tokenize.
     options : PromptOptions
         Options of the prompts.
     say : callable
         Called with progress messages.
     """
-    processes = min(len(os.sched_getaffinity(0)), len(walks) // _NETWORKS_PER_PROCESS)
+    processes = min(len(os.sched_getaffinity(0)), len(trajectories) // _NETWORKS_PER_PROCESS)
     out: list[NetworkExamples] = []
-    with _map_networks(walks, options, processes) as networks:
+    with _map_networks(trajectories, options, processes) as networks:
         for number, each in enumerate(networks, 1):
             out.append(each)
-            if number * _REPORTS // len(walks) > (number - 1) * _REPORTS // len(walks):
-                say(f"read {number:,} of {len(walks):,} networks")
+            if number * _REPORTS // len(trajectories) > (number - 1) * _REPORTS // len(trajectories):
+                say(f"tokenized {number:,} of {len(trajectories):,} networks")
     return out
 
 
 @contextmanager
 def _map_networks(
-    walks: Sequence[Trajectory], options: PromptOptions, processes: int
+    trajectories: Sequence[Trajectory], options: PromptOptions, processes: int
 ) -> Iterator[Iterator[NetworkExamples]]:
-    """Yield tokenized examples in order, from `processes` processes or this one."""
+    """Yield the tokenized examples in order; with fewer than two processes, this process computes them."""
     read = partial(_tokenize_network, options=options)
     if processes < 2:
-        yield map(read, walks)
+        yield map(read, trajectories)
         return
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield pool.imap(read, walks, _NETWORKS_PER_TASK)
+        yield pool.imap(read, trajectories, _NETWORKS_PER_TASK)
 
 
-def _tokenize_network(walk: Trajectory, options: PromptOptions) -> NetworkExamples:
+def _tokenize_network(trajectory: Trajectory, options: PromptOptions) -> NetworkExamples:
     every, best = [], []
-    for example in examples(walk):
+    for example in examples(trajectory):
         every.append(tokenize(example, best=False, profile=options.profile, want=options.want))
         if example.best:
             best.append(tokenize(example, best=True, profile=options.profile, want=options.want))
     return NetworkExamples(
-        *([each for each in batch if len(each.words) <= options.max_tokens] for batch in (every, best))
+        *([each for each in batch if len(each.tokens) <= options.max_tokens] for batch in (every, best))
     )

@@ -1,8 +1,8 @@
-"""Group-relative policy optimization (GRPO): raises the likelihood of answers that cost less than their group.
+"""Group-relative policy optimization (GRPO), which raises the likelihood of low-cost answers within each group.
 
-The objective is that of DeepSeekMath (Shao et al. 2024): a clipped likelihood ratio times the advantage, which is the
-distance of an answer from the mean of its group in standard deviations, minus an estimate of the KL divergence from
-the sampling policy. Examples of the corpus are mixed in to prevent forgetting.
+The objective is that of DeepSeekMath (Shao et al. 2024): the clipped likelihood ratio times the advantage, minus an
+estimate of the KL divergence from the sampling policy. The advantage is the distance of an answer from the mean of its
+group in standard deviations. Examples of the corpus are mixed in to prevent forgetting.
 """
 
 import random
@@ -21,7 +21,7 @@ from compiler.llm.training.dataset import TokenizedExample, batch_of, batches, l
 from compiler.llm.training.loop import autocast, loss_of
 from compiler.llm.training.torch_transformer import TorchTransformer
 
-#: Added to the standard deviation of log costs in a group, so that small differences are not amplified.
+#: Value added to the standard deviation of log costs in a group, which prevents amplification of small differences.
 _DEVIATION_OFFSET = 0.01
 _CLIP_NORM, _WARMUP_STEPS, _REPORT_STEPS = 1.0, 10, 25
 
@@ -35,7 +35,7 @@ class GrpoPolicy:
     passes : int
         Number of passes over all answers.
     batch, words : int
-        Maximum answers per step, and maximum tokens of them including prompts.
+        Maximum number of answers per step, and of their tokens including prompts and padding.
     rate : float
         Learning rate after warmup.
     clip : float
@@ -73,15 +73,15 @@ def advantages(costs: Sequence[float]) -> list[float]:
 
 
 def tokenize_answers(groups: Sequence[RolloutGroup], max_tokens: int) -> list[ScoredAnswer]:
-    """Return the answers of groups with different costs, up to a number of tokens."""
+    """Return the answers of groups with unequal costs as tokens, except answers longer than `max_tokens`."""
     found: list[ScoredAnswer] = []
     for group in groups:
-        question = LANGUAGE.encode(group.question)
+        prompt = LANGUAGE.encode(group.prompt)
         if max(group.costs) > min(group.costs):
-            for words, advantage in zip(group.answers, advantages(group.costs), strict=True):
-                tokens = (*question, *LANGUAGE.encode(words))
-                found.append(ScoredAnswer(tokens, len(question), group.ask, advantage))
-    return [each for each in found if len(each.words) <= max_tokens]
+            for answer, advantage in zip(group.answers, advantages(group.costs), strict=True):
+                tokens = (*prompt, *LANGUAGE.encode(answer))
+                found.append(ScoredAnswer(tokens, len(prompt), group.ask, advantage))
+    return [each for each in found if len(each.tokens) <= max_tokens]
 
 
 def reinforce(
@@ -96,11 +96,11 @@ def reinforce(
     Parameters
     ----------
     model : Gpt
-        Model that produced the answers.
+        Model that generated the answers.
     groups : sequence of RolloutGroup
         Answers with their costs.
     corpus : sequence of sequences of TokenizedExample
-        Corpus examples to mix in, as for `fit`; empty for none.
+        Groups of corpus examples to mix in, as for `fit`; may be empty.
     policy : GrpoPolicy
         Hyperparameters of the training.
     say : callable
@@ -171,14 +171,14 @@ def policy_loss(
         Device to compute on.
     """
     batch = batch_of(answers)
-    words, mask, following = (
-        torch.from_numpy(each).to(device) for each in (batch.words, batch.mask, batch.following)
+    tokens, mask, following = (
+        torch.from_numpy(each).to(device) for each in (batch.tokens, batch.mask, batch.following)
     )
     targets = following[mask]
     with autocast(device):
-        log_new = -functional.cross_entropy(module(words, mask).float(), targets, reduction="none")
+        log_new = -functional.cross_entropy(module(tokens, mask).float(), targets, reduction="none")
         with torch.no_grad():
-            log_old = -functional.cross_entropy(reference(words, mask).float(), targets, reduction="none")
+            log_old = -functional.cross_entropy(reference(tokens, mask).float(), targets, reduction="none")
     weight = torch.tensor([each.advantage for each in answers], device=device)[mask.nonzero()[:, 0]]
     ratio = (log_new - log_old).exp()
     gain = torch.minimum(ratio * weight, ratio.clamp(1 - policy.clip, 1 + policy.clip) * weight)

@@ -1,4 +1,4 @@
-"""Training loop over batches of examples, with checkpoints from which an interrupted run resumes."""
+"""Training loop over batches of examples, with checkpoints for interrupted runs."""
 
 import math
 import pickle
@@ -20,7 +20,7 @@ from hw.errors import InputError
 
 #: Validation losses by step.
 Curve = list[tuple[int, float]]
-#: Exceptions raised when reading damaged or unrelated files.
+#: Exceptions raised by reading damaged or unrelated files.
 _DAMAGED = (
     OSError,
     EOFError,
@@ -38,11 +38,11 @@ _DAMAGED = (
 def run_digest(module: TorchTransformer, groups: Sequence[Sequence[TokenizedExample]]) -> str:
     """Return a digest of the initial weights and the examples of a training run."""
     weights = {key: each.cpu().numpy() for key, each in module.state_dict().items()}
-    words = [np.fromiter((word for each in group for word in each.words), np.int32) for group in groups]
+    tokens = [np.fromiter((token for each in group for token in each.tokens), np.int32) for group in groups]
     sizes = [
-        np.array([(len(each.words), each.prompt_length) for each in group], np.int32) for group in groups
+        np.array([(len(each.tokens), each.prompt_length) for each in group], np.int32) for group in groups
     ]
-    return name(weights, words, sizes)
+    return name(weights, tokens, sizes)
 
 
 def save_checkpoint(
@@ -61,7 +61,7 @@ def save_checkpoint(
     module, optimizer : TorchTransformer, Optimizer
         Model and optimizer whose state is written.
     identity : dict
-        Identity of the training run; only the same run resumes from the file.
+        Identity of the training run; the checkpoint is valid only for runs with the same identity.
     done : int, list
         Number of steps done so far, and the validation losses.
     """
@@ -81,7 +81,7 @@ def save_checkpoint(
 def load_checkpoint(
     path: Path, module: TorchTransformer, optimizer: torch.optim.Optimizer, identity: dict[str, Any]
 ) -> tuple[int, Curve]:
-    """Load a checkpoint if there is one; return the steps done and the losses.
+    """Load a checkpoint if the file exists; return the number of steps done and the losses.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def load_checkpoint(
 
 
 _WEIGHT_DECAY, _CLIP_NORM, _WARMUP_STEPS = 0.1, 1.0, 100
-#: Steps between checkpoints and between progress messages.
+#: Number of steps between checkpoints, and between progress messages.
 _CHECKPOINT_STEPS, _REPORT_STEPS = 200, 50
 
 
@@ -123,7 +123,7 @@ class Recipe:
     batch : int
         Maximum number of examples per batch.
     words : int
-        Maximum number of tokens per batch of several examples, which bounds memory use.
+        Maximum number of tokens per batch of several examples, which limits memory use.
     rate : float
         Maximum learning rate, with warmup and cosine decay.
     seed : int
@@ -152,12 +152,12 @@ def fit(
     checkpoint: Path,
     say: Callable[[str], None] = lambda _text: None,
 ) -> FitResult:
-    """Train a model.
+    """Train a model in place.
 
     Parameters
     ----------
     module : TorchTransformer
-        Model to train, in place.
+        Model to train.
     groups : sequence of sequences of TokenizedExample
         Training examples; each group is sampled equally often.
     validation : sequence of TokenizedExample
@@ -165,7 +165,7 @@ def fit(
     recipe : Recipe
         Hyperparameters of the run.
     checkpoint : Path
-        Checkpoint file, written periodically; training resumes from it if it exists.
+        Checkpoint file, written periodically; if the file exists, training continues from it.
     say : callable
         Called with progress messages.
 
@@ -205,21 +205,21 @@ def validation_loss(
 ) -> float:
     """Return the mean loss per answer token of validation examples."""
     device = next(module.parameters()).device
-    total = words = 0.0
+    total = tokens = 0.0
     with torch.no_grad():
         for examples in length_batches(validation, recipe.batch, recipe.words):
             batch = batch_of(examples)
             count = int(batch.mask.sum())
             total += float(loss_of(module, batch, device)) * count
-            words += count
-    return total / max(words, 1)
+            tokens += count
+    return total / max(tokens, 1)
 
 
 def loss_of(module: TorchTransformer, batch: Batch, device: torch.device) -> torch.Tensor:
     """Return the mean cross-entropy of the answer tokens in nats."""
     mask = torch.from_numpy(batch.mask).to(device)
     with autocast(device):
-        scores = module(torch.from_numpy(batch.words).to(device), mask)
+        scores = module(torch.from_numpy(batch.tokens).to(device), mask)
     return functional.cross_entropy(scores.float(), torch.from_numpy(batch.following).to(device)[mask])
 
 
@@ -229,13 +229,13 @@ def _rate_factor(step: int, steps: int) -> float:
 
 
 def _parameter_groups(module: TorchTransformer) -> list[dict[str, Any]]:
-    """Return parameter groups: weight decay applies to matrices but not to norms."""
+    """Return parameter groups, such that weight decay applies to matrices but not to norms."""
     matrices = [each for each in module.parameters() if each.ndim > 1]
     vectors = [each for each in module.parameters() if each.ndim <= 1]
     return [{"params": matrices, "weight_decay": _WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
 
 
-#: CPU flags of fast bfloat16 multiplication.
+#: CPU features with which bfloat16 multiplication is fast.
 _BFLOAT16 = ("amx_bf16", "avx512_bf16")
 
 

@@ -1,4 +1,4 @@
-"""Training of a model on all measurements, then on the best answers; fine-tuning on its own measured answers."""
+"""Training of a model on all measurements and then on the best answers, and fine-tuning on its own measured answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.prompt_tokens import Ask
@@ -28,7 +28,7 @@ class Plan:
     first, then : Recipe
         Training on all measurements, then on the best answers.
     profile, want : bool
-        True if prompts include the current cost, and the target; without target they always ask for the best.
+        True if prompts include the current cost, and the target; without targets, prompts always request the best cost.
     """
 
     shape: TransformerShape
@@ -47,29 +47,39 @@ class TrainedModel:
 
 
 def default_plan(steps: int, then: int, seed: int = 0, shape: TransformerShape | None = None) -> Plan:
-    """Return the default plan with the given steps, for the default or another shape."""
+    """Return the default plan.
+
+    Parameters
+    ----------
+    steps, then : int
+        Number of steps with all measurements, and with the best answers.
+    seed : int
+        Random seed of the order of examples.
+    shape : TransformerShape or None
+        Dimensions of the model; None for the default.
+    """
     return Plan(
         shape or TransformerShape(len(LANGUAGE)), Recipe(steps, seed=seed), Recipe(then, rate=3e-4, seed=seed)
     )
 
 
 def train(
-    walks: Sequence[Trajectory],
+    trajectories: Sequence[Trajectory],
     plan: Plan,
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
     start: Gpt | None = None,
 ) -> TrainedModel:
-    """Train a model.
+    """Train a model on measurements.
 
     Parameters
     ----------
-    walks : sequence of Trajectory
+    trajectories : sequence of Trajectory
         Measurements to learn from.
     plan : Plan
         Dimensions, steps and learning rates.
     folder : Path
-        Folder of checkpoints, from which an interrupted call resumes.
+        Folder of checkpoints, with which an interrupted training continues.
     say : callable
         Called with progress messages.
     start : Gpt or None
@@ -81,9 +91,9 @@ def train(
         There are too few measurements, or a checkpoint belongs to another run.
     """
     options = PromptOptions(plan.profile, plan.want, plan.shape.context)
-    tokenized = list(zip(walks, tokenize_examples(walks, options, say), strict=True))
-    training = [examples for walk, examples in tokenized if not is_judged(walk)]
-    validation = [examples for walk, examples in tokenized if is_judged(walk)]
+    tokenized = list(zip(trajectories, tokenize_examples(trajectories, options, say), strict=True))
+    training = [examples for trajectory, examples in tokenized if not is_validation(trajectory)]
+    validation = [examples for trajectory, examples in tokenized if is_validation(trajectory)]
     stages = {
         "first": TrainingStage(plan.first, training, validation),
         "then": TrainingStage(plan.then, training, validation, best=True),
@@ -93,7 +103,7 @@ def train(
         module.load_weights(start)
     curves = run_stages(module, stages, folder, say)
     about = {
-        "networks": len(walks),
+        "networks": len(trajectories),
         "examples": sum(len(each.every) for each in training),
         "plan": asdict(plan),
         "loss": curves,
@@ -125,7 +135,7 @@ class TrainingStage:
 def run_stages(
     module: TorchTransformer, stages: dict[str, TrainingStage], folder: Path, say: Callable[[str], None]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Train in stages by name and return their losses.
+    """Train in consecutive stages, and return the validation losses of each by name.
 
     Raises
     ------
@@ -139,7 +149,7 @@ def run_stages(
         )
         if not groups or not validation_groups:
             raise InputError(
-                f"{len(stage.training)} networks are too few to learn from: measure more of them"
+                f"{len(stage.training)} networks are too few for training: measure more networks"
             )
         if stage.recipe.steps:
             validation_examples = [
@@ -153,7 +163,7 @@ def run_stages(
 
 
 def group_examples(examples: Sequence[NetworkExamples], *, best: bool) -> list[list[TokenizedExample]]:
-    """Group examples by network and type of answer; with `best`, only the best answers."""
+    """Group examples by network and type of answer; if `best`, only those of the best answers."""
     each = (network.best if best else network.every for network in examples)
     groups = ([one for one in every if one.ask is ask] for every in each for ask in Ask)
     return [group for group in groups if group]
@@ -185,26 +195,26 @@ def fine_tuning_plan(steps: int, seed: int) -> FineTuningPlan:
 
 def fine_tune(
     model: Gpt,
-    walks: Sequence[Trajectory],
-    asked: set[tuple[str, int]],
+    trajectories: Sequence[Trajectory],
+    prompted: set[tuple[str, int]],
     plan: FineTuningPlan,
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
 ) -> TrainedModel:
-    """Continue training a model.
+    """Continue the training of a model with its own measured answers.
 
     Parameters
     ----------
     model : Gpt
         Model to start from.
-    walks : sequence of Trajectory
+    trajectories : sequence of Trajectory
         All measurements, including the answers of the model.
-    asked : set
-        Configuration and index of the networks that were sampled.
-    plan : Further
+    prompted : set
+        Hardware configuration and index of the networks about which the model was prompted.
+    plan : FineTuningPlan
         Steps and learning rates.
     folder : Path
-        Folder of checkpoints, from which an interrupted call resumes.
+        Folder of checkpoints, with which an interrupted training continues.
     say : callable
         Called with progress messages.
 
@@ -214,10 +224,12 @@ def fine_tune(
         There are too few measurements, or a checkpoint belongs to another run.
     """
     options = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
-    tokenized = list(zip(walks, tokenize_examples(walks, options, say), strict=True))
-    training = [(walk, examples) for walk, examples in tokenized if not is_judged(walk)]
-    validation = [examples for walk, examples in tokenized if is_judged(walk)]
-    sampled = [examples for walk, examples in training if (walk.machine, walk.index) in asked]
+    tokenized = list(zip(trajectories, tokenize_examples(trajectories, options, say), strict=True))
+    training = [(trajectory, examples) for trajectory, examples in tokenized if not is_validation(trajectory)]
+    validation = [examples for trajectory, examples in tokenized if is_validation(trajectory)]
+    sampled = [
+        examples for trajectory, examples in training if (trajectory.machine, trajectory.index) in prompted
+    ]
     stages = {
         "first": TrainingStage(plan.first, sampled, validation),
         "then": TrainingStage(plan.then, [examples for _, examples in training], validation, best=True),
@@ -225,5 +237,5 @@ def fine_tune(
     module = TorchTransformer(model.shape)
     module.load_weights(model)
     curves = run_stages(module, stages, folder, say)
-    about = {"networks": len(walks), "asked": len(asked), "further": asdict(plan), "loss": curves}
+    about = {"networks": len(trajectories), "asked": len(prompted), "further": asdict(plan), "loss": curves}
     return TrainedModel(module.gpt(profile=model.profile), about)

@@ -11,7 +11,7 @@ _EPSILON = 1e-5
 
 
 class TorchTransformer(nn.Module):
-    """Transformer with the weights and names of `numpy_transformer.Gpt`.
+    """PyTorch module with the weights and tensor names of `numpy_transformer.Gpt`.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class TorchTransformer(nn.Module):
             if len(size) == 1:
                 weights[name] = torch.ones(size)
                 continue
-            # Projections into the residual stream start smaller in deeper models (GPT-2).
+            # Projections into the residual stream have smaller initial weights in deeper models (GPT-2).
             deviation = 0.02 / ((2 * shape.layers) ** 0.5 if name.endswith(".out") else 1)
             weights[name] = torch.randn(size, generator=generator) * deviation
         self.weights = nn.ParameterDict(
@@ -43,12 +43,12 @@ class TorchTransformer(nn.Module):
         self.register_buffer("cos", torch.tensor(np.cos(angles), dtype=torch.float32))
         self.register_buffer("sin", torch.tensor(np.sin(angles), dtype=torch.float32))
 
-    def forward(self, words: Tensor, selected: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, selected: Tensor | None = None) -> Tensor:
         """Return the logits of the next token.
 
         Parameters
         ----------
-        words : (batch, length) int64 tensor
+        tokens : (batch, length) int64 tensor
             Input tokens of each sequence.
         selected : (batch, length) bool tensor or None
             Positions for which logits are needed; None for all.
@@ -58,9 +58,9 @@ class TorchTransformer(nn.Module):
         tensor
             (batch, length, vocabulary), or (selected positions, vocabulary) in row-major order.
         """
-        x = self._weight("words")[words]
-        length = words.shape[1]
-        causal_mask = torch.full((length, length), -torch.inf, device=words.device).triu(1)
+        x = self._weight("words")[tokens]
+        length = tokens.shape[1]
+        causal_mask = torch.full((length, length), -torch.inf, device=tokens.device).triu(1)
         for layer in range(self.shape.layers):
             x = x + self._attention(layer, self._rms_norm(x, f"{layer}.attention.norm"), causal_mask)
             gated = functional.linear(
@@ -73,7 +73,7 @@ class TorchTransformer(nn.Module):
         return functional.linear(self._rms_norm(x, "norm"), self._weight("words"))
 
     def gpt(self, *, profile: bool = True) -> Gpt:
-        """Return the current weights as a numpy model; `profile` as in `Gpt`."""
+        """Return a numpy model with the current weights; `profile` is that of `Gpt`."""
         weights = {name: self._weight(name).detach().cpu().numpy() for name in self.shape.tensors}
         return Gpt(self.shape, weights, profile=profile)
 
@@ -90,7 +90,7 @@ class TorchTransformer(nn.Module):
         return functional.rms_norm(x, (self.shape.width,), self._weight(name), _EPSILON)
 
     def _attention(self, layer: int, x: Tensor, causal_mask: Tensor) -> Tensor:
-        """Causal self-attention; on CPUs faster than PyTorch's own, mainly in the backward pass."""
+        """Return causal self-attention; faster on CPUs than PyTorch's implementation, mainly in the backward pass."""
         batch, length, width = x.shape
         split = functional.linear(x, self._split_rotary_pairs(layer))
         split = split.view(batch, length, 3, self.shape.heads, -1).permute(2, 0, 3, 1, 4)
@@ -101,9 +101,9 @@ class TorchTransformer(nn.Module):
         return functional.linear(mixed, self._weight(f"{layer}.attention.out"))
 
     def _split_rotary_pairs(self, layer: int) -> Tensor:
-        """Return the query, key and value matrix with even rows before odd rows in each head of queries and keys.
+        """Return the query, key and value matrix, with even before odd rows in each head of queries and keys.
 
-        Rotary pairs are then two contiguous halves; the products of queries and keys are unchanged.
+        The elements of rotary pairs are then in two contiguous halves; the products of queries and keys are unchanged.
         """
         weights = self._weight(f"{layer}.attention.in")
         width = self.shape.width

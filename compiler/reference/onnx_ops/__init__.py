@@ -1,4 +1,4 @@
-"""ONNX operators as onnxruntime computes them, for which ONNX's numpy reference differs or is slow."""
+"""ONNX operators that compute like onnxruntime, where ONNX's numpy reference differs or is slow."""
 
 from compiler.reference.onnx_ops import products, regions, resize, row_ops, scatter_gather, windows
 from compiler.reference.onnx_ops.registry import Array, OnnxNodeSpec, own

@@ -10,7 +10,7 @@ from compiler.reference.onnx_ops.windows import check_room, windows
 
 
 def _convolved(spec: OnnxNodeSpec, x: Array, w: Array) -> Array:
-    """The sums of a convolution."""
+    """Compute the sums of products of a convolution."""
     groups = spec.get("group", 1)
     each = windows(spec, x.shape[2:], w.shape[2:])
     padded, sums = each.padded(x, 0), np.zeros((x.shape[0], w.shape[0], *each.counts), x.dtype)
@@ -25,7 +25,7 @@ def _convolved(spec: OnnxNodeSpec, x: Array, w: Array) -> Array:
 
 
 def _channels(values: Array, rank: int) -> Array:
-    """Values per output channel, reshaped to broadcast along dimension 1."""
+    """Reshape values per output channel to broadcast along dimension 1."""
     return values.reshape(-1, *(1,) * (rank - 2))
 
 
@@ -38,7 +38,7 @@ def _conv(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 @computes("ConvTranspose")
 def _conv_transpose(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Transposed convolution: each input element adds its multiple of the kernel; then the padding is cropped."""
+    """Compute a transposed convolution: add a multiple of the kernel for each input element, then crop the padding."""
     x, w, bias = [*inputs, None][:3]
     rank, groups = x.ndim - 2, spec.get("group", 1)
     ones = (1,) * rank
@@ -73,7 +73,7 @@ def _cut(
     strides: Sequence[int],
     extra: Sequence[int],
 ) -> tuple[list[int], list[int]]:
-    """Number of elements cropped at the start of each dimension, and number of elements that remain."""
+    """Return the number of elements cropped at the start of each dimension, and the number that remains."""
     rank, auto = len(whole), spec.text("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
     wanted = spec.get("output_shape", None)
     if wanted is None and auto.startswith("SAME"):
@@ -105,7 +105,7 @@ def _qlinear_conv(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 
 def _centred(values: Array, zero: Array | None, axis: int | None = None) -> Array:
-    """Integers less their zero point, optionally one per index of an axis, as float64, whose sums are exact."""
+    """Return integers minus their zero point (optionally per index of an axis) as float64, in which sums are exact."""
     values = values.astype(np.float64)
     if zero is None:
         return values
@@ -116,7 +116,7 @@ def _centred(values: Array, zero: Array | None, axis: int | None = None) -> Arra
 
 
 def _requantized(sums: Array, factor: Array, zero: Array) -> Array:
-    """Sums converted to an output's scale: multiplied in single precision, ties to even."""
+    """Convert sums to an output's scale by a product in single precision, ties to even."""
     zero = zero.reshape(-1)[0]
     steps = np.rint(sums.astype(np.float32) * factor.astype(np.float32)) + float(zero)
     limits = np.iinfo(zero.dtype)
@@ -124,7 +124,7 @@ def _requantized(sums: Array, factor: Array, zero: Array) -> Array:
 
 
 def _rows(values: Any, rank: int) -> Any:
-    """Values per row of a first factor as a column; a single value as a scalar."""
+    """Return one value per row of a left operand as a column, or a single value as a scalar."""
     if values is None or values.size == 1:
         return None if values is None else values.reshape(())
     return values[:, None] if values.ndim == 1 and rank > 1 else values

@@ -18,7 +18,7 @@ _MAX_SAMPLES = 1 << 12
 
 @computes("RoiAlign")
 def _roi_align(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Pooling of regions (count, 4) of images x into bins of interpolated samples."""
+    """Pool regions (count, 4) of images x into bins of interpolated samples."""
     x, regions, images = inputs
     mode = spec.text("mode", "avg", "avg", "max")
     half = spec.version >= 16 and (
@@ -45,7 +45,7 @@ def _image(image: Any, count: int) -> int:
 
 
 def _samples(low: Any, high: Any, count: int, size: int, ratio: int, half: bool) -> list[Array] | None:
-    """Indices of the two pixels around each sample along one side, and their weights; None if there are no samples."""
+    """Return indices and weights of the two pixels around each sample along one side; None if there are no samples."""
     length = high - low if half else np.maximum(high - low, _F(1))
     each = length / _F(count)
     grid = ratio if ratio > 0 else int(np.ceil(each))
@@ -68,7 +68,7 @@ def _samples(low: Any, high: Any, count: int, size: int, ratio: int, half: bool)
 def _region(
     image: Array, rows: list[Array], columns: list[Array], shape: tuple[int, int], mode: str
 ) -> Array:
-    """Mean or maximum of the samples in each bin of one region."""
+    """Return the mean or maximum of the samples in each bin of one region."""
     parts = [
         image[:, rows[i][:, None], columns[j]] * (rows[i + 2][:, None] * columns[j + 2])
         for i in (0, 1)
@@ -82,7 +82,7 @@ def _region(
 
 @computes("MaxRoiPool")
 def _max_roi_pool(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Maximum pixel in each bin of regions (count, 5), whose first column is the image index."""
+    """Return the maximum pixel in each bin of regions (count, 5), whose first column is the image index."""
     x, regions = inputs
     height, width = spec.get("pooled_shape", (1, 1))
     scale = _F(spec.get("spatial_scale", 1.0))
@@ -98,7 +98,7 @@ def _max_roi_pool(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 
 def _bins(first: int, last: int, count: int, size: int) -> list[tuple[int, int]]:
-    """First and end pixel of each bin along one side."""
+    """Return the first pixel of each bin along one side, and the pixel after its last one."""
     each = _F(max(last - first + 1, 1)) / _F(count)
     starts = [int(np.floor(_F(i) * each)) + first for i in range(count)]
     ends = [int(np.ceil(_F(i + 1) * each)) + first for i in range(count)]
@@ -108,13 +108,13 @@ def _bins(first: int, last: int, count: int, size: int) -> list[tuple[int, int]]
 Positions = NDArray[np.float32]
 #: Number of coordinates processed at once, which bounds the memory use.
 _BLOCK = 1 << 16
-#: Coefficient of cubic interpolation.
+#: Coefficient a of cubic interpolation.
 _A = _F(-0.75)
 
 
 @computes("GridSample")
 def _grid_sample(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Samples of x (N, C, sizes) at a grid (N, counts, dimensions), whose coordinates are in reverse order."""
+    """Sample x (N, C, sizes) at a grid (N, counts, dimensions), whose coordinates are in reverse order."""
     x, grid = inputs
     mode = spec.text("mode", "linear", "linear", "bilinear", "nearest", "cubic", "bicubic")
     padding = spec.text("padding_mode", "zeros", "zeros", "border", "reflection")
@@ -130,7 +130,7 @@ def _grid_sample(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 
 def _sampled(image: Array, grid: Positions, mode: str, padding: str, corners: bool) -> Array:
-    """Samples (C, count) of one image at normalized coordinates (count, dimensions)."""
+    """Return samples (C, count) of one image at normalized coordinates (count, dimensions)."""
     sizes = image.shape[1:]
     positions = [_unnormalized(grid[:, -1 - i], size, corners) for i, size in enumerate(sizes)]
     if mode == "nearest":
@@ -159,7 +159,7 @@ def _unnormalized(normal: Positions, size: int, corners: bool) -> Positions:
 def _moved_inside(
     positions: list[Positions], ends: list[tuple[np.float32, np.float32]], sizes: Sequence[int], padding: str
 ) -> list[Positions]:
-    """Positions; those with a coordinate outside the image are clipped or reflected in all coordinates."""
+    """Clip or reflect every coordinate of each position that is outside the image along any dimension."""
     pairs = list(zip(positions, ends, strict=True))
     outside = np.logical_or.reduce([(position < low) | (position > high) for position, (low, high) in pairs])
     if padding == "border":
@@ -170,7 +170,7 @@ def _moved_inside(
 
 
 def _reflected(position: Positions, low: np.float32, high: np.float32) -> Positions:
-    """Positions reflected at two ends until they are between them."""
+    """Reflect positions at `low` and `high` until they are between these ends."""
     span = high - low
     if span <= 0:
         return np.full_like(position, low)
@@ -182,7 +182,7 @@ def _reflected(position: Positions, low: np.float32, high: np.float32) -> Positi
 
 
 def _taps(position: Positions, mode: str) -> list[tuple[Positions, Positions]]:
-    """Pixel positions along one dimension that contribute to a sample, with their weights."""
+    """Return the pixel positions along one dimension that contribute to a sample, with their weights."""
     if mode == "nearest":
         return [(position, np.ones_like(position))]
     first = np.floor(position)
@@ -201,7 +201,7 @@ def _cubic(distance: Positions) -> Positions:
 def _pixel(
     position: Positions, size: int, end: tuple[np.float32, np.float32], padding: str
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Index of the pixel at an integer coordinate, and a mask that is False outside the image."""
+    """Return the index of the pixel at an integer coordinate, and a mask that is False outside the image."""
     inside = np.ones(position.shape, bool)
     if padding == "zeros":
         inside = (position >= 0) & (position <= size - 1)

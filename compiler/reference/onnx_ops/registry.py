@@ -1,4 +1,4 @@
-"""Registry of ONNX operators implemented for the host, with cost estimates that reject excessive ones."""
+"""Registry of ONNX operators implemented for the host, with cost estimates by which excessive nodes are rejected."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from hw.errors import InputError, shown
 
 Shape = tuple[int, ...]
-#: Limit on the elementary operations of a node; the host executes some hundred million per second.
-MOST_STEPS = 1 << 34
-#: Limit on the operations of a node that is executed on trial during import.
+#: Limit on the elementary operations of a node; the host executes several hundred million per second.
+MAX_STEPS = 1 << 34
+#: Limit on the operations of a node that is executed during import to determine its output types.
 TRIED_STEPS = 1 << 31
 #: Operations equivalent to one iteration of a Python loop.
 _ITERATION_COST = 1000
@@ -46,11 +46,11 @@ class OnnxNodeSpec:
     Parameters
     ----------
     op : str
-        Name of the operator, with its domain prefixed unless it is ONNX's own.
+        Name of the operator, prefixed with its domain unless that is ONNX's own.
     version : int
         Version of the operator set.
     attributes : dict
-        Attributes as Python values: lists as tuples or lists, text as bytes.
+        Attributes as Python values: lists as tuples or lists, strings as bytes.
     outputs : int
         Number of outputs to compute, starting from the first.
     """
@@ -61,11 +61,11 @@ class OnnxNodeSpec:
     outputs: int = 1
 
     def get(self, key: str, default: Any) -> Any:
-        """An attribute, or a default if it is not set."""
+        """Return an attribute, or a default if it is not set."""
         return self.attributes.get(key, default)
 
     def text(self, key: str, default: str, *choices: str) -> str:
-        """An attribute that is one of several texts; any text if there are no choices."""
+        """Return a string attribute; if choices are given, raises an error unless it is one of them."""
         value = self.attributes.get(key, default.encode())
         value = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         if choices and value not in choices:
@@ -77,7 +77,7 @@ Estimate = Callable[[OnnxNodeSpec, Sequence[Shape | None], Sequence[Shape]], int
 
 
 def steps(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Estimated number of elementary operations, from the shapes of a node's inputs and outputs."""
+    """Estimate the number of elementary operations from the shapes of a node's inputs and outputs."""
     given = [shape for shape in inputs if shape is not None]
     estimate = _ESTIMATES.get(spec.op, _elements)
     elements = sum(math.prod(shape) for shape in (*given, *outputs))
@@ -85,7 +85,7 @@ def steps(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[
 
 
 def _elements(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """A few operations per element, or a Python iteration for some operators; ai.onnx.ml also iterates over lists."""
+    """Estimate a few operations per element; some operators, and ai.onnx.ml's lists, need a Python iteration each."""
     count = sum(math.prod(shape) for shape in (*(s for s in inputs if s is not None), *outputs))
     if spec.op.startswith("ai.onnx.ml:"):
         lists = [len(value) for value in spec.attributes.values() if isinstance(value, list | tuple)]
@@ -112,7 +112,7 @@ def _pool(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[
 
 
 def _resize(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Operations for resizing one dimension after the other; antialiasing widens the kernel by the reduction."""
+    """Estimate resizing one dimension at a time; antialiasing widens the kernel by the reduction factor."""
     shape, total = list(inputs[0] or ()), 0
     for axis, count in enumerate(outputs[0]):
         taps = {"nearest": 1, "linear": 2, "bilinear": 2}.get(spec.text("mode", "nearest"), 4)
@@ -133,7 +133,7 @@ def _grid(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[
 
 
 def _regions(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Operations for regions that may each cover the whole image."""
+    """Estimate the operations of regions that may each cover the whole image."""
     (count, channels, *bins), image = outputs[0], inputs[0] or (1,)
     if spec.op == "MaxRoiPool":
         return count * math.prod(bins) * _ITERATION_COST + count * channels * math.prod(image[2:])
@@ -143,27 +143,27 @@ def _regions(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequen
 
 
 def _einsum(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Number of combinations of all indices, over which numpy iterates."""
+    """Return the number of combinations of all indices, over which numpy iterates."""
     sizes: dict[Any, int] = {}
     terms = spec.text("equation", "").split("->")[0].replace(" ", "").split(",")
     for term, shape in zip(terms, inputs, strict=False):
         before, _, after = term.partition("...")
         shape = shape or ()
         open_ = max(0, len(shape) - len(before) - len(after))
-        names = [*before, *range(-open_, 0), *after]  # dimensions of "..." are numbered from the last one
+        names = [*before, *range(-open_, 0), *after]  # dimensions of "..." are numbered from the last
         for name, size in zip(names, shape, strict=False):
             sizes[name] = max(size, sizes.get(name, 1))
     return math.prod(sizes.values())
 
 
 def _recurrent(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Operations for a product with all weights at each time step."""
+    """Estimate a product with all weights at each time step."""
     x, weights = inputs[0] or (1,), sum(math.prod(shape) for shape in inputs[1:3] if shape)
     return x[0] * _ITERATION_COST * 20 + math.prod(x[:2]) * weights
 
 
 def _attention(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Operations for the product of every query with every key."""
+    """Estimate the product of every query with every key."""
     query, key = inputs[0] or (1,), inputs[1] or (1, 1)
     return 8 * math.prod(query) * key[-2]
 
@@ -205,6 +205,6 @@ def computes(
 
 
 def own(spec: OnnxNodeSpec) -> Function | None:
-    """The implementation of a node's operator; None if ONNX's reference is used."""
+    """Return the implementation of a node's operator; None if ONNX's reference is used."""
     function, when = _FUNCTIONS.get(spec.op, (None, None))
     return function if when is not None and when(spec) else None

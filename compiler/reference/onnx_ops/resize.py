@@ -1,4 +1,4 @@
-"""Resize and Upsample: source coordinates, and interpolation of one dimension after the other."""
+"""Resize and Upsample: source coordinates, and interpolation of one dimension at a time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,12 +39,12 @@ class ResizeAxis:
 
 
 def resized(size: int, scale: float) -> int:
-    """Output size for an input size and a scale, rounded down."""
+    """Return the output size for an input size and a scale, rounded down."""
     return int(np.floor(_F(size) * _F(scale)))
 
 
 def coordinates(mode: str, axis: ResizeAxis) -> Floats:
-    """Source coordinate of each output, not clipped to the input.
+    """Return the source coordinate of each output, not clipped to the input.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def _half_pixel(i: Floats, axis: ResizeAxis) -> Floats:
 
 
 def _symmetric(i: Floats, axis: ResizeAxis) -> Floats:
-    """Half-pixel coordinates, symmetric about the centre of the fractional output size; the sum in double precision."""
+    """Return half-pixel coordinates, symmetric about the centre of the fractional output size."""
     adjustment = _F(axis.count) / (_F(axis.scale) * _F(axis.size))
     offset = _F(axis.size / 2) * (_F(1) - adjustment)
     return (np.float64(offset) + (i.astype(np.float64) + 0.5) / _F(axis.scale) - 0.5).astype(_F)
@@ -98,12 +98,12 @@ _MODES: dict[str, Callable[[Floats, ResizeAxis], Floats]] = {
     "tf_crop_and_resize": _cropped,
 }
 
-#: Tolerance within which a coordinate counts as halfway between two elements.
+#: Tolerance within which a coordinate is considered halfway between two elements.
 _TIE_TOLERANCE = _F(1e-6)
 
 
 def _rounded(positions: Floats, sign: int) -> Floats:
-    """The nearest element; for a tie the preceding one (sign -1) or the following one (sign 1)."""
+    """Round to the nearest element; ties go to the preceding element (sign -1) or the following one (sign 1)."""
     below = np.floor(positions)
     return below + ((positions - below) - _F(0.5) > -sign * _TIE_TOLERANCE)
 
@@ -119,7 +119,7 @@ _ROUNDINGS: dict[str, Callable[[Floats, ResizeAxis], Floats]] = {
 
 
 def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
-    """Index of the input nearest to each output.
+    """Return the index of the input nearest to each output.
 
     Raises
     ------
@@ -177,12 +177,12 @@ def resize(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 
 def _with_fractions(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
-    """Axes with fractional output sizes, which ONNX's node tests use for align_corners and onnxruntime does not."""
+    """Return axes with fractional output sizes, which ONNX's node tests use for align_corners, unlike onnxruntime."""
     return [replace(axis, length=float(_F(axis.size) * _F(axis.scale))) for axis in axes]
 
 
 def _stored(made: Array, dtype: np.dtype) -> Array:
-    """Values converted to the image's type; truncated and saturated for integers."""
+    """Convert values to the image's type; integers are truncated and saturated."""
     if dtype.kind in "iu" and made.dtype.kind == "f":
         limits = np.iinfo(dtype)
         made = np.clip(np.trunc(made), limits.min, limits.max)
@@ -190,7 +190,7 @@ def _stored(made: Array, dtype: np.dtype) -> Array:
 
 
 def _mode(spec: OnnxNodeSpec) -> str:
-    """Coordinate transformation mode of a node; asymmetric before operator set 11."""
+    """Return the coordinate transformation mode of a node; asymmetric before operator set 11."""
     if spec.op == "Upsample" or spec.version < 11:
         return "asymmetric"
     return spec.text("coordinate_transformation_mode", "half_pixel")
@@ -201,7 +201,7 @@ def _crops(spec: OnnxNodeSpec) -> bool:
 
 
 def _axes(spec: OnnxNodeSpec, inputs: list[Any]) -> list[ResizeAxis]:
-    """Resize parameters of each dimension."""
+    """Return the resize parameters of each dimension."""
     x = inputs[0]
     old = spec.op == "Upsample" or spec.version < 11
     _, second, third, fourth = [*inputs, None, None, None][:4]
@@ -229,7 +229,7 @@ def _axes(spec: OnnxNodeSpec, inputs: list[Any]) -> list[ResizeAxis]:
 
 
 def _combined(x: Array, taps: _Taps, axis: int) -> Array:
-    """Weighted sums of inputs along an axis; a single tap selects an input."""
+    """Compute weighted sums of inputs along an axis; with a single tap, select an input."""
     if taps.indices.shape[1] == 1:
         return np.take(x, taps.indices[:, 0], axis)
     shape = (-1, *(1,) * (x.ndim - axis - 1))
@@ -263,7 +263,7 @@ def _linear(spec: OnnxNodeSpec, axis: ResizeAxis) -> _Taps:
 
 
 def _kernel(spec: OnnxNodeSpec) -> Callable[[Array], Array]:
-    """The weight of an input by its distance, for cubic interpolation."""
+    """Return the function from an input's distance to its weight in cubic interpolation."""
     a = spec.get("cubic_coeff_a", -0.75)
 
     def weight(distance: Array) -> Array:
@@ -287,7 +287,7 @@ def _cubic(spec: OnnxNodeSpec, axis: ResizeAxis) -> _Taps:
 def _antialiased(
     spec: OnnxNodeSpec, axis: ResizeAxis, positions: Array, support: int, kernel: Callable[[Array], Array]
 ) -> _Taps:
-    """Taps for reducing an image with antialiasing: the kernel is stretched by 1 / scale and normalized to sum 1."""
+    """Return taps for antialiased reduction: the kernel is stretched by 1 / scale and normalized to sum 1."""
     radius = support / axis.scale
     center = positions.astype(np.float64)
     first = np.floor(center - radius + 1).astype(np.int64)
@@ -300,7 +300,7 @@ def _antialiased(
 def _limited(
     spec: OnnxNodeSpec, axis: ResizeAxis, found: Array, weights: Array, outside: NDArray[np.bool_]
 ) -> _Taps:
-    """Taps with indices beyond the edges clipped, or with weight 0 if `exclude_outside` is set."""
+    """Clip tap indices beyond the edges, or set their weights to 0 if `exclude_outside` is set."""
     if spec.get("exclude_outside", 0):
         weights = np.where((found >= 0) & (found < axis.size), weights, 0)
         weights = weights / weights.sum(1, keepdims=True)

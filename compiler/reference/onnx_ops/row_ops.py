@@ -11,7 +11,7 @@ from hw.errors import InputError
 
 @computes("LogSoftmax", "Softmax", "Hardmax")
 def _softmax(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Softmax along one axis; before operator set 13 over all dimensions from the axis on."""
+    """Compute a softmax along one axis; before operator set 13 over all dimensions from the axis on."""
     (x,) = inputs
     axis = spec.get("axis", -1 if spec.version >= 13 else 1)
     rows = x
@@ -55,7 +55,7 @@ def _global_lp(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 @computes("LRN")
 def _local_response(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """LRN: divides each number by a power of the sum of squares over adjacent channels."""
+    """Compute LRN: divide each value by a power of the sum of squares over adjacent channels."""
     (x,) = inputs
     size = spec.get("size", 1)
     channel, count = np.arange(x.shape[1]), x.shape[1]
@@ -70,7 +70,7 @@ def _local_response(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 @computes("STFT")
 def _stft(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Short-time Fourier transform of signals (batch, length, 1 or 2), with real and imaginary parts last."""
+    """Compute the STFT of signals (batch, length, 1 or 2); real and imaginary part are along the last axis."""
     signal, step, window, length = [*inputs, None, None][:4]
     step = int(np.reshape(step, -1)[0])
     size = int(np.reshape(length, -1)[0]) if length is not None else None

@@ -1,4 +1,4 @@
-"""Operators that pick elements by number, put them elsewhere, or pad with them."""
+"""Operators that gather or scatter elements by index, or pad tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from hw.errors import InputError
 
 
 def _within(indices: Array, size: int) -> Array:
-    """Places that may count from the end, which must exist."""
+    """Convert possibly negative indices to non-negative ones; raises an error for indices out of range."""
     if indices.size and (indices.min() < -size or indices.max() >= size):
         raise InputError(f"indices must be within {-size}..{size - 1}, not {indices.min()}..{indices.max()}")
     return np.where(indices < 0, indices + size, indices)
 
 
 def _along_axis(indices: Array, axis: int) -> tuple[Any, ...]:
-    """Index arrays that select, for each element of `indices`, its own position with the coordinate `axis` replaced."""
+    """Return index arrays that select, for each element of `indices`, its position with coordinate `axis` replaced."""
     selection: list[Any] = list(np.indices(indices.shape, sparse=True))
     selection[axis] = indices
     return tuple(selection)
@@ -32,7 +32,7 @@ def _gather_elements(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 @computes("Scatter")
 def _scatter(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Scatter and ScatterElements, with optional reduction."""
+    """Compute Scatter or ScatterElements, with optional reduction."""
     x, indices, updates = inputs
     axis = spec.get("axis", 0) % x.ndim
     result = x.copy()
@@ -53,7 +53,7 @@ def _one_hot(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 @computes("Pad")
 def _pad(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Padding; negative padding crops elements first."""
+    """Pad a tensor; negative padding crops elements first."""
     x, given, value, axes = [*inputs, None, None, None][:4]
     pads = [int(n) for n in (spec.get("pads", ()) if given is None else given)]
     value = spec.get("value", 0.0) if value is None else np.reshape(value, -1)[0]

@@ -24,7 +24,7 @@ class Windows:
     kernel, strides, dilations : tuple of int
         Size, stride and dilation of the window in each dimension.
     before, after : tuple of int
-        Padding in front of and behind the image in each dimension.
+        Padding before and after the image in each dimension.
     counts : tuple of int
         Number of windows in each dimension.
     """
@@ -37,11 +37,11 @@ class Windows:
     counts: tuple[int, ...]
 
     def offsets(self) -> Iterator[tuple[int, ...]]:
-        """Offsets within a window."""
+        """Yield the offsets within a window."""
         return itertools.product(*(range(size) for size in self.kernel))
 
     def padded(self, x: Array, value: float | int) -> Array:
-        """An image with its padding, extended to the end of the last windows."""
+        """Return an image padded with `value`, extended to the end of the last windows."""
         widths = [(0, 0), (0, 0)]
         for i, size in enumerate(x.shape[2:]):
             extent = (self.counts[i] - 1) * self.strides[i] + (self.kernel[i] - 1) * self.dilations[i] + 1
@@ -50,7 +50,7 @@ class Windows:
         return np.pad(x, widths, constant_values=value)
 
     def taken(self, padded: Array, offset: tuple[int, ...]) -> Array:
-        """The element at one offset of all windows."""
+        """Return the element at one offset of all windows."""
         spans = tuple(
             slice(index * d, index * d + (count - 1) * stride + 1, stride)
             for index, d, count, stride in zip(offset, self.dilations, self.counts, self.strides, strict=True)
@@ -73,7 +73,7 @@ def check_room(shape: Sequence[int]) -> None:
 
 
 def windows(spec: OnnxNodeSpec, sizes: Sequence[int], kernel: Sequence[int]) -> Windows:
-    """The windows of a node over an image of the given sizes.
+    """Return the windows of a node over an image of the given sizes.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def windows(spec: OnnxNodeSpec, sizes: Sequence[int], kernel: Sequence[int]) -> 
 
 
 def _count(size: int, span: int, stride: int, before: int, after: int, ceil: bool) -> int:
-    """Number of windows; with ceil rounding, windows that start in the trailing padding are excluded."""
+    """Return the number of windows; with `ceil`, windows that start in the trailing padding are excluded."""
     travel = size + before + after - span
     if travel < 0:
         raise InputError(f"a window of {span} does not fit {size} with its padding")
@@ -125,7 +125,7 @@ def _count(size: int, span: int, stride: int, before: int, after: int, ceil: boo
 
 @computes("MaxPool")
 def _max_pool(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """MaxPool: the maximum of each window and, as second output, its flat index in the tensor."""
+    """Compute MaxPool: the maximum of each window and, as the second output, its flat index in the tensor."""
     (x,) = inputs
     each = windows(spec, x.shape[2:], spec.get("kernel_shape", ()))
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
@@ -148,7 +148,7 @@ def _max_pool(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 
 def _flat_indices(shape: tuple[int, ...], *, columns_first: bool) -> Array:
-    """Flat index of each element of a tensor, in column-major order within an image if `columns_first`."""
+    """Return the flat index of each element, in column-major order within an image if `columns_first`."""
     order = range(len(shape) - 1, 1, -1) if columns_first else range(2, len(shape))
     inner = np.arange(int(np.prod(shape[2:]))).reshape([shape[i] for i in order])
     if columns_first:
@@ -163,7 +163,7 @@ def _average_pool(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     each = windows(spec, x.shape[2:], spec.get("kernel_shape", ()))
     ones = np.ones((1, 1, *x.shape[2:]), np.float64)
     if spec.get("count_include_pad", 0):
-        # Explicit padding counts in the mean; padding added by ceil_mode does not.
+        # The mean includes explicit padding, but not the padding added by ceil_mode.
         widths = [(0, 0), (0, 0), *zip(each.before, each.after, strict=True)]
         check_room([size + sum(width) for size, width in zip(ones.shape, widths, strict=True)])
         plain = Windows(
@@ -188,7 +188,7 @@ def _lp_pool(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 
 def _sums(each: Windows, x: Array) -> Array:
-    """The sum of each window."""
+    """Compute the sum of each window."""
     padded = each.padded(x, 0)
     total = np.zeros((*x.shape[:2], *each.counts), x.dtype)
     for offset in each.offsets():

@@ -1,7 +1,8 @@
 """Networks with programs for several batch sizes, of which the hardware runs the smallest sufficient one.
 
-All programs use the inputs and outputs of the largest size. The macro-instruction has one more operand after their
-addresses, the number of valid samples, which the guards compare with the sizes. The largest size has no guard.
+All programs use the inputs and outputs of the largest size. After their addresses, the macro-instruction has one more
+operand: the number of valid samples, which the guards compare with the sizes. The program for the largest size has no
+guard.
 """
 
 from collections.abc import Callable, Sequence
@@ -107,7 +108,7 @@ def _stage(options: CompileOptions, stages: Sequence[Stage]) -> Stage:
 
 
 def _code(options: CompileOptions, codes: Sequence[StageExecutable], count: int) -> StageExecutable:
-    """Combine programs: smaller sizes guarded, the largest as fallback; each size has its own constants."""
+    """Combine programs: smaller sizes are guarded, the largest is the fallback; each size has separate constants."""
     sizes = options.batches
     memory = share_memory(codes, start=options.offset)
     same = {number: (number, 0) for number in range(1, count)}

@@ -15,7 +15,7 @@ def dispatched(
     build: Callable[[CompileOptions], CompiledNetwork],
     streams: Sequence[CommandStream],
 ) -> CompiledNetwork:
-    """Build the network of a model, with dynamic dispatch if the options ask for it.
+    """Build the network of a model, with dynamic dispatch if the options request it.
 
     Parameters
     ----------

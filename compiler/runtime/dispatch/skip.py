@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from math import prod
 
 import numpy as np
@@ -28,6 +29,9 @@ from hw.isa.enums import Unit
 from hw.isa.micro_instruction import MicroOp, Statistic, encode
 from hw.isa.program import Program
 
+#: Maximum number of names listed in a message.
+_MAX_NAMES = 8
+
 
 def tensor_named(graph: Graph, name: str) -> str:
     """Return the name of a tensor, given its name or the name of the node that computes it.
@@ -40,7 +44,12 @@ def tensor_named(graph: Graph, name: str) -> str:
     if name in graph.nodes:
         return graph.nodes[name].outputs[0]
     if name not in graph.tensors:
-        raise InputError(f"skip: there is no tensor and no node {shown(name)}")
+        near = get_close_matches(name, [*graph.nodes, *graph.tensors], n=1)
+        names = [*near, *(each for each in graph.nodes if each not in near)]
+        more = ", ..." if len(names) > _MAX_NAMES else ""
+        raise InputError(
+            f"skip: there is no tensor and no node {shown(name)}; nodes: {', '.join(names[:_MAX_NAMES])}{more}"
+        )
     return name
 
 
@@ -95,7 +104,7 @@ def probe(config: MlaConfig, tensor: Tensor, value: int, location: tuple[int, in
     value : int
         Value to count, in the tensor's type.
     location : (int, int)
-        Index of an operand with a DRAM address, and byte offset of the tensor from there.
+        Index of an operand with a DRAM address, and byte offset of the tensor from that address.
     tag : int
         Counter tag of the program.
 
@@ -254,9 +263,9 @@ def _with_probe(config: MlaConfig, stage: Stage, zero: int, results: NDArray[np.
     assert code is not None
     (tensor,) = stage.inputs
     memory = share_memory([code], results, start)
-    same = {operand: (operand, 0) for operand in code.places.values()}
+    same = {operand: (operand, 0) for operand in code.operand_numbers.values()}
     main = rebased(code.parts[0].program, memory.moved[0], same)
-    first = probe(config, tensor, zero, (code.places[tensor.name], 0), code.tags[0])
+    first = probe(config, tensor, zero, (code.operand_numbers[tensor.name], 0), code.tags[0])
     end = replace(code.parts[0], program=main)
     made = replace(code, parts=(ProgramPart(first, ()), end), image=memory.image, memory=memory.size)
     guard = equal(Statistic.FUSE_ZEROS, tensor.elements)
@@ -286,9 +295,9 @@ def _merged(
     programs = []
     for code, moved in zip((a, b), memory.moved, strict=True):
         moved_operands = {
-            index: (places[name], 0) for name, index in code.places.items() if name != tensor.name
+            index: (places[name], 0) for name, index in code.operand_numbers.items() if name != tensor.name
         }
-        moved_operands[code.places[tensor.name]] = (0, middle)
+        moved_operands[code.operand_numbers[tensor.name]] = (0, middle)
         programs.append(rebased(code.parts[0].program, moved, moved_operands))
     begin, end = programs
     guard, looks = (
@@ -321,8 +330,8 @@ def _until_drained(program: Program) -> Program:
 
 
 def _guarded(code: StageExecutable, outputs: Sequence[Tensor], guard: Guard, start: int) -> StageExecutable:
-    """Add a guarded alternative to the last program that only writes the constants at `start`."""
+    """Add to the last program a guarded alternative that only writes the constants at `start`."""
     *before, last = code.parts
-    sizes = [(code.places[each.name], each.bytes) for each in outputs]
+    sizes = [(code.operand_numbers[each.name], each.bytes) for each in outputs]
     short = constants(code.config, f"{last.program.name} of zeros", start, sizes, code.tags[-1])
     return replace(code, parts=(*before, replace(last, instead=(GuardedProgram(guard, short),))))

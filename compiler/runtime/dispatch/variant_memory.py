@@ -43,7 +43,7 @@ def rebased(program: Program, memory: Relocation, moved: Mapping[int, tuple[int,
     ----------
     program : Program
         Program made by the compiler: only `set` reads operands, each an address to which it adds a constant.
-    memory : Moved
+    memory : Relocation
         Relocation of the model's memory, operand 0.
     moved : dict
         For each other operand, the operand that replaces it and the byte offset to add.
@@ -72,7 +72,7 @@ class VariantMemory:
         Constants of all variants.
     size : int
         Total size in bytes.
-    moved : list of Moved
+    moved : list of Relocation
         Relocation of each variant.
     more : int
         Offset of the additional constants.

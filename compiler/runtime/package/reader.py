@@ -55,6 +55,8 @@ def tuples(value: Any) -> Any:
 
 
 FORMAT, VERSION = "mla network", 4
+#: Name of the archive's member with everything except programs, images and constants.
+MANIFEST = "manifest.json"
 
 
 class PackageReader:
@@ -65,7 +67,7 @@ class PackageReader:
         for info in archive.infolist():
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
                 raise ValueError(f"member {info.filename!r} is compressed")
-        self.manifest = json.loads(archive.read("manifest.json"))
+        self.manifest = json.loads(archive.read(MANIFEST))
         head = (self.manifest["format"], self.manifest["version"])
         if head != (FORMAT, VERSION):
             raise ValueError(f"must be {FORMAT!r} version {VERSION}, not {head[0]!r} version {head[1]!r}")
@@ -91,7 +93,7 @@ class PackageReader:
             batch=self._batch(m["batch"]),
             smaller=smaller,
             graph=self._graph("graph", m["graph"]) if m["graph"] else None,
-            quantization=QuantizationReport.of(m["quantization"]) if m["quantization"] else None,
+            quantization=QuantizationReport.from_document(m["quantization"]) if m["quantization"] else None,
         )
 
     def _host(self, values: dict) -> HostNode:

@@ -19,11 +19,13 @@ from compiler.ir.graph import Graph
 from compiler.ir.identity import stored
 from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.package.reader import FORMAT, VERSION, PackageReader
+from compiler.runtime.package.reader import FORMAT, MANIFEST, VERSION, PackageReader
 from compiler.runtime.stages import Control, Origin, Stage
 from hw.errors import InputError
 
 SUFFIX = ".mla"
+#: Message for a file that is not a ZIP archive with a manifest.
+_OTHER_FILE = f"is not a compiled network ({SUFFIX}, written by mla compile), or is cut short"
 #: Exceptions raised by reading a damaged archive or manifest.
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -41,12 +43,12 @@ _DAMAGE = (
 
 
 def to_bytes(network: CompiledNetwork, *, whole: bool = False) -> bytes:
-    """Serialize a network; if `whole`, including the graph that it was compiled from."""
+    """Serialize a network; if `whole`, include the graph from which it was compiled."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
 
         def put(name: str, data: bytes | str) -> None:
-            archive.writestr(zipfile.ZipInfo(name), data)  # a date would make every file different
+            archive.writestr(zipfile.ZipInfo(name), data)  # a timestamp would make every file different
 
         stages = _stages(put, "", network.stages)
         manifest = {
@@ -66,7 +68,7 @@ def to_bytes(network: CompiledNetwork, *, whole: bool = False) -> bytes:
             "quantization": None if network.quantization is None else network.quantization.document(),
             "graph": _graph(put, "graph", network.graph) if whole and network.graph else None,
         }
-        put("manifest.json", json.dumps(manifest, indent=1))
+        put(MANIFEST, json.dumps(manifest, indent=1))
     return buffer.getvalue()
 
 
@@ -98,13 +100,25 @@ def from_bytes(file: BinaryIO) -> CompiledNetwork:
         The contents are damaged.
     """
     try:
-        with zipfile.ZipFile(file) as archive:
-            return PackageReader(archive).network()
-    except InputError as error:
-        raise InputError(f"damaged compiled network: {error}") from None
+        archive = zipfile.ZipFile(file)
+    except zipfile.BadZipFile:
+        raise InputError(_OTHER_FILE) from None
     except _DAMAGE as error:
-        reason = f"{type(error).__name__} {error}".strip()
-        raise InputError(f"damaged compiled network: {reason}") from None
+        raise _damaged(error) from None
+    with archive:
+        if MANIFEST not in archive.namelist():
+            raise InputError(_OTHER_FILE)
+        try:
+            return PackageReader(archive).network()
+        except InputError as error:
+            raise InputError(f"damaged compiled network: {error}") from None
+        except _DAMAGE as error:
+            raise _damaged(error) from None
+
+
+def _damaged(error: Exception) -> InputError:
+    reason = f"{type(error).__name__} {error}".strip()
+    return InputError(f"damaged compiled network: {reason}")
 
 
 _Put = Callable[[str, bytes | str], None]
@@ -130,7 +144,7 @@ def _stage(put: _Put, folder: str, stage: Stage) -> dict[str, Any]:
             "layers": [part.layers for part in code.parts],
             "tags": code.tags,
             "memory": code.memory,
-            "places": code.places,
+            "places": code.operand_numbers,
             "infos": [stored(info) for info in stage.infos],
             "peak": None if code.peak is None else asdict(code.peak),
             "guards": [[stored(variant.guard) for variant in part.instead] for part in code.parts],

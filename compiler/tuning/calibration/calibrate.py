@@ -22,7 +22,7 @@ from compiler.tuning.calibration.collect import (
 )
 from hw.errors import WorkError
 
-#: One in this number of networks is held out of training to measure the error.
+#: Reciprocal of the fraction of networks that are held out of training to measure the error.
 _HELD_OUT_INTERVAL = 6
 #: Minimum number of measured networks.
 _MIN_NETWORKS = 2 * _HELD_OUT_INTERVAL
@@ -50,7 +50,7 @@ class Calibration:
     samples, fresh : int
         Number of measurements, and of those made in this run.
     single, chain : PredictionErrors
-        Errors on held-out networks of one operator, and of several, for a model trained on the others.
+        Errors on held-out networks with one and with several operators, for a model trained on the other networks.
     everything : PredictionErrors
         Errors on all held-out networks.
     prediction_us : float
@@ -105,7 +105,7 @@ def calibrate(
     fresh = CalibrationCollector(conditions, journal, seed, spaces, log).run(seconds, devices)
     if len({sample.index for sample in journal.samples}) < _MIN_NETWORKS:
         raise WorkError(
-            f"fewer than {_MIN_NETWORKS} networks could be measured in {seconds:g} s: give it more time"
+            f"fewer than {_MIN_NETWORKS} networks could be measured in {seconds:g} s: increase the time limit"
         )
     log(f"training on {len(journal.samples)} measurements")
     return learn(conditions, journal.samples, fresh, seed)
@@ -125,7 +125,7 @@ def learn(
 
     def errors(min_ops: int, max_ops: int) -> PredictionErrors:
         chosen = [(p, m) for ops, p, m in pairs if min_ops <= ops <= max_ops]
-        return PredictionErrors.of([p for p, _ in chosen], [m for _, m in chosen])
+        return PredictionErrors.from_pairs([p for p, _ in chosen], [m for _, m in chosen])
 
     single, chain, everything = errors(1, 1), errors(2, 99), errors(1, 99)
     about = {

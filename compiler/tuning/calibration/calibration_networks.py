@@ -13,7 +13,7 @@ from compiler.ir.identity import identity, restored, stored
 from compiler.ir.tensor import Quantization, Tensor
 
 _SCALE = 0.05
-#: Standard deviation of uniform 8-bit integers, and the desired one of results.
+#: Standard deviation of uniform 8-bit integers; intended standard deviation of results.
 _INPUT_DEVIATION, _RESULT_DEVIATION = 74.0, 40.0
 
 
@@ -32,10 +32,12 @@ class QuantizedGraphBuilder:
 
     def input(self, shape: tuple[int, ...]) -> Tensor:
         """Add an int8 input."""
-        return self.graph.add_input(Tensor(self._name("x"), shape, "int8", Quantization.of(_SCALE, 3)))
+        return self.graph.add_input(
+            Tensor(self._name("x"), shape, "int8", Quantization.per_tensor(_SCALE, 3))
+        )
 
     def skip_input(self, x: Tensor) -> Tensor:
-        """Return the first input if it has the shape of a tensor, else add a new input of that shape."""
+        """Return the first input if it has the shape of a tensor, else a new input of that shape."""
         first = self.graph.tensors[self.graph.inputs[0]]
         return first if first.shape == x.shape else self.input(x.shape)
 
@@ -50,7 +52,7 @@ class QuantizedGraphBuilder:
         **attributes: Any,
     ) -> Tensor:
         """Add an operator and return its output, quantized like `like` if given."""
-        meaning = Quantization.of(scale, -3) if like is None else like.quantization
+        meaning = Quantization.per_tensor(scale, -3) if like is None else like.quantization
         out = self.graph.add_tensor(Tensor(self._name("t"), made, "int8", meaning))
         names = tuple(tensor.name for tensor in inputs)
         self.graph.add_node(Node(f"{op} {out.name}", op, names, (out.name,), attributes))
@@ -58,7 +60,9 @@ class QuantizedGraphBuilder:
 
     def softmax(self, x: Tensor) -> Tensor:
         """Add a softmax over the last dimension and return its output."""
-        made = self.graph.add_tensor(Tensor(self._name("t"), x.shape, "int8", Quantization.of(1 / 256, -128)))
+        made = self.graph.add_tensor(
+            Tensor(self._name("t"), x.shape, "int8", Quantization.per_tensor(1 / 256, -128))
+        )
         node = Node(
             f"softmax {made.name}",
             "softmax",
@@ -97,7 +101,7 @@ class QuantizedGraphBuilder:
 
 #: Maximum estimated cycles of the slowest operator, which limits simulation to a fraction of a second.
 _MAX_CYCLES = 12_000
-#: Maximum number of draws until a network is small enough.
+#: Maximum number of draws to find a network that is small enough.
 _MAX_ATTEMPTS = 1000
 #: Fraction of chains of dense layers that have a single row.
 _SINGLE_ROW_FRACTION = 0.7

@@ -21,6 +21,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains, singles
 from compiler.tuning.measure.equivalence import GoldenModelReference
 from compiler.tuning.measure.throughput import measure_network
+from compiler.util.files import parsed_line
 from compiler.util.progress import building, progress
 from cosim.device_pool import DevicePool
 from hw.config import MlaConfig
@@ -40,7 +41,7 @@ class CalibrationSample:
     Parameters
     ----------
     index, number : int
-        Index of the network, and of the schedule for this network; 0 for the static compiler's.
+        Index of the network, and index of the schedule among those of the network; schedule 0 is the static compiler's.
     point : CalibrationNetwork
         Network that was measured.
     schedules : dict of str to LayerSchedule
@@ -96,7 +97,8 @@ class CalibrationJournal:
         try:
             text = path.read_text("utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); remove it to start over") from None
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{path}: cannot be read ({reason}); remove it to start over") from None
         lines = text.splitlines(keepends=True)
         if lines and parsed_line(lines[0]) != header:
             raise InputError(
@@ -145,25 +147,16 @@ class CalibrationJournal:
             raise InputError(f"{self.path}: damaged line ({error}); remove the file to start over") from None
 
 
-def parsed_line(line: str) -> dict[str, Any]:
-    """Parse a line as a JSON object; return an empty one if it is invalid."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
 #: Fraction of networks that are chains.
 CHAIN_FRACTION = 0.3
-#: Number of schedules per network besides the static compiler's: with random tilings, and with random tilings that are
-#: mutated; for chains also with two neighbours fused differently, as the fusion engine's options are.
+#: Number of schedules per network in addition to the static compiler's: with random tilings, with mutated random
+#: tilings, and for chains with a changed fusion of two neighbours, like the options of the fusion engine.
 _DRAWN, _MUTATED, _FUSION_VARIANTS = 3, 2, 3
 #: Maximum number of changes of a mutated layer schedule.
 _MAX_CHANGES = 2
-#: Fraction of the layers of a chain whose schedules are drawn.
+#: Fraction of the layers of a chain whose schedules are drawn at random.
 _DRAWN_FRACTION = 0.6
-#: Fraction of the drawn schedules of a chain in which two neighbours are fused differently.
+#: Fraction of the drawn schedules of a chain in which the fusion of two neighbours is changed.
 _FUSION_FRACTION = 0.5
 #: Maximum cycles of a measurement.
 _MAX_CYCLES = 150_000
@@ -301,7 +294,7 @@ class CalibrationCollector:
 
 
 def draw_network(n: int, rng: random.Random) -> CalibrationNetwork:
-    """Draw a network; most have a single operator."""
+    """Draw a random network, which usually has a single operator."""
     return next(chains(n, rng) if rng.random() < CHAIN_FRACTION else singles(n, rng))
 
 
@@ -343,7 +336,7 @@ class _NetworkVariants:
             seen.add(text)
             try:
                 network = self.prepared.network(schedule) if number else self.first
-            except InputError:  # it does not fit
+            except InputError:  # the schedule does not fit
                 continue
             if dram_bytes(network) <= _DRAM_BYTES:
                 yield number, network

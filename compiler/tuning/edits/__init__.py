@@ -1,1 +1,1 @@
-"""Edits of micro-programs: commands split or moved."""
+"""Edits of micro-programs, which split or move commands."""

@@ -22,7 +22,7 @@ class EditError(ValueError):
 
 @dataclass(frozen=True)
 class Split:
-    """Split of adjacent commands in two each; first parts move ahead of second parts of others where allowed.
+    """Split of each of several adjacent commands in two; first parts move ahead of other second parts if allowed.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ Edit = Split | Move
 
 
 def apply_edits(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[Edit]) -> list[Issued]:
-    """Apply edits to a sequence of commands, one after the other.
+    """Apply edits to a sequence of commands, in order.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _split(config: MlaConfig, commands: list[Issued], at: int, edit: Split) -> l
 
 
 def _parts(config: MlaConfig, command: Issued, edit: Split) -> tuple[Issued, Issued] | None:
-    """Split a command; None if it cannot be split."""
+    """Split a command; return None if it cannot be split."""
     dims = dims_of(command, config.n)[:MAX_DIMS]
     if not dims:
         return None
@@ -165,9 +165,9 @@ def footprint_of(config: MlaConfig, command: Issued) -> list[BoundingBox]:
     return command.reach
 
 
-#: Fraction of random edits that are splits, the others are moves; fraction of indices near the start or the end.
+#: Fraction of random edits that are splits and not moves; fraction of indices near the start or the end.
 _SPLIT_FRACTION, _NEAR_END_FRACTION = 0.7, 0.5
-#: Average distance of those indices from the start or the end.
+#: Average distance of indices near the start or the end.
 _MEAN_DISTANCE = 4.0
 #: Choices of random splits; repeated values are more likely.
 _RUNS, _EIGHTHS, _DIMS = (1, 1, 2, 3, 4, 5, 6), (1, 2, 4, 4, 6, 7), (0, 0, 0, 1, MAX_DIMS - 1)
@@ -219,9 +219,9 @@ class Dim:
     moves : tuple of (str, str or int)
         Fields that are offset in the second part, with the offset per step: another field's name, or a number.
     grain : int
-        Granularity: the size of the first part is a multiple of it.
+        Granularity, of which the size of the first part is a multiple.
     first, second : tuple of (str, int)
-        Fields with other values in the first and in the second part.
+        Fields with new values in the first and in the second part, and these values.
     """
 
     count: str

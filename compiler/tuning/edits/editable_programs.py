@@ -21,7 +21,7 @@ _TAGS = range(64)
 
 
 def unroll_all(programs: Sequence[Program]) -> list[UnrolledProgram] | None:
-    """Unroll programs that run in sequence; None if one of them cannot be unrolled."""
+    """Unroll programs that run in sequence; return None if one of them cannot be unrolled."""
     found = [unroll(program) for program in programs]
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None
@@ -96,7 +96,7 @@ class EditableProgram:
 
 
 class EditablePrograms:
-    """Editable programs of a schedule without program texts.
+    """Editable programs of a schedule that contains no program texts.
 
     Parameters
     ----------
@@ -105,25 +105,25 @@ class EditablePrograms:
 
     Attributes
     ----------
-    pieces : list of EditableProgram
+    programs : list of EditableProgram
         Programs in execution order; empty if one of them cannot be unrolled or runs conditionally.
     """
 
     def __init__(self, network: CompiledNetwork):
         self.config, self.schedule = network.config, replace(network.schedule, programs={})
-        self.pieces: list[EditableProgram] = []
+        self.programs: list[EditableProgram] = []
         self._stages: list[tuple[tuple[Program, ...], list[UnrolledProgram]]] = []
         layers = network.layers_of
         for code in network.codes:
             known = unroll_all(code.programs)
             if known is None or code.programs != code.all_programs:
-                self.pieces, self._stages = [], []
+                self.programs, self._stages = [], []
                 return
             self._stages.append((code.programs, known))
-            self.pieces += [EditableProgram(each, layers[each.name]) for each in known]
+            self.programs += [EditableProgram(each, layers[each.name]) for each in known]
 
     def with_edits(self, edits: Mapping[str, Sequence[Edit]]) -> Schedule:
-        """Return the schedule with texts of all programs that change under edits, which are given by program name.
+        """Return the schedule with texts of all programs that the edits, given by program name, change.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class EditablePrograms:
         return replace(self.schedule, programs=texts)
 
     def changed(self, edits: Mapping[str, Sequence[Edit]]) -> list[tuple[Program, Program]]:
-        """Return the programs that change under edits, each before and after; errors as in `with_edits`."""
+        """Return each program that edits change, before and after them; raise the errors of `with_edits`."""
         found: list[tuple[Program, Program]] = []
         for programs, known in self._stages:
             if any(edits.get(each.name) for each in known):
@@ -144,7 +144,7 @@ class EditablePrograms:
         return [(old, new) for old, new in found if old.words != new.words]
 
     def program(self, name: str, edits: Sequence[Edit]) -> Program:
-        """Return a program after edits of it alone, unchanged if there are none; errors as in `with_edits`."""
+        """Return a program after edits of it alone, unchanged if there are none; raise the errors of `with_edits`."""
         programs, known = next(each for each in self._stages if name in {one.name for one in each[0]})
         made = apply_program_edits(self.config, known, {name: edits}) if edits else programs
         return next(each for each in made if each.name == name)

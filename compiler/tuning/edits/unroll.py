@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from compiler.codegen.semaphores import Issued
-from compiler.tuning.generators.rewrites import Instruction, Item, ProgramLoop, parse_items
+from compiler.tuning.edits.rewrites import Instruction, Item, ProgramLoop, parse_items
 from hw.isa.commands import UNIT_FIELDS, defaults, field_of
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
@@ -28,9 +28,9 @@ class UnrolledProgram:
     commands : tuple of Issued
         Commands in order, with semaphores; their `layer` is the counter tag.
     alone : bool
-        True if the program starts with a fence for all commands issued before.
+        True if the program starts with a fence for all earlier commands.
     fenced : bool
-        True if it has other fences too, so that semaphores alone do not order its commands.
+        True if the program contains other fences too, so that semaphores alone do not order its commands.
     """
 
     name: str
@@ -40,7 +40,7 @@ class UnrolledProgram:
 
 
 def unroll(program: Program) -> UnrolledProgram | None:
-    """Unroll a program; None if it has unsupported instructions or more than `MAX_COMMANDS` commands."""
+    """Unroll a program; return None if it has unsupported instructions or more than `MAX_COMMANDS` commands."""
     items = parse_items(program.words)
     if items is None or not items or not _plain(items[-1], MicroOp.HALT):
         return None
@@ -58,10 +58,10 @@ def _plain(item: Item, op: MicroOp, d: int = 0) -> bool:
 
 
 class _UnsupportedInstructionError(Exception):
-    """Instruction that cannot be unrolled."""
+    """Raised for an instruction that cannot be unrolled."""
 
 
-#: Value of a field, and the operand that it is relative to (0: none).
+#: Value of a field without its macro-instruction operand, and the selector of that operand (0: none).
 _Setting = tuple[int, int]
 
 
@@ -111,7 +111,7 @@ class _Run:
                 raise _UnsupportedInstructionError
 
     def _value(self, one: Instruction) -> _Setting:
-        """Return the sum that an instruction computes, and separately the macro-instruction operand in it."""
+        """Return the sum that an instruction computes without its macro-instruction operand, and that operand."""
         total, operand = one.imm, 0
         for selector in (one.a, one.b):
             if selector < REGISTERS:

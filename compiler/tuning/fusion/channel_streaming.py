@@ -1,8 +1,8 @@
-"""Channel-block streaming: intermediate tensors in the scratchpad that are written and read in blocks of channels.
+"""Channel-block streaming: a layer starts on the first channel blocks of its input while the rest is being computed.
 
 If a convolution computes its result in blocks of N channels, the next layer can start with the first block. If its sums
 are split by input channels, it can start before the last input block is available. Neither layer then waits for the
-other's pipeline to drain. A pool after such a convolution uses FUSE while MATRIX computes the next block.
+other's pipeline to drain. A pool after such a convolution runs on FUSE while MATRIX computes the next block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,11 @@ from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import ConvTiler
 from compiler.layers.depthwise import DepthwiseLayer, stream_passes, stream_pitch
 from compiler.layers.pool import PoolLayer
-from compiler.layers.tiling_context import CROWDED, PREFETCH, TilingContext, input_rows
+from compiler.layers.tiling_context import BUS_OVERHEAD, PREFETCH_STEPS, TilingContext, input_rows
 from compiler.lowering.fusion_groups import ANCHORS
 from compiler.lowering.lower import LoweredNetwork
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.search.layer_space import LayerSpace, Tiling
+from compiler.tuning.layer_space import LayerSpace, Tiling
 from compiler.util.tiles import ceil_div, cuts
 
 #: Maximum number of channel blocks of a tile; maximum number of tilings considered per layer.
@@ -53,11 +53,11 @@ def _depths(deep: int, schedule: LayerSchedule, *, cut: bool) -> Iterator[int]:
 
 #: Overhead cycles of a FUSE command, in addition to its rows.
 _COMMAND_CYCLES = 60
-#: Cycles from the last sum of one layer until the other layer processes it, and back.
+#: Cycles from the last sum of one layer until the other layer processes it, for both directions together.
 _SWITCH_CYCLES = 300
 #: Cycles from the last sum of a tile until its accumulator slot is free again, without the epilogue itself.
 _RELEASE_CYCLES = 150
-#: Choices for the channel blocks per group, and for the groups that are buffered.
+#: Choices for the number of channel blocks per group, and for the number of buffered groups.
 _GROUPS, _BUFFERED_GROUPS = (1, 2), (1, 2)
 #: Choices for the number of accumulator buffers of a layer.
 _SUMS = (2, 3, 4)
@@ -84,7 +84,7 @@ class _PairTiling:
     """
 
     group: int
-    planes: int
+    channel_blocks: int
     rows: int
     sums: int
     depthwise_rows: int
@@ -92,7 +92,7 @@ class _PairTiling:
     depthwise_sums: int
 
 
-def pair_refusal(lowered: LoweredNetwork, number: int) -> str:
+def streaming_obstacle(lowered: LoweredNetwork, number: int) -> str:
     """Return the reason why a layer and the next one cannot be a streaming pair; empty if they can."""
     first, *after = lowered.layers[number : number + 2]
     if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
@@ -116,7 +116,7 @@ class FusedPair:
     first, second : LayerSchedule
         Schedules of the two layers.
     start : float
-        Cycles of the estimate until the first weights arrive; fewer pass if LOAD runs ahead of the previous layer.
+        Part of the estimate that passes before the first weights arrive; less if LOAD starts during the previous layer.
     """
 
     estimate: float
@@ -165,7 +165,7 @@ def pooled_pairs(lowered: LoweredNetwork, spaces: Sequence[LayerSpace]) -> dict[
     return out
 
 
-class PlanePair:
+class ChannelBlockPair:
     """Convolution and depthwise convolution that may stream channel blocks.
 
     Parameters
@@ -219,7 +219,7 @@ class PlanePair:
                     )
 
     def _even(self, most: int) -> int:
-        """Return the number of rows, at most `most`, for which tiles have about equal heights; 0 if `most` is."""
+        """Return the number of rows, at most `most`, for which tiles have about equal heights; 0 if `most` is 0."""
         return ceil_div(self.y.h, ceil_div(self.y.h, most)) if most > 0 else 0
 
     def _fused(self, layout: Im2colLayout, tiling: _PairTiling) -> FusedPair | None:
@@ -230,7 +230,7 @@ class PlanePair:
         depthwise_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
         out = 0 if self.y_on_chip else 2 * tiling.depthwise_rows * tiling.width * group * n
         w_buffers = min(2, ceil_div(self.blocks, group))
-        left = self.context.free - tiling.planes * self.t.h * self.t.w * n - _BANDS * band_bytes
+        left = self.context.free - tiling.channel_blocks * self.t.h * self.t.w * n - _BANDS * band_bytes
         if left < w_buffers * weights + depthwise_weights + out:
             return None
         tiles, groups = ceil_div(self.t.h, tiling.rows), ceil_div(self.blocks, group)
@@ -239,7 +239,7 @@ class PlanePair:
         drain = tiles * (tile * group + _COMMAND_CYCLES)
         slot_cycles = tiles * (array / tiles + tile * group + _RELEASE_CYCLES) / tiling.sums
         bands = tiles * (array / tiles + band_beats * self.context.beat + self.context.latency) / _BANDS
-        makes = max(array, drain, slot_cycles, tiles * band_beats * self.context.beat * CROWDED)
+        makes = max(array, drain, slot_cycles, tiles * band_beats * self.context.beat * BUS_OVERHEAD)
         makes = makes if self.context.x_on_chip else max(makes, bands)
         first = LayerSchedule(
             rows=tiling.rows,
@@ -253,8 +253,8 @@ class PlanePair:
             acc_buffers=tiling.sums,
             fold_kernel_width=layout == Im2colLayout.ROWS,
             im2col=layout == Im2colLayout.STRIPS,
-            prefetch=PREFETCH,
-            stream_channel_blocks=tiling.planes,
+            prefetch=PREFETCH_STEPS,
+            stream_channel_blocks=tiling.channel_blocks,
         )
         second = LayerSchedule(
             rows=tiling.depthwise_rows,
@@ -262,11 +262,11 @@ class PlanePair:
             columns=group,
             param_blocks=group,
             acc_buffers=tiling.depthwise_sums,
-            prefetch=PREFETCH,
+            prefetch=PREFETCH_STEPS,
             on_chip=self.y_on_chip,
         )
-        # With buffers for more planes, one layer runs while the other waits.
-        switches = groups if tiling.planes == group else 1
+        # With buffers for more planes, one layer can run while the other waits.
+        switches = groups if tiling.channel_blocks == group else 1
         # The weights of the first group must arrive before anything starts; those of others load meanwhile.
         weighted = (weights + depthwise_weights) / n * self.context.beat
         start = weighted + self.context.latency
@@ -292,17 +292,17 @@ class PlanePair:
         return max(array, drain, store, slot_cycles)
 
 
-def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> dict[int, PlanePair]:
+def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> dict[int, ChannelBlockPair]:
     """Return the streaming pairs by the index of their first layer."""
     out = {}
     for number, (first, second) in enumerate(pairwise(lowered.layers)):
-        if not pair_refusal(lowered, number):
+        if not streaming_obstacle(lowered, number):
             assert isinstance(first, ConvLayer) and isinstance(second, DepthwiseLayer)
-            out[number] = PlanePair(first, second, contexts[number], contexts[number + 1].y_on_chip)
+            out[number] = ChannelBlockPair(first, second, contexts[number], contexts[number + 1].y_on_chip)
     return out
 
 
-def apply(schedule: Schedule, pair: PlanePair, fused: FusedPair) -> Schedule:
+def apply(schedule: Schedule, pair: ChannelBlockPair, fused: FusedPair) -> Schedule:
     """Return a schedule with the schedules of a pair replaced."""
     layers = {pair.first.name: fused.first, pair.second.name: fused.second}
     kept = {
@@ -316,15 +316,15 @@ Fusions = tuple[tuple[str, ...], ...]
 
 
 def movable_additions(graph: Graph, fusions: Fusions) -> list[str]:
-    """Return the additions that the producer of their other operand could execute in its epilogue."""
+    """Return the additions that could be executed in the epilogue of the producer of their other operand."""
     return [name for names in fusions for name in names[1:] if _other(graph, fusions, name)]
 
 
 def move_addition(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
     """Move an addition, with its successors in the group, to the epilogue of its other operand's producer.
 
-    The fusions are returned unchanged if there is no such producer. The producer with the addition runs last; if it is
-    the longer one, its computation hides the epilogue and a pool that follows.
+    The fusions are returned unchanged if there is no such producer. The producer with the addition runs after the other
+    one; if its computation takes longer, it hides the epilogue and a subsequent pool.
     """
     other = _other(graph, fusions, addition)
     if other is None:

@@ -6,15 +6,20 @@ from enum import StrEnum
 from itertools import islice
 
 from compiler.cost.learned.model import CycleModel
+from compiler.initial_schedule.initial import initial_schedule, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.lowering_context import image_of
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.initial import initial_schedule, tiling_contexts
-from compiler.tuning.fusion.channel_streaming import PlanePair, apply, pair_refusal, streaming_pairs
-from compiler.tuning.fusion.epilogue_chains import merge, refusal, retile, split
+from compiler.tuning.fusion.channel_streaming import (
+    ChannelBlockPair,
+    apply,
+    streaming_obstacle,
+    streaming_pairs,
+)
+from compiler.tuning.fusion.epilogue_chains import merge, merge_obstacle, retile, split
 from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
@@ -41,25 +46,27 @@ def _compare(
 
 
 class FusionKind(StrEnum):
-    """Kinds of fusion of two layers."""
+    """Kind of fusion of two layers."""
 
     CHAIN = "chain"  # one pass through FUSE
     ON_CHIP = "on_chip"  # the intermediate tensor stays in the scratchpad
-    PLANES = "planes"  # the intermediate tensor is streamed in blocks of channels, depth first
-    TURNS = "turns"  # tiles of both layers are interleaved, as soon as their inputs are ready
-    PROGRAM = "program"  # one program, without a dispatch between the layers
+    CHANNEL_BLOCKS = (
+        "channel_blocks"  # the intermediate tensor is streamed in blocks of channels, depth first
+    )
+    INTERLEAVE = "interleave"  # tiles of both layers are interleaved, as soon as their inputs are ready
+    SAME_PROGRAM = "same_program"  # one program, without a dispatch between the layers
 
 
 @dataclass(frozen=True)
 class FusionOpportunity:
-    """Possible or impossible fusion of a layer and one that reads its result.
+    """Possible or impossible fusion of a layer and a layer that reads its result.
 
     Parameters
     ----------
     kind : FusionKind
         Kind of the fusion.
     layers : tuple of str
-        Names of both layers; of an existing chain, the name of its single layer.
+        Names of both layers; for an existing chain, the name of its single layer.
     applied : bool
         True if the present schedule fuses the layers this way.
     reason : str
@@ -131,26 +138,28 @@ class FusionEngine:
         self.cost_model = NetworkCostModel(prepared, conditions, model)
 
     def opportunities(self, schedule: Schedule) -> list[FusionOpportunity]:
-        """Return all opportunities, including impossible ones; errors as in `fusion_opportunities`."""
+        """Return all opportunities, including impossible ones; raise the errors of `fusion_opportunities`."""
         return fusion_opportunities(self.prepared, self.conditions, schedule)
 
-    def options(self, schedule: Schedule, sites: Sequence[FusionOpportunity]) -> list[FusionOption]:
-        """Return the options of some opportunities, greatest predicted gain first, without unpredictable ones."""
+    def options(self, schedule: Schedule, opportunities: Sequence[FusionOpportunity]) -> list[FusionOption]:
+        """Return the options of some opportunities that can be predicted, largest predicted gain first."""
         schedule = replace(schedule, programs={})
         now = self.cost_model.predict_layers(schedule)
         out: dict[Schedule | str, FusionOption] = {}
-        for site in sites:
-            for description, made in self._alternatives(schedule, site) if site.possible else ():
+        for opportunity in opportunities:
+            for description, made in (
+                self._alternatives(schedule, opportunity) if opportunity.possible else ()
+            ):
                 try:
                     then = self.cost_model.predict_layers(made)
                 except InputError:
                     continue
-                option = FusionOption(site, description, made, *_compare(now, then))
+                option = FusionOption(opportunity, description, made, *_compare(now, then))
                 out.setdefault(made.to_json(), option)
         return sorted(out.values(), key=lambda option: -option.gain)
 
     def choose(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule:
-        """Return the schedule of the option with the greatest predicted gain, or the present one if it is too small."""
+        """Return the schedule with the largest predicted gain, or `schedule` if that gain is too small."""
         best = max(options, key=lambda option: option.gain, default=None)
         worth = best is not None and best.gain > _MIN_GAIN * self.cost_model.predict(schedule).cycles
         return best.schedule if best is not None and worth else schedule
@@ -170,7 +179,7 @@ class FusionEngine:
         return Schedule((), separate)
 
     def combine(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule | None:
-        """Combine options that have a gain and no layer in common; None if there are fewer than two."""
+        """Combine options that have a gain and no layer in common; return None if there are fewer than two."""
         layers, taken, count = dict(schedule.layers), set[str](), 0
         for option in options:
             changed = {
@@ -185,32 +194,37 @@ class FusionEngine:
                 count += 1
         return Schedule(schedule.fusions, layers) if count > 1 else None
 
-    def _alternatives(self, schedule: Schedule, site: FusionOpportunity) -> Iterator[tuple[str, Schedule]]:
+    def _alternatives(
+        self, schedule: Schedule, opportunity: FusionOpportunity
+    ) -> Iterator[tuple[str, Schedule]]:
         """Yield a description and the schedule of each alternative to the present state of an opportunity."""
-        stage = self.prepared.lowered(schedule.fusions)[site.stage]
-        layers = [layer for name in site.layers for layer in stage.layers if layer.name == name]
-        if site.kind is FusionKind.CHAIN:
-            yield from self._chains(schedule, site, layers)
-        elif site.kind is FusionKind.ON_CHIP:
-            description = "through DRAM" if site.applied else "stays on chip"
-            yield description, _changed(schedule, site.layers[:1], on_chip=not site.applied)
-        elif site.kind is FusionKind.TURNS:
+        stage = self.prepared.lowered(schedule.fusions)[opportunity.stage]
+        layers = [layer for name in opportunity.layers for layer in stage.layers if layer.name == name]
+        if opportunity.kind is FusionKind.CHAIN:
+            yield from self._chains(schedule, opportunity, layers)
+        elif opportunity.kind is FusionKind.ON_CHIP:
+            description = "through DRAM" if opportunity.applied else "stays on chip"
+            yield description, _changed(schedule, opportunity.layers[:1], on_chip=not opportunity.applied)
+        elif opportunity.kind is FusionKind.INTERLEAVE:
             yield (
-                "sequential" if site.applied else "interleaved",
-                _changed(schedule, site.layers, interleave=not site.applied),
+                "sequential" if opportunity.applied else "interleaved",
+                _changed(schedule, opportunity.layers, interleave=not opportunity.applied),
             )
-        elif site.kind is FusionKind.PROGRAM:
-            description = "separate programs" if site.applied else "one program"
-            yield description, _changed(schedule, site.layers[1:], same_program_as_previous=not site.applied)
+        elif opportunity.kind is FusionKind.SAME_PROGRAM:
+            description = "separate programs" if opportunity.applied else "one program"
+            yield (
+                description,
+                _changed(schedule, opportunity.layers[1:], same_program_as_previous=not opportunity.applied),
+            )
         else:
-            number = [layer.name for layer in stage.layers].index(site.layers[0])
-            yield from self._planes(schedule, site, number)
+            number = [layer.name for layer in stage.layers].index(opportunity.layers[0])
+            yield from self._planes(schedule, opportunity, number)
 
     def _chains(
-        self, schedule: Schedule, site: FusionOpportunity, layers: Sequence[Layer]
+        self, schedule: Schedule, opportunity: FusionOpportunity, layers: Sequence[Layer]
     ) -> Iterator[tuple[str, Schedule]]:
-        changes = [("one pass", merge(schedule, *layers))] if not site.applied else []
-        if site.applied:
+        changes = [("one pass", merge(schedule, *layers))] if not opportunity.applied else []
+        if opportunity.applied:
             changes = [(f"split before {node}", fusions) for node, fusions in split(schedule, layers[0])]
         for description, fusions in changes:
             try:
@@ -219,15 +233,15 @@ class FusionEngine:
                 continue
 
     def _planes(
-        self, schedule: Schedule, site: FusionOpportunity, number: int
+        self, schedule: Schedule, opportunity: FusionOpportunity, number: int
     ) -> Iterator[tuple[str, Schedule]]:
-        stage = self.prepared.lowered(schedule.fusions)[site.stage]
-        if site.applied:
+        stage = self.prepared.lowered(schedule.fusions)[opportunity.stage]
+        if opportunity.applied:
             first = initial_schedule(self.prepared.config, stage, schedule.fusions, self.conditions.dram)
-            separate = {name: first.layers[name] for name in site.layers}
+            separate = {name: first.layers[name] for name in opportunity.layers}
             yield "whole tensor", replace(schedule, layers=schedule.layers | separate)
             return
-        pair: PlanePair = streaming_pairs(
+        pair: ChannelBlockPair = streaming_pairs(
             stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram)
         )[number]
         for fused in islice(pair.candidates(), _MAX_PAIR_CANDIDATES):
@@ -282,7 +296,7 @@ class _Walk:
             yield FusionOpportunity(FusionKind.CHAIN, (layer.name,), True, "", 0, self.number)
 
     def edges(self) -> Iterator[tuple[Layer, Layer]]:
-        """Yield pairs of a layer and one that reads its result, each pair once."""
+        """Yield each pair of a layer and a layer that reads its result once."""
         makers = {self.stage.root(layer.y): layer for layer in self.stage.layers}
         for layer in self.stage.layers:
             before = [makers.get(self.stage.root(name)) for name in layer.inputs]
@@ -295,21 +309,21 @@ class _Walk:
         mine, its = (self.schedule.layers[name] for name in names)
         adjacent = self.at[second.name] == self.at[first.name] + 1
         apart = "" if adjacent else "the layers are not adjacent"
-        why = refusal(self.prepared, self.schedule, self.stage.graph, first, second)
+        why = merge_obstacle(self.prepared, self.schedule, self.stage.graph, first, second)
         yield FusionOpportunity(FusionKind.CHAIN, names, False, why, size, self.number)
         why = self._no_room(first, size)
         yield FusionOpportunity(
             FusionKind.ON_CHIP, names, mine.on_chip and not self._crosses(first), why, size, self.number
         )
-        why = apart or pair_refusal(self.stage, self.at[first.name]) or self._no_tiling(first)
+        why = apart or streaming_obstacle(self.stage, self.at[first.name]) or self._no_tiling(first)
         yield FusionOpportunity(
-            FusionKind.PLANES, names, bool(mine.stream_channel_blocks), why, size, self.number
+            FusionKind.CHANNEL_BLOCKS, names, bool(mine.stream_channel_blocks), why, size, self.number
         )
         yield FusionOpportunity(
-            FusionKind.TURNS, names, mine.interleave and its.interleave, apart, size, self.number
+            FusionKind.INTERLEAVE, names, mine.interleave and its.interleave, apart, size, self.number
         )
         yield FusionOpportunity(
-            FusionKind.PROGRAM, names, its.same_program_as_previous, apart, size, self.number
+            FusionKind.SAME_PROGRAM, names, its.same_program_as_previous, apart, size, self.number
         )
 
     def _bytes(self, layer: Layer) -> int:

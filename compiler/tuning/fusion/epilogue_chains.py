@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
+from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph
 from compiler.layers.base import Layer
-from compiler.layers.lowering_context import is_unary
+from compiler.layers.lookup_table import is_unary
 from compiler.lowering.fusion_groups import ANCHORS
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import Schedule
-from compiler.scheduler.initial import initial_schedule
 from hw.errors import InputError
 
 Fusions = tuple[tuple[str, ...], ...]
@@ -23,13 +23,15 @@ def merge(schedule: Schedule, first: Layer, second: Layer) -> Fusions:
 
 
 def split(schedule: Schedule, layer: Layer) -> Iterator[tuple[str, Fusions]]:
-    """Yield the fusions with one layer split before each of its nodes; later nodes become layers of their own."""
+    """Yield the fusions with one layer split before each of its nodes; later nodes become separate layers."""
     rest = tuple(names for names in schedule.fusions if names[0] not in layer.nodes)
     for at in range(1, len(layer.nodes)):
         yield layer.nodes[at], (*rest, layer.nodes[:at]) if at > 1 else rest
 
 
-def refusal(prepared: ModelCompiler, schedule: Schedule, graph: Graph, first: Layer, second: Layer) -> str:
+def merge_obstacle(
+    prepared: ModelCompiler, schedule: Schedule, graph: Graph, first: Layer, second: Layer
+) -> str:
     """Return the reason why two layers cannot be merged; empty if they can."""
     last, node = graph.nodes[first.nodes[-1]], graph.nodes[second.nodes[0]]
     if graph.nodes[first.nodes[0]].op not in ANCHORS:

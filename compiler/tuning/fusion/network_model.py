@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from compiler.cost.learned.features import RowMaker
 from compiler.cost.learned.model import CycleModel
+from compiler.initial_schedule.initial import tiling_contexts
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.initial import tiling_contexts
-from compiler.tuning.fusion.channel_streaming import FusedPair, PlanePair, streaming_pairs
+from compiler.tuning.fusion.channel_streaming import ChannelBlockPair, FusedPair, streaming_pairs
 
 #: Expected relative error of the estimate of a channel-streaming pair; minimum relative error of the learned model.
 _PAIR_ERROR, _MIN_ERROR = 0.1, 0.03
@@ -26,12 +26,14 @@ class NetworkPrediction(NamedTuple):
 class _Stage:
     """Data of a stage that is reused for different schedules."""
 
-    def __init__(self, stage: LoweredNetwork, conditions: HardwareProfile, pairs: dict[int, PlanePair]):
+    def __init__(
+        self, stage: LoweredNetwork, conditions: HardwareProfile, pairs: dict[int, ChannelBlockPair]
+    ):
         self.rows, self.pairs = RowMaker(stage, conditions), pairs
         self._candidates: dict[int, dict[tuple[LayerSchedule, LayerSchedule], FusedPair]] = {}
 
     def estimate(self, number: int, schedules: dict[str, LayerSchedule]) -> float | None:
-        """Estimate the cycles of the streaming pair whose first layer is `number`; None if it is not a candidate."""
+        """Estimate the cycles of the streaming pair whose first layer is `number`; return None if there is none."""
         if number not in self.pairs:
             return None
         pair = self.pairs[number]
@@ -78,9 +80,9 @@ class NetworkCostModel:
         )
 
     def predict_layers(self, schedule: Schedule) -> dict[str, NetworkPrediction]:
-        """Predict the cycles of each layer; the first layer of a streaming pair gets the cycles of both.
+        """Predict the cycles of each layer; the first layer of a streaming pair gets the cycles of both layers.
 
-        Errors are those of `predict`.
+        Raises the errors of `predict`.
         """
         out: dict[str, NetworkPrediction] = {}
         for stage in self.prepared.lowered(schedule.fusions):

@@ -1,1 +1,1 @@
-"""Generators: everything that proposes ways to execute layers."""
+"""Generators, which propose schedules and micro-programs for layers."""

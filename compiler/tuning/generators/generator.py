@@ -1,4 +1,4 @@
-"""Base class of generators, with the tasks that they get and the candidates that they propose."""
+"""Base class of generators, with their tasks and the candidates that they propose."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from hw.isa.counters import CAUSES
 from hw.isa.program import Program
 
@@ -90,7 +90,7 @@ class GeneratorTask:
 
     @cached_property
     def _generated(self) -> dict[str, Program]:
-        """Programs of the code generator by name, which texts replace."""
+        """Programs by name as the code generator produces them, before texts replace them."""
         network = self.prepared.network(replace(self.schedule, programs={}))
         return {program.name: program for code in network.codes for program in code.programs}
 
@@ -102,7 +102,7 @@ class GeneratorTask:
 
     @cached_property
     def programs(self) -> dict[str, str]:
-        """Assembly texts of those programs, by name."""
+        """Assembly texts of the programs in `layers_of`, by name."""
         return {
             program.name: program_text(program)
             for code in self.network.codes
@@ -124,13 +124,13 @@ class GeneratorTask:
         Parameters
         ----------
         layers : mapping of str to LayerSchedule
-            New schedules by layer name; with `fusions`, of all layers of the network.
+            New schedules by layer name; if `fusions` is given, those of all layers of the network.
         generator : str
             Name of the generator.
         description : str
             Short description of the change.
         fusions : tuple of tuple of str, optional
-            New fusions of nodes to layers; None: the present ones.
+            New fusions of nodes into layers; None: the present ones.
         """
         unchanged = self.schedule.layers if fusions is None else {}
         fusions = self.schedule.fusions if fusions is None else fusions
@@ -172,7 +172,7 @@ class Generator(ABC):
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """Yield candidates, the most promising first; `observe` is called between successive candidates.
 
-        Candidates need not be valid or correct: a bad one costs at most one measurement.
+        Candidates need not be valid or correct: an invalid one costs at most one measurement.
         """
 
     def observe(self, candidate: Candidate, result: Result) -> None:  # noqa: B027  optional

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from compiler.profile.measurement import Measurement, Rejected, Result
-from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.generators.rewrites import (
+from compiler.tuning.edits.rewrites import (
     Item,
     Rewrite,
     advance_fields,
@@ -17,6 +16,7 @@ from compiler.tuning.generators.rewrites import (
     parse_items,
     peel_loops,
 )
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
 from hw.isa.enums import Unit
@@ -48,26 +48,26 @@ REWRITES: dict[str, Rewrite] = {
 class PeepholeGenerator(Generator):
     """Applies one rewrite at a time to all programs; the cycles of a program's layers show its best rewrite."""
 
-    name = "polish"
+    name = "peephole"
 
     def __init__(self) -> None:
         self._pending: dict[str, _Rewritten] = {}
-        self._refused: deque[_Rewritten] = deque()
+        self._rejected: deque[_Rewritten] = deque()
         self._gains: dict[str, dict[str, _Gain]] = {}
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """Yield each rewrite applied to all programs, then combinations of the best rewrite of each program."""
         self._pending, self._gains = {}, {name: {} for name in task.programs}
-        self._refused.clear()
+        self._rejected.clear()
         for description, rewrite in REWRITES.items():
             yield from self._candidate(task, description, _rewritten(task, rewrite))
-            while self._refused:
-                again = self._refused.popleft()
+            while self._rejected:
+                again = self._rejected.popleft()
                 yield from self._candidate(task, again.description, again.texts)
         yield from self._combinations(task)
 
     def observe(self, candidate: Candidate, result: Result) -> None:
-        """Record the gain of each program; if the validator refused one of them, retry the others without it."""
+        """Record the gain of each program; if the validator rejected one of them, retry the others without it."""
         rewritten = self._pending.pop(candidate.schedule.to_json(), None)
         if rewritten is None:
             return
@@ -78,8 +78,8 @@ class PeepholeGenerator(Generator):
                 if f"program {name!r}" not in result.reason
             }
             if left and len(left) < len(rewritten.texts):
-                self._refused.append(replace(rewritten, texts=left))
-        elif result.believable:
+                self._rejected.append(replace(rewritten, texts=left))
+        elif result.valid:
             task = rewritten.task
             for name, text in rewritten.texts.items():
                 before, after = (_cycles(task, name, each) for each in (task.measured, result))
@@ -93,7 +93,7 @@ class PeepholeGenerator(Generator):
             yield candidate
 
     def _combinations(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Yield the best rewrites of all programs combined, then repeatedly the half that gained most."""
+        """Yield the best rewrites of all programs combined, then repeatedly the half of them with the largest gains."""
         best = [max(gains.values(), key=lambda each: each.cycles) for gains in self._gains.values() if gains]
         names = [name for name, gains in self._gains.items() if gains]
         chosen = sorted(

@@ -7,9 +7,10 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.fusion.engine import FusionEngine
 from compiler.tuning.fusion.network_model import NetworkCostModel
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.search.layer_space import spaces_of
+from compiler.tuning.layer_space import spaces_of
 
-#: Number of tilings of a layer that are predicted (the best by the static compiler's estimate), and that are proposed.
+#: Number of tilings of a layer whose cycles are predicted (the best by the static compiler's estimate), and number of
+#: tilings that are proposed.
 _MAX_PREDICTED, _MAX_PROPOSED = 64, 4
 
 
@@ -19,7 +20,7 @@ class TilingGenerator(Generator):
     name = "tiling"
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Yield the most promising tilings of each layer, greatest predicted gain first."""
+        """Yield the most promising tilings of each layer, largest predicted gain first."""
         cost_model = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
         base = Schedule(task.schedule.fusions, task.schedule.layers)
         now = cost_model.predict(base).cycles
@@ -55,8 +56,14 @@ class FusionGenerator(Generator):
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """Yield all promising options combined, then each one separately."""
         engine = FusionEngine(task.prepared, task.conditions, find_model(task.conditions))
-        sites = [site for site in engine.opportunities(task.schedule) if set(site.layers) <= set(task.layers)]
-        options = [option for option in engine.options(task.schedule, sites) if option.optimistic_gain > 0]
+        opportunities = [
+            opportunity
+            for opportunity in engine.opportunities(task.schedule)
+            if set(opportunity.layers) <= set(task.layers)
+        ]
+        options = [
+            option for option in engine.options(task.schedule, opportunities) if option.optimistic_gain > 0
+        ]
         whole = engine.combine(task.schedule, options)
         if whole is not None:
             predicted = engine.cost_model.predict(whole).cycles

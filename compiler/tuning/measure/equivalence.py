@@ -27,7 +27,7 @@ from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import DTYPE_BYTES, Space, Unit
 
 Arrays = dict[str, NDArray]
-#: Maximum number of cached references. Search methods that are compared use the same ones.
+#: Maximum number of cached references, which all search methods in a comparison share.
 _MAX_CACHED = 64
 
 
@@ -39,7 +39,7 @@ class GoldenIO:
     outputs: Arrays
 
     def matches(self, outputs: Arrays) -> bool:
-        """Return True if outputs equal the expected ones bit by bit."""
+        """Return True if outputs equal the expected ones bit for bit."""
         return all(np.array_equal(outputs[name], array) for name, array in self.outputs.items())
 
 
@@ -62,7 +62,7 @@ class GoldenModelReference:
         self._lock = Lock()
 
     def golden_io(self, number: int) -> GoldenIO:
-        """Return inputs and outputs number `number`, which depend on that number and the seed only."""
+        """Return the inputs and outputs with index `number`, which depend on that index and the seed only."""
         with self._lock:
             if number not in self._known:
                 self._known[number] = self._make(number)
@@ -122,26 +122,26 @@ class EquivalenceChecker:
         self._prepared, self._seed = prepared, seed
 
     def first_difference(self, network: CompiledNetwork, number: int) -> str | None:
-        """Describe the first tensor whose bytes differ after some program; None if all are equal.
+        """Describe the first tensor whose bytes differ after some program; return None if all are equal.
 
         Parameters
         ----------
         network : CompiledNetwork
             Network whose schedule contains program texts.
         number : int
-            Number of the inputs; different numbers give different inputs.
+            Index of the inputs; different indices give different inputs.
         """
         record = CompilationTrace()
         plain = self._prepared.network(replace(network.schedule, programs={}), record)
-        watches = [
+        check_plans = [
             CheckPlan(list(_checked_tensors(stream, code.parts)), list(_parameters(stream)))
             for stream, code in zip(record.streams, plain.codes, strict=True)
         ]
         for extreme in (False, True):
             inputs, seed = self._inputs(number, extreme), number if extreme else None
-            wanted = _snapshots(plain, watches, inputs, seed)
+            wanted = _snapshots(plain, check_plans, inputs, seed)
             try:
-                found = _snapshots(network, watches, inputs, seed)
+                found = _snapshots(network, check_plans, inputs, seed)
             except (TrapError, ValidationError) as error:
                 return str(error)
             for mine, its in zip(found, wanted, strict=False):
@@ -159,7 +159,7 @@ class EquivalenceChecker:
         return None
 
     def _inputs(self, number: int, extreme: bool) -> Arrays:
-        """Return random inputs, or runs of extreme values, which maximize the magnitude of sums."""
+        """Return random inputs, or if `extreme`, runs of extreme values, which maximize the magnitude of sums."""
         graph = self._prepared.graph
         rng, bounds = np.random.default_rng([self._seed, number, extreme]), index_bounds(graph)
         out = {}
@@ -176,7 +176,7 @@ class EquivalenceChecker:
 def _checked_tensors(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[list[CheckedTensor]]:
     """Yield for each program the tensors that it completes and that others read; outputs are checked separately."""
     lowered = stream.lowered
-    outside = {stream.homes[name].ring for name in lowered.graph.outputs}
+    outside = {stream.layouts[name].buffer for name in lowered.graph.outputs}
     last = [
         max((at for at, part in enumerate(parts) if number in part.layers), default=-1)
         for number in range(len(lowered.layers))
@@ -187,11 +187,11 @@ def _checked_tensors(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> I
             read[name] = max(read.get(name, -1), last[number])
     for at in range(len(parts)):
         yield [
-            CheckedTensor(layer.y, stream.homes[layer.y].ring.memory, _bytes_of(stream, layer))
+            CheckedTensor(layer.y, stream.layouts[layer.y].buffer.memory, _bytes_of(stream, layer))
             for number, layer in enumerate(lowered.layers)
             if last[number] == at < read.get(lowered.root(layer.y), -1)
-            and not stream.homes[layer.y].plane
-            and stream.homes[layer.y].ring not in outside
+            and not stream.layouts[layer.y].channel_block
+            and stream.layouts[layer.y].buffer not in outside
         ]
 
 
@@ -202,8 +202,8 @@ def _parameters(stream: CommandStream) -> Iterator[tuple[int, int]]:
         word, source = command.fields.get("word", 0), command.fields.get("dram")
         if command.unit != Unit.LOAD or not isinstance(word, int) or not isinstance(source, BufferRef):
             continue
-        if LOAD_WORD.unpack(word)["space"] == Space.PARAM and source.ring.data is not None:
-            rings[source.ring] = (stream.starts[source.ring], source.ring.total)
+        if LOAD_WORD.unpack(word)["space"] == Space.PARAM and source.buffer.data is not None:
+            rings[source.buffer] = (stream.starts[source.buffer], source.buffer.total)
     yield from rings.values()
 
 
@@ -214,15 +214,15 @@ def _reads(lowered: LoweredNetwork, layer: Layer) -> set[str]:
 
 def _bytes_of(stream: CommandStream, layer: Layer) -> NDArray[np.int64]:
     """Return the addresses of the bytes of a layer's result, relative to the scratchpad or the model's DRAM base."""
-    home = stream.homes[layer.y]
+    home = stream.layouts[layer.y]
     size = home.c * DTYPE_BYTES[layer.shapes[layer.y].dtype]
     rows, columns = np.arange(home.h) * home.row, np.arange(home.w) * home.pixel
     pixels = (rows[:, None] + columns).reshape(-1, 1) + np.arange(size)
-    return stream.starts[home.ring] + home.offset + pixels.reshape(-1)
+    return stream.starts[home.buffer] + home.offset + pixels.reshape(-1)
 
 
 def _snapshots(
-    network: CompiledNetwork, watches: list[CheckPlan], inputs: Arrays, seed: int | None
+    network: CompiledNetwork, check_plans: list[CheckPlan], inputs: Arrays, seed: int | None
 ) -> list[TensorSnapshot]:
     """Run a network and snapshot its checked tensors after each program, and the outputs after each stage.
 
@@ -231,7 +231,7 @@ def _snapshots(
     out: list[TensorSnapshot] = []
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         session = Session(device, network)
-        plans = {id(stage): plan for stage, plan in zip(session.loaded, watches, strict=True)}
+        plans = {id(stage): plan for stage, plan in zip(session.loaded, check_plans, strict=True)}
         if seed is not None:
             rng = np.random.default_rng(seed)
             for stage in session.loaded:

@@ -26,7 +26,7 @@ class MeasurementCache(Protocol):
         ...
 
     def put(self, schedule: Schedule, result: Result) -> None:
-        """Store a result, which is durable when this returns."""
+        """Store a result, which is durable when the method returns."""
         ...
 
 
@@ -44,7 +44,7 @@ class Measurer:
     options : CompileOptions
         Options as for `compile`; their DRAM timing is replaced by that of the conditions.
     devices : int or None
-        Number of simulators that run concurrently, each in its own process if there are several; None: one per core.
+        Number of simulators that run concurrently, each in a separate process if there are several; None: one per core.
     seed : int
         Seed of the inputs, which are different for each measurement.
     log : callable
@@ -63,7 +63,7 @@ class Measurer:
     measurement_count : int
         Number of measurements requested so far.
     cached_count : int
-        Number of those that were answered from the cache.
+        Number of measurements that were found in the cache.
     cache : MeasurementCache or None
         Consulted before a schedule is measured, updated after each measurement; initially None.
 
@@ -137,7 +137,7 @@ class Measurer:
             The measurement fails, or the outputs are wrong.
         """
         (result,) = self.measure([self.first.schedule])
-        if not isinstance(result, Measurement) or not result.believable:
+        if not isinstance(result, Measurement) or not result.valid:
             why = (
                 f"{result.stage}: {result.reason}"
                 if isinstance(result, Rejected)

@@ -19,7 +19,8 @@ from hw.errors import InputError
 if TYPE_CHECKING:
     from cosim.rtl.rtl_device import RtlDevice
 
-#: DRAM of the simulated machine as a multiple of what the first program needs: candidates may store more tensors there.
+#: DRAM size of the simulated machine as a multiple of the size that the first network needs, since candidates may keep
+#: more tensors in DRAM.
 _DRAM_FACTOR = 4
 _PAGE_BYTES = 4096
 #: Maximum number of simulator crashes per candidate.
@@ -28,7 +29,7 @@ _MAX_ATTEMPTS = 2
 
 @dataclass(frozen=True, eq=False)
 class MeasureSubject:
-    """Model and conditions to measure, everything a worker process needs.
+    """Model and conditions to measure: everything that a worker process needs.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ class MeasureOrder:
     Parameters
     ----------
     number : int
-        Number of the reference inputs, a different one for each measurement.
+        Index of the reference inputs, different for each measurement.
     schedule : Schedule
         Schedule to measure.
     limit : int or None

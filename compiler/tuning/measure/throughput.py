@@ -8,8 +8,8 @@ from compiler.profile.counters import COUNTED, ByTag, growth, read_counts, split
 from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session
-from compiler.server.request import RequestResult as Served
-from compiler.server.server import MAX_IN_FLIGHT, Server, serving_bytes
+from compiler.serving.request import RequestResult as Served
+from compiler.serving.server import MAX_IN_FLIGHT, Server, serving_bytes
 from compiler.tuning.measure.equivalence import GoldenIO
 from compiler.validate.errors import ValidationError
 from cosim.device import Device, DeviceTimeoutError

@@ -42,12 +42,12 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def results(self, orders: Sequence[MeasureOrder]) -> Iterator[tuple[int, Result]]:
-        """Yield the index and the result of each order, as soon as it is available.
+        """Yield the index and the result of each order as soon as the result is available.
 
         Raises
         ------
         WorkError
-            Simulators or processes die again and again, or a disk is full.
+            Simulators or processes die repeatedly, or a disk is full.
         """
 
     def prepare(self) -> None:  # noqa: B027
@@ -55,7 +55,7 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the workers; may be called repeatedly."""
+        """End the workers; this method may be called repeatedly."""
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +71,7 @@ class LocalWorker(WorkerGroup):
         self._runner = MeasureRunner(subject)
 
     def results(self, orders: Sequence[MeasureOrder]) -> Iterator[tuple[int, Result]]:
-        """Yield the results in the order of the requests."""
+        """Yield the results in the order of `orders`."""
         for index, order in enumerate(orders):
             yield index, self._runner.measure(order)
 
@@ -114,7 +114,7 @@ class _Worker:
         return index, answer
 
     def close(self) -> None:
-        """Kill the process, even if busy; its simulator ends with it."""
+        """Kill the process, even if it is busy; its simulator ends too."""
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -123,7 +123,7 @@ class _Worker:
 class WorkerPool(WorkerGroup):
     """Pool of child processes, each with a simulated machine; one that dies is replaced and its order repeated.
 
-    Compiling and proving take longer than simulating small networks, and threads would serialize them.
+    Compiling and validating take longer than simulating small networks, and threads would execute them one at a time.
 
     Parameters
     ----------
@@ -247,7 +247,8 @@ class DaskCluster(WorkerGroup):
         finished: SimpleQueue[Future] = SimpleQueue()
         names = self._names()
         futures = {
-            # Any worker will do, but without a preferred one all orders go to the worker that has the runner already.
+            # Any worker is acceptable, but without a preferred one all orders go to the worker that already has the
+            # runner.
             self._client.submit(
                 _measure,
                 self._runner,
@@ -345,6 +346,7 @@ def _connected(address: str) -> "Client":
             logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported in one line instead
     warnings.filterwarnings("ignore", module="distributed")
     try:
+        _check_address(address)
         return Client(address, timeout=_RESPONSE_TIMEOUT_S, set_as_default=False)
     except (ValueError, TypeError):
         raise InputError(
@@ -354,13 +356,27 @@ def _connected(address: str) -> "Client":
         raise WorkError(f"the scheduler of the cluster {address} does not respond") from None
 
 
+def _check_address(address: str) -> None:
+    """Raise ValueError for an address that is not HOST:PORT, with or without a known scheme.
+
+    `Client` rejects such an address only when it connects, and then waits for its own clean-up.
+    """
+    from distributed.comm.addressing import get_address_host_port, parse_address
+
+    if parse_address(address)[0] == "inproc":  # a cluster in this process has no host and port
+        return
+    host, port = get_address_host_port(address)
+    if not host or " " in host or not 0 < int(port) < 1 << 16:
+        raise ValueError(address)
+
+
 def _fingerprint() -> tuple[Any, ...]:
     """Return the versions of Python and of the sources, which must be equal on all workers."""
     return (*sys.version_info[:2], version())
 
 
 def _make_runner(subject: bytes) -> MeasureRunner:
-    """Create the runner on a worker; it lives as long as the client's reference to it."""
+    """Create the runner on a worker; it exists as long as the client's reference to it."""
     return MeasureRunner(pickle.loads(subject))
 
 

@@ -1,1 +1,1 @@
-"""Search methods, and the search driver."""
+"""Search methods, and the driver that runs them."""

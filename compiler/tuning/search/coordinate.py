@@ -5,8 +5,8 @@ import re
 from compiler.codegen.buffer_allocation import MemoryFullError
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.search_units import (
     Choice,
@@ -18,18 +18,19 @@ from compiler.tuning.search.search_units import (
 )
 from hw.errors import InputError
 
-#: Interval, in trials, at which the best choices of all units are tried combined.
+#: Interval, in trials, at which the best choices of all units are tried together.
 _COMBINED_INTERVAL = 4
 #: Maximum number of times that choices which do not fit are dropped from one trial.
 _MAX_FIT_ATTEMPTS = 12
-#: Maximum number of known schedules generated before a known one is returned.
+#: Maximum number of generated schedules that are already known; after that, a known one is returned.
 _MAX_ATTEMPTS = 20
 
 
 class CoordinateSearch(SearchMethod):
     """Changes many layers per trial and accepts each change by the cycles counted under the tags of its layers.
 
-    Neighbours do not change in the same trial, since the loads of a layer may overlap the computation before it.
+    Neighbours do not change in the same trial, since the loads of a layer may overlap the computation of the previous
+    layer.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class CoordinateSearch(SearchMethod):
         return trial.cost is not None and self.best.cost is not None and trial.cost <= self.best.cost
 
     def _restore(self, trial: Trial) -> None:
-        """Reset every unit to its choice in a trial, since separately helpful changes may not help combined."""
+        """Reset every unit to its choice in a trial, since changes that help separately may not help together."""
         assert isinstance(trial.result, Measurement)
         if trial.schedule.fusions != self.fusions:
             self._begin(trial)
@@ -111,7 +112,7 @@ class CoordinateSearch(SearchMethod):
         return self._fitting(tried)
 
     def _fitting(self, tried: dict[int, Choice]) -> tuple[Schedule, dict[int, Choice]]:
-        """Return a schedule of the choices, and the choices without those that do not fit with the others."""
+        """Return a schedule with the choices, and the choices, both without those that do not fit with the others."""
         for _ in range(_MAX_FIT_ATTEMPTS):
             choices = [tried.get(number, unit.best) for number, unit in enumerate(self.units)]
             schedule = with_choices(self.best.schedule, choices)
@@ -125,11 +126,11 @@ class CoordinateSearch(SearchMethod):
         return self.best.schedule, {}
 
     def _units_to_drop(self, error: InputError, tried: dict[int, Choice]) -> set[int]:
-        """Return the units whose choices to drop: those that the error names, or else a random one."""
+        """Return the units whose choices must be dropped: those that the error names, or else a random one."""
         names = set(error.layers) if isinstance(error, MemoryFullError) else set()
         names |= set(re.findall(r"layer '([^']*)'", str(error)))
         named = {number for number, unit in enumerate(self.units) if names & set(unit.names)}
-        for number in named - tried.keys():  # its best choice fit only with other choices of the other units
+        for number in named - tried.keys():  # its best choice fits only with other choices of the other units
             self._reset(self.units[number])
         return named & tried.keys() or set(self.rng.sample(sorted(tried), 1) if tried else ())
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 
 #: Number of schedules in the population.
 _POPULATION_SIZE = 8
-#: Number of random members of which each parent is the best.
+#: Number of random members from which the best one is selected as a parent.
 _TOURNAMENT_SIZE = 2
 #: Average number of layers that mutate in a child.
 _MEAN_MUTATIONS = 2.0

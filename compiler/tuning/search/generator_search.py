@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from hw.errors import InputError
 
@@ -21,7 +21,7 @@ _MAX_CHANGES = 100
 class GeneratorSearch(SearchMethod):
     """Queries the generators in turn about the whole network, then about its layers, the slowest first, and repeats.
 
-    Each task is about the best schedule so far; after an improvement the same generator is queried again at once.
+    Each task starts from the best schedule so far; after an improvement the same generator is queried again at once.
     When no generator proposes anything new, the best schedule is changed at random.
 
     Parameters
@@ -41,7 +41,8 @@ class GeneratorSearch(SearchMethod):
     ):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self.generators = [each() for each in GENERATORS.values()] if generators is None else list(generators)
-        #: Number of the present turn; candidates in this turn without improvement; successive turns without candidates.
+        #: Index of the present turn; number of candidates in this turn without improvement; number of successive turns
+        #: without candidates.
         self._turn, self._failures, self._empty_turns = 0, 0, 0
         self._seed = seed
         self._open: Iterator[Candidate] | None = None
@@ -51,8 +52,8 @@ class GeneratorSearch(SearchMethod):
 
     @property
     def predictor(self) -> PredictionErrors:
-        """Errors of the candidates' predicted cycles, for candidates that have a prediction."""
-        return PredictionErrors.of([a for a, _ in self._pairs], [b for _, b in self._pairs])
+        """Errors of the predicted cycles of the candidates that have a prediction."""
+        return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def propose(self) -> Schedule:
         """Return the next candidate of the generator whose turn it is."""
@@ -71,7 +72,7 @@ class GeneratorSearch(SearchMethod):
         return self._changed()
 
     def learn(self, trial: Trial) -> None:
-        """Pass the result to the generator; after an improvement it is queried about the new schedule."""
+        """Pass the result to the generator; after an improvement, the generator is queried about the new schedule."""
         pending = self._pending.pop(trial.schedule.to_json(), None)
         if pending is None:
             return
@@ -84,13 +85,13 @@ class GeneratorSearch(SearchMethod):
             self._failures, self._open = 0, None
 
     def _accept(self, generator: Generator, candidate: Candidate) -> bool:
-        """Return True if a candidate compiles to programs that were not measured yet; others cost no trial."""
-        refused = self._refused(candidate.schedule)
-        if refused is not None:
-            generator.observe(candidate, refused)
-        return refused is None
+        """Return True if a candidate compiles to programs that have not been measured; others cost no trial."""
+        rejection = self._rejection(candidate.schedule)
+        if rejection is not None:
+            generator.observe(candidate, rejection)
+        return rejection is None
 
-    def _refused(self, schedule: Schedule) -> Rejected | None:
+    def _rejection(self, schedule: Schedule) -> Rejected | None:
         """Return the reason not to measure a schedule; None if it will be measured."""
         if not self.register(schedule):
             violation = self.constraints.violation(schedule, self.first)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.layer_space import LayerSpace, spaces_of
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
-from compiler.tuning.search.layer_space import LayerSpace, spaces_of
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Schedule with its measurement result and its cost by the goal; cost None: the schedule was rejected."""
+    """Schedule with its measurement result and its cost under the goal, which is None if the schedule was rejected."""
 
     schedule: Schedule
     result: Result
@@ -42,13 +42,13 @@ class SearchMethod(ABC):
     Attributes
     ----------
     first : Schedule
-        The static compiler's schedule, where the search starts.
+        Schedule of the static compiler, with which the search starts.
     best : Trial
-        The best trial so far.
+        Best trial so far.
     spaces : dict of str to LayerSpace
-        Schedules of each layer: `change(rng, layer)` alters one field, `draw(rng, layer)` picks a tiling.
+        Search space of each layer: `change(rng, schedule)` changes one field, `draw(rng, schedule)` selects a tiling.
     rng : random.Random
-        Random generator of the given seed.
+        Random generator with the given seed.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class SearchMethod(ABC):
 
     def record(self, schedule: Schedule, result: Result) -> Trial:
         """Record the result of a schedule: call `learn` and update `best`."""
-        cost = self.goal.cost(result) if isinstance(result, Measurement) and result.believable else None
+        cost = self.goal.cost(result) if isinstance(result, Measurement) and result.valid else None
         trial = Trial(schedule, result, cost)
         self.learn(trial)
         if trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost:

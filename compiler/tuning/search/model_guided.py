@@ -7,8 +7,8 @@ from compiler.cost.learned.model import PredictionErrors, find_model
 from compiler.cost.learned.online_model import OnlineCostModel, attribution_groups
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.method import SearchMethod, Trial
 from hw.errors import InputError
 
@@ -16,14 +16,15 @@ from hw.errors import InputError
 _MAX_WIDTH, _MIN_SPACING = 6, 3
 #: Optimism about uncertain candidates: their predicted cycles are lowered by this multiple of the expected error.
 _EXPLORATION = 1.0
-#: Number of mutated schedules of a layer that are candidates besides its tilings; maximum number of changes of each.
+#: Number of mutated schedules of a layer that are candidates in addition to its tilings; maximum number of changes of
+#: each.
 _MUTATED, _MAX_CHANGES = 24, 2
 #: Interval, in trials, at which random tilings are mutated instead of the present schedule, whose mutations always
 #: have about the same predicted gain.
 _RANDOM_START_INTERVAL = 2
 #: Maximum number of random changes tried per proposal.
 _MAX_ATTEMPTS = 100
-#: Number of trials after which improvements are measured combined, if they promise at least this relative gain.
+#: Number of trials after which improvements are measured together, and the predicted relative gain that this requires.
 _COMBINED_INTERVAL, _MIN_COMBINED_GAIN = 3, 0.001
 #: Minimum gain of a change to be accepted, as a fraction of the network's cycles.
 _MIN_GAIN = 1e-5
@@ -55,8 +56,8 @@ class ModelGuidedSearch(SearchMethod):
     """Proposes the changes with the best predicted cycles, less an exploration term; learns from cycles by layer.
 
     Layers that the counters do not distinguish form a group. Groups that change in the same trial are not adjacent, so
-    the cycles of each group and its neighbours show whether its change helped. Helpful changes are kept, whatever the
-    result of the whole trial.
+    the cycles of each group and its neighbours show whether its change helped. Changes that helped are
+    accepted, regardless of the result of the whole trial.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class ModelGuidedSearch(SearchMethod):
         return self.online_model.errors
 
     def propose(self) -> Schedule:
-        """Return the present schedule with the most promising changes, or unchanged if that is promising enough."""
+        """Return the present schedule with the most promising changes, or without changes if its measurement is due."""
         self._proposal_count += 1
         whole = self._with({})
         promises = sum(self._groups) < (self.best.cost or 0.0) * (1 - _MIN_COMBINED_GAIN)
@@ -113,7 +114,7 @@ class ModelGuidedSearch(SearchMethod):
         return self.first
 
     def learn(self, trial: Trial) -> None:
-        """Keep the changes that helped."""
+        """Accept the changes that helped."""
         proposal = self._proposals.pop(trial.schedule.to_json(), None)
         if proposal is None:
             self._adopt(trial)
@@ -139,7 +140,7 @@ class ModelGuidedSearch(SearchMethod):
             self.cycles = self._apportion()
 
     def _credit(self, name: str, group: int, trial: Trial, proposal: _Proposal, found: list[float]) -> None:
-        """Learn the gain of one change and keep it if it helped and its layer has not changed meanwhile."""
+        """Learn the gain of one change; accept it if it helped and its layer has not changed since."""
         around = range(max(group - 1, 0), min(group + 2, len(found)))
         gain = sum(proposal.groups[at] - found[at] for at in around)
         schedule = trial.schedule.layers[name]
@@ -153,13 +154,13 @@ class ModelGuidedSearch(SearchMethod):
                 self._groups[at] += found[at] - proposal.groups[at]
 
     def _promising(self) -> Iterator[tuple[str, LayerSchedule]]:
-        """Return the best promising change of each layer, greatest predicted gain first."""
+        """Return the best promising change of each layer, largest predicted gain first."""
         gains = []
         for name in self.spaces:
             candidates = self._candidates(name)
             if not candidates:
                 continue
-            prediction = self.online_model.guess(name, candidates, self.layers)
+            prediction = self.online_model.predict(name, candidates, self.layers)
             optimistic = prediction.cycles * (1 - _EXPLORATION * prediction.spread)
             best = int(optimistic.argmin())
             gains.append((self.cycles[name] - float(optimistic[best]), name, candidates[best]))
@@ -182,7 +183,7 @@ class ModelGuidedSearch(SearchMethod):
         return schedule
 
     def _fitting(self, changes: Iterator[tuple[str, LayerSchedule]]) -> dict[str, LayerSchedule]:
-        """Select changes of non-adjacent groups that compile in combination."""
+        """Select changes of non-adjacent groups that compile together."""
         chosen: dict[str, LayerSchedule] = {}
         for name, schedule in changes:
             group = self.group[name]
@@ -209,7 +210,7 @@ class ModelGuidedSearch(SearchMethod):
         predicted = sum(self._groups)
         for name, changed in changes.items():
             predicted += (
-                float(self.online_model.guess(name, [changed], self.layers).cycles[0]) - self.cycles[name]
+                float(self.online_model.predict(name, [changed], self.layers).cycles[0]) - self.cycles[name]
             )
         changed_groups = {name: self.group[name] for name in changes}
         self._proposals[schedule.to_json()] = _Proposal(
@@ -227,7 +228,7 @@ class ModelGuidedSearch(SearchMethod):
     def _apportion(self) -> dict[str, float]:
         """Distribute the cycles of each group over its layers in proportion to predictions."""
         predictions = {
-            name: float(self.online_model.guess(name, [schedule], self.layers).cycles[0])
+            name: float(self.online_model.predict(name, [schedule], self.layers).cycles[0])
             for name, schedule in self.layers.items()
             if name in self.group
         }

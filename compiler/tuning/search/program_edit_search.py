@@ -5,18 +5,18 @@ from collections.abc import Mapping
 
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.edits.edit import Edit, EditError, apply_edits, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.coordinate import CoordinateSearch
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.search_units import neighbour_loss
 from hw.errors import InputError
 
-#: Successive trials without a relative improvement of more than `_MIN_IMPROVEMENT` that end the schedule search.
+#: Successive trials without a relative improvement above `_MIN_IMPROVEMENT` after which the schedule search ends.
 _DEFAULT_PATIENCE, _MIN_IMPROVEMENT = 24, 0.001
-#: Interval, in trials, at which the best edits of all programs are tried combined.
+#: Interval, in trials, at which the best edits of all programs are tried together.
 _COMBINED_INTERVAL = 4
 #: Maximum number of attempts to find new edits per proposal.
 _MAX_ATTEMPTS = 20
@@ -32,32 +32,32 @@ class ProgramEditor:
 
     Parameters
     ----------
-    workshop : EditablePrograms
+    editable : EditablePrograms
         Programs to edit.
     measured : Measurement
         Measurement of the programs without edits.
     """
 
-    def __init__(self, workshop: EditablePrograms, measured: Measurement):
-        self.workshop, self.config = workshop, workshop.config
-        pieces = workshop.pieces
-        #: Edit sequences of each program with its cycles under them, best first.
+    def __init__(self, editable: EditablePrograms, measured: Measurement):
+        self.editable, self.config = editable, editable.config
+        programs = editable.programs
+        #: Edit sequences of each program with the program's cycles under each, best first.
         self._known: dict[str, list[tuple[int, Edits]]] = {
-            piece.name: [(piece.cycles(measured), ())] for piece in pieces
+            program.name: [(program.cycles(measured), ())] for program in programs
         }
         self._best_combined: dict[str, Edits] = {}
 
     def draw(self, rng: random.Random) -> dict[str, Edits]:
         """Return new edits of every second program."""
-        pieces = self.workshop.pieces
-        odd = rng.randrange(min(len(pieces), 2))
-        found = {piece.name: self._extend(piece, rng) for piece in pieces[odd::2]}
+        programs = self.editable.programs
+        odd = rng.randrange(min(len(programs), 2))
+        found = {program.name: self._extend(program, rng) for program in programs[odd::2]}
         return {name: edits for name, edits in found.items() if edits}
 
     def schedule(self, tried: Mapping[str, Edits]) -> Schedule | None:
-        """Return the schedule with some edits and the best edits of other programs; None if they do not fit."""
+        """Return the schedule with some edits and the best edits of other programs; None if the programs do not fit."""
         try:
-            return self.workshop.with_edits(self.with_best(tried))
+            return self.editable.with_edits(self.with_best(tried))
         except (EditError, InputError):
             return None
 
@@ -66,36 +66,36 @@ class ProgramEditor:
         return {name: known[0][1] for name, known in self._known.items()} | dict(tried)
 
     def learn(self, tried: Mapping[str, Edits], measured: Measurement, *, better: bool) -> None:
-        """Update with the result of a trial; `better`: at least as good as the best trial before."""
-        pieces = self.workshop.pieces
-        now = [piece.cycles(measured) for piece in pieces]
+        """Update with the result of a trial; `better` is True if it is at least as good as the previous best trial."""
+        programs = self.editable.programs
+        now = [program.cycles(measured) for program in programs]
         if not tried:
             self._update_combined(now, better=better)
             return
         increases = [
-            cycles - self._known[piece.name][0][0] for piece, cycles in zip(pieces, now, strict=True)
+            cycles - self._known[program.name][0][0] for program, cycles in zip(programs, now, strict=True)
         ]
-        for number, piece in enumerate(pieces):
-            if piece.name in tried:
+        for number, program in enumerate(programs):
+            if program.name in tried:
                 cost = now[number] + round(neighbour_loss(increases, number))
-                known = [*self._known[piece.name], (cost, tried[piece.name])]
-                self._known[piece.name] = sorted(known, key=lambda each: each[0])[:_BEAM_WIDTH]
+                known = [*self._known[program.name], (cost, tried[program.name])]
+                self._known[program.name] = sorted(known, key=lambda each: each[0])[:_BEAM_WIDTH]
 
     def _update_combined(self, now: list[int], *, better: bool) -> None:
-        """Keep the combination if it helped, else return to the last one that did."""
-        for piece, cycles in zip(self.workshop.pieces, now, strict=True):
-            known = self._known[piece.name]
-            edits = known[0][1] if better else self._best_combined.get(piece.name, ())
+        """Keep the combination if it helped, else restore the last combination that helped."""
+        for program, cycles in zip(self.editable.programs, now, strict=True):
+            known = self._known[program.name]
+            edits = known[0][1] if better else self._best_combined.get(program.name, ())
             if better:
-                self._best_combined[piece.name] = edits
+                self._best_combined[program.name] = edits
                 known[0] = (cycles, edits)
             else:
-                self._known[piece.name] = [(cycles, edits)]
+                self._known[program.name] = [(cycles, edits)]
 
-    def _extend(self, piece: EditableProgram, rng: random.Random) -> Edits:
+    def _extend(self, program: EditableProgram, rng: random.Random) -> Edits:
         """Return one of the best edit sequences of a program with new edits appended."""
-        _, edits = rng.choice(self._known[piece.name])
-        commands = apply_edits(self.config, piece.unrolled.commands, edits)
+        _, edits = rng.choice(self._known[program.name])
+        commands = apply_edits(self.config, program.unrolled.commands, edits)
         for _ in range(rng.randint(1, _MAX_NEW_EDITS)):
             if (found := draw_edits(self.config, commands, rng)) is not None:
                 edits, commands = (*edits, found[0]), found[1]
@@ -110,7 +110,8 @@ class ProgramEditSearch(SearchMethod):
     Parameters
     ----------
     patience : int or None
-        Successive trials without improvement that end the schedule search; None: 24; 0: skip the schedule search.
+        Number of successive trials without improvement after which the schedule search ends; None: 24; 0: skip the
+        schedule search.
 
     Attributes
     ----------
@@ -155,7 +156,7 @@ class ProgramEditSearch(SearchMethod):
         return None
 
     def learn(self, trial: Trial) -> None:
-        """Pass the result to the schedule search or to the editor, whichever proposed it."""
+        """Pass the result to the schedule search or to the editor, whichever proposed the trial."""
         best = self.best.cost or 0.0
         improved = trial.cost is not None and trial.cost < best * (1 - _MIN_IMPROVEMENT)
         self._failures = 0 if improved else self._failures + 1
@@ -171,5 +172,5 @@ class ProgramEditSearch(SearchMethod):
         measured = self.best.result
         if "micro-program" in self.constraints.forbidden or not isinstance(measured, Measurement):
             return None
-        workshop = EditablePrograms(self.prepared.network(self.best.schedule))
-        return ProgramEditor(workshop, measured) if workshop.pieces else None
+        editable = EditablePrograms(self.prepared.network(self.best.schedule))
+        return ProgramEditor(editable, measured) if editable.programs else None

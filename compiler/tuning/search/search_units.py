@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
+from compiler.initial_schedule.initial import tiling_contexts
 from compiler.ir.graph import Graph
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DramTiming
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.fusion.channel_streaming import (
-    PlanePair,
+    ChannelBlockPair,
     PooledPair,
     channel_block_tilings,
     movable_additions,
@@ -21,7 +21,7 @@ from compiler.tuning.fusion.channel_streaming import (
     pooled_pairs,
     streaming_pairs,
 )
-from compiler.tuning.search.layer_space import LayerSpace
+from compiler.tuning.layer_space import LayerSpace
 from hw.config import MlaConfig
 
 #: Number of fused schedules of a pair that are tried first; number of tilings per layout and order of a layer.
@@ -48,7 +48,7 @@ class SearchUnit:
     """
 
     spaces: tuple[LayerSpace, ...]
-    pair: PlanePair | PooledPair | None
+    pair: ChannelBlockPair | PooledPair | None
     best: Choice
     cycles: int
     candidates: Iterator[Choice] = field(init=False, repr=False)
@@ -94,7 +94,8 @@ class SearchUnit:
 def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
     """Yield the best tilings by estimate of each layout and order, alternating between them.
 
-    If the image comes from DRAM, tile sizes (powers of two) are distinguished too: a small first tile arrives sooner.
+    If the image is read from DRAM, tilings with different powers of two of rows are alternatives, since a small first
+    tile arrives earlier.
     """
     variants: dict[tuple, list[LayerSchedule]] = {}
     for tiling in space.tilings:
@@ -139,7 +140,7 @@ def units_of(
 
 
 def neighbour_loss(increases: Sequence[int], number: int) -> float:
-    """Return the cycles that the neighbours of a changed unit lose.
+    """Return the additional cycles of the neighbours of a changed unit.
 
     Gains of a neighbour count half, since the unit on its other side changed too.
 
@@ -162,7 +163,7 @@ def with_choices(schedule: Schedule, choices: list[Choice]) -> Schedule:
     return replace(schedule, layers=layers)
 
 
-#: Layers of fewer cycles may share the tag of the previous layer: a tag change may cost over a tenth of their cycles.
+#: Layers with fewer cycles may share the tag of the previous layer: a tag change may cost over a tenth of their cycles.
 _SMALL_LAYER_CYCLES = 1000
 #: Maximum number of additions that are tried in the epilogue of another layer.
 _MAX_MOVED_ADDITIONS = 8
@@ -171,7 +172,7 @@ NetworkMutation = Callable[[Schedule], Schedule]
 
 
 def network_mutations(graph: Graph, first: Schedule, baseline: Measurement) -> list[NetworkMutation]:
-    """Return the network mutations to try: small layers without own tags, additions fused into other layers."""
+    """Return the network mutations to try: shared tags of small layers, additions fused into other layers."""
     small = {name for name in first.layers if baseline.layer_entry(name).cycles < _SMALL_LAYER_CYCLES}
     additions = movable_additions(graph, first.fusions)[-_MAX_MOVED_ADDITIONS:]
     moved = [partial(_move_addition, graph, name) for name in additions]

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.library import GeneratorSpec, make_generators
+from compiler.tuning.generators.registry import GeneratorSpec, make_generators
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.methods import GENERATORS_METHOD, LLM, METHODS
+from compiler.tuning.search.registry import GENERATORS_METHOD, LLM, METHODS
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
     from compiler.tuning_db.session import DatabaseSession
 
-#: Schedules of other conditions get at most one in `_TRANSFER_DIVISOR` trials, and at most `_MAX_TRANSFERRED` trials.
+#: The best schedules of other conditions are measured in at most one of `_TRANSFER_DIVISOR` trials, and in at most
+#: `_MAX_TRANSFERRED` trials.
 _TRANSFER_DIVISOR, _MAX_TRANSFERRED = 4, 4
 
 
@@ -41,7 +42,7 @@ class TuningResult:
     cached_count : int
         Number of trials whose measurement was found in the database.
     transferred_count : int
-        Number of trials, the first ones, of schedules that were best under other conditions.
+        Number of initial trials that measure schedules that were best under other conditions.
     predictor : PredictionErrors or None
         Errors of the method's predictions; None if it makes no predictions.
     """
@@ -68,7 +69,7 @@ def tune(
     language_model: Generator | None = None,
     generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
 ) -> TuningResult:
-    """Search for a schedule of less cost.
+    """Search for a schedule with lower cost.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ def tune(
     method : str, subclass of SearchMethod, or SearchMethod
         A key of METHODS, `LLM`, `module:Class`, a class, or an instance for this measurer, goal and constraints.
     trials : int
-        Maximum number of measurements besides that of the baseline.
+        Maximum number of measurements in addition to that of the baseline.
     goal : Objective
         Metric to minimize.
     seed : int
@@ -98,7 +99,7 @@ def tune(
     Raises
     ------
     InputError
-        There is no such method or generator, the method does not use generators, a plug-in fails, or the language
+        A method or generator does not exist, the method does not use generators, a plug-in fails, or the language
         model is missing.
     WorkError
         The baseline cannot be measured.
@@ -136,7 +137,10 @@ def make_method(
     language_model: Generator | None = None,
     generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
 ) -> SearchMethod:
-    """Return an instance of a search method; parameters and errors as in `tune`."""
+    """Return an instance of a search method; `baseline` is the measurement of the first schedule.
+
+    The other parameters and the errors are those of `tune`.
+    """
     if isinstance(method, SearchMethod):
         _check_instance(method, measurer, goal, constraints, generator)
         return method
@@ -160,7 +164,7 @@ def check_generators(
     Raises
     ------
     InputError
-        There is no such method or generator, or the method does not use generators.
+        A method or generator does not exist, or the method does not use generators.
     """
     kind = None if method == LLM else METHODS.resolve(method)
     if generator is None:
@@ -207,9 +211,9 @@ def store_best(session: "DatabaseSession | None", searcher: SearchMethod) -> Non
 
 
 def rejection_reason(trial: Trial) -> str | None:
-    """Return the reason why a trial's schedule must not be used; None if it may be used."""
+    """Return why a trial's schedule must not be used; None if it may be used."""
     if isinstance(trial.result, Rejected):
         return f"{trial.result.stage}: {trial.result.reason}"
     if not trial.result.exact:
         return "its outputs are wrong"
-    return None if trial.result.believable else f"{trial.result.cycles} cycles are below the lower bound"
+    return None if trial.result.valid else f"{trial.result.cycles} cycles are below the lower bound"

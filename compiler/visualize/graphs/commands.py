@@ -17,15 +17,14 @@ from compiler.cost.energy import MAC_PJ, PJ_PER_BYTE
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.lowering.partition import GraphPart
-from compiler.trace import Dram
+from compiler.options import DramTiming
 from compiler.visualize.graphs.operators import title
 from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, size, start, timeline
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 
 _NOTE = (
-    "bytes that the commands move, cycles that their unit takes for them if nothing holds it up, energy of the "
-    "memories on both ends"
+    "bytes that the commands move, cycles of their unit without stalls, energy of the memories on both ends"
 )
 
 
@@ -58,7 +57,7 @@ def commands_view(
     streams: Sequence[CommandStream],
     config: MlaConfig,
     *,
-    placed: Dram | None,
+    placed: DramTiming | None,
 ) -> View:
     """Return buffers and the work between them; with `placed`, also addresses, banks and lifetimes."""
     view = start(graph.name, "placed" if placed else "scheduled", config, _NOTE)
@@ -83,7 +82,7 @@ def _add(
     streams: Iterator[CommandStream],
     scope: str,
     numbers: Iterator[int],
-    placed: Dram | None,
+    placed: DramTiming | None,
 ) -> None:
     """Add stages in order; `scope` is the name prefix for the tensors of a subgraph."""
     for part in parts:
@@ -108,7 +107,7 @@ def _host(view: View, graph: Graph, node: Node, scope: str) -> None:
 
 
 def _link(view: View, graph: Graph, node: str, ends: list[tuple[str, bool]], scope: str) -> None:
-    """Add edges between a host node and the DRAM tensors that it accesses; they cost the chip nothing."""
+    """Add edges between a host node and the DRAM tensors that it accesses, without cycles and energy."""
     for name, written in dict.fromkeys(ends):
         tensor, key = graph.tensors[name], f"dram {scope}{name}"
         if tensor.constant:
@@ -125,9 +124,9 @@ class _Part:
         self.view, self.config, self.stream, self.prefix, self.scope = view, config, stream, prefix, scope
         self.layers = stream.lowered.layers
         root = stream.lowered.root
-        self.tensors = {home.ring: root(name) for name, home in stream.homes.items()}
+        self.tensors = {home.buffer: root(name) for name, home in stream.layouts.items()}
         self.rings: dict[str, list[CircularBuffer]] = {}
-        self.users: dict[str, str] = {}  # the layer that each buffer is first used by
+        self.users: dict[str, str] = {}  # the first layer that uses each buffer
 
     def key(self, ring: CircularBuffer) -> str:
         """Return the node key of a buffer: slots of a ring share one node, and stages share DRAM tensors."""
@@ -135,12 +134,12 @@ class _Part:
             return f"dram {self.scope}{self.tensors[ring]}"
         return f"{self.prefix}{ring.memory.value} {self._label(ring)}"
 
-    def add(self, placed: Dram | None) -> None:
+    def add(self, placed: DramTiming | None) -> None:
         """Add all nodes and edges of the stage."""
         works: dict[tuple[int, Unit, tuple[str, ...], str], _Work] = {}
         for command, issued in zip(self.stream.commands, self.stream.issued, strict=True):
-            reads = tuple(dict.fromkeys(self.key(ref.ring) for ref in command.reads()))
-            key = (command.layer, command.unit, reads, self.key(command.write().ring))
+            reads = tuple(dict.fromkeys(self.key(ref.buffer) for ref in command.reads()))
+            key = (command.layer, command.unit, reads, self.key(command.write().buffer))
             self._count(works.setdefault(key, _Work()), command, issued)
         times = self._times(placed) if placed else {}
         for name, rings in self.rings.items():
@@ -157,15 +156,15 @@ class _Part:
         work.commands += 1
         work.cost += Cost(0, spent, macs * MAC_PJ)
         for name, ref in _refs(command):
-            key = self.key(ref.ring)
-            self.rings.setdefault(key, []).append(ref.ring)
+            key = self.key(ref.buffer)
+            self.rings.setdefault(key, []).append(ref.buffer)
             self.users.setdefault(key, self.layers[command.layer].name)
-            price = PJ_PER_BYTE.get(ref.ring.memory.value, 0.0)
+            price = PJ_PER_BYTE.get(ref.buffer.memory.value, 0.0)
             edge = (key, name == WRITES[command.unit])
             cost = Cost(moved[name], spent, moved[name] * price)
             work.edges[edge] = work.edges.get(edge, Cost()) + cost
         if moved.get(AGAIN):
-            back = (self.key(command.write().ring), False)
+            back = (self.key(command.write().buffer), False)
             cost = Cost(moved[AGAIN], spent, moved[AGAIN] * PJ_PER_BYTE[BufferMemory.ACC.value])
             work.edges[back] = work.edges.get(back, Cost()) + cost
 
@@ -232,7 +231,7 @@ class _Part:
         maker = next((layer.name for layer in self.layers if root(layer.y) == root(name)), "")
         return f"{maker}.y" if maker else name
 
-    def _times(self, dram: Dram) -> _Times:
+    def _times(self, dram: DramTiming) -> _Times:
         """Return the lifetimes of tiles, offset by the time of earlier stages."""
         out: _Times = {}
         at = self.view.graph.get("cycles", 0)
@@ -240,7 +239,7 @@ class _Part:
             self.stream.commands, timeline(self.config, self.stream, dram), strict=True
         ):
             for ref in command.refs():
-                tile = (ref.ring, ref.index % ref.ring.depth)
+                tile = (ref.buffer, ref.index % ref.buffer.depth)
                 first, last = out.get(tile, (at + begin, at + end))
                 out[tile] = (min(first, at + begin), max(last, at + end))
         self.view.graph["cycles"] = max((last for _, last in out.values()), default=at)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from compiler.codegen.executable import CommandStream
 from compiler.cost.energy import MAC_PJ
+from compiler.initial_schedule.initial import estimates
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.lowering.partition import GraphPart
-from compiler.scheduler.initial import estimates
 from compiler.visualize.graphs.operators import add_inputs, shape_of, title
 from compiler.visualize.graphs.view import View, add_edge, add_node, over_bus, size, start
 from hw.config import MlaConfig
@@ -66,7 +66,7 @@ class _Adder:
                 made |= dict.fromkeys(node.outputs, (self._bodies(node, part, group) or node.name,))
 
     def _bodies(self, node: Node, part: GraphPart, group: str) -> str:
-        """Add subgraphs between their control node and a merge node; return the merge node, if there are any."""
+        """Add subgraphs between their control node and a merge node; return the merge node ("": no subgraphs)."""
         if not node.bodies:
             return ""
         end = f"{node.name} end"

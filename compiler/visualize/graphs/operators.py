@@ -135,7 +135,7 @@ class _Adder:
         return end
 
     def feed(self, graph: Graph, made: Mapping[str, str], name: str, reader: str, scope: str) -> None:
-        """Add the edge from the producer of a tensor to a node; constants get a node of their own."""
+        """Add the edge from the producer of a tensor to a node; constants get a separate node."""
         tensor = graph.tensors[name]
         source = made.get(name)
         if source is None:

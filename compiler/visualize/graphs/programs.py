@@ -99,6 +99,6 @@ def _tensors(
             for maker in makers(lowered, name):
                 source, target = program.get(maker), program.get(layer.name)
                 if source and target and source != target:
-                    size, on_chip = lowered.graph.tensors[name].bytes, stream.homes[name].on_chip
+                    size, on_chip = lowered.graph.tensors[name].bytes, stream.layouts[name].on_chip
                     cost = Cost(size) if on_chip else over_bus(config, size)
                     add_edge(view, source, target, name, cost, on_chip=on_chip)

@@ -19,7 +19,7 @@ from compiler.commands.command_cycles import cycles
 from compiler.commands.commands import Command
 from compiler.cost.energy import PJ_PER_BYTE
 from compiler.cost.roofline import Floor
-from compiler.trace import Dram
+from compiler.options import DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 
@@ -27,14 +27,14 @@ View = nx.MultiDiGraph
 
 #: Node kinds with their descriptions.
 KINDS = {
-    "input": "what the user supplies",
-    "output": "what the user gets",
+    "input": "an input of the model",
+    "output": "an output of the model",
     "constant": "weights, parameters, tables",
     "operator": "a node of the model",
     "host": "a node that runs on the host",
-    "control": "where the host decides which subgraph runs, or whether again, and where that ends",
-    "layer": "nodes that the machine carries out in one go",
-    "buffer": "a place in a memory",
+    "control": "a branch or loop: the host selects the subgraph to run, or repeats it",
+    "layer": "nodes that the accelerator executes together",
+    "buffer": "a range of a memory",
     "load": "a transfer from DRAM to the chip",
     "matrix": "sums of products in the array",
     "fuse": "rows through the fusion pipeline",
@@ -111,17 +111,17 @@ def size(count: float) -> str:
 
 
 _NOTE = (
-    "each command takes the cycles of the schedule's estimate and begins when its queue has had room for it, its "
-    "unit is free and what it waits for is done; a LOAD when its data come, which is the memory's latency after it "
-    "asked for them, while others ask already. LOAD and STORE in each other's way and the sequencer's time are left "
-    "out. Edges: the unit's order, and semaphores"
+    "estimate: each command takes the cycles of the schedule's cost model. A command starts once its queue has had a "
+    "free entry, its unit is idle, and the commands that it waits for are done. The bar of a LOAD starts when its data "
+    "arrive, one DRAM latency after the request; requests overlap. Contention between LOAD and STORE, and the time of "
+    "the sequencer, are not modelled. Edges: command order within a unit, and semaphores"
 )
 #: Cycles from the last beat of a write to its response.
 _ANSWER = 10
 
 
 def waits(stream: CommandStream) -> list[list[int]]:
-    """Return for each command the commands it waits for; the i-th wait of a pair takes the i-th signal."""
+    """Return for each command the commands for which it waits; the i-th wait of a pair takes the i-th signal."""
     given: dict[tuple[int, int], deque[int]] = {}
     out = []
     for number, issued in enumerate(stream.issued):
@@ -135,8 +135,8 @@ def waits(stream: CommandStream) -> list[list[int]]:
     return out
 
 
-def timeline(config: MlaConfig, stream: CommandStream, dram: Dram) -> list[tuple[int, int]]:
-    """Return the first cycle of each command and the cycle after its last, when dependent commands may start."""
+def timeline(config: MlaConfig, stream: CommandStream, dram: DramTiming) -> list[tuple[int, int]]:
+    """Return the first cycle of each command, and the cycle after its last cycle, when dependent commands may start."""
     free: dict[Unit, int] = dict.fromkeys(Unit, 0)
     queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
     out: list[tuple[int, int]] = []
@@ -144,19 +144,19 @@ def timeline(config: MlaConfig, stream: CommandStream, dram: Dram) -> list[tuple
     for command, needed in zip(stream.commands, waits(stream), strict=True):
         queue = queues[command.unit]
         if len(queue) == config.queue_depth:
-            issued = max(issued, queue[0])  # a place is free when the oldest one has begun
+            issued = max(issued, queue[0])  # an entry is free once the oldest command has started
         begin = max([issued, free[command.unit], *(out[number][1] for number in needed)])
         taken = _taken(config, command, dram)
         free[command.unit] = begin + taken
         queue.append(begin)
-        if command.unit == Unit.LOAD:  # in order, those among them that write without reading
+        if command.unit == Unit.LOAD:  # LOADs complete in order, including those that only fill
             begin = max(begin + (dram.latency if taken else 0), loaded)
             loaded = begin + taken
         out.append((begin, begin + taken))
     return out
 
 
-def _taken(config: MlaConfig, command: Command, dram: Dram) -> int:
+def _taken(config: MlaConfig, command: Command, dram: DramTiming) -> int:
     """Return the cycles during which a command occupies its unit."""
     taken = cycles(command, config.n)
     if command.unit not in (Unit.LOAD, Unit.STORE):
@@ -165,7 +165,7 @@ def _taken(config: MlaConfig, command: Command, dram: Dram) -> int:
     return taken + (_ANSWER if command.unit == Unit.STORE else 0)
 
 
-def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig, dram: Dram) -> View:
+def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig, dram: DramTiming) -> View:
     """Return a view with commands as nodes, with begin and end; accelerator stages run one after another."""
     view, at = start(name, "timeline", config, _NOTE), 0
     for stage, stream in enumerate(streams):
@@ -184,8 +184,8 @@ def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig
                 begin=at + begin,
                 end=at + end,
             )
-            behind = [last[command.unit]] if command.unit in last else []
-            for before in dict.fromkeys([*behind, *needed]):
+            previous = [last[command.unit]] if command.unit in last else []
+            for before in dict.fromkeys([*previous, *needed]):
                 what = "order" if stream.commands[before].unit == command.unit else "semaphore"
                 spent = Cost(0, times[before][1] - times[before][0])
                 add_edge(view, f"{prefix}{before}", f"{prefix}{number}", what, spent)

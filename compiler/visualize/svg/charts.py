@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from compiler.serve.observers import Document, in_words
+from compiler.online_tuning.observers import Document, in_words
 from compiler.visualize.svg.svg import FONT, GRID, INK, LINE, OKABE_ITO, SOFT, shortened
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Chart:
         """Render the figure as SVG text."""
         out = io.StringIO()
         with warnings.catch_warnings():
-            # The layout font may lack glyphs, such as Chinese; the font of the viewer need not.
+            # The layout font may lack glyphs, such as Chinese ones, that the viewer's font has.
             warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
             about = {"Date": None, "Creator": None, "Title": self.title}
             self.figure.savefig(out, format="svg", metadata=about)
@@ -129,7 +129,7 @@ def count_axis(axis: Any, label: str) -> None:
 
 
 def round_ticks(end: int, count: int) -> list[int]:
-    """Return about `count` round numbers from 0 to an end."""
+    """Return about `count` round numbers from 0 to `end`."""
     from matplotlib.ticker import MaxNLocator
 
     ticks = MaxNLocator(nbins=count, steps=[1, 2, 5, 10], integer=True).tick_values(0, max(end, 1))

@@ -58,7 +58,7 @@ class _Flow:
         self.edges: list[tuple[float, float]] = []  # left and right of each column
         self.feet: list[float] = []
         self.rank: dict[Key, int] = {}
-        self.turns: dict[int, int] = {}  # edges that left a column so far
+        self.turns: dict[int, int] = {}  # number of edges that left each column so far
 
     def _fold(self) -> None:
         """Move constants into the text of the node that reads them."""
@@ -99,8 +99,8 @@ class _Flow:
     def draw(self) -> str:
         """Draw edges, then nodes on top."""
         self._columns()
-        for edge, way in self.layout.ways.items():
-            self._edge(edge, way)
+        for edge, route in self.layout.routes.items():
+            self._edge(edge, route)
         self._labels()
         for key in self.graph:
             self._box(key)
@@ -134,8 +134,8 @@ class _Flow:
         # A picture wider than a page would be scaled down until it is illegible.
         count = max(1, min(round((_SHAPE * total / wide) ** 0.5), int(PAGE / wide)))
         passing = [len(rank) for rank in ranks]
-        for way in self.layout.ways.values():
-            for key in way[:-1]:
+        for route in self.layout.routes.values():
+            for key in route[:-1]:
                 passing[self.rank[key]] += 1
         x = 16.0
         for piece in cut([height + _DOWN for height in self.heights], passing, count):
@@ -163,12 +163,12 @@ class _Flow:
     def _half(self, key: Key) -> float:
         return self._height(key) / 2 if key in self.lines else 0.0
 
-    def _edge(self, edge: tuple[Key, Key], way: list[Key]) -> None:
-        """Return one edge; it passes ranks vertically."""
-        x, y = self.at[way[0]]
-        y += self._half(way[0])
+    def _edge(self, edge: tuple[Key, Key], route: list[Key]) -> None:
+        """Draw one edge, which passes ranks vertically."""
+        x, y = self.at[route[0]]
+        y += self._half(route[0])
         path = f"M{point((x, y))}"
-        for a, b in pairwise(way):
+        for a, b in pairwise(route):
             to_x, middle = self.at[b]
             to_y = middle - (self._half(b) if b in self.lines else self.heights[self.rank[b]] / 2)
             turn = self.column[self.rank[a]] != self.column[self.rank[b]]
@@ -187,12 +187,14 @@ class _Flow:
     def _labels(self) -> None:
         """Add the output size of nodes on a side that is free of edges."""
         for key in self.graph:
-            ways = [way for edge, way in self.layout.ways.items() if edge[0] == key and self.bytes[edge]]
-            sides = {self._side(way[0], way[1]) for way in ways}
-            if ways and not {-1, 1} <= sides:
+            routes = [
+                route for edge, route in self.layout.routes.items() if edge[0] == key and self.bytes[edge]
+            ]
+            sides = {self._side(route[0], route[1]) for route in routes}
+            if routes and not {-1, 1} <= sides:
                 x, y = self.at[key]
                 left = 1 in sides
-                count = max(self.bytes[way[0], way[-1]] for way in ways)
+                count = max(self.bytes[route[0], route[-1]] for route in routes)
                 x += -6 if left else 6
                 anchor = "end" if left else "start"
                 self.svg.text(x, y + self._half(key) + 13, size(count), SMALL, fill=SOFT, anchor=anchor)
@@ -201,8 +203,8 @@ class _Flow:
         """Return the side to which an edge turns: -1 left, 1 right, 0 none."""
         if self.column[self.rank[a]] != self.column[self.rank[b]]:
             return 1
-        way = self.at[b][0] - self.at[a][0]
-        return 0 if abs(way) < 4 else 1 if way > 0 else -1
+        distance = self.at[b][0] - self.at[a][0]
+        return 0 if abs(distance) < 4 else 1 if distance > 0 else -1
 
     def _over(self, column: int, x: float, y: float, to_x: float, to_y: float) -> str:
         """Return a path from the foot of a column to the head of the next, with edges slightly apart."""

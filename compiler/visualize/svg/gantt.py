@@ -1,6 +1,6 @@
 """Commands over time, one row per unit, and buffers in memory over time."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from compiler.visualize.graphs.view import View
@@ -83,7 +83,7 @@ _MEMORY_MAP_PIXELS = WIDTH - _MEMORY_MAP_LEFT - _MEMORY_MAP_RIGHT
 _MAPS = (("sp", "scratchpad", 320.0), ("acc", "accumulator", 130.0), ("slot", "parameter slots", 80.0))
 #: Minimum number of parameter slots shown; slots have no banks.
 _STEP = 8
-#: Pixels: minimum tile size, and minimum tile height for a name inside.
+#: Pixels: minimum tile size, and minimum height of a tile that contains a name.
 _MEMORY_MAP_LEAST, _NAMED = 0.8, 11.0
 
 
@@ -92,8 +92,11 @@ def draw_memory(view: View) -> str:
     about = view.graph
     nodes = [data for _, data in view.nodes(data=True) if "starts" in data]
     end = max((max(data["last"]) for data in nodes), default=1)
+    layers = {data["group"] for _, data in view.nodes(data=True)}
     names = list(
-        dict.fromkeys(_layer(data) for memory, _, _ in _MAPS for data in nodes if data["memory"] == memory)
+        dict.fromkeys(
+            _layer(data, layers) for memory, _, _ in _MAPS for data in nodes if data["memory"] == memory
+        )
     )
     colours = {name: hue(number) for number, name in enumerate(names)}
     bottom = _MEMORY_MAP_TOP + sum(height + _BETWEEN for _, _, height in _MAPS) - _BETWEEN
@@ -104,7 +107,7 @@ def draw_memory(view: View) -> str:
             here = [data for data in nodes if data["memory"] == memory]
             axes = _memory_map_frame(drawn, (top, height), name, about["memories"][memory], here, max(end, 1))
             for data in here:
-                _tiles(drawn, axes, data, height, colours[_layer(data)])
+                _tiles(drawn, axes, data, height, colours[_layer(data, layers)])
             if memory != _MAPS[-1][0]:
                 axes.tick_params(axis="x", length=0, labelbottom=False)
                 axes.set_xlabel("")
@@ -113,8 +116,14 @@ def draw_memory(view: View) -> str:
         return drawn.svg()
 
 
-def _layer(data: dict[str, Any]) -> str:
-    return data["label"].rpartition(".")[0] or data["label"]
+def _layer(data: dict[str, Any], layers: Collection[str]) -> str:
+    """Return the layer whose name, with a dot, begins the label of a buffer, else the label; names may contain dots."""
+    name = data["label"]
+    while "." in name:
+        name = name.rpartition(".")[0]
+        if name in layers:
+            return name
+    return data["label"]
 
 
 def _memory_map_frame(

@@ -25,22 +25,22 @@ class Layered:
         Node keys per rank in order; long edges have dummy keys (source, target, rank).
     x : dict
         Horizontal centre of each key.
-    ways : dict
+    routes : dict
         Keys along each edge, including its ends.
     """
 
     ranks: list[list[Key]] = field(default_factory=list)
     x: dict[Key, float] = field(default_factory=dict)
-    ways: dict[tuple[Key, Key], list[Key]] = field(default_factory=dict)
+    routes: dict[tuple[Key, Key], list[Key]] = field(default_factory=dict)
 
 
 def layered(graph: nx.DiGraph, width: dict[Key, float], gap: float, bend: float = 14) -> Layered:
-    """Lay out a graph; an edge that passes a rank takes `bend` of its width."""
+    """Lay out a graph; an edge that passes a rank occupies a width of `bend` there."""
     out = Layered()
     _rank(graph, out)
     near: dict[Key, list[Key]] = {key: [] for rank in out.ranks for key in rank}
-    for way in out.ways.values():
-        for a, b in pairwise(way):
+    for route in out.routes.values():
+        for a, b in pairwise(route):
             near[a].append(b)
             near[b].append(a)
     level = {key: number for number, rank in enumerate(out.ranks) for key in rank}
@@ -64,7 +64,7 @@ def _rank(graph: nx.DiGraph, out: Layered) -> None:
         out.ranks[level[key]].append(key)
     for a, b in graph.edges():
         between: list[Key] = [(a, b, rank) for rank in range(level[a] + 1, level[b])]
-        out.ways[a, b] = [a, *between, b]
+        out.routes[a, b] = [a, *between, b]
         for rank, key in enumerate(between, level[a] + 1):
             out.ranks[rank].append(key)
 
@@ -141,7 +141,7 @@ def cut(heights: list[float], passing: list[int], count: int) -> list[range]:
         ends.append(ends[-1] + height)
     best: list[tuple[float, int]] = [
         (0.0, 0)
-    ]  # for the first ranks: the least cost, and where the last column begins
+    ]  # for the first ranks: the least cost, and the start of the last column
     for end in range(1, len(heights) + 1):
         crossed = 0.1 * passing[end - 1] if end < len(heights) else 0.0
         costs = [
@@ -162,7 +162,7 @@ def cut(heights: list[float], passing: list[int], count: int) -> list[range]:
 _LEAST_BOXES, _LEAST_TIMES = 4, 5
 #: Maximum number of nodes compared as one repetition.
 _MOST_BOXES = 64
-#: Repetitions shown before the collapsed ones; one more is shown after them.
+#: Number of repetitions shown before the collapsed ones; one more is shown after them.
 _BEFORE = 2
 
 

@@ -66,7 +66,7 @@ CAUSE_COLOURS: dict[str, str] = dict(
         strict=True,
     )
 )
-#: Operators with little computation are paler.
+#: Paler colours of operators with little computation.
 QUIET = ("#f4f5f7", "#8a93a0")
 #: Operators that run on the array.
 HEAVY = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul")
@@ -434,7 +434,7 @@ def colours(data: dict[str, Any]) -> tuple[str, str]:
 
 
 def hue(index: int) -> tuple[str, str]:
-    """Return fill and outline of a layer by number; neighbours differ."""
+    """Return fill and outline of a layer by its index; neighbours differ."""
     angle = (0.58 + index * 0.381966) % 1
     return _hex(*hls_to_rgb(angle, 0.74, 0.55)), _hex(*hls_to_rgb(angle, 0.42, 0.5))
 

@@ -271,7 +271,7 @@ class _Lanes:
 
 
 def _across(a: _Item, b: _Item, items: Iterable[_Item]) -> str:
-    """Return a path from the right side of one box to the left of another, around boxes between; back edges lower."""
+    """Return a path from the right side of one box to the left side of another, around boxes; back edges are lower."""
     if a.lane >= b.lane:
         start, end = (a.x, a.y + 8), (b.x + b.width, b.y + 8)
         bend = -max(abs(end[0] - start[0]) / 2, 18)
@@ -280,7 +280,7 @@ def _across(a: _Item, b: _Item, items: Iterable[_Item]) -> str:
     between = [item for item in items if a.lane < item.lane < b.lane]
     if not between:
         return _bent(start, end, max((end[0] - start[0]) / 2, 6))
-    # Go straight past the boxes at a free height: that of an end, or between two rows.
+    # Pass the boxes straight at a free height: that of an end, or one between two rows.
     heights = (a.y, b.y, a.y + _ROW / 2, b.y + _ROW / 2)
     y = next((y for y in heights if all(abs(item.y - y) > _BOX / 2 + 2 for item in between)), a.y + _ROW / 2)
     first, last = start[0] + _ACROSS, end[0] - _ACROSS

@@ -99,8 +99,8 @@ void mla_dram_traffic(uint64_t* out) {
     out[2] = model.dram->requests;
 }
 
-// Finds the storage array `mem` of the one instance whose path ends in `.suffix` or, where the memory has a wrapper,
-// in `.suffix.mem`. Returns how many instances match; *bytes is the number of storage bytes of the last one.
+// Finds the storage array `mem` of the instance whose path ends in `.suffix` or, if the memory has a wrapper, in
+// `.suffix.mem`. Returns the number of matching instances; *bytes is the size of the storage of the last one in bytes.
 int mla_memory(const char* suffix, void** data, uint64_t* bytes) {
     const std::string bare = std::string{"."} + suffix, wrapped = bare + ".mem";
     int found = 0;

@@ -8,8 +8,8 @@ namespace mla {
 
 namespace {
 constexpr uint64_t WRITE_ANSWER_CYCLES = 10;
-constexpr uint64_t PAGE = 4096;            // no AXI burst may cross a multiple of this
-constexpr size_t EARLY_BEATS = 64;         // write data taken before its address
+constexpr uint64_t PAGE = 4096;            // an AXI burst must not cross a multiple of this
+constexpr size_t EARLY_BEATS = 64;         // maximum number of write beats accepted before their address
 }  // namespace
 
 void Dram::set_timing(uint32_t latency, uint64_t num, uint64_t den) {
@@ -40,7 +40,7 @@ uint32_t Dram::step(uint64_t now, const DramPins& pins) {
 void Dram::accept(uint64_t now, const DramPins& pins) {
     if (beat_.valid && pins.r_ready) beat_.valid = false;
     if (answer_valid_ && pins.b_ready) answer_valid_ = false;
-    // A beat loaded at edge e crosses the bus at e + 1, hence the -1.
+    // A beat loaded at edge e is transferred at edge e + 1, hence the -1.
     if (pins.ar_fire) reads_.push_back(burst(now + latency_ - 1, pins.ar_addr, pins.ar_attr, "read"));
     if (pins.aw_fire) writes_.push_back(burst(now, pins.aw_addr, pins.aw_attr, "write"));
     if (pins.w_fire) {
@@ -79,7 +79,7 @@ void Dram::serve(uint64_t now, const DramPins& pins) {
     } else if (wants && pins.w_fire) {
         read_turn_ = true;
     }
-    // Bandwidth that nobody wanted is gone; a fraction left over from a beat just served is not.
+    // Unused bandwidth is lost, except for the fraction that remains after the beat that has just been served.
     if (read || pins.w_fire) {
         tokens_ = std::min(tokens_, cost_ - 1);
     } else if (!wants && !(pins.w_valid && !pins.w_fire)) {

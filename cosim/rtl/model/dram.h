@@ -1,10 +1,10 @@
-// DRAM behind an AXI4 slave.
+// Model of a DRAM with an AXI4 slave port.
 //
-// Timing: the first beat of a read crosses the bus `latency` cycles after its address did, later
-// beats follow as bandwidth allows, requests are pipelined and answered in order. Reads and writes
-// share `bytes_per_cycle` (num/den, a token bucket that saves nothing while idle). A write is
-// answered 10 cycles after its last beat. When both directions want the same beat they take turns.
-// A read beat uses bandwidth when it enters the output register, a write beat when it is accepted.
+// Timing: the first beat of a read is transferred `latency` cycles after its address, and the other beats follow as
+// bandwidth permits; requests are pipelined and answered in order. Reads and writes share `bytes_per_cycle` (num/den),
+// which a token bucket implements that accumulates no tokens while idle. A write is answered 10 cycles after its last
+// beat. If both directions request the same beat, they take turns. A read beat uses bandwidth when it enters the output
+// register, a write beat when it is accepted.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace mla {
 
 enum Response : uint8_t { OKAY = 0, SLVERR = 2, DECERR = 3 };
 
-// What the chip drives on one clock edge; *_fire is valid and ready.
+// Outputs of the chip at one clock edge; *_fire is set if valid and ready are set.
 struct DramPins {
     bool ar_fire, aw_fire, w_valid, w_fire, w_last, r_ready, b_ready;
     uint32_t ar_addr, aw_addr;
@@ -25,7 +25,7 @@ struct DramPins {
     const uint8_t* w_data;
 };
 
-// Addresses start <= a < stop answer `response` to beats of the chosen direction.
+// Beats in the selected directions that overlap addresses start <= a < stop are answered with `response`.
 struct Fault {
     uint64_t start, stop;
     uint32_t response, on_read, on_write;
@@ -37,14 +37,14 @@ public:
 
     void set_timing(uint32_t latency, uint64_t num, uint64_t den);
     void set_faults(const Fault* faults, uint32_t count) { faults_.assign(faults, faults + count); }
-    // Forgets everything in flight and any violation; contents, timing and faults stay.
+    // Discards all transfers in flight and any violation; contents, timing and faults are preserved.
     void reset();
-    // One clock edge. Returns the control outputs packed as mla_top.sv unpacks them.
+    // Executes one clock edge. Returns the control outputs in the packing that mla_top.sv expects.
     uint32_t step(uint64_t now, const DramPins& pins);
     const uint8_t* read_data() const { return beat_.data; }
 
     uint64_t read_beats = 0, write_beats = 0, requests = 0;
-    std::string violation;  // first breach of AXI by the chip, empty while there is none
+    std::string violation;  // first AXI violation of the chip; empty if there is none
 
 private:
     struct Burst {
@@ -83,7 +83,7 @@ private:
     uint64_t size_;
     uint32_t row_;
     uint32_t latency_ = 100;
-    int64_t num_ = 1, cost_ = 1, tokens_ = 0;  // cost_ of one beat in the units of num_ per cycle
+    int64_t num_ = 1, cost_ = 1, tokens_ = 0;  // num_ tokens are added per cycle, and a beat costs cost_ tokens
     bool write_ready_ = false, read_turn_ = false;
     std::deque<Burst> reads_, writes_;
     std::deque<WriteBeat> beats_;

@@ -5,13 +5,13 @@
 
 namespace mla {
 
-// One access. The caller fills the first three; `data` receives what a read returned.
+// Register access. The caller sets the first three members; a read stores its result in `data`.
 struct HostOp {
     uint32_t write, addr, data;
     uint32_t response;  // AXI response, or NO_ANSWER
 };
 
-// What the chip drives on one clock edge.
+// Outputs of the chip at one clock edge.
 struct HostPins {
     bool aw_ready, w_ready, b_valid, ar_ready, r_valid;
     uint8_t b_response, r_response;
@@ -22,17 +22,17 @@ class Host {
 public:
     static constexpr uint32_t NO_ANSWER = 4;
 
-    // Starts at clock edge `start`; `ops` must stay alive until done().
+    // Starts the accesses at clock edge `start`; `ops` must remain valid until done().
     void begin(HostOp* ops, uint32_t count, uint64_t start);
     bool done() const { return next_ == count_; }
     bool due(uint64_t now) const { return !done() && now >= start_; }
-    // One clock edge. Returns the control outputs packed as mla_top.sv unpacks them.
+    // Executes one clock edge. Returns the control outputs in the packing that mla_top.sv expects.
     uint32_t step(uint64_t now, const HostPins& pins);
     uint32_t address() const { return addr_; }
     uint32_t write_data() const { return data_; }
 
 private:
-    static constexpr uint64_t PATIENCE = 10000;  // cycles until an access counts as unanswered
+    static constexpr uint64_t PATIENCE = 10000;  // number of cycles after which an access counts as unanswered
 
     void issue(uint64_t now);
     void finish(uint32_t response);

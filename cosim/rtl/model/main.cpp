@@ -1,7 +1,7 @@
-// Main loop: cocotb's phases around bursts of clock cycles that run without Python.
+// Main loop: cocotb's simulation phases, between which clock cycles are executed without Python.
 //
-// A cocotb test places an order (model.h) and waits; the order is carried out here at C++ speed, then time
-// moves on and the test wakes. Compared with cocotb's own main the clock costs no VPI call and no timer.
+// A cocotb test places an order (model.h) and waits; this file executes the order without calling Python. Then time
+// advances and the test resumes. Unlike in cocotb's main program, the clock needs no VPI call and no timer.
 #include <verilated.h>
 #include <verilated_vpi.h>
 
@@ -18,11 +18,11 @@ extern "C" void vlog_startup_routines_bootstrap();
 
 namespace {
 
-constexpr uint64_t LIVENESS_CYCLES = 1 << 16;  // how often a running model looks for its client
+constexpr uint64_t LIVENESS_CYCLES = 1 << 16;  // number of cycles between checks whether the client exists
 
 VerilatedContext* context;
 Vtop* top;
-uint64_t now = 0;  // simulated time, two units a clock cycle
+uint64_t now = 0;  // simulated time in half clock cycles
 #if VM_TRACE
 std::unique_ptr<VerilatedFstC> waves;
 #endif
@@ -47,13 +47,13 @@ void clock_cycle() {
 void hold_reset(uint64_t cycles) {
     top->rst = 1;
     for (uint64_t i = 0; i < cycles; ++i) clock_cycle();
-    mla::model.dram->reset();  // only now: a chip that was at work may have begun a burst meanwhile
+    mla::model.dram->reset();  // at the end, because a busy chip may have begun a burst before
     top->rst = 0;
     clock_cycle();  // the reset reaches the chip through one register
     mla::model.cycle = 0;
 }
 
-void carry_out(const mla::Order& order) {
+void execute(const mla::Order& order) {
     mla::Model& model = mla::model;
     if (order.reset_cycles) hold_reset(order.reset_cycles);
     uint64_t look = model.cycle + LIVENESS_CYCLES;
@@ -82,7 +82,7 @@ void settle() {
     VerilatedVpi::callCbs(cbReadOnlySynch);
 }
 
-// Returns false when cocotb waits for nothing any more.
+// Returns false if cocotb no longer waits for any event.
 bool advance_time() {
     const uint64_t next = VerilatedVpi::cbNextDeadline();
     if (next == ~0ULL) return false;
@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
         if (mla::model.order.pending) {
             const mla::Order order = mla::model.order;
             mla::model.order = {};
-            carry_out(order);
+            execute(order);
         }
         if (!advance_time()) break;
     }

@@ -1,4 +1,4 @@
-// The one simulated machine of this process and the C interface that cosim/rtl/server.py calls.
+// The only simulated machine of this process, and the C interface for cosim/rtl/server.py.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace mla {
 
-// What Python asked for; main.cpp carries it out when Python next waits.
+// Request of the Python code; main.cpp executes the request when the Python code waits for the next time.
 struct Order {
     bool pending = false;
     uint64_t until = 0;         // stop at this cycle
-    bool stop_on_irq = false;   // or once irq is high
-    bool stop_on_host = false;  // or once the list of register accesses is done
-    uint64_t reset_cycles = 0;  // first hold the reset for so many cycles
+    bool stop_on_irq = false;   // or when irq is high
+    bool stop_on_host = false;  // or when all register accesses are complete
+    uint64_t reset_cycles = 0;  // before the run, hold the reset for this number of cycles
 };
 
 struct Model {
@@ -23,16 +23,16 @@ struct Model {
     Order order;
     uint64_t cycle = 0;  // rising clock edges since the reset was released
     bool irq = false;
-    int watched_fd = -1;  // when its other end closes, nobody waits for this process
+    int watched_fd = -1;  // no client waits for this process once the other end is closed
     int parent = 0;
 };
 
 extern Model model;
 
-// Ends the process if the client is gone.
+// Ends the process if the client has ended.
 void leave_if_orphaned();
 
-// Wave recording; each returns 0, or -1 when this binary was built without it.
+// Wave recording; each function returns 0, or -1 if this binary was built without wave recording.
 int waves_start(const char* path);
 int waves_stop();
 void waves_sample(uint64_t time);

@@ -1,4 +1,4 @@
-// What mla_probe.sv sees, kept until Python asks for it.
+// Recording of the events that mla_probe.sv observes, stored until Python reads them.
 #include <vector>
 
 #include "model.h"
@@ -6,7 +6,7 @@
 namespace {
 
 constexpr uint64_t WINDOW = 256;            // cycles over which beats are counted together
-constexpr size_t MOST_EVENTS = 1 << 26;     // a gigabyte: what comes later is not kept
+constexpr size_t MOST_EVENTS = 1 << 26;     // one gigabyte; later events are not recorded
 constexpr unsigned EVENTS = 0x3ff, READ = 0x400, WRITTEN = 0x800;
 
 struct Event {
@@ -36,7 +36,7 @@ void mla_probe_step(unsigned pulses, unsigned tags) {
     }
 }
 
-// Forgets what was recorded and goes on, or stops.
+// Clears the recording, then starts or stops recording.
 void mla_probe_record(int on) {
     events.clear();
     beats.clear();

@@ -1,1 +1,1 @@
-"""Checker for the full rate: all fields at once, several products a cycle."""
+"""Parallel checker, which reads all fields of a command at once and forms several products per cycle."""

@@ -1,4 +1,4 @@
-"""Bounding boxes of a command's walks, and the increments derived from them."""
+"""Parallel checker: bounding boxes of a command's streams, and the walk increments derived from them."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
@@ -17,14 +17,13 @@ from hw.layouts import config_layout, windows_layout
 
 
 class ParallelChecker(wiring.Component):
-    """Checks each stream of a command against its memory or the DRAM windows, four products a cycle.
+    """Checks that each stream of a command stays inside its memory or the DRAM windows, with four products per cycle.
 
-    Four stages follow each other: operands, product, ends of the box, comparison. The multipliers serve the
+    The check has four stages: operands, product, ends of the box, comparison. The multipliers serve the
     scalar MUL while no check runs.
 
-    Latency: from `start` to `done`, LOAD and STORE 5 cycles (a fill 4), MATRIX 9, FUSE 8, one more with
-    slots, two more with B, two more with a residual; a depthwise MATRIX 21 to 32. Throughput: one command at
-    a time.
+    Latency from `start` to `done` in cycles: LOAD and STORE 5 (a fill 4), MATRIX 9, a depthwise MATRIX 21 to 32, FUSE
+    8, with one more for slots, two more for B and two more for a residual. Throughput: one command at a time.
 
     Parameters
     ----------
@@ -34,26 +33,26 @@ class ParallelChecker(wiring.Component):
     Members
     -------
     start, unit : In
-        Begins a check; `unit` and the fields stay unchanged until `done`.
+        `start` begins a check of the command of `unit`; `unit` and the fields must be held until `done`.
     load, matrix, fuse, store : In
         Current fields of each unit.
     windows : In
-        Configuration of the DRAM windows.
+        Limits and permissions of the DRAM windows.
     clear : In
         Abandon the check in progress.
     done : Out
-        Pulse: the verdict is there.
+        One-cycle pulse when the result is valid.
     bad : Out
-        The command is to be refused as BAD_COMMAND.
+        High if the command is illegal and must trap with BAD_COMMAND.
     fail, fail_kind, fail_address : Out
-        A box reaches outside its space; the first such in the order of checks (bits 3..2 of `fail_kind`: the
-        trap).
+        High if a box exceeds its space; kind and address of the first such box in the order of checks (bits 3..2 of
+        `fail_kind` select the trap).
     increments : Out
-        Derived walk increments, valid from `done` to the next start.
+        Derived walk increments, valid from `done` to the next `start`.
     mul, mul_a, mul_b : In
-        Multiply; never during a check.
+        Request of a scalar multiplication, and its operands; not allowed during a check.
     mul_product : Out
-        Low half of the product, 2 cycles later.
+        Low half of the product, valid 2 cycles later.
     """
 
     def __init__(self, config: MlaConfig):
@@ -123,7 +122,7 @@ class ParallelChecker(wiring.Component):
         return m
 
     def _control(self, m: Module, select: OperandSelect) -> Value:
-        """Sequence the steps of a check; returns the signal that one is active."""
+        """Sequence the steps of a check; returns a signal that is high while a check is active."""
         m.submodules.rows = rows = DepthwiseRows()
         depthwise, begin, valid, running = Signal(), Signal(), Signal(), Signal()
         step = Signal(STEP_BITS)
@@ -139,7 +138,8 @@ class ParallelChecker(wiring.Component):
             select.dw_out_rows.eq(rows.out_rows),
             begin.eq((self.start & ~depthwise) | rows.done),
             valid.eq(begin | running),
-            # The start of a check comes too late to select with: `first` is also set while no check runs.
+            # The start of a check is known too late in the cycle to select the step; `first` is therefore selected
+            # whenever no check runs.
             select.step.eq(Mux(running, step, select.first)),
         ]
         m.d.sync += running.eq(valid & select.more & ~self.clear)
@@ -148,7 +148,7 @@ class ParallelChecker(wiring.Component):
         return valid
 
     def _operands(self, m: Module, select: OperandSelect, multipliers: Multipliers, valid: Value) -> None:
-        """Multiplier operands: a step's, or the halves of a scalar multiplication."""
+        """Drive the multiplier operands: those of a step, or the halves of a scalar multiplication."""
         a_low, a_high, b_low, b_high = (
             word[part] for word in (self.mul_a, self.mul_b) for part in (slice(0, 16), slice(16, 32))
         )
@@ -165,7 +165,7 @@ class ParallelChecker(wiring.Component):
         ]
 
     def _box(self, m: Module, control: data.View, products: list[Value]) -> tuple[Signal, Signal]:
-        """Ends of the box of the stream so far."""
+        """Accumulate the ends of the stream's bounding box."""
         ends = []
         for name, enables, base in (
             ("low", control.to_low, control.base),
@@ -186,7 +186,7 @@ class ParallelChecker(wiring.Component):
         return ends[0], ends[1]
 
     def _increments(self, m: Module, control: data.View, products: list[Value]) -> None:
-        """Walk increments."""
+        """Compute the walk increments."""
         start = Signal(20)
         m.d.comb += start.eq(
             Mux(self.unit == Unit.MATRIX, self.matrix.a_base, self.fuse.a_base) + (products[1] + products[2])
@@ -205,7 +205,9 @@ class ParallelChecker(wiring.Component):
     def _ranges(
         self, m: Module, control: data.View, products: list[Value], select: OperandSelect
     ) -> tuple[Signal, Signal]:
-        """Coordinate ranges; returns flags that all is padding, and that a range is too wide."""
+        """Compute the coordinate ranges; returns two signals: high if all points are padding, and high if a range is
+        too wide.
+        """
         empty, wide = Signal(2), Signal(2)
         matrix = Signal()
         m.d.comb += matrix.eq(self.unit == Unit.MATRIX)

@@ -11,9 +11,10 @@ _SUM = _PRODUCT + 2
 
 
 class CoordinateRange(wiring.Component):
-    """Minimum and maximum of origin plus two dimensions, clipped to the coordinates that are not padding.
+    """Computes minimum and maximum of a coordinate over two loop dimensions, clipped to the coordinates that are not
+    padding.
 
-    Latency: 1 cycle. Throughput: one range a cycle.
+    Latency: 1 cycle. Throughput: one range per cycle.
 
     Members
     -------
@@ -22,15 +23,16 @@ class CoordinateRange(wiring.Component):
     origin : In
         Coordinate of the first step.
     limit : In
-        Coordinates 0 to limit - 1 are inside the image, all others padding; 0 for an image without padding.
+        Size of the image: coordinates 0 to limit - 1 are inside, all others are padding; 0 for an image without
+        padding.
     p0, p1 : In
-        Extent of each dimension.
+        Extent of the coordinate over each dimension: (count - 1) * step.
     low, high : Out
         Minimum and maximum coordinate.
     empty : Out
-        All coordinates are padding.
+        High if all coordinates are padding.
     wide : Out
-        The range before the cut does not fit 17 bits.
+        High if the range before clipping does not fit 17 bits.
     """
 
     capture: In(1)
@@ -65,26 +67,27 @@ class CoordinateRange(wiring.Component):
 
 
 def _outside(value: Signal) -> Signal:
-    """Condition that a value does not fit X_BITS signed bits."""
+    """Return the condition that a value does not fit X_BITS signed bits."""
     top = value[X_BITS - 1 :]
     return top.any() & ~top.all()
 
 
 class DepthwiseRows(wiring.Component):
-    """Last image row, (length - 1) // width, and last output row, ((length - 1 - lead) // width) // stride.
+    """Computes the last image row, (length - 1) // width, and the last output row, ((length - 1 - lead) // width) //
+    stride.
 
-    Latency: `done` comes 12 cycles after `start`, 23 for a stride other than 1. Throughput: one at a time.
+    Latency: 12 cycles from `start` to `done`, 23 for a stride other than 1. Throughput: one computation at a time.
 
     Members
     -------
     start : In
-        Start a computation; the operands stay unchanged until `done`.
+        Start a computation; the operands must be held until `done`.
     length, lead, width, stride : In
         The command's dw_len, dw_lead, x_count and dw_sy.
     done : Out
-        Pulse: the results are valid.
+        One-cycle pulse when the results are valid.
     rows, out_rows : Out
-        Results, valid from `done` to the next start.
+        Last image row and last output row, valid from `done` to the next `start`.
     clear : In
         Abandon the computation in progress.
     """

@@ -1,4 +1,4 @@
-"""First stage of the bounds checker: the operands of one step."""
+"""First stage of the bounds checker, which selects the operands of one step."""
 
 from collections.abc import Callable
 
@@ -30,10 +30,10 @@ CONTROL_LAYOUT = data.StructLayout(
         "valid": 1,
         "final": 1,  # last step of the command
         "first": 1,
-        "last": 1,  # of the stream's box
+        "last": 1,  # last step of the stream's box
         "kind": AddressSpace.BITS,
         "order": 2,
-        "dram": 1,  # odd lanes carry upper halves
+        "dram": 1,  # DRAM address: odd lanes carry the upper halves
         "coordinates": 1,
         "activations": 1,
         "slots": 1,
@@ -43,16 +43,16 @@ CONTROL_LAYOUT = data.StructLayout(
         "to_low": LANES,
         "to_high": LANES,
         "base": 32,
-        "end": 33,  # first and last byte (row, slot) touched at the walk's first step
+        "end": 33,  # last byte (row, slot) accessed in the walk's first step
     }
 )
 
 
 class OperandSelect(wiring.Component):
-    """Selects multiplier operands, base and end of the box, control bits of a step, and the step that
-    follows.
+    """Selects the multiplier operands, the base and the end of the box and the control bits of a step, and determines
+    the next step.
 
-    Latency: combinational. Throughput: one step a cycle.
+    Latency: combinational. Throughput: one step per cycle.
 
     Parameters
     ----------
@@ -64,21 +64,21 @@ class OperandSelect(wiring.Component):
     unit : In
         Unit whose command is checked.
     step : In
-        Number of the step (schedule.NUMBER).
+        Index of the step (schedule.NUMBER).
     load, matrix, fuse, store : In
         Current fields of each unit.
     u_low, u_high, v_low, v_high : In
-        Ranges of the image coordinates.
+        Ranges of the image coordinates u and v.
     dw_rows, dw_out_rows : In
         Last image row and last output row of a depthwise stream.
     x{i}, y{i} : Out
         Operands of multiplier i.
     control : Out
-        Everything else; `valid` is not driven here.
+        Control bits of the step for the later stages; `valid` is not driven here.
     first : Out
-        First step of a check.
+        Index of the first step of a check.
     next, more : Out
-        The step that follows, if one does.
+        Index of the next step; high if there is a next step.
     """
 
     def __init__(self, config: MlaConfig):
@@ -137,12 +137,14 @@ class OperandSelect(wiring.Component):
             m.d.comb += getattr(self, f"x{i}").eq(raw[i] - counts[i])
         m.d.comb += [self.control.base.eq(base), self.control.end.eq(base + touched - 1)]
         with m.If(self.control.slots & (fields[Unit.FUSE].src.requant != Requant.SLOT)):
-            m.d.comb += self.control.last.eq(0)  # the step only counts the window's points
+            m.d.comb += self.control.last.eq(0)  # this step only computes the number of points of the window
         self._next(m, values)
         return m
 
     def _ranges(self, m: Module, unit: Unit, fields: object) -> dict[str, Value]:
-        """Ends of the coordinate ranges in the order in which they reach the low and the high address."""
+        """Return the ends of the coordinate ranges, ordered so that the first gives the low and the second the high
+        address.
+        """
         found = {}
         for axis in "uv":
             back = getattr(fields, f"a_{axis}")[-1]
@@ -160,7 +162,7 @@ class OperandSelect(wiring.Component):
         counts: Signal,
         negative: Signal,
     ) -> None:
-        """Operands of one lane."""
+        """Drive the operands of one lane."""
         if lane.use == Use.OFF:
             return
         y = value(lane.y)
@@ -178,7 +180,7 @@ class OperandSelect(wiring.Component):
             m.d.comb += self.control.to_high[i].eq(1)
 
     def _constants(self, name: str, step: Step) -> list:
-        """Control bits that depend on the step alone."""
+        """Return the control bits that depend only on the step."""
         control = self.control
         return [
             control.first.eq(int(step.first)),
@@ -191,7 +193,7 @@ class OperandSelect(wiring.Component):
         ]
 
     def _next(self, m: Module, values: dict[Unit, dict[str, Value]]) -> None:
-        """First and following step."""
+        """Drive the first and the next step."""
 
         def choose(unit: Unit, name: str | None, chosen: Signal) -> None:
             for step, condition in reversed(successors(unit, name)):
@@ -212,7 +214,9 @@ class OperandSelect(wiring.Component):
 
 
 def successors(unit: Unit, name: str | None) -> list[tuple[str, str | None]]:
-    """(step, condition) in order of preference after `name` (None: at the start)."""
+    """Return the possible successors of step `name` (of the start of a check for None) as pairs (step, condition), in
+    order of preference.
+    """
     order = ORDER[unit]
     rest = order[0 if name is None else order.index(name) + 1 :]
     found = []

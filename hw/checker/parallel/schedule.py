@@ -1,7 +1,7 @@
-"""Schedule of the bounds checker: which products it forms in which cycle, as a table.
+"""Schedule of the bounds checker: a table of the products formed in each cycle.
 
-A command's streams become steps of four products. Names are fields of the command or values that
-`hw.checker.values` derives from them.
+Each stream of a command is split into steps of four products. Names are fields of the command, or values that
+`hw.checker.values` derives from the fields.
 """
 
 from dataclasses import dataclass
@@ -11,18 +11,20 @@ from hw.isa.enums import Unit
 
 
 class Use(IntEnum):
-    """Use of a lane's product."""
+    """Purpose of a lane's product."""
 
     OFF = 0
-    BOX = 1  # a dimension: extends the low end if its stride is negative, else the high end
-    LOW = 2  # part of the low end
-    HIGH = 3  # part of the high end
-    PLAIN = 4  # not part of the box
+    BOX = 1  # extent of a dimension, added to the low end if its stride is negative, else to the high end
+    LOW = 2  # summand of the low end
+    HIGH = 3  # summand of the high end
+    PLAIN = 4  # not used for the box
 
 
 @dataclass(frozen=True)
 class Lane:
-    """Product x * y, or (x - 1) * y if `x` counts steps; `sign` names the stride that decides for a BOX."""
+    """Product x * y, or (x - 1) * y if `x` is a count; `sign` names the stride whose sign selects the end of a
+    BOX.
+    """
 
     x: str = ""
     y: str = ""
@@ -33,20 +35,20 @@ class Lane:
 
 @dataclass(frozen=True)
 class Step:
-    """One cycle of the checker.
+    """Products that the checker forms in one cycle.
 
     Parameters
     ----------
     unit : Unit
         Unit whose command is checked.
     lanes : tuple of Lane
-        Products; missing ones are off.
+        Products of the four lanes; missing lanes are disabled.
     stream : str
         Stream whose box the products belong to; "" for none.
     first, last : bool
-        Begins or ends the stream's box.
+        Set if the step is the first (the last) one of the stream's box.
     captures : tuple of str
-        Walk increments that come out: "start", "du1", "du2", "dv1", and "dv2" of lane 1 or 3.
+        Walk increments that the step computes: "start", "du1", "du2", "dv1", and "dv2" in lane 1 or 3.
     """
 
     unit: Unit
@@ -59,7 +61,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Stream:
-    """Box of addresses: base and bytes (rows, slots) touched at each, by name; `order` within a space."""
+    """Bounding box of a stream: the names of its base address and of the number of bytes (rows, slots) accessed at each
+    address; `order` is its position among the checks of its address space.
+    """
 
     unit: Unit
     base: str
@@ -90,7 +94,7 @@ STREAMS = {
     "fuse_slots": Stream(Unit.FUSE, "p_base", "one", 0),
 }
 
-#: DRAM strides are wider than a multiplier: a product comes in two halves, the upper one in the odd lane.
+#: DRAM strides are wider than a multiplier, so a product is formed in two halves, the upper half in the odd lane.
 _DRAM = tuple(_box(f"{d}_count", f"dram_{d}_{half}", f"dram_{d}") for d in "yz" for half in ("lo", "hi"))
 _RANGE = (
     Lane("u_first", "a_u", Use.LOW),
@@ -98,7 +102,7 @@ _RANGE = (
     Lane("v_first", "a_v", Use.LOW),
     Lane("v_second", "a_v", Use.HIGH),
 )
-#: The walk's first address and its increment per output row.
+#: First address of the walk, and its increment per output row.
 _START = (_plain("u0", "a_u"), _plain("v0", "a_v"), _plain("u_y", "a_u"))
 _W_K = _box("tile", "w_row")
 
@@ -200,9 +204,9 @@ STEPS = {
     **dict(zip(("fuse_r", "fuse_rn"), _fuse_pair("r"), strict=True)),
 }
 
-#: Steps in which the four lanes are the two coordinates' dimensions.
+#: Steps in which the four lanes compute the dimensions of both coordinates.
 COORDINATE_STEPS = ("matrix_uv", "matrix_uv_dw", "fuse_uv")
-#: Order of the steps of each unit; those in OPTIONAL run if their condition holds.
+#: Order of the steps of each unit; a step in OPTIONAL is executed only if its condition holds.
 ORDER = {
     Unit.LOAD: ("load_dram", "load_dst"),
     Unit.STORE: ("store_dram", "store_src"),

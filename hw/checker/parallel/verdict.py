@@ -1,4 +1,4 @@
-"""Verdict of the parallel checker: compares a box with all DRAM windows at once."""
+"""Verdict of the parallel checker, which compares a box with all DRAM windows at once."""
 
 from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib.wiring import In
@@ -9,19 +9,19 @@ from hw.layouts import windows_layout
 
 
 class ParallelVerdict(BoxVerdict):
-    """Comparators for both limits of every window.
+    """`BoxVerdict` with comparators for both limits of every window.
 
-    Latency: 1 cycle. Throughput: one box a cycle.
+    Latency: 1 cycle. Throughput: one box per cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes of the memories, number of windows.
+        Machine configuration; uses the sizes of the memories and the number of windows.
 
     Members
     -------
     windows : In
-        Configuration of the DRAM windows.
+        Limits and permissions of the DRAM windows.
     """
 
     def __init__(self, config: MlaConfig):

@@ -1,1 +1,1 @@
-"""Checker for small FPGAs: one field a cycle, driven by microcode."""
+"""Serial checker for small FPGAs, which reads one field per cycle under the control of microcode."""

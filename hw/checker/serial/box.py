@@ -1,4 +1,4 @@
-"""The serial checker's box: products that move its ends, and the operations on these ends."""
+"""Bounding box of the serial checker: the products added to its ends, and the operations on these ends."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -11,16 +11,17 @@ from hw.checker.values import INCREMENTS_LAYOUT
 from hw.config import MlaConfig
 from hw.layouts import windows_layout
 
-#: Bits of an end of a coordinate's range, and one more than the bits that clipping compares.
+#: Width in bits of an end of a coordinate's range, and one more than the number of bits that clipping compares.
 _COORDINATE, _WIDE = X_BITS + 1, 34
-_POINTS_BITS = 8  # of the maximum number of a window's points
+_POINTS_BITS = 8  # width of the maximum number of a window's points
 
 
 class BoundingBox(wiring.Component):
-    """Factors, product, ends of the box, coordinate ranges, increments and quotients.
+    """Data path of the serial checker: operands, product, ends of the box, coordinate ranges, increments and
+    quotients.
 
-    Latency: a product has moved the ends 3 cycles after its line. Throughput: a line a cycle; a division takes
-    11 cycles.
+    Latency: a product has been added to the ends 3 cycles after its line. Throughput: one line per cycle; a division
+    takes 11 cycles.
 
     Parameters
     ----------
@@ -30,25 +31,25 @@ class BoundingBox(wiring.Component):
     Members
     -------
     line, met : In
-        Operation of the line, and the state of its condition.
+        Operation of the line; high if its condition is met.
     value, tile : In
-        The line's field, and the tile.
+        Value of the line's field, and the tile size.
     windows : In
-        Permissions of each window, and the limit that the line of 2 cycles ago requested.
+        Permissions of each DRAM window, and the limit that was requested by the line of 2 cycles before.
     start : In
-        Discard the results of the last command.
+        Discard the results of the previous command.
     clear : In
         Discard the lines of the last 3 cycles.
     low, high : Out
-        Ends of the box: 3 cycles after the line that moved them.
+        Ends of the box, 3 cycles after the line that changed them.
     late : Out
-        The line of 3 cycles ago, which may make something of the ends; `late_met` its condition.
+        Operation on the ends in the line of 3 cycles before; `late_met` is high if its condition is met.
     permitted : Out
-        A window that may be accessed holds both ends.
+        High if a DRAM window that permits the access contains both ends.
     empty : Out
-        All coordinates are padding.
+        High if all coordinates are padding.
     bad : Out
-        A range is too wide, or the ends broke a rule.
+        High if a coordinate range is too wide, or the ends violate a rule.
     quotient : Out
         Result of the last division.
     increments : Out
@@ -108,7 +109,7 @@ class BoundingBox(wiring.Component):
         return self.late_met & (self.late.late == late)
 
     def _product(self, m: Module) -> tuple[Signal, Signal, data.View]:
-        """First factor, product, and the ends that the product moves."""
+        """Select the first operand, form the product, and add it to the ends."""
         x, y = Signal(signed(X_BITS), reset_less=True), Signal(signed(Y_BITS), reset_less=True)
         chosen, product = Signal(signed(X_BITS)), Signal(signed(X_BITS + Y_BITS), reset_less=True)
         self._range = {
@@ -162,7 +163,7 @@ class BoundingBox(wiring.Component):
                 m.d.sync += end.eq(end + part)
 
     def _ranges(self, m: Module, x: Signal) -> None:
-        """Minimum and maximum of a coordinate, clipped to 0..x: `x` is the last coordinate inside the image, or -1."""
+        """Clip minimum and maximum of a coordinate to 0..x; `x` is the last coordinate inside the image, or -1."""
         low, high = self.low[:_COORDINATE].as_signed(), self.high[:_COORDINATE].as_signed()
         limited, beyond, after = Signal(), Signal(), Signal()
         wide = self._is(Late.RANGE_U) | self._is(Late.RANGE_V)
@@ -186,7 +187,7 @@ class BoundingBox(wiring.Component):
                 ]
 
     def _rules(self, m: Module) -> None:
-        """Rules on the ends: those of a range must fit the first factor."""
+        """Check the rules for the ends; the ends of a range must fit the width of the first operand."""
         depth = (self.config.line_depth - 1).bit_length()
         wide = _outside(self.low) | _outside(self.high)
         with m.If(
@@ -227,6 +228,6 @@ class BoundingBox(wiring.Component):
 
 
 def _outside(value: Signal) -> Signal:
-    """Condition that a value does not fit the first factor."""
+    """Return the condition that a value does not fit the width of the first operand."""
     top = value[X_BITS - 1 : _WIDE]
     return top.any() & ~top.all()

@@ -1,4 +1,4 @@
-"""Serial checker: bounding boxes and rules of a command, a field a cycle."""
+"""Serial checker, which checks the bounding boxes and rules of a command, one field per cycle."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, memory, wiring
@@ -16,18 +16,20 @@ from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.layouts import limit_ports, windows_layout
 
-#: Lowest bit that a width has not.
+#: Number of bits of each width.
 _WIDTHS = {Width.W4: 4, Width.W6: 6, Width.W8: 8, Width.W9: 9, Width.W12: 12, Width.W16: 16, Width.W20: 20}
 
 
 class SerialChecker(wiring.Component):
-    """Checks a command as `ParallelChecker` and `hw.checker.rules` do, with the fields in a memory and one multiplier.
+    """Checks the same conditions as `ParallelChecker` and `hw.checker.rules`, with the fields in a memory and a single
+    multiplier.
 
-    A micro-program of each unit reads a field a cycle. Its lines pass through stages: 1 line, 2 field, 3 and 4 its
-    width, 5 factors, packed words, rules, tile, 6 product, 7 ends of the box, 8 operations on these ends.
+    A micro-program for each unit reads one field per cycle. Its lines pass through eight stages: 1 fetches the line, 2
+    reads the field, 3 and 4 extend the field from its width, 5 updates operands, packed words, rules and the tile size,
+    6 forms the product, 7 adds the product to the ends of the box, 8 operates on these ends.
 
-    Latency: a cycle for each line and eight more: LOAD 60, STORE 45, MATRIX 125, depthwise 210, FUSE 140, with B and
-    residual 165. Throughput: one command at a time.
+    Latency: one cycle for each line plus eight cycles, in total about 60 cycles for LOAD, 45 for STORE, 125 for MATRIX
+    (depthwise 210) and 140 for FUSE (165 with B and a residual). Throughput: one command at a time.
 
     Parameters
     ----------
@@ -37,19 +39,20 @@ class SerialChecker(wiring.Component):
     Members
     -------
     field_w_en, field_w_field, field_w_data, field_clear : In
-        Writes of fields, as `ConfigRegisters` has them; none during a check.
+        Field write port, with the meaning of the port of `ConfigRegisters`; writes are not allowed during a check.
     start, unit : In
-        Start a check; `unit` stays unchanged until `done`.
+        `start` begins the check of the command of `unit`, which must be held until `done`.
     windows : In, limit : Out
-        DRAM windows, and the limit of one that is requested; it is valid at stage 7.
+        `limit` requests the limit of a DRAM window; `windows` returns it, valid at stage 7, with the permissions of
+        all windows.
     clear : In
         Abandon the check in progress.
     done : Out
-        Pulse: the verdict is there.
+        One-cycle pulse when the result is valid.
     bad, fail, fail_kind, fail_address : Out
-        The command breaks a rule; a box reaches outside its space. See `ParallelChecker`.
+        `bad`: high if the command violates a rule; `fail`: high if a box exceeds its space; see `ParallelChecker`.
     increments : Out
-        Derived walk increments, valid from `done` to the next start.
+        Derived walk increments, valid from `done` to the next `start`.
     """
 
     def __init__(self, config: MlaConfig):
@@ -124,7 +127,7 @@ class SerialChecker(wiring.Component):
     def _fetch(
         self, m: Module, words: list[int], entries: dict[Unit, int], flush: Value, jump: Value, target: Value
     ) -> data.View:
-        """Counts through the lines; returns that of stage 1."""
+        """Step through the lines of a program; returns the line of stage 1."""
         m.submodules.code = code = memory.Memory(
             shape=unsigned(CODE_LAYOUT.size),
             depth=1 << ADDRESS_BITS,
@@ -147,7 +150,7 @@ class SerialChecker(wiring.Component):
         return data.View(CODE_LAYOUT, port.data)
 
     def _live(self, m: Module, flush: Value) -> Signal:
-        """Signal that the line in stage 4 belongs to the check in progress."""
+        """Return a signal that is high if the line in stage 4 belongs to the check in progress."""
         live = self._running
         for i in range(1, 5):
             later = Signal(name=f"live{i}")
@@ -158,7 +161,9 @@ class SerialChecker(wiring.Component):
     def _value(
         self, m: Module, words: list[int], entries: dict[Unit, int], lines: list[data.View]
     ) -> tuple[Signal, Signal]:
-        """The field or number of the line of stage 5, and a flag that it is a field at its default."""
+        """Return the field or literal of the line in stage 5, and a signal that is high if it is a field with its
+        default value.
+        """
         m.submodules.fields = fields = FieldStore(_read(words, entries))
         m.d.comb += [
             fields.w_en.eq(self.field_w_en),
@@ -209,7 +214,7 @@ def _default(unit: Unit, name: str) -> int:
 
 
 def _groups() -> dict[Width | None, tuple[int, int]]:
-    """Bits above the named width, of fields that are wider."""
+    """Return, for each width, the range of bits above it in wider fields."""
     found: dict[Width | None, tuple[int, int]] = {None: (0, 4)}
     order = list(_WIDTHS.items())
     for (width, low), high in zip(order, [bits for _, bits in order[1:]] + [32], strict=True):
@@ -218,7 +223,7 @@ def _groups() -> dict[Width | None, tuple[int, int]]:
 
 
 def _read(words: list[int], entries: dict[Unit, int]) -> dict[Unit, int]:
-    """Number of leading fields of each unit that its program reads."""
+    """Return the number of leading fields of each unit that its program reads."""
     starts = sorted((entry, unit) for unit, entry in entries.items())
     ends = [entry for entry, _ in starts[1:]] + [len(words)]
     found = {}

@@ -1,4 +1,4 @@
-"""Memory for the fields of commands, for machines in which the units store them as well."""
+"""Memory for the fields of commands, for machines in which the units also store the fields."""
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Signal
 from amaranth.lib import wiring
@@ -10,25 +10,26 @@ from hw.lib.ram import Ram
 
 
 class FieldStore(wiring.Component):
-    """Storage of the field values that `set` wrote since the fields of its unit were last cleared.
+    """Stores the field values that `set` has written since the fields of their unit were last cleared.
 
-    Latency: 1 cycle. Throughput: one write and one read a cycle; a field must not be read in the cycle it is written.
+    Latency: 1 cycle. Throughput: one write and one read per cycle; a field must not be read in the cycle in which it is
+    written.
 
     Parameters
     ----------
     counts : dict of Unit and int
-        Number of fields of each unit, from the first on, that are read.
+        Number of leading fields of each unit that are read.
 
     Members
     -------
     w_en, w_field, w_data, clear : In
-        As `ConfigRegisters` has them.
+        Write port and clear, with the meaning of the ports of `ConfigRegisters`.
     unit, index : In
-        Field to read; `unit` stays for the cycle after.
+        Unit and index of the field to read; `unit` must be held for one more cycle.
     written : Out
-        The field was written since its unit was cleared.
+        High if the field has been written since the fields of its unit were last cleared.
     data : Out
-        All 32 bits that were written, if `written`.
+        Written value, 32 bits; valid only if `written` is high.
     """
 
     def __init__(self, counts: dict[Unit, int]):

@@ -20,14 +20,14 @@ def _view(name: str, word: Signal) -> data.View:
 def check_flags(
     m: Module, first: Signal, second: Signal, quotient: Value, config: MlaConfig
 ) -> tuple[Signal, Signal, Value]:
-    """Flags and, of a depthwise command, the taps of all groups and of one.
+    """Return the flags, and for a depthwise command the number of taps of all groups and of one group.
 
     Parameters
     ----------
     m : Module
         Module that the logic is added to.
     first, second : Signal
-        A command's packed words.
+        First and second packed word of the command.
     quotient : Value
         Result of the last division.
     config : MlaConfig
@@ -88,7 +88,7 @@ def check_flags(
 def weigh_tile(
     m: Module, met: Value, line: data.View, value: Signal, taps: Value, group: Value, config: MlaConfig
 ) -> Signal:
-    """The tile: a number computed from several fields (`Early`)."""
+    """Update the tile size, which is computed from several fields (see `Early`), and return it."""
     tile, one, given = Signal(7), Signal(), Signal(7)
     larger = Signal(7)
     default = Mux(line.early == Early.TAIL, tile, config.n)
@@ -115,7 +115,7 @@ def weigh_tile(
 
 
 def early_rules(m: Module, met: Value, line: data.View, value: Signal, config: MlaConfig) -> Signal:
-    """Signal that the field of a line violates its `Rule`, a cycle later."""
+    """Return a signal that is high one cycle after a line whose field violates its `Rule`."""
     broken, hit = Signal(), Signal()
     low = (config.n - 1).bit_length()
     rules = {

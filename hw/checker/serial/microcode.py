@@ -1,7 +1,7 @@
-"""Micro-programs of the serial checker: one for each unit, a line for each field that it needs.
+"""Micro-programs of the serial checker: one for each unit, with a line for each field that it reads.
 
-The result of a line is available to later lines only after a few cycles (the stages of `SerialChecker`); lines without
-effect fill the gaps that no useful lines can fill.
+The result of a line is available only a few cycles later (see the stages of `SerialChecker`); lines without effect fill
+the gaps for which there are no useful lines.
 """
 
 from hw.checker.serial.layouts import CODE_LAYOUT, Early, Ends, Flag, Late, Rule, Width, X, Y
@@ -10,19 +10,20 @@ from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, UNIT_FIELDS
 from hw.isa.enums import Unit
 
-#: Lines that follow a jump and run before it is taken; the program's end needs as many.
+#: Number of lines that follow a jump and are executed before it is taken; the end of a program needs the same number of
+#: lines.
 SHADOW = 5
 
 _WIDTHS = {4: Width.W4, 6: Width.W6, 8: Width.W8, 9: Width.W9, 12: Width.W12, 16: Width.W16, 20: Width.W20}
 
 
 class MicrocodeBuilder:
-    """Lines of one unit.
+    """Builder of the lines of one unit's program.
 
     Parameters
     ----------
     unit : Unit
-        Unit whose fields the lines name.
+        Unit whose fields the lines read.
     """
 
     def __init__(self, unit: Unit):
@@ -30,7 +31,7 @@ class MicrocodeBuilder:
         self._fields = {f.name: (i, f) for i, f in enumerate(UNIT_FIELDS[unit])}
 
     def add(self, value: str | int = 0, **parts: int) -> None:
-        """A line about a field, or about a number below 64."""
+        """Add a line that operates on a field or on a literal below 64."""
         if isinstance(value, int):
             where = {"index": value, "literal": 1, "width": int(Width.W32)}
         else:
@@ -44,40 +45,42 @@ class MicrocodeBuilder:
         self.lines.append(where | {name: int(part) for name, part in parts.items()})
 
     def pad(self, lines: int) -> None:
-        """Lines without effect."""
+        """Add lines without effect."""
         for _ in range(lines):
             self.add(0)
 
     def rules(self, rule: Rule, *names: str, **when: int) -> None:
-        """Add a line for each field that checks it against a rule."""
+        """Add a line for each field that checks the field against a rule."""
         for name in names:
             self.add(name, rule=rule, **when)
 
     def times(self, x: str | int, y: str | int, ends: Ends, *, what: Y = Y.VALUE, **parts: int) -> None:
-        """Both factors; a count is a field that is named so."""
+        """Add lines for both operands of a product; the value of a field whose name ends in `_count` is decremented."""
         self.factor(x, **{k: v for k, v in parts.items() if k in ("reset", "flag", "unless")})
         self.add(y, y=what, ends=ends, **{k: v for k, v in parts.items() if k != "reset"})
 
     def factor(self, x: str | int, **parts: int) -> None:
-        """The first factor."""
+        """Add a line that loads the first operand."""
         steps = isinstance(x, str) and x.endswith("_count")
         self.add(x, x=X.VALUE, count=steps, **({"rule": Rule.ZERO} if steps else {}), **parts)
 
     def base(self, name: str, ends: Ends = Ends.BOTH) -> None:
-        """Begins a box at a field."""
+        """Add lines that begin a box at the address in a field."""
         self.times(1, name, ends, reset=1)
 
     def plus(self, value: str | int, **parts: int) -> None:
-        """Moves the high end by a field or number, the first factor being 1."""
+        """Add a line that adds a field or literal to the high end; the first operand must be 1."""
         self.add(value, y=Y.VALUE, ends=Ends.HIGH, **parts)
 
     def verdict(self, kind: int, order: int, **parts: int) -> None:
-        """Compares the box with its space: the comparison has two cycles."""
+        """Add lines that compare the box with its address space; the comparison takes two cycles."""
         self.add(0, kind=kind)
         self.add(0, kind=kind, order=order, late=Late.VERDICT, **parts)
 
     def range(self, axis: str, late: Late) -> None:
-        """Cuts a coordinate's range, and makes its high end that coordinate and not the one before."""
+        """Add lines that increment the high end of a coordinate's range, so that it is the last coordinate, and then
+        clip the range.
+        """
         self.times(1, 1, Ends.HIGH)
         self.add(f"{axis}_lim", x=X.VALUE, count=1)
         self.pad(1)
@@ -85,28 +88,28 @@ class MicrocodeBuilder:
         self.pad(2)
 
     def jump(self, flag: Flag, unless: int = 0) -> int:
-        """Jump whose target is set later."""
+        """Add a jump whose target is set later by `land`; returns its position."""
         self.add(0, early=Early.JUMP, flag=flag, unless=unless)
         self.pad(SHADOW)
         return len(self.lines) - SHADOW - 1
 
     def land(self, jump: int) -> None:
-        """The jump leads here."""
+        """Set the target of a jump to the next line."""
         self.lines[jump]["target"] = len(self.lines)
 
     def end(self) -> None:
-        """The verdicts are in."""
+        """Add the lines that end the program once all comparisons are complete."""
         self.pad(1)
         self.add(0, late=Late.END)
         self.pad(SHADOW)
 
     def dimensions(self, stream: str, dimensions: tuple[str, ...]) -> None:
-        """Counts and strides of a stream."""
+        """Add lines for the products of counts and strides of a stream."""
         for dim in dimensions:
             self.times(f"{dim}_count", f"{stream}_{dim}", Ends.ALONG)
 
     def coordinates(self) -> None:
-        """The coordinates' part of stream A."""
+        """Add lines for the products of the coordinates and strides of stream A."""
         for axis, low, high in (("u", X.U_LOW, X.U_HIGH), ("v", X.V_LOW, X.V_HIGH)):
             self.add(0, x=low)
             self.add(f"a_{axis}", y=Y.VALUE, ends=Ends.AGAINST)
@@ -114,7 +117,7 @@ class MicrocodeBuilder:
             self.add(f"a_{axis}", y=Y.VALUE, ends=Ends.ALONG)
 
     def increments(self, inner: str) -> None:
-        """Increments of the walk of stream A."""
+        """Add lines that compute the walk increments of stream A."""
         self.base("a_base", Ends.LOW)
         self.times("u0", "a_u", Ends.LOW)
         self.times("v0", "a_v", Ends.LOW, late=Late.START)
@@ -127,12 +130,12 @@ class MicrocodeBuilder:
             self.times(x, y, Ends.LOW, reset=1, late=late)
 
 
-_FLAG_LAG = 2  # lines from a packed word to a condition on it
+_FLAG_LAG = 2  # lines from a packed word to a condition that uses it
 _DIVIDE_LAG = 16  # lines between a division and its quotient
 
 
 def _dram(p: MicrocodeBuilder, config: MlaConfig, kind: int, **when: int) -> None:
-    """The stream in DRAM: addresses and strides have two halves."""
+    """Add lines for the stream in DRAM, whose addresses and strides are split into two halves."""
     p.times(1, "dram", Ends.BOTH, what=Y.LOW, reset=1)
     p.add("dram", y=Y.HIGH, ends=Ends.BOTH)
     p.plus("len")
@@ -187,7 +190,8 @@ def _matrix(p: MicrocodeBuilder, config: MlaConfig) -> None:
     whole = p.jump(Flag.DW, unless=1)
     _depthwise(p)
     p.land(whole)
-    # Counts that are 1 in a depthwise command have no effect on the box; the dimensions used instead are added.
+    # Counts that are 1 in a depthwise command have no effect on the box; the dimensions that only a depthwise command
+    # uses are added.
     p.base("u0")
     p.times("y_count", "u_y", Ends.ALONG)
     p.times("ky_count", "u_ky", Ends.ALONG)
@@ -219,7 +223,7 @@ def _matrix(p: MicrocodeBuilder, config: MlaConfig) -> None:
 
 
 def _depthwise(p: MicrocodeBuilder) -> None:
-    """Rules of depthwise commands, and the last image row and output row that they cover."""
+    """Add lines for the rules of depthwise commands and for the computation of the last image row and output row."""
     p.rules(Rule.NOT_ONE, "y_count", "kx_count", "ky_count", "ic_count")
     p.rules(Rule.NOT_ONE, "oc_count", flag=Flag.DW_KEEP)
     p.rules(Rule.ZERO, "dw_sx", "dw_sy", "dw_out_w", "dw_len")
@@ -247,7 +251,7 @@ def _depthwise(p: MicrocodeBuilder) -> None:
 
 
 def _weights(p: MicrocodeBuilder, config: MlaConfig) -> None:
-    """MATRIX: rows of the largest weight tile, and the box of all tiles."""
+    """Add lines for the weights of MATRIX: the number of rows of the largest weight tile, and the box of all tiles."""
     for count, first, last, unless in (("ic", "k_rows", "k_tail", 1), ("oc", "n_cols", "n_tail", 0)):
         when = {"flag": Flag.W_TRANSPOSE, "unless": unless}
         p.add(f"{count}_count", early=Early.ONE, **when)
@@ -308,7 +312,7 @@ def _fuse(p: MicrocodeBuilder, config: MlaConfig) -> None:
 def _touched(
     p: MicrocodeBuilder, config: MlaConfig, some: Flag, more: Flag, most: Flag | None = None
 ) -> None:
-    """Bytes of n elements of one, two or four bytes."""
+    """Add lines that add the number of bytes of n elements, of one, two or four bytes each, to the high end."""
     p.plus(config.n, flag=some)
     p.plus(config.n, flag=more)
     if most is not None:
@@ -317,7 +321,7 @@ def _touched(
 
 
 def _result(p: MicrocodeBuilder) -> None:
-    """FUSE: the stream of results, whose lanes are counted."""
+    """Add lines for the stream of results of FUSE, whose size is the number of lanes."""
     p.add("lanes", early=Early.TILE)
     p.add("lanes_tail", early=Early.LANES, flag=Flag.TAIL)
     p.add(0, early=Early.SINGLE, flag=Flag.REDUCES)
@@ -333,7 +337,7 @@ def _result(p: MicrocodeBuilder) -> None:
 
 
 def programs(config: MlaConfig) -> tuple[list[int], dict[Unit, int]]:
-    """Words of all programs, and where each unit's begins."""
+    """Return the words of all programs, and the index of each unit's first word."""
     words: list[int] = []
     entries = {}
     for unit, write in {Unit.LOAD: _load, Unit.MATRIX: _matrix, Unit.FUSE: _fuse, Unit.STORE: _store}.items():

@@ -1,4 +1,4 @@
-"""Verdict of the serial checker, whose windows are compared in another component, one limit at a time."""
+"""Verdict of the serial checker, for which another component compares the DRAM windows, one limit at a time."""
 
 from amaranth.hdl import Module, Signal, Value
 from amaranth.lib.wiring import In
@@ -9,10 +9,10 @@ from hw.lib.pipeline import pipeline_register
 
 
 class SerialVerdict(BoxVerdict):
-    """Registers both comparisons before the verdict.
+    """`BoxVerdict` with a register after each of its two comparisons.
 
-    Latency: 1 cycle from `valid`. Throughput: a box in two cycles: its ends, kind and permission are already valid in
-    the cycle before `valid`.
+    Latency: 1 cycle from `valid`. Throughput: one box every two cycles. Ends, kind and permission of the box must
+    already be valid in the cycle before `valid`.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ class SerialVerdict(BoxVerdict):
     Members
     -------
     permitted : In
-        A window permits the access to the low 32 bits of both ends.
+        High if a window permits the access to the low 32 bits of both ends.
     """
 
     def __init__(self, config: MlaConfig):

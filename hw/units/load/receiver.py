@@ -1,4 +1,4 @@
-"""Receiving side of LOAD: matches beats from the bus to the lines of the command."""
+"""Receiving side of LOAD, which matches beats of the bus with the lines of the command."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -12,17 +12,19 @@ from hw.units.load.writer import item_layout
 
 
 def _addresses(config: MlaConfig) -> dict[str, int]:
-    """Addresses of the walk: of the DRAM address only the position within a beat."""
+    """Return the addresses of the walk and their widths; the DRAM address is only the position within a beat."""
     return {"dram": (config.n - 1).bit_length(), "dst": SP_ADDR_BITS}
 
 
 def replay_layout(config: MlaConfig) -> data.StructLayout:
-    """A command as LoadReceiver takes it."""
+    """Return the layout of a command at the input of LoadReceiver."""
     return walk_layout(_addresses(config), _mode_layout(config))
 
 
 def _mode_layout(config: MlaConfig) -> data.StructLayout:
-    """Layout of the write side's mode, besides the walk; `rest`: bytes of a line, `rows`: lines, less one."""
+    """Return the layout of the mode of the write side. `rest`: number of bytes of a line minus one; `rows`: number of
+    lines minus one.
+    """
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
         {
@@ -41,7 +43,7 @@ def _mode_layout(config: MlaConfig) -> data.StructLayout:
 
 
 def _line_context(config: MlaConfig) -> data.StructLayout:
-    """Data of a line that accompany each of its beats."""
+    """Return the layout of a line's data that accompany each of its beats."""
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
         {
@@ -55,10 +57,11 @@ def _line_context(config: MlaConfig) -> data.StructLayout:
 
 
 class LoadReceiver(wiring.Component):
-    """Turns beats of the bus into items to write; lines of a fill need none, and int4 makes two of each.
+    """Converts beats of the bus to items to write. Lines of a fill need no beats; with int4, each beat becomes two
+    items.
 
-    Latency: two cycles from a command to its first beat, none from a beat to its item. Throughput: one item
-    per cycle, with no gap between lines and commands.
+    Latency: two cycles from a command to its first beat, none from a beat to its item. Throughput: one item per cycle,
+    without a gap between lines or commands.
 
     Parameters
     ----------
@@ -74,13 +77,13 @@ class LoadReceiver(wiring.Component):
     item : Out(stream of item_layout)
         Beats with their destinations.
     clear : In
-        Drop all commands, and all beats that come.
+        Discard all commands and all beats that arrive.
     next_valid, next_tag : Out
-        A line is available, and its command's tag.
+        High if a line is available; tag of its command.
     waits : Out
-        Only the bus is missing for an item.
+        High while an item waits only for the bus.
     active : Out
-        A command is in progress.
+        High while a command is in progress.
     """
 
     def __init__(self, config: MlaConfig):
@@ -120,7 +123,7 @@ class LoadReceiver(wiring.Component):
         return m
 
     def _span(self, m: Module, lines: LineWalk, beats: BeatWalk) -> None:
-        """Position of a line within the beats of the bus."""
+        """Compute the position of a line within the beats of the bus."""
         line, span = lines.line.payload, beats.line.payload
         offset, mode = line.dram, line.context
         before = Signal(self._lane_bits + 1)
@@ -140,7 +143,7 @@ class LoadReceiver(wiring.Component):
         ]
 
     def _join(self, m: Module, beats: BeatWalk) -> None:
-        """Join beats of the walk with beats of the bus; with int4 a beat is used twice, low half first."""
+        """Combine beats of the walk with beats of the bus; with int4, a beat is used twice, low half first."""
         n, half_bits = self._config.n, 4 * self._config.n
         beat, item = beats.beat.payload, self.item.payload
         context, mode = beat.context, beat.context.mode
@@ -181,6 +184,6 @@ class LoadReceiver(wiring.Component):
 
 
 def _expand(packed: Value) -> Value:
-    """Bytes with the sign-extended nibbles of `packed`."""
+    """Return bytes with the sign-extended nibbles of `packed`."""
     nibbles = [packed.word_select(i, 4) for i in range(len(packed) // 4)]
     return Cat(Cat(nibble, nibble[3].replicate(4)) for nibble in nibbles)

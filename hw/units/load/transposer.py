@@ -1,4 +1,4 @@
-"""Transposition of tiles that are written to the scratchpad."""
+"""Transposition of tiles that LOAD writes to the scratchpad."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,7 +11,9 @@ from hw.memory.ports import SpWritePort
 
 
 def collect_layout(config: MlaConfig) -> data.StructLayout:
-    """A beat of a line: its bytes at byte (i + line) % n, the mask of valid ones, and the destination of the plane."""
+    """Return the layout of a beat of a line: byte i of the beat is at position (i + line) % n, with the mask of valid
+    bytes and the destination of the plane.
+    """
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
         {
@@ -31,8 +33,8 @@ def collect_layout(config: MlaConfig) -> data.StructLayout:
 class Transposer(wiring.Component):
     """Collects the lines of a plane and writes its columns.
 
-    Byte i of line y lies in byte memory (i + y) % n at address y, so a line and a column each touch every
-    memory once. Two planes are held: one is collected while the other is written. Latency: the first column
+    Byte i of line y is stored in byte memory (i + y) % n at address y, so a line or a column accesses every memory
+    once. There is room for two planes, one of which is collected while the other is written. Latency: the first column
     is offered three cycles after the plane's last beat. Throughput: one beat in and one column out per cycle.
 
     Parameters
@@ -43,16 +45,16 @@ class Transposer(wiring.Component):
     Members
     -------
     beat : In(stream of collect_layout)
-        Beats; the fields after `plane_end` count in the plane's last one. `columns` and `rows` (bytes of a
-        line, lines) are less one.
+        Beats to collect; the fields after `plane_end` are valid in the last beat of the plane. `columns` and `rows` are
+        the number of bytes of a line minus one and the number of lines minus one.
     sp_write : Out(SpWritePort)
         Write port for the columns.
     end : Out
-        The column offered is the last of a plane whose `end` was set.
+        High if the offered column is the last column of a plane whose `end` was set.
     busy : Out
-        A column is offered or will be.
+        High while a column is offered or will be offered.
     clear : In
-        Discard all lines.
+        Discard all collected lines.
     """
 
     def __init__(self, config: MlaConfig):
@@ -73,11 +75,11 @@ class Transposer(wiring.Component):
         lane_bits = (n - 1).bit_length()
         beat, port = self.beat.payload, self.sp_write
         advance, fill_half = Signal(), Signal()
-        # The plane being written: its descriptor, the column to read and its address.
+        # Plane that is being written: its descriptor, the column to read and its address.
         reading, half, last_column = Signal(), Signal(), Signal()
         column, addr = Signal(lane_bits), Signal(SP_ADDR_BITS)
         columns, rows, dst_step, end = Signal(lane_bits), Signal(lane_bits), Signal(SP_ADDR_BITS), Signal()
-        # The column that the memories deliver.
+        # Column that the memories return.
         read_valid, read_end = Signal(), Signal()
         read_column, read_addr, read_mask = Signal(lane_bits), Signal(SP_ADDR_BITS), Signal(n)
         start = Signal()
@@ -123,7 +125,7 @@ class Transposer(wiring.Component):
         return m
 
     def _memories(self, m: Module, fill_half: Signal, half: Signal, column: Signal, advance: Signal) -> Cat:
-        """The byte memories; returns the bytes they deliver for the column read one cycle before."""
+        """Add the byte memories; returns the bytes of the column that was read one cycle before."""
         n = self._config.n
         beat = self.beat.payload
         words = []

@@ -1,4 +1,4 @@
-"""LOAD: copies lines from DRAM to the scratchpad and the slots."""
+"""LOAD, which copies lines from DRAM to the scratchpad, parameter slots and tables."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -15,18 +15,18 @@ from hw.memory.ports import SlotWritePort, SpWritePort
 from hw.units.load.receiver import LoadReceiver, replay_layout
 from hw.units.load.writer import LoadWriter, PipelinedLoadWriter
 
-#: Commands whose requests went out and whose beats have not all come.
+#: Maximum number of commands whose requests have been sent and whose beats have not all arrived.
 COMMANDS = 16
 
 
 class LoadUnit(wiring.Component):
     """Executes LOAD commands as docs/machine.md defines them.
 
-    One walker turns commands into bursts and runs ahead over up to COMMANDS of them; another replays the same
-    lines as their beats come back, in order, and each beat becomes one write (two with int4). Latency: 4 cycles
-    from a command to its first request, then those of LoadReceiver and LoadWriter. Throughput: one request
-    and one beat per cycle, with no gap between lines and commands; filling writes a row per cycle. The
-    columns of a transposed plane are written while the next plane comes.
+    One walker converts commands to bursts, up to COMMANDS commands ahead of their data. A second walker generates the
+    same lines as their beats arrive, in order, and each beat becomes one write (two with int4). Latency: 4 cycles from
+    a command to its first request, plus the latencies of LoadReceiver and LoadWriter. Throughput: one request and one
+    beat per cycle, without a gap between lines or commands; a fill writes one row per cycle. The columns of a
+    transposed plane are written while the next plane arrives.
 
     Parameters
     ----------
@@ -36,27 +36,27 @@ class LoadUnit(wiring.Component):
     Members
     -------
     cmd : In(command_stream(Unit.LOAD))
-        Legal commands that have taken their semaphores.
+        Legal commands that have taken their semaphore tokens.
     done : Out
-        A command has retired: reads granted from this cycle on see all it wrote.
+        One-cycle pulse when a command retires: reads granted from this cycle on return all data that it wrote.
     ar : Out(stream of BURST), r : In(stream of read_beat)
         Read master of the bus: addresses and data.
     sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
         Write ports of scratchpad and parameter slots.
     abort : In
-        Drop all commands. Offered requests stay valid; their beats are received and dropped.
+        Discard all commands. Offered requests remain valid; their beats are received and discarded.
     busy : Out
-        A command is in progress or a burst in flight; after `abort` low when the bus is quiet.
+        High while a command is in progress or a burst is in flight; after `abort`, low once no burst is in flight.
     error, error_addr : Out
-        A beat came with an error and was not written; byte address of that beat.
+        One-cycle pulse for a beat that arrived with an error and was not written; byte address of this beat.
     events : Out(event_layout("load"))
-        Increments of this cycle; commands, busy, stall_empty and stall_semaphore are left 0.
+        Increments of this cycle; the increments of the counters commands, busy, stall_empty and stall_semaphore are 0.
     active, active_tag : Out
-        A command is in progress; the tag that `events` and `done` of this cycle belong to.
+        High while a command is in progress; tag of `events` and `done` in this cycle.
     tag_busy : In
-        `active_tag` may not change.
+        High while `active_tag` must not change.
     in_flight_max, latency_max : Out
-        Maxima for the counters, see `OutstandingBursts`.
+        Maxima for the counters; see `OutstandingBursts`.
     """
 
     def __init__(self, config: MlaConfig):
@@ -125,7 +125,7 @@ class LoadUnit(wiring.Component):
         return m
 
     def _accept(self, m: Module, requests: BurstWalk, commands: StreamFifo, drain: Signal) -> None:
-        """Send a command to both walkers at once; a fill needs no requests."""
+        """Send a command to both walkers in the same cycle; a fill needs no requests."""
         cmd, walk, stored = self.cmd.payload, requests.walk.payload, commands.w.payload
         mode, word = stored.context, cmd.word
         m.d.comb += [
@@ -140,8 +140,8 @@ class LoadUnit(wiring.Component):
             walk.dram_z.eq(cmd.dram_z),
             stored.y_count.eq(cmd.y_count),
             stored.z_count.eq(cmd.z_count),
-            # A fill starts each line at the first byte of a row of its own; columns of a transposed plane
-            # share its base.
+            # A fill starts each line at the first byte of a separate row; the columns of a transposed plane share the
+            # base address of the plane.
             stored.dram.eq(Mux(word.fill, 0, cmd.dram)),
             stored.dram_y.eq(Mux(word.fill, 0, cmd.dram_y)),
             stored.dram_z.eq(Mux(word.fill, 0, cmd.dram_z)),
@@ -161,7 +161,7 @@ class LoadUnit(wiring.Component):
         ]
 
     def _observe(self, m: Module, receiver: LoadReceiver, writer: LoadWriter, log: OutstandingBursts) -> None:
-        """Bookkeeping of bursts and events."""
+        """Connect the tracking of bursts, and the events."""
         events, taken, asked = self.events, Signal(), Signal()
         m.d.comb += [
             taken.eq(self.r.valid & self.r.ready),

@@ -1,4 +1,4 @@
-"""The write side of LOAD: beats become scratchpad writes, slot writes, or lines of a tile to transpose."""
+"""Write side of LOAD, which converts beats to scratchpad writes, slot writes, or lines of a tile to transpose."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -13,11 +13,12 @@ from hw.units.load.transposer import Transposer
 
 
 def item_layout(config: MlaConfig) -> data.StructLayout:
-    """A beat with the fields that determine its destination.
+    """Return the layout of a beat with the fields that determine its destination.
 
-    `slot`, `table`, `collect`: to PARAM or TABLE; to TABLE; to the transposer (none: to the scratchpad at
-    `addr`). `offset`: first byte of the line within its first beat. `kept`: bytes counted. `bad`: write
-    nothing. The last four as in the transposer.
+    `slot`: set if the destination is PARAM or TABLE; `table`: set if it is TABLE; `collect`: set if it is the
+    transposer; if all three are 0, the destination is the scratchpad at `addr`. `offset`: position of the line's first
+    byte within its first beat. `kept`: number of bytes to count. `bad`: set if the beat must not be written. The last
+    four fields are those of the transposer.
     """
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
@@ -45,9 +46,10 @@ def item_layout(config: MlaConfig) -> data.StructLayout:
 
 
 class LoadWriter(wiring.Component):
-    """Writes items in their order and reports the last write of each command.
+    """Writes items in order, and reports the last write of each command.
 
-    The entry holds two items, so that a refused write does not stop the components before it in the same cycle.
+    The input buffer stores two items, so that a refused write does not stop the preceding components in the same
+    cycle.
 
     Latency: two cycles from an item to its write. Throughput: one item per cycle; a change of tag waits for
     `tag_busy`.
@@ -64,19 +66,20 @@ class LoadWriter(wiring.Component):
     sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
         Write ports of scratchpad and parameter slots.
     done : Out
-        A command's last write was granted in the previous cycle.
+        High if the last write of a command was granted in the previous cycle.
     kept : Out
-        Bytes of DRAM written in the previous cycle.
+        Number of bytes from DRAM that were written in the previous cycle.
     tag : Out
-        Tag that `done` and `kept` belong to.
+        Tag of `done` and `kept`.
     next_valid, next_tag : In
-        Tag of the command that the next item will belong to, so that the tag may change before it comes.
+        High if the command of the next item is known; tag of this command, to which `tag` may change before the item
+        arrives.
     tag_busy : In
-        The tag may not change.
+        High while the tag must not change.
     clear : In
-        Discard all data.
+        Discard all buffered data.
     busy : Out
-        Something is waiting to be written.
+        High while an item is waiting to be written.
     """
 
     def __init__(self, config: MlaConfig):
@@ -112,7 +115,7 @@ class LoadWriter(wiring.Component):
             transposer.clear.eq(self.clear),
             entry.clear.eq(self.clear),
             last_column.eq(column.valid & transposer.end),
-            # Commands retire in order and one a cycle: nothing passes columns that are still to be written.
+            # Commands retire in order, one per cycle, so no item may overtake columns that have not yet been written.
             may.eq(valid & (item.tag == self.tag) & Mux(item.collect, ~last_column, ~transposer.busy)),
             to_sp.eq(may & ~item.slot & ~item.collect & ~item.bad),
             port.valid.eq(column.valid | to_sp),
@@ -127,7 +130,7 @@ class LoadWriter(wiring.Component):
         ]
         self._feed(m, transposer, item, line, rotated, rotated_mask, may)
         self._slot(m, item, rotated, go)
-        # A command is done when its last write is granted, which until then waits in the scratchpad.
+        # A command is done when its last write, which waits in a register of the scratchpad, is granted.
         waiting_end, end = Signal(), Signal()
         m.d.comb += end.eq(Mux(column.valid, transposer.end, item.end & to_sp))
         with m.If(self.clear | port.ready):
@@ -161,7 +164,7 @@ class LoadWriter(wiring.Component):
         turn: Signal,
         line: Signal,
     ) -> None:
-        """The item register, and the number of the line that the next beat to transpose belongs to."""
+        """Update the item register, and the line index of the next beat to transpose."""
         following, new = Signal(len(line)), entry.o.payload
         with m.If(self.clear):
             m.d.sync += [valid.eq(0), following.eq(0)]
@@ -200,7 +203,9 @@ class LoadWriter(wiring.Component):
         ]
 
     def _slot(self, m: Module, item: Signal, rotated: Signal, go: Signal) -> None:
-        """Rows of a slot: each comes from two beats if the line does not start at a multiple of n in DRAM."""
+        """Drive the slot writes; a row consists of bytes of two beats if the line does not start at a multiple of n in
+        DRAM.
+        """
         n, port = self._config.n, self.slot_write
         held = Signal(8 * n)
         aligned = Signal()
@@ -220,10 +225,10 @@ class LoadWriter(wiring.Component):
 
 
 class PipelinedLoadWriter(LoadWriter):
-    """`LoadWriter` that takes an item only when it has none.
+    """`LoadWriter` that accepts an item only when it holds none.
 
-    Latency: as `LoadWriter`. Throughput: one item in two cycles.
-    Parameters, members: as `LoadWriter`.
+    Latency: that of `LoadWriter`. Throughput: one item every two cycles.
+    Parameters and members are those of `LoadWriter`.
     """
 
     def _take(

@@ -1,1 +1,1 @@
-"""MATRIX: the unit around the systolic array."""
+"""MATRIX: the unit that contains the systolic array."""

@@ -1,4 +1,6 @@
-"""Depthwise stream of MATRIX: which steps bring a pixel, and with which a sum enters the array."""
+"""Depthwise stream of MATRIX: the sequence of steps, which determines the steps that bring a pixel and those with which
+a sum enters the array.
+"""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -8,13 +10,13 @@ from hw.config import MlaConfig
 
 
 class DepthwiseSteps(wiring.Component):
-    """Steps of one block of channels.
+    """Generates the steps of the stream for one block of channels.
 
-    The sum of stream position n enters the array taps - 1 steps ahead of pixel n, as array row taps - 1 is
-    the one that uses it. If that is before the stream (lead < taps - 1), the steps begin with replayed pixels
-    of the history.
+    The sum of stream position n enters the array taps - 1 steps before pixel n, because array row taps - 1 uses that
+    pixel. If this would be before the start of the stream (lead < taps - 1), the steps begin with replayed pixels of
+    the history.
 
-    Latency: `load` and `step` act on the outputs in the next cycle. Throughput: one step a cycle.
+    Latency: `load` and `step` act on the outputs in the next cycle. Throughput: one step per cycle.
 
     Parameters
     ----------
@@ -24,19 +26,21 @@ class DepthwiseSteps(wiring.Component):
     Members
     -------
     load, step : In(1)
-        Start with the values below (constant until the next load); one step is done.
+        `load` starts a stream with the values below, which must be constant until the next `load`; `step` completes
+        one step.
     period, lead, length, out_width, stride_x, stride_y, taps : In
-        x_count, dw_lead, dw_len, dw_out_w, dw_sx, dw_sy, taps of the command.
+        Fields x_count, dw_lead, dw_len, dw_out_w, dw_sx, dw_sy and taps of the command.
     back : Out
-        Pixels back from the first one that this step replays; 0: it brings a pixel.
+        Distance in pixels from the first pixel back to the pixel that this step replays; 0 if the step brings a new
+        pixel.
     wave : Out(1)
-        A sum enters.
+        High if a sum enters the array with this step.
     first : Out(1)
-        None has entered before.
+        High if no sum has entered the array before this step.
     next_x, next_y : Out(1)
-        The next sum is the next of the same row of outputs; the first of the next row.
+        High if the next sum is the next one in the same row of outputs; high if it is the first one of the next row.
     end : Out(1)
-        Set in the last step.
+        High in the last step of the stream.
     """
 
     def __init__(self, config: MlaConfig):
@@ -98,20 +102,20 @@ class DepthwiseSteps(wiring.Component):
         return m
 
     def brings_pixel(self) -> Value:
-        """Condition that this step brings a pixel: `back` is 0."""
+        """Return the condition that this step brings a new pixel, that is, that `back` is 0."""
         return self.back == 0
 
     def _last_pixel(self, pixels: Signal) -> Value:
-        """Condition that one pixel is left."""
+        """Return the condition that one pixel remains."""
         return pixels == 1
 
     def _register(self, m: Module, **flags: Value) -> None:
-        """Load the next values of the conditions `final` (one pixel is left) and `home` (`back` is 0) that are
+        """Load the conditions `final` (one pixel remains) and `home` (`back` is 0) with their next values, if they are
         registers.
         """
 
     def _outputs(self, m: Module, inside: Value) -> None:
-        """Positions with an output: every stride_x-th column, out_width of them, of every
+        """Determine the positions with an output: out_width columns, at every stride_x-th position, in every
         stride_y-th row.
         """
         columns, outputs = Signal(16, reset_less=True), Signal(16, reset_less=True)
@@ -140,9 +144,9 @@ class DepthwiseSteps(wiring.Component):
 
 
 class PipelinedDepthwiseSteps(DepthwiseSteps):
-    """`DepthwiseSteps` whose conditions about pixels are registers.
+    """`DepthwiseSteps` with the conditions `final` and `home` in registers.
 
-    Latency, throughput, parameters, members: as `DepthwiseSteps`.
+    Latency, throughput, parameters and members are those of `DepthwiseSteps`.
     """
 
     def __init__(self, config: MlaConfig):
@@ -150,7 +154,7 @@ class PipelinedDepthwiseSteps(DepthwiseSteps):
         super().__init__(config)
 
     def brings_pixel(self) -> Value:
-        """Register that is set while `back` is 0."""
+        """Return the register that is high while `back` is 0."""
         return self._flags["home"]
 
     def _last_pixel(self, pixels: Signal) -> Value:

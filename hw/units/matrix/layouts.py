@@ -6,30 +6,30 @@ from amaranth.lib import data
 from hw.config import ACC_ADDR_BITS, SP_ADDR_BITS, MlaConfig
 from hw.units.matrix.loop_nest import lane_count_bits
 
-#: Cycles from the issue of a row (its scratchpad read) to each later stage.
-ROW_AFTER = 4  # operands of the row in a register; `swap` reaches the array
+#: Number of cycles from the issue of a row (its scratchpad read) to each later stage.
+ROW_AFTER = 4  # the operands of the row are in a register; `swap` reaches the array
 ENTRY_AFTER = 5  # the row enters the array
-STATISTICS_AFTER = 6  # its zeros are counted, its events leave
+STATISTICS_AFTER = 6  # the zeros of the row have been counted; its events are output
 
 
 def update_after(n: int) -> int:
-    """Cycles from the issue of a row to its request to the accumulator."""
+    """Return the number of cycles from the issue of a row to its request to the accumulator."""
     return 2 * n + 4
 
 
 def done_after(n: int) -> int:
-    """Cycles from the issue of a command's last row to `done`."""
+    """Return the number of cycles from the issue of a command's last row to `done`."""
     return 2 * n + 8
 
 
 def row_layout(config: MlaConfig) -> data.StructLayout:
-    """One step of the activation walk.
+    """Return the layout of one step of the activation walk.
 
-    `stream`: an activation row is streamed, and with `read` it comes from `addr`, else it is zero. `start`:
-    first step of a tile. `wave`: sums enter the array with this step, for `acc_row`. `swap`: the first of
-    them in a tile. `last`: last step of the command. `useful`: MACs that count. `rows`, `lanes`: rows of the
-    tile in the weight buffer, and lanes of each that count. The rest as in the command, and for depthwise
-    steps as in `line_step_layout`.
+    `stream`: set if an activation row is streamed; the row is read from `addr` if `read` is set, else it is zero.
+    `start`: set in the first step of a tile. `wave`: set if sums for row `acc_row` enter the array with this step.
+    `swap`: set in the first step of a tile with `wave`. `last`: set in the last step of the command. `useful`: number
+    of useful MACs. `rows`, `lanes`: number of rows of the tile in the weight buffer, and of useful lanes in each row.
+    The other members are those of the command and, for depthwise steps, those of `line_step_layout`.
     """
     count = lane_count_bits(config.n)
     return data.StructLayout(

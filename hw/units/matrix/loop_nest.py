@@ -1,4 +1,4 @@
-"""Walks of MATRIX: nested counters, and addresses that follow them by additions alone."""
+"""Loop nests of MATRIX: nested counters, and addresses updated only by additions."""
 
 from amaranth.hdl import Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -8,9 +8,9 @@ COUNT_BITS = 16
 
 
 class LoopNest(wiring.Component):
-    """Nested loop counters, the innermost first.
+    """Nested loop counters; loop 0 is the innermost.
 
-    Latency: `load` and `step` act on the outputs in the next cycle. Throughput: one step a cycle.
+    Latency: `load` and `step` act on the outputs in the next cycle. Throughput: one step per cycle.
 
     Parameters
     ----------
@@ -20,18 +20,18 @@ class LoopNest(wiring.Component):
     Members
     -------
     load : In(1)
-        Starts over, taking `counts`.
+        Restart all loops with the iterations `count{i}`.
     step : In(1)
-        One iteration of the innermost loop is done.
+        Complete one iteration of the innermost loop.
     count{i} : In(16)
-        Iterations of loop i, at least 1; constant from `load` to the end.
+        Number of iterations of loop i, at least 1; constant from `load` to the end.
     advance : Out(levels)
-        One-hot: the loop that advances with the coming step, while all inner ones start over; none
-        at the very end.
+        One-hot index of the loop that advances with the next `step`, while all loops inside it restart; 0 in the last
+        iteration of all loops.
     last : Out(levels)
-        Loop i is in its last iteration.
+        Bit i is high if loop i is in its last iteration.
     end : Out(1)
-        All loops are.
+        High if all loops are in their last iteration.
     """
 
     def __init__(self, levels: int):
@@ -70,17 +70,17 @@ class LoopNest(wiring.Component):
         return m
 
     def _compare_last(self, m: Module, i: int, left: Signal) -> None:
-        """Drive `last` of loop `i` from its iterations left."""
+        """Drive `last` of loop `i` from its number of remaining iterations."""
         m.d.comb += self.last[i].eq(left == 1)
 
     def _register_last(self, m: Module, i: int, following: Value) -> None:
-        """Load the next value of `last` of loop `i`, if `last` is a register."""
+        """Load `last` of loop `i` with its next value if it is a register."""
 
 
 class PipelinedLoopNest(LoopNest):
     """`LoopNest` whose flags of the last iterations are registers, so that they are valid early in the cycle.
 
-    Latency, throughput, parameters, members: as `LoopNest`.
+    Latency, throughput, parameters and members are those of `LoopNest`.
     """
 
     def _compare_last(self, m: Module, i: int, left: Signal) -> None:
@@ -100,22 +100,22 @@ def nested_address(
     step: Value,
     levels: list[tuple[Value, Value | None]],
 ) -> Signal:
-    """Register that is base + sum of index * stride over nested loops.
+    """Return a register with base + sum of index * stride over nested loops.
 
-    Holds the value at the start of each loop that has a stride; when a loop advances, its start grows by the
-    stride and all inner ones copy it. A loop without a stride resets the inner ones to the start of the
-    next outer one. One adder for each stride.
+    For each loop with a stride, a register stores the value at the start of the loop's current iteration. When a loop
+    advances, this value grows by the stride, and the registers of all inner loops copy it. A loop without a stride
+    resets the inner ones to the value of the next outer loop. There is one adder for each stride.
 
     Parameters
     ----------
     m, name, shape
-        Module that the registers are added to, their prefix, and their shape.
+        Module that the registers are added to, prefix of their names, and their shape.
     load, base
-        Start of a walk and its first value.
+        High at the start of a walk; first value of the register.
     step : Value
-        The advance flags hold.
+        High in the cycle of a step, in which the advance flags are valid.
     levels : list of (advance, stride or None)
-        The loops, innermost first.
+        Advance flag and stride of each loop, innermost first.
     """
     starts = [
         None if stride is None else Signal(shape, name=f"{name}_{i}", reset_less=True)
@@ -140,12 +140,14 @@ def nested_address(
 
 
 def lane_count_bits(n: int) -> int:
-    """Bits of a number of lanes, 0..n."""
+    """Return the width in bits of a lane count, 0..n."""
     return n.bit_length()
 
 
 def lanes_in_use(m: Module, name: str, last: Value, tail: Value, usual: Value, n: int) -> Signal:
-    """Lanes in use: `tail` in the last block, else `usual`; 0 means as usual, and then all n."""
+    """Return the number of lanes in use, which is `tail` in the last block and `usual` in the others. If `tail` is 0,
+    it is `usual` in all blocks; if `usual` is 0, it stands for n.
+    """
     lanes = Signal(lane_count_bits(n), name=name)
     usual_lanes = Signal(lane_count_bits(n), name=f"{name}_usual")
     m.d.comb += [

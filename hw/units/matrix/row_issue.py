@@ -1,5 +1,5 @@
-"""Row issue of MATRIX: decides in each cycle whether the next step is issued, and sends its operands to the
-array.
+"""Row issue of MATRIX, which decides in each cycle whether the next step is issued, and sends the operands of steps to
+the array.
 """
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
@@ -14,14 +14,14 @@ from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, row_layout
 
 
 class RowIssuer(wiring.Component):
-    """Issues steps: a step that starts a tile waits until its weights are there and the feeder is free.
+    """Issues steps. A step that starts a tile waits until its weights have arrived and the feeder is free.
 
     A refused read would leave a bubble and corrupt the sums of a depthwise stream, so activation reads have
     the highest priority: the scratchpad always grants them. A depthwise stream whose taps or groups differ from
     the previous one's waits n cycles for the line buffers to run empty.
 
-    Latency: a step issued in cycle t is on `line_step` in t + 2, on `operands` in t + 4, on `entering` in t +
-    5. Throughput: one step a cycle.
+    Latency: a step issued in cycle t is on `line_step` in cycle t + 2, on `operands` in t + 4 and on `entering` in t +
+    5. Throughput: one step per cycle.
 
     Parameters
     ----------
@@ -33,19 +33,19 @@ class RowIssuer(wiring.Component):
     rows : In
         Steps to issue, in loop order.
     tiles_ready, feeder_ready : In(1)
-        The weights of the next tile are there; a tile may start.
+        High if the weights of the next tile have arrived; high if the feeder can start a tile.
     act : Out(SpReadPort)
         Read port for activations.
     issued : Out(1)
-        The step on `rows` is issued in this cycle.
+        High if the step on `rows` is issued in this cycle.
     line_valid, line_step : Out
-        Steps of the line buffers.
+        Steps for the line buffers.
     operands, entering : Out(9 * n)
-        Activations, zero points subtracted; `entering` a cycle later.
+        Activations after subtraction of the zero point; `entering` is `operands` one cycle later.
     swap, select : Out
-        To the array.
+        Swap of weights, and line select of each array row; inputs of the systolic array.
     row_entering, tile_waits : Out(1)
-        A row is issued; a tile waits for its weights.
+        High if a row is issued in this cycle; high if a tile waits for its weights.
     """
 
     def __init__(self, config: MlaConfig):
@@ -105,7 +105,7 @@ class RowIssuer(wiring.Component):
         return m
 
     def _drained(self, m: Module, row: data.View) -> Value:
-        """Condition that a depthwise stream of this shape may start."""
+        """Return the condition that a depthwise stream of this shape may start."""
         n = self.config.n
         quiet, taps, groups, drained = Signal(range(n + 1), init=n), Signal(5), Signal(2), Signal()
         with m.If(self.issued & row.dw):
@@ -116,7 +116,7 @@ class RowIssuer(wiring.Component):
         return drained
 
     def _activations(self, m: Module, row: data.View) -> None:
-        """Read data to operands, as they arrive."""
+        """Convert read data to operands as they arrive."""
         streams, reads = Signal(SP_ACT_LATENCY), Signal(SP_ACT_LATENCY)
         m.d.sync += [
             streams.eq(Cat(self.issued & row.stream, streams)),

@@ -1,4 +1,6 @@
-"""Row walker of MATRIX: turns commands into the steps of the array, with addresses and tile properties of each."""
+"""Row walker of MATRIX, which converts commands to the steps of the array, each with its addresses and the properties
+of its tile.
+"""
 
 from functools import partial
 
@@ -18,7 +20,7 @@ from hw.units.matrix.loop_nest import LoopNest, PipelinedLoopNest, lanes_in_use,
 
 #: Loops over weight tiles, innermost first.
 TILE_DIMS = ("kx", "ky", "ic", "oc")
-#: Bits of a coordinate: the issue stage lets only -65536..65535 pass.
+#: Width of a coordinate in bits: the issue stage permits only -65536..65535.
 COORDINATE_BITS = 17
 
 
@@ -35,7 +37,7 @@ def add_addresses(
     outer: list[Value],
     depthwise: DepthwiseSteps,
 ) -> None:
-    """Addresses of activations and sums, and the padding."""
+    """Add the addresses of activations and sums, and the detection of padding."""
     x, y = inner
     kx, ky, ic, oc = outer
     a_strides = (held.a_dx, held.a_dy, held.a_dkx, held.a_dky, held.a_ic, held.a_oc)
@@ -123,12 +125,12 @@ def add_tile(m: Module, row: data.View, *, held: data.View, tiles: LoopNest, n: 
 
 
 class RowWalker(wiring.Component):
-    """Walks one command after the other.
+    """Emits the steps of commands, one command after another.
 
-    All addresses and coordinates follow the loops by additions: no multiplier, no division.
+    All addresses and coordinates are updated by additions, without multiplication or division.
 
-    Latency: a command taken in cycle c has its first step on `rows` in c + 2. Throughput: one step a
-    cycle, also from command to command.
+    Latency: a command accepted in cycle c has its first step on `rows` in cycle c + 2. Throughput: one step per cycle,
+    without a gap between commands.
 
     Parameters
     ----------
@@ -138,9 +140,10 @@ class RowWalker(wiring.Component):
     Members
     -------
     load : In(1), command : In
-        Takes a command; only while `ready`.
+        Accept a command; high only while `ready` is high.
     ready : Out(1)
-        No command runs, or (not with `pipelined`) the last step of the running one is taken.
+        High if no command is in progress, or (without `pipelined`) if the last step of the current command is accepted
+        in this cycle.
     rows : Out
         Steps of the command, in loop order.
     """
@@ -190,7 +193,7 @@ class RowWalker(wiring.Component):
             m, sweep, depthwise, now=now, begin=self.load | (step & tile_end), step=step, pixel=pixel
         )
 
-        # In a depthwise stream y has no end of its own.
+        # In a depthwise stream loop y does not end the walk.
         inner = [sweep.advance[0] & ~tile_end, Mux(held.word.dw, sweep.last[0], sweep.advance[1]) & ~tile_end]
         outer = [tile_end & tiles.advance[i] for i in range(len(TILE_DIMS))]
         row = buffer.i.payload
@@ -226,7 +229,7 @@ class RowWalker(wiring.Component):
         step: Value,
         pixel: Value,
     ) -> None:
-        """Walks within a tile: both start with each tile, and the command selects one."""
+        """Connect the two walks within a tile; both start with each tile, and the command selects one."""
         m.d.comb += [
             sweep.load.eq(begin),
             sweep.step.eq(step & pixel),
@@ -255,7 +258,9 @@ class RowWalker(wiring.Component):
         tiles: LoopNest,
         depthwise: DepthwiseSteps,
     ) -> None:
-        """Flags of a step: tile, wave and swap that it starts, and the accumulation of its sums."""
+        """Add the flags of a step, which state whether the step starts a tile, a wave or a swap and how its sums are
+        accumulated.
+        """
         first_step, first_sum = Signal(), Signal()
         with m.If(begin):
             m.d.sync += [first_step.eq(1), first_sum.eq(1)]

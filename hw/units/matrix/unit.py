@@ -1,4 +1,4 @@
-"""MATRIX: the unit around the systolic array."""
+"""MATRIX: the unit that contains the systolic array."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -18,22 +18,21 @@ from hw.units.matrix.weight_feed import WeightFeeder
 from hw.units.matrix.weight_fetch import PipelinedWeightFetcher, WeightFetcher
 from hw.units.matrix.writeback import RowWriteback
 
-#: Commands accepted and not done: not begun, in the walker, and in the array.
+#: Maximum number of commands accepted and not done, which are not begun, in the walker or in the array.
 ACCEPTED_MAX = 15
 
 
 class MatrixUnit(wiring.Component):
-    """Executes MATRIX commands (docs/machine.md).
+    """Executes MATRIX commands as docs/machine.md defines them.
 
-    Two engines run ahead of the array: the fetcher reads weight tiles, the walker produces the steps of the
-    activations. A step meets its tile at the issuer, from where on everything is rigid.
+    Two engines run ahead of the array: the fetcher reads weight tiles, and the walker produces the steps of the
+    activations. The issuer combines each step with its tile; all later stages have no flow control.
 
-    Latency: a command accepted in cycle c issues its first row in c + 3 + K with K weight rows
-    when nothing is ahead of it; a row issued in t enters the array in t + ENTRY_AFTER, its request to the accumulator
-    comes in t + update_after(n); `done` comes done_after(n) cycles after a command's last step
-    (hw.units.matrix.layouts). Throughput: one row a cycle; a tile every
-    max(rows, n) cycles, also across commands; a depthwise stream of dw_len pixels takes dw_len cycles, and
-    taps - 1 - dw_lead more if that is positive.
+    Latency: a command accepted in cycle c issues its first row in cycle c + 3 + K, for K weight rows and no earlier
+    command in progress. A row issued in cycle t enters the array in cycle t + ENTRY_AFTER and requests its accumulator
+    update in cycle t + update_after(n); `done` is set done_after(n) cycles after the last step of a command (see
+    hw.units.matrix.layouts). Throughput: one row per cycle; a tile every max(rows, n) cycles, also across commands; a
+    depthwise stream of dw_len pixels takes dw_len cycles, and taps - 1 - dw_lead more if that is positive.
 
     Parameters
     ----------
@@ -43,25 +42,26 @@ class MatrixUnit(wiring.Component):
     Members
     -------
     cmd : In(command_stream(Unit.MATRIX))
-        Commands, free to start. Accepted while earlier ones run.
+        Commands whose semaphores permit a start; accepted while earlier ones are in progress.
     done : Out(1)
-        One pulse for each command, in order, in the first cycle in which FUSE may read all it wrote.
+        One-cycle pulse for each command, in order, in the first cycle in which FUSE may read all results of the
+        command.
     zeros : Out(32)
-        MATRIX_ZEROS of the command that was done last.
+        Statistic MATRIX_ZEROS of the last command that is done.
     act, weight : Out(SpReadPort)
-        Scratchpad reads. `act` must never be refused.
+        Read ports of the scratchpad. `act` must never be refused.
     update : Out(AccUpdatePort)
-        Sums to the accumulator.
+        Port for updates of the accumulator with the sums.
     events : Out(event_layout("matrix"))
-        Of these macs_issued, macs_useful, matrix_rows, matrix_tiles, matrix_zeros, acc_writes and
-        matrix_stall_bank; the others stay 0.
+        Increments of macs_issued, macs_useful, matrix_rows, matrix_tiles, matrix_zeros, acc_writes and
+        matrix_stall_bank; the other increments are 0.
     active : Out(1)
-        A command was accepted and is not done.
+        High if a command has been accepted and is not done.
     tagged : Out(1), event_tag : Out(6)
-        There are events of a step in this cycle; its tag.
+        High if events of a step are output in this cycle; tag of the step.
     row_entering, wait_weights, weight_shift, in_flight : Out(1)
-        Of this cycle: a row is issued; a tile waits and a weight read is refused; a tile waits otherwise; rows
-        are in flight.
+        State in this cycle, high if: a row is issued (`row_entering`); a tile waits and a weight read is refused
+        (`wait_weights`); a tile waits for another reason (`weight_shift`); rows are in flight (`in_flight`).
     """
 
     def __init__(self, config: MlaConfig):
@@ -98,8 +98,8 @@ class MatrixUnit(wiring.Component):
 
         accepted, room = Signal(), Signal()
         row = walker.rows.payload
-        # The next command, until fetcher and walker have begun it: the condition to accept another one
-        # depends on registers alone.
+        # The next command is held until fetcher and walker have begun it. The condition to accept another command
+        # depends only on registers.
         command = Signal(self.cmd.payload.shape(), reset_less=True)
         to_fetch, to_walk = Signal(), Signal()
         with m.If(accepted):
@@ -157,7 +157,7 @@ class MatrixUnit(wiring.Component):
     def _observe(
         self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowWriteback
     ) -> None:
-        """Events and the state the causes are found from."""
+        """Drive the events, and the state from which the causes are determined."""
         counted, refused = optional_register(m, "counted", trail.counted, self.config.pipelined), Signal()
         events: list[Signal] = []
         m.d.comb += [

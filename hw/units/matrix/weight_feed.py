@@ -1,4 +1,6 @@
-"""Weight feeder of MATRIX: writes a tile into the shadows of the array, in step with its first row."""
+"""Weight feeder of MATRIX, which writes a tile to the shadow weights of the array in step with the tile's first
+activation row.
+"""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring
@@ -10,10 +12,10 @@ from hw.units.matrix.loop_nest import lane_count_bits
 
 
 class WeightFeeder(wiring.Component):
-    """Sends n rows a tile, the first `rows` of them from the weight buffer, the others zero.
+    """Sends n rows for each tile: the first `rows` of them from the weight buffer, the others zero.
 
-    Latency: row i is popped in cycle t + 2 + i after `start` in cycle t, and on `weights` in t + 4 + i.
-    Throughput: a tile every n cycles.
+    Latency: for a `start` in cycle t, row i is popped in cycle t + 2 + i and is on `weights` in cycle t + 4 + i.
+    Throughput: one tile every n cycles.
 
     Parameters
     ----------
@@ -23,19 +25,20 @@ class WeightFeeder(wiring.Component):
     Members
     -------
     start : In(1)
-        The first sums of a tile are issued; only while `ready`. Samples the five values below.
+        High if the first sums of a tile are issued; high only while `ready` is high. Samples the five inputs below.
     rows, lanes : In
-        Rows in the buffer; lanes of each that are weights, the others being zero.
+        Number of the tile's rows in the buffer; number of lanes of each row that contain weights, where the other lanes
+        are zero.
     by_column : In(1)
-        A row of the buffer is a column of the tile.
+        High if a row of the buffer is a column of the tile.
     zero_point, unsigned : In
         Zero point and signedness of the weights.
     ready : Out(1)
-        A tile may start.
+        High if a tile may start.
     pop : Out(1), row : In(8 * n)
-        Read of the buffer, its data in the next cycle.
+        Read request of the buffer, and its data in the next cycle.
     weights, write_row, write_column : Out
-        To the array.
+        Weights, and one-hot row or column to write; inputs of the systolic array.
     """
 
     def __init__(self, config: MlaConfig):
@@ -71,14 +74,14 @@ class WeightFeeder(wiring.Component):
             m.d.sync += [left.eq(n), rows.eq(next_rows)]
         with m.Elif(left != 0):
             m.d.sync += [left.eq(left - 1), rows.eq(Mux(rows == 0, 0, rows - 1))]
-        # A start begins a cycle later, so the next one may come a cycle before the last row is popped.
+        # A start takes effect one cycle later, so the next start may be one cycle before the last row is popped.
         with m.If(self.start):
             m.d.sync += self.ready.eq(0)
         with m.Elif(~begin & (left != 0)):
             m.d.sync += self.ready.eq(left <= 3)
         m.d.comb += self.pop.eq((left != 0) & (rows != 0))
 
-        # Values of the tile as popped, and one cycle later with the row that was popped.
+        # Properties of the tile that is being popped, and a copy one cycle later for the row that was popped.
         names = ("by_column", "zero_point", "unsigned")
         tile = {
             name: Signal.like(getattr(self, name), name=f"tile_{name}", reset_less=True) for name in names
@@ -96,7 +99,7 @@ class WeightFeeder(wiring.Component):
         m.d.sync += [late[name].eq(tile[name]) for name in names]
         m.d.sync += late_lanes.eq(Mux(self.pop, lanes, 0))
 
-        # One bit walks over the rows; it is back at the first one when a tile ends, as each tile has n.
+        # One bit moves over the rows; each tile has n rows, so the bit has returned to the first row when a tile ends.
         position, sending, late_sending = Signal(n, init=1), Signal(), Signal()
         marked = Signal(n)
         values = operands(m, "weight", self.row, unsigned=late["unsigned"], zero_point=late["zero_point"])

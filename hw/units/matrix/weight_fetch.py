@@ -1,4 +1,4 @@
-"""Weight fetcher of MATRIX: reads tiles ahead of their use."""
+"""Weight fetcher of MATRIX, which reads tiles ahead of their use."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -17,14 +17,14 @@ DIMS = ("kx", "ky", "ic", "oc")
 
 
 class WeightFetcher(wiring.Component):
-    """Reads the weight rows of one command after the other into a buffer of two whole tiles.
+    """Reads the weight rows of commands, one command after another, to a buffer for two whole tiles.
 
-    Only rows in use are read: k < K, transposed c < C, depthwise k < taps * groups. A tile counts as available in
-    the cycle after its last row was granted: it is popped no faster than it was granted, and its last row no
-    earlier than two cycles after the grant.
+    Only rows in use are read: rows k < K, for transposed tiles rows c < C, and for depthwise tiles rows k < taps *
+    groups. A tile is available from the cycle after the grant of its last row, because rows are popped no faster than
+    they were granted, and the last row is popped no earlier than two cycles after its grant.
 
-    Latency: a command accepted in cycle c is read from c + 1 on, its first row granted in c + 2; a row granted in
-    cycle g can be popped from g + 2 on. Throughput: one row a cycle, also from command to command.
+    Latency: a command accepted in cycle c is read from cycle c + 1 on, and its first row is granted in c + 2; a row
+    granted in cycle g can be popped from cycle g + 2 on. Throughput: one row per cycle, without a gap between commands.
 
     Parameters
     ----------
@@ -34,19 +34,20 @@ class WeightFetcher(wiring.Component):
     Members
     -------
     load : In(1), command : In
-        Takes a command; only while `ready`.
+        Accept a command; high only while `ready` is high.
     ready : Out(1)
-        The last row of the previous command is taken by the scratchpad, or was.
+        High if the scratchpad accepts the read of the last row of the previous command in this cycle, or has already
+        accepted it.
     port : Out(SpReadPort)
         Read port for weights.
     tiles : Out
-        Tiles available and not yet taken.
+        Number of tiles available and not yet taken.
     take : In(1)
-        Takes a tile: its rows will be popped.
+        Take a tile; its rows must then be popped.
     pop : In(1)
-        Row on `row` in the next cycle.
+        Pop a row, which is then on `row` in the next cycle.
     row : Out(8 * n)
-        Weight row that is popped.
+        Weight row that was popped.
     """
 
     def __init__(self, config: MlaConfig):
@@ -95,25 +96,26 @@ class WeightFetcher(wiring.Component):
         return m
 
     def _may_read(self, m: Module, busy: Signal, next_tile: Value) -> Value:
-        """Condition that the address of a row and the end of its tile are known."""
+        """Return the condition that the address of a row and the end of its tile are valid."""
         return busy
 
     def _ends(self, finished: Value) -> Value:
-        """Condition that clears `busy` if no command is loaded."""
+        """Return the condition that clears `busy` if no command is loaded."""
         return self.ready
 
     def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
-        """Drive `tile_end`: the next row is the last of its tile."""
+        """Drive `tile_end`, which is high if the next row is the last row of its tile."""
         m.d.comb += tile_end.eq(following == rows)
 
     def _walk(self, m: Module, nest: LoopNest, asked: Signal, tile_end: Signal) -> None:
-        """Address of the row to read; counts the rows of a tile."""
+        """Drive the address of the row to read, and count the rows of a tile."""
         command = self.command
         strides = {
             name: Signal.like(command[f"w_{name}"], name=f"stride_{name}", reset_less=True)
             for name in ("row", *DIMS)
         }
-        # While a command loads its loops take their counts from it, later from the copy.
+        # In the cycle in which a command is loaded, the loops use the counts of the command, and later a copy of these
+        # counts.
         for i, name in enumerate(DIMS):
             held = Signal(16, name=f"{name}_count", reset_less=True)
             with m.If(self.load):
@@ -160,7 +162,7 @@ class WeightFetcher(wiring.Component):
         m.d.comb += self.port.addr.eq(address)
 
     def _buffer(self, m: Module, granted: Signal) -> None:
-        """Granted rows arrive SP_READ_LATENCY cycles later and are written to the buffer."""
+        """Write granted rows, which arrive SP_READ_LATENCY cycles later, to the buffer."""
         m.submodules.buffer = buffer = Ram(width=8 * self.n, depth=self.rows, transparent=True)
         arriving = Signal(SP_READ_LATENCY)
         write_to, read_from = Signal(range(self.rows)), Signal(range(self.rows))
@@ -180,10 +182,12 @@ class WeightFetcher(wiring.Component):
 
 
 class PipelinedWeightFetcher(WeightFetcher):
-    """`WeightFetcher` with the end of a tile in a register, which a new tile sets a cycle before its first read.
+    """`WeightFetcher` with the end of a tile in a register, which a new tile sets one cycle before its first read.
 
-    Latency: as `WeightFetcher`, one cycle more. Throughput: a cycle more for each tile.
-    Parameters, members: as `WeightFetcher`; `ready`: the last row of the previous command was taken.
+    Latency: that of `WeightFetcher`, plus one cycle. Throughput: that of `WeightFetcher`, but each tile takes one more
+    cycle.
+    Parameters and members are those of `WeightFetcher`, except that `ready` is high only after the read of the last row
+    of the previous command has been accepted.
     """
 
     def _may_read(self, m: Module, busy: Signal, next_tile: Value) -> Value:

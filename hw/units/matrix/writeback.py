@@ -1,4 +1,6 @@
-"""Writeback of MATRIX: delays each row's accumulator request, events and command end until its sums leave the array."""
+"""Writeback of MATRIX, which delays the accumulator request, the events and the end of command of each row until the
+row's sums leave the array.
+"""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
 from amaranth.lib import data, wiring
@@ -10,15 +12,16 @@ from hw.lib.ram import Ram
 from hw.lib.trees import tree_sum
 from hw.units.matrix.layouts import ROW_AFTER, STATISTICS_AFTER, done_after, row_layout, update_after
 
-#: Maximum number of commands whose last row is issued and that are not done, since tiles start every n cycles or later.
+#: Maximum number of commands whose last row has been issued and that are not done; tiles start at least n cycles
+#: apart.
 FINISHING = 4
 
 
 class RowWriteback(wiring.Component):
-    """Delay line from the issue of a step to its later effects.
+    """Delays the effects of a step after its issue.
 
-    Latency: in cycles after `issued`: events STATISTICS_AFTER, accumulator request update_after(n), `done` (last
-    step of a command) done_after(n). Throughput: one step a cycle.
+    Latency in cycles after `issued`: STATISTICS_AFTER for events, update_after(n) for the accumulator request,
+    done_after(n) for `done` (after the last step of a command). Throughput: one step per cycle.
 
     Parameters
     ----------
@@ -28,20 +31,20 @@ class RowWriteback(wiring.Component):
     Members
     -------
     issued : In(1), row : In(row_layout)
-        Step that is issued to the array.
+        `issued` is high if the step on `row` is issued to the array.
     operands : In(9 * n)
-        Its activations, ROW_AFTER cycles later.
+        Activations of the step, ROW_AFTER cycles later.
     update_valid, update_row, update_add, update_shift : Out
         Request to the accumulator.
     done : Out(1)
-        A command's results are visible.
+        One-cycle pulse when the results of a command are visible.
     zeros : Out(32)
-        Zero lanes of the rows the command streamed; with `done` and until the next.
+        Number of zero lanes in the rows that the command has streamed; valid from `done` to the next `done`.
     counted : Out
-        Events of one step: rows, tiles, sums (0 or 1), useful MACs, zero lanes, tag; `valid` when there is
-        one.
+        Events of one step: rows, tiles, sums (0 or 1), useful MACs, zero lanes, tag; `valid` is high if there is a
+        step.
     in_flight : Out(1)
-        A sum is in flight, or a command is not done.
+        High if a sum is in flight, or a command is not done.
     """
 
     def __init__(self, config: MlaConfig):
@@ -86,8 +89,8 @@ class RowWriteback(wiring.Component):
         return m
 
     def _update(self, m: Module) -> Signal:
-        """Request to the accumulator: the valid bit in a shift register, the rest in a ring that is
-        written and read every cycle.
+        """Delay the request to the accumulator: the valid bit in a shift register, and the other bits in a ring memory
+        that is written and read in every cycle.
         """
         after = update_after(self.config.n)
         waves = Signal(after)
@@ -108,7 +111,7 @@ class RowWriteback(wiring.Component):
         return waves
 
     def _count(self, m: Module) -> Signal:
-        """Events; returns the flag of a command's last step at the same time."""
+        """Delay the events; returns the flag of a command's last step with the same delay."""
         row = self.row
         values = {
             "valid": self.issued,
@@ -142,7 +145,7 @@ class RowWriteback(wiring.Component):
         return ended
 
     def _statistic(self, m: Module, ended: Signal, finishing: Signal) -> None:
-        """Zeros of each command: summed, then stored until the command is done."""
+        """Count the zeros of each command, and store the count until the command is done."""
         total, following = Signal(32), Signal(32)
         m.submodules.totals = totals = Ram(width=32, depth=FINISHING, comb=True)
         write_to, read_from = Signal(range(FINISHING)), Signal(range(FINISHING))

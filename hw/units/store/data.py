@@ -1,4 +1,4 @@
-"""The data side of STORE: scratchpad reads become beats of W."""
+"""Data path of STORE, which converts scratchpad reads to beats of W."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -13,21 +13,23 @@ from hw.lib.pipeline import pipeline_register
 from hw.lib.skid_buffer import SkidBuffer
 from hw.memory.ports import SP_READ_LATENCY, SpReadPort
 
-#: Beats that may be in flight from the scratchpad to the bus; covers the read latency and the buffer's own
-#: cycles.
+#: Maximum number of beats in flight from the scratchpad to the bus, sufficient for the latencies of the read and of the
+#: buffer.
 CREDITS = 8
-#: Context of a line: bytes less one, tag.
+#: Context of a line: number of bytes minus one, and tag.
 CONTEXT = data.StructLayout({"rest": 20, "tag": 6})
 _BEAT_CONTEXT = data.StructLayout({"tag": 6, "end": 1})
 
 
 def data_addresses(config: MlaConfig) -> dict[str, int]:
-    """Addresses that the data side walks: of the DRAM address only the position of a beat within its chunk."""
+    """Return the addresses of the data path's walk and their widths; the DRAM address is only the position within a
+    chunk.
+    """
     return {"dram": (config.n * chunk_beats(config) - 1).bit_length(), "src": SP_ADDR_BITS}
 
 
 class StoreData(wiring.Component):
-    """Reads the beats of commands whose requests were accepted and sends them.
+    """Reads the beats of commands whose requests have been accepted, and sends them.
 
     Latency: SP_READ_LATENCY + 1 cycles from a granted read to its beat. Throughput: one beat per cycle.
 
@@ -39,29 +41,29 @@ class StoreData(wiring.Component):
     Members
     -------
     walk : In(stream)
-        Commands: walk_layout(data_addresses(config), CONTEXT).
+        Commands, with the layout walk_layout(data_addresses(config), CONTEXT).
     sp_read : Out(SpReadPort)
         Read port of the scratchpad.
     w : Out(stream of write_beat)
         Write data of the bus.
     issued, issued_len : In
-        A request was accepted, and its beats less one.
+        High if a request has been accepted; its number of beats minus one.
     blank : In
-        Stop reading; send the remaining beats of accepted requests with their strobes off.
+        Stop reading; send the remaining beats of accepted requests with the write strobes deasserted.
     clear : In
-        Drop all commands.
+        Discard all commands in progress.
     tag : In
-        Beats of commands with another tag wait (unless `blank`).
+        Current tag; beats of commands with another tag wait (unless `blank`).
     next_valid, next_tag : Out
-        A beat is available, and its tag.
+        High if a beat is available; its tag.
     kept : Out
-        Bytes read in the previous cycle.
+        Number of bytes read in the previous cycle.
     sent_end : Out
-        The last beat of a command was read in this cycle.
+        High if the last beat of a command is read in this cycle.
     owes : Out
-        Beats of accepted requests are still to be sent.
+        High while beats of accepted requests remain to be sent.
     active : Out
-        A command or a beat is in progress.
+        High while a command or a beat is in progress.
     """
 
     def __init__(self, config: MlaConfig):
@@ -90,7 +92,8 @@ class StoreData(wiring.Component):
         config = self._config
         line_walk = config.variant(LineWalk, PipelinedLineWalk)
         m.submodules.lines = lines = line_walk(addresses=data_addresses(config), context=CONTEXT)
-        # A refused read holds the beats up, not the walk: it would be a long path.
+        # A refused read delays the beats, but not the walk of the lines, because the combinational path to the walk
+        # would be long.
         m.submodules.following = following = SkidBuffer(lines.line.payload.shape())
         m.submodules.beats = beats = BeatWalk(config, _BEAT_CONTEXT)
         m.submodules.buffer = buffer = StreamFifo(write_beat(config), CREDITS)
@@ -102,7 +105,7 @@ class StoreData(wiring.Component):
         owed, credits = Signal(18), Signal(range(CREDITS + 1), init=CREDITS)
         may, go = Signal(), Signal()
         allowed, taken = self._may(m, beats.beat.valid, owed, credits, go)
-        # The beat whose read waits in the scratchpad, or that is sent blank without one.
+        # The beat whose read waits in the scratchpad, or that is sent blank without a read.
         blank, strobes, last, granted = Signal(), Signal(config.n), Signal(), Signal()
         m.d.comb += [
             lines.clear.eq(self.clear),
@@ -146,23 +149,23 @@ class StoreData(wiring.Component):
         return m
 
     def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:
-        """Conditions that the beat may be read, and that one is counted as read.
+        """Return the conditions that the beat may be read, and that a beat counts as read.
 
         Parameters
         ----------
         m : Module
             Module that registers are added to.
         valid : Value
-            There is a beat to read.
+            High if there is a beat to read.
         owed, credits : Signal
-            Beats of accepted requests still to be read; free entries of the buffer.
+            Number of beats of accepted requests that remain to be read; number of free entries of the buffer.
         go : Signal
-            The beat is read.
+            High if the beat is read in this cycle.
         """
         return valid & (owed != 0) & (credits != 0), go
 
     def _span(self, m: Module, lines: SkidBuffer, beats: BeatWalk) -> None:
-        """Position of a line within the beats of the bus."""
+        """Compute the position of a line within the beats of the bus."""
         line, span = lines.o.payload, beats.line.payload
         lane_bits = (self._config.n - 1).bit_length()
         offset = line.dram[:lane_bits]
@@ -179,10 +182,10 @@ class StoreData(wiring.Component):
 
 
 class PipelinedStoreData(StoreData):
-    """`StoreData` that decides about a read from the state of the cycle before.
+    """`StoreData` that decides about a read from the state of the previous cycle.
 
-    Latency: as `StoreData`. Throughput: one beat in two cycles.
-    Parameters, members: as `StoreData`.
+    Latency: that of `StoreData`. Throughput: one beat every two cycles.
+    Parameters and members are those of `StoreData`.
     """
 
     def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:

@@ -1,4 +1,4 @@
-"""STORE: copies lines from the scratchpad to DRAM."""
+"""STORE, which copies lines from the scratchpad to DRAM."""
 
 from amaranth.hdl import Elaboratable, Module, Signal, Value, unsigned
 from amaranth.lib import stream, wiring
@@ -16,19 +16,19 @@ from hw.lib.pipeline import pipeline_domain
 from hw.memory.ports import SpReadPort
 from hw.units.store.data import CONTEXT, PipelinedStoreData, StoreData, data_addresses
 
-#: Commands that may be in progress or waiting for the bus's answer.
+#: Maximum number of commands in progress or waiting for the bus's answer.
 COMMANDS = 16
-#: Bits of the counts of bursts, more than there can be in flight.
+#: Width of the counts of bursts, which have more values than the maximum number of bursts in flight.
 _COUNT_BITS = 12
 
 
 class StoreUnit(wiring.Component):
     """Executes STORE commands as docs/machine.md defines them.
 
-    One walker sends the requests ahead; the data side replays the same lines, reading a row for each beat of
-    an accepted request. A command retires when the bus has answered its last burst. Latency: 4 cycles from a
-    command to its first request. Throughput: one request and one beat per cycle, with no gap between lines
-    and commands, except that a command with another tag waits until those before it have retired.
+    One walker sends the requests ahead of the data. The data path generates the same lines and reads a row for each
+    beat of an accepted request. A command retires when the bus has answered its last burst. Latency: 4 cycles from a
+    command to its first request. Throughput: one request and one beat per cycle, without a gap between lines or
+    commands, except that a command with another tag waits until the commands before it have retired.
 
     Parameters
     ----------
@@ -38,25 +38,25 @@ class StoreUnit(wiring.Component):
     Members
     -------
     cmd : In(command_stream(Unit.STORE))
-        Legal commands that have taken their semaphores.
+        Legal commands that have taken their semaphore tokens.
     done : Out
-        A command has retired.
+        One-cycle pulse when a command retires.
     sp_read : Out(SpReadPort)
         Read port of the scratchpad.
     aw : Out(stream of BURST), w : Out(stream of write_beat), b : In(stream of RESPONSE)
         Write master of the bus: addresses, data, responses.
     abort : In
-        Drop all commands. Offered requests stay valid, and their beats are sent with the strobes off.
+        Discard all commands. Offered requests remain valid, and their beats are sent with the write strobes deasserted.
     busy : Out
-        A command is in progress or a burst in flight; after `abort` low when the bus is quiet.
+        High while a command is in progress or a burst is in flight; after `abort`, low once no burst is in flight.
     error, error_addr : Out
-        A burst was answered with an error; its byte address.
+        One-cycle pulse for a burst that was answered with an error; byte address of this burst.
     events : Out(event_layout("store"))
-        Increments of this cycle; commands, busy, stall_empty and stall_semaphore are left 0.
+        Increments of this cycle; the increments of the counters commands, busy, stall_empty and stall_semaphore are 0.
     active, active_tag : Out
-        A command is in progress; the tag that `events` and `done` of this cycle belong to.
+        High while a command is in progress; tag of `events` and `done` in this cycle.
     tag_busy : In
-        `active_tag` may not change.
+        High while `active_tag` must not change.
     """
 
     def __init__(self, config: MlaConfig):
@@ -103,7 +103,7 @@ class StoreUnit(wiring.Component):
             self.error.eq(log.error),
             self.error_addr.eq(log.error_addr),
         ]
-        # Nothing begins any more while commands are dropped: with `pipelined` a cycle late is soon enough.
+        # While commands are discarded, no new command begins, so with `pipelined` this signal may be one cycle late.
         late = self._config.pipelined
         domain = pipeline_domain(m, late)
         domain += clear.eq(drain & ~self.aw.valid & ~store.owes & (log.in_flight == 0))
@@ -123,7 +123,7 @@ class StoreUnit(wiring.Component):
     def _accept(
         self, m: Module, requests: BurstWalk, commands: StreamFifo, closed: Value, held: Signal
     ) -> None:
-        """Send a command to both walkers at once, unless commands are dropped."""
+        """Send a command to both walkers in the same cycle, unless commands are discarded."""
         cmd, walk, stored = self.cmd.payload, requests.walk.payload, commands.w.payload
         room = Signal()
         m.d.comb += [
@@ -158,7 +158,9 @@ class StoreUnit(wiring.Component):
         log: OutstandingBursts,
         drain: Signal,
     ) -> Signal:
-        """A command retires when the count of answers has reached that of its last burst."""
+        """Retire a command when the count of answers has reached the index of its last burst; returns the one-cycle
+        pulse of the retirement.
+        """
         issued, answered, excess = Signal(_COUNT_BITS), Signal(_COUNT_BITS), Signal(_COUNT_BITS)
         asked, answer, retire = Signal(), Signal(), Signal()
         failed = self.b.payload.resp[RESP_ERROR_BIT]
@@ -197,9 +199,9 @@ class StoreUnit(wiring.Component):
         return retire
 
     def _follow_tag(self, m: Module, store: StoreData, retire: Signal, clear: Signal) -> None:
-        """The tag changes when every command whose beats have been read has retired.
+        """Change the tag when every command whose beats have been read has retired.
 
-        With `pipelined` one is known a cycle late to have been read.
+        With `pipelined`, the signal that indicates that all beats of a command have been read is one cycle late.
         """
         waiting, ended = Signal(range(COMMANDS + 1)), Signal()
         late = self._config.pipelined

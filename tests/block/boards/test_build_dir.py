@@ -1,4 +1,4 @@
-"""Where a board build works: nothing of the user's is ever lost, and an earlier build only for a whole new one."""
+"""The folder of a board build never loses user files, and only a complete new build replaces an earlier one."""
 
 from pathlib import Path
 
@@ -13,19 +13,19 @@ NAMES = ("top.lpf", "tool.log", "board.bit")
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Files of a folder by name, but the mark."""
+    """Return the files of a folder by name, without the marker file."""
     return {path.name: path.read_text() for path in folder.iterdir() if path.name != MARK}
 
 
 def fill(folder: Path, text: str, names: tuple[str, ...] = NAMES) -> None:
-    """A build that ends well."""
+    """Run a successful build that writes the given text to each file."""
     with build_directory(folder, names) as work:
         for name in names:
             (work / name).write_text(text)
 
 
 @pytest.mark.parametrize("name", ["top.lpf", "top.v", "report.txt", "ulx3s-85f.bit"])
-def test_files_of_the_user_are_refused_and_kept(tmp_path, name):
+def test_folder_with_user_files_is_rejected(tmp_path, name):
     mine = {"thesis.txt": "mine", name: "mine too"}
     for each, text in mine.items():
         (tmp_path / each).write_text(text)
@@ -38,7 +38,7 @@ def test_files_of_the_user_are_refused_and_kept(tmp_path, name):
     assert contents(tmp_path) == mine
 
 
-def test_other_files_stay(tmp_path):
+def test_unrelated_files_are_kept(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     fill(tmp_path, "first")
     fill(tmp_path, "second", ("top.lpf", "tool.log"))
@@ -49,7 +49,7 @@ def test_other_files_stay(tmp_path):
 
 
 @pytest.mark.parametrize("blow", [KeyboardInterrupt, SystemExit, OSError])
-def test_an_interrupt_leaves_everything_as_it_was(tmp_path, blow):
+def test_interrupt_leaves_folder_unchanged(tmp_path, blow):
     fill(tmp_path / "old", "good")
     for folder in (tmp_path / "old", tmp_path / "new"):
         with pytest.raises(blow), build_directory(folder, NAMES) as work:
@@ -59,7 +59,7 @@ def test_an_interrupt_leaves_everything_as_it_was(tmp_path, blow):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_failure_leaves_its_logs_alone(tmp_path):
+def test_failure_keeps_only_logs(tmp_path):
     fill(tmp_path, "good")
     with (
         pytest.raises(WorkError, match=f"^tool failed: {tmp_path}/tool.log$"),
@@ -73,7 +73,7 @@ def test_a_failure_leaves_its_logs_alone(tmp_path):
     assert contents(tmp_path) == dict.fromkeys(NAMES, "better")
 
 
-def test_a_mark_reaches_nothing_outside(tmp_path):
+def test_marker_with_outside_paths_deletes_no_outside_files(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / MARK).write_text("../thesis.txt\n..\n")

@@ -1,9 +1,10 @@
-"""The board flow on a design small enough to place in seconds, and the ways it can fail."""
+"""Tests of the board flow on a design small enough to place in seconds, and of the flow's failures."""
 
 import dataclasses
 import json
 import subprocess
 import sys
+from typing import cast
 
 import pytest
 from amaranth.hdl import Module, signed
@@ -11,17 +12,19 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.boards import toolchain as tools
-from hw.boards.board import BOARDS, Pll
+from hw.boards.board import BOARDS
+from hw.boards.ecp5.device import Ecp5, Pll
 from hw.boards.flow import build_component
 from hw.boards.toolchain import YOSYS, Job, Tool, run_all
 from hw.errors import InputError, WorkError
 from hw.lib.ram import Ram
 
 BOARD = BOARDS["ulx3s-85f"]
+DEVICE = cast(Ecp5, BOARD.device)
 
 
 class Accumulator(wiring.Component):
-    """One multiplier, one block RAM."""
+    """A design with one multiplier and one block RAM."""
 
     a: In(signed(9))
     b: In(signed(9))
@@ -62,14 +65,14 @@ def test_from_component_to_bitstream(tmp_path, monkeypatch):
     assert "Fmax of the worst seed" in (folder / "report.txt").read_text()
 
 
-def test_refused_by_the_placer(tmp_path):
-    board = dataclasses.replace(BOARD, package="CABGA999")
+def test_placer_error_names_log(tmp_path):
+    board = dataclasses.replace(BOARD, device=dataclasses.replace(DEVICE, package="CABGA999"))
     with pytest.raises(WorkError, match=r"nextpnr-ecp5 failed with status \d+: ERROR.*CABGA999.*place1\.log"):
         build_component(board, Accumulator, seeds=1, folder=tmp_path / "out")
     assert not (tmp_path / "out" / "report.json").exists()
 
 
-def test_unusable_folder(tmp_path):
+def test_unusable_folder_is_rejected(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be used"):
         build_component(BOARD, Accumulator, seeds=1, folder=tmp_path / "file" / "out")
@@ -120,4 +123,6 @@ def test_board_constraints():
 
 def test_impossible_clock():
     with pytest.raises(InputError, match=r"must run at 400\.\.800 MHz, not 300"):
-        dataclasses.replace(BOARD, pll=Pll(reference=5, feedback=12, output=5))
+        dataclasses.replace(
+            BOARD, device=dataclasses.replace(DEVICE, pll=Pll(reference=5, feedback=12, output=5))
+        )

@@ -1,4 +1,4 @@
-"""The scan harness reaches every port bit and keeps chip timing between registers."""
+"""The scan harness reaches every port bit and preserves the chip's timing between registers."""
 
 import random
 
@@ -14,14 +14,16 @@ PAYLOAD = data.StructLayout({"low": 5, "high": 3})
 
 
 class Adder(wiring.Component):
-    """Ports of both directions, in an interface and out of one."""
+    """A component with inputs and outputs, both in an interface and as single signals."""
 
     i: In(stream.Signature(PAYLOAD))
     carry: In(1)
     sum: Out(6)
 
     def elaborate(self, platform):
-        """The stream feeds the adder while there is a carry."""
+        """Add the fields of the payload and, while `carry` is high, `valid`; `carry` also drives the stream's
+        `ready`.
+        """
         m = Module()
         m.d.comb += self.i.ready.eq(self.carry)
         m.d.sync += self.sum.eq(self.i.payload.low + self.i.payload.high + (self.i.valid & self.carry))
@@ -45,8 +47,8 @@ def test_scan_in_run_scan_out():
     async def bench(ctx: SimulatorContext) -> None:
         for _ in range(20):
             low, high, valid, carry = (rng.getrandbits(w) for w in (5, 3, 1, 1))
-            # The chain: payload (8), valid, carry, then the outputs ready and sum (7).
-            # The first bit in travels furthest.
+            # The scan chain holds the payload (8), valid, carry, and the outputs ready and sum (7), in this order.
+            # The bit that is shifted in first moves furthest.
             word = low | high << 5 | valid << 8 | carry << 9
             await shift(ctx, [word >> i & 1 for i in reversed(range(10))])
             await ctx.tick()

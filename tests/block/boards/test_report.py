@@ -1,16 +1,17 @@
-"""Reading nextpnr's report."""
+"""Tests of the parser of nextpnr's reports."""
 
 import json
 from typing import Any
 
 import pytest
 
+from hw.boards.ecp5.device import Ecp5
 from hw.boards.report import BoardReport, format_report, parse_seed
 from hw.errors import WorkError
 
 
 def step(kind: str, delay: float, start: str, end: str, net: str = "") -> dict[str, Any]:
-    """One entry of a path, as nextpnr writes it."""
+    """Return one entry of a path in nextpnr's format."""
     ports = [dict(zip(("cell", "port"), name.split("."), strict=True)) for name in (start, end)]
     return {"type": kind, "delay": delay, "from": ports[0], "to": ports[1]} | ({"net": net} if net else {})
 
@@ -30,7 +31,7 @@ CLOCK = "$glbnet$clk"
 
 
 def placement(achieved: float) -> dict[str, Any]:
-    """A report with one clock; paths to and from pins come first, as distractions."""
+    """Return a report with one clock, in which paths to and from pins, which must be ignored, precede the others."""
     edge = f"posedge {CLOCK}"
     return {
         "fmax": {CLOCK: {"achieved": achieved, "constraint": 60.0}},
@@ -47,8 +48,8 @@ def placement(achieved: float) -> dict[str, Any]:
     }
 
 
-def test_seed():
-    result = parse_seed(json.dumps(placement(75.004)), 3)
+def test_parse_seed():
+    result = parse_seed(json.dumps(placement(75.004)), 3, Ecp5.resources)
     assert (result.seed, result.fmax_mhz) == (3, 75.0)
     assert result.resources["dsp"] == {"used": 64, "available": 156}
     assert result.resources["lut_ram"] == {"used": 0, "available": 0}
@@ -62,22 +63,25 @@ def test_seed():
 
 
 @pytest.mark.parametrize("key", ["fmax", "utilization", "critical_paths"])
-def test_incomplete_report(key):
+def test_incomplete_report_is_rejected(key):
     document = placement(75)
     document[key] = {} if key != "critical_paths" else []
     if key == "utilization":
         del document[key]
-    with pytest.raises(WorkError, match="report of seed 3 cannot be understood"):
-        parse_seed(json.dumps(document), 3)
+    with pytest.raises(WorkError, match="report of seed 3 cannot be parsed"):
+        parse_seed(json.dumps(document), 3, Ecp5.resources)
 
 
-def test_damaged_report():
-    with pytest.raises(WorkError, match="report of seed 1 cannot be understood"):
-        parse_seed("{", 1)
+def test_damaged_report_is_rejected():
+    with pytest.raises(WorkError, match="report of seed 1 cannot be parsed"):
+        parse_seed("{", 1, Ecp5.resources)
 
 
 def test_worst_seed_counts():
-    seeds = tuple(parse_seed(json.dumps(placement(fmax)), n) for n, fmax in ((1, 66.0), (2, 59.5), (3, 70.0)))
+    seeds = tuple(
+        parse_seed(json.dumps(placement(fmax)), n, Ecp5.resources)
+        for n, fmax in ((1, 66.0), (2, 59.5), (3, 70.0))
+    )
     report = BoardReport(board="b", part="p", clock_mhz=60.0, seeds=seeds, bitstream="b.bit")
     assert (report.worst.seed, report.best.seed, report.meets_clock) == (2, 3, False)
     document = report.to_document()

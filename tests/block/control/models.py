@@ -1,4 +1,4 @@
-"""What surrounds Control in its tests: DRAM, units and a core that runs scripts."""
+"""Models of DRAM, of the units, and of a core that runs scripts, for the tests of Control."""
 
 import struct
 from collections import deque
@@ -12,7 +12,7 @@ NEVER = 0xFFFF
 
 
 class Memory:
-    """DRAM behind one read and one write master each; requests are answered in order after a latency."""
+    """DRAM with one read and one write master; requests are answered in order after a latency."""
 
     def __init__(self, size: int, beat: int, latency: int):
         self.bytes, self.beat, self.latency = bytearray(size), beat, latency
@@ -21,24 +21,24 @@ class Memory:
         self.stall = 0
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
-        """32-bit words at an address."""
+        """Return `count` 32-bit words, starting at an address."""
         return struct.unpack_from(f"<{count}I", self.bytes, address)
 
 
 class ReadChannel:
-    """AR and R of one master."""
+    """AR and R channels of one master."""
 
     def __init__(self, memory: Memory, ar, r):
         self.memory, self.ar, self.r = memory, ar, r
-        self.queue: deque[tuple[int, int, int]] = deque()  # due, address, last
+        self.queue: deque[tuple[int, int, int]] = deque()  # due cycle, address, last
         self.requests: list[tuple[int, int, int]] = []
 
     def signals(self):
-        """What `step` looks at."""
+        """Return the signals that `step` samples."""
         return [self.ar.valid, self.ar.p.addr, self.ar.p.len, self.ar.ready, self.r.valid, self.r.ready]
 
     def step(self, ctx: SimulatorContext, now: int, *values: int) -> None:
-        """One cycle."""
+        """Advance by one cycle."""
         valid, address, length, taken, sent, ready = values
         size = self.memory.beat
         if valid and taken:
@@ -62,7 +62,7 @@ class ReadChannel:
 
 
 class WriteChannel:
-    """AW, W and B of the records."""
+    """AW, W and B channels of the writer of completion records."""
 
     def __init__(self, memory: Memory, aw, w, b):
         self.memory, self.aw, self.w, self.b = memory, aw, w, b
@@ -72,7 +72,7 @@ class WriteChannel:
         self.times: list[int] = []
 
     def signals(self):
-        """What `step` looks at."""
+        """Return the signals that `step` samples."""
         return [
             self.aw.valid,
             self.aw.p.addr,
@@ -87,7 +87,7 @@ class WriteChannel:
         ]
 
     def step(self, ctx: SimulatorContext, now: int, *v: int) -> None:
-        """One cycle."""
+        """Advance by one cycle."""
         aw_valid, address, length, aw_ready, w_valid, data, strobe, last, w_ready, answered = v
         if aw_valid and aw_ready:
             self.addresses.append((address, length))
@@ -115,16 +115,16 @@ class WriteChannel:
             ctx.set(self.b.payload, {"resp": self.answers[0][1]})
 
 
-class Units:
-    """Four units that start and retire commands in order, each after its own delay."""
+class UnitModels:
+    """Four units that start and retire commands in order, each command after its own delay."""
 
     def __init__(self, dut: Control):
         self.dut = dut
         self.queues: list[deque[int]] = [deque() for _ in range(4)]
-        self.holding = 0  # cycles an abort takes
+        self.holding = 0  # duration of an abort in cycles
 
     def step(self, ctx: SimulatorContext, flush: int, abort: int, issued: tuple[int, ...]) -> None:
-        """One cycle."""
+        """Advance by one cycle."""
         retired = idle = stuck = busy = 0
         for unit, queue in enumerate(self.queues):
             if issued[unit]:
@@ -153,18 +153,18 @@ class Units:
 
 
 class Core:
-    """Runs programs made of the words above."""
+    """Core that runs programs made of the script words of `testbench.py`."""
 
     def __init__(self, dut: Control):
         self.dut = dut
-        self.log: list[dict] = []  # one entry a program
+        self.log: list[dict] = []  # one entry per program that ran
         self.run: dict | None = None
         self.state = "idle"
         self.issued = (0, 0, 0, 0)
         self.time = 0
 
     def signals(self):
-        """What `step` looks at."""
+        """Return the signals that `step` samples."""
         dut = self.dut
         return [
             dut.start.valid,
@@ -179,7 +179,7 @@ class Core:
     def step(
         self, ctx: SimulatorContext, now: int, valid, ready, start, fetched, operand_data, stop, flush
     ) -> None:
-        """One cycle."""
+        """Advance by one cycle."""
         dut = self.dut
         self.issued = (0, 0, 0, 0)
         ctx.set(dut.halted, 0)

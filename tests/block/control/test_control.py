@@ -1,4 +1,4 @@
-"""Registers, ring, dispatch and completion records."""
+"""Tests of Control: registers, ring, dispatch and completion records."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_registers(changes: dict[str, int]):
     ControlTestbench(small(**changes)).run(host)
 
 
-def test_counter_window():
+def test_counter_read_waits_for_collector():
     async def host(bench: ControlTestbench) -> None:
         ctx, dut = bench.ctx, bench.dut
         await bench.cycles(1)
@@ -72,7 +72,7 @@ def test_counter_window():
 
 @pytest.mark.parametrize("n", [4, 8, 16, 32])
 def test_macro_instructions(n: int):
-    """Operands, tags, interrupts, records and the ring's wrap, at every bus width."""
+    """Operands, tags, interrupts, records and the wrap-around of the ring are correct at every bus width."""
 
     async def host(bench: ControlTestbench) -> None:
         await bench.begin()
@@ -127,7 +127,7 @@ def test_macro_instructions(n: int):
                 assert record["end"] > record["begin"]
                 if segment == 1:
                     assert record["end"] - record["begin"] >= 30
-        # Nothing but the records was written.
+        # Only the records were written.
         for i in range(8, 24):
             slot = bench.slot(i)
             assert bench.memory.bytes[slot + 4 : slot + 16] == bytes([0xA5]) * 12
@@ -140,8 +140,8 @@ def test_macro_instructions(n: int):
     ControlTestbench(small(n)).run(host)
 
 
-def test_latency():
-    """Doorbell to request, arrival to start, end to next start, last retirement to record."""
+def test_dispatch_latency():
+    """The cycles from doorbell to request, arrival to start, end to start, and retirement to record are limited."""
 
     async def host(bench: ControlTestbench) -> None:
         await bench.begin()
@@ -155,7 +155,7 @@ def test_latency():
         await bench.until("RING_TAIL", lambda tail: tail == 6)
         assert bench.fetch.requests[0][0] - rung <= 3
         first = bench.core.log[0]
-        # 3 beats of 16 bytes hold the header and three operands.
+        # Three beats of 16 bytes hold the header and three operands.
         assert first["begin"] - bench.fetch.requests[0][0] <= bench.memory.latency + 3 + 7
         assert first["begin"] - rung <= bench.memory.latency + 25
         for before, after in zip(bench.core.log, bench.core.log[1:], strict=False):
@@ -168,9 +168,7 @@ def test_latency():
 
 
 def test_guards():
-    """Candidates in order, against operands and statistics, signed and unsigned; undefined selectors do not
-    hold.
-    """
+    """Guards are evaluated in order on operands and statistics; guards on undefined selectors never hold."""
     cases = [
         (Compare.EQ, 64, 5, 5, True),
         (Compare.EQ, 64, 5, 6, False),
@@ -232,10 +230,8 @@ def test_guards():
     ControlTestbench().run(host)
 
 
-def test_flow_of_many():
-    """Short programs with commands that outlive them: records in order, none lost, never more than 8 in
-    flight.
-    """
+def test_completion_order_of_outlived_programs():
+    """If programs end before their commands, records stay in order and complete, and at most 8 calls are in flight."""
 
     async def host(bench: ControlTestbench) -> None:
         await bench.begin()
@@ -254,7 +250,7 @@ def test_flow_of_many():
         records = [bench.record(i) for i in range(16)]
         assert [r["sequence"] for r in records] == list(range(16))
         assert records[0]["end"] - records[0]["begin"] >= 300
-        for i in range(1, 8):  # each keeps the cycle of its own last command
+        for i in range(1, 8):  # each record has the cycle of its own last command
             assert records[i]["end"] - records[i]["begin"] < 40
 
     ControlTestbench().run(host)

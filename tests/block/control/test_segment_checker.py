@@ -1,4 +1,4 @@
-"""CRC of a segment against zlib, with a cancelled run before."""
+"""The CRC of a segment equals zlib's, even after a cancelled run."""
 
 import random
 import zlib
@@ -11,7 +11,7 @@ from tests.support.testbench import Testbench
 
 @pytest.mark.parametrize("slow", [0, 1])
 def test_crc(slow: int) -> None:
-    """Each run reads exactly its words, also after one that was cancelled at any time."""
+    """Each run reads exactly its own words, even after a run that was cancelled at a random time."""
     dut, rng = SegmentChecker(slow), random.Random(slow)
     memory = [rng.getrandbits(64) for _ in range(32)]
 

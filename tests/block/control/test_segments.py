@@ -1,4 +1,4 @@
-"""Segments: host operations, loader, checks, and refusals while in use."""
+"""Tests of segments: host operations, loader, checks, and rejected accesses to segments in use."""
 
 import random
 import struct
@@ -33,7 +33,7 @@ async def load(
     length: int | None = None,
     good: bool = True,
 ) -> int:
-    """Start a DMA load; returns LOADER_ERROR right after."""
+    """Start a DMA load; return LOADER_ERROR right after it."""
     struct.pack_into(f"<{len(words)}Q", bench.memory.bytes, source, *words)
     for name, value in (
         ("SEG_SELECT", segment),
@@ -46,7 +46,7 @@ async def load(
     return await bench.read("LOADER_ERROR")
 
 
-def test_segment_commands_refuse_bad_ranges_and_states():
+def test_segment_commands_reject_bad_ranges_and_states():
     async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(10)]
         assert await bench.open(8, 10, 0) == RANGE
@@ -64,7 +64,7 @@ def test_segment_commands_refuse_bad_ranges_and_states():
         assert await bench.open(2, 1, 255) == OVERLAP
         assert await bench.open(2, 247, 0) == OVERLAP
         assert await bench.open(2, 246, 0) == 0
-        assert await bench.open(1, 8, 248) == 0  # a segment may move within its own range
+        assert await bench.open(1, 8, 248) == 0  # a segment may be moved within its own range
         assert await bench.open(1, 10, 246) == 0
         assert await command(bench, 2, 3) == 0
         assert await state(bench, 2) == FREE
@@ -101,7 +101,7 @@ def test_segment_commands_refuse_bad_ranges_and_states():
             "address": 246,
             "count": 1,
         }
-        assert await command(bench, 1, 7) == IN_USE  # no such command: nothing happens
+        assert await command(bench, 1, 7) == IN_USE  # an unknown command has no effect
         assert bench.events["wis_words"] == 11
         assert bench.events["wis_loads"] == 2
         assert bench.events["traps"] == 1
@@ -134,7 +134,7 @@ def test_loader(n: int, serial: int):
             base += length
         assert bench.events["wis_words"] == 136
         assert bench.events["wis_loads"] == 4
-        # Wrong CRC, then a bus error in each beat of a burst, then all is well again.
+        # The first load has a wrong CRC, the next ones a bus error in each beat of a burst, the last one no error.
         words = [rng.getrandbits(64) for _ in range(20)]
         assert await bench.open(5, 20, 200) == 0
         assert await load(bench, 5, words, good=False) == 0
@@ -159,7 +159,7 @@ def test_loader(n: int, serial: int):
 
 
 async def fetched(bench: ControlTestbench, address: int) -> int:
-    """A word as the core would fetch it."""
+    """Return a word as the core would fetch it."""
     ctx, dut = bench.ctx, bench.dut
     ctx.set(dut.fetch_addr, address)
     ctx.set(dut.fetch_en, 1)
@@ -170,7 +170,7 @@ async def fetched(bench: ControlTestbench, address: int) -> int:
 
 
 def test_busy_loader():
-    """What may and may not happen to a segment while it is loaded or checked."""
+    """Commands and writes to a segment that is being loaded or checked are rejected; other segments are unaffected."""
 
     async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(120)]
@@ -188,7 +188,7 @@ def test_busy_loader():
         await bench.put_words(140, [7])
         await bench.until("SEG_STATUS", lambda status: status == CHECKING)
         await bench.write("IRQ_STATUS", 15)
-        await bench.put_words(131, [8])  # another segment's words do not disturb the check
+        await bench.put_words(131, [8])  # writes to another segment do not disturb the check
         assert await bench.read("SEG_STATUS") == CHECKING
         await bench.put_words(119, [words[119]])
         assert await bench.read("SEG_STATUS") == OPEN
@@ -201,10 +201,8 @@ def test_busy_loader():
     ControlTestbench(latency=60).run(host)
 
 
-def test_write_meets_the_end_of_a_check():
-    """A word written in any cycle around the end of a check leaves the segment OPEN or finds it VALID and
-    reopens it.
-    """
+def test_write_at_end_of_check():
+    """A write in any cycle around the end of a check leaves the segment OPEN or turns it from VALID back to OPEN."""
 
     async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(12)]
@@ -227,8 +225,8 @@ def test_write_meets_the_end_of_a_check():
     ControlTestbench().run(host)
 
 
-def test_in_use():
-    """Writes into the running program are refused and do not disturb it."""
+def test_running_segment_cannot_be_changed():
+    """Writes into the running program are rejected and do not affect the program."""
 
     async def host(bench: ControlTestbench) -> None:
         await bench.begin()
@@ -264,8 +262,8 @@ def test_in_use():
         }
         assert await bench.read("IRQ_STATUS") == 2 | 8
         assert bench.ctx.get(bench.dut.irq) == 1
-        assert await bench.read("STATUS") & 6 == 4  # running, not trapped
-        await bench.put_words(2, [halt()])  # other segments may change
+        assert await bench.read("STATUS") & 6 == 4  # the program still runs, without a trap
+        await bench.put_words(2, [halt()])  # other segments may be changed
         assert await state(bench, 2) == OPEN
         assert await bench.check(2, crc([halt()])) == VALID
         await bench.until("RING_TAIL", lambda tail: tail == 2)
@@ -277,9 +275,7 @@ def test_in_use():
 
 
 def test_rebinding_under_load():
-    """100 rebinds at random moments under a stream of macro-instructions: every program is old or new, none
-    is lost.
-    """
+    """With 100 rebinds at random moments under load, each macro-instruction runs the old or the new program once."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -314,7 +310,7 @@ def test_rebinding_under_load():
                     bench.place(3, [version])
                 await bench.ring()
             segment = 1 - current
-            # The program before last may still run: wait until it does not.
+            # The program before the last one may still be running; wait for its end.
             while (await state(bench, segment)) & USED:
                 pass
             await make(segment, version)

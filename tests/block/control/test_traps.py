@@ -1,4 +1,4 @@
-"""Traps that the control side raises, and what it does for those of the core."""
+"""Traps raised by Control, and its handling of traps of the core."""
 
 import random
 
@@ -10,14 +10,14 @@ from tests.block.control.testbench import ControlTestbench, block, delay, halt, 
 
 
 async def trapped(bench: ControlTestbench) -> dict[str, int]:
-    """Wait for a trap; returns its record."""
+    """Wait for a trap and return its record."""
     await bench.until("STATUS", lambda status: status & 2)
     assert await bench.read("IRQ_STATUS") & 2
     return await bench.trap_record()
 
 
-async def go_on(bench: ControlTestbench, opcode: int = 0) -> None:
-    """After RESUME the machine takes the next macro-instruction."""
+async def resume_and_run(bench: ControlTestbench, opcode: int = 0) -> None:
+    """Resume and check that the next macro-instruction completes."""
     tail = await bench.read("RING_TAIL")
     assert tail == bench.enqueued
     number = bench.place(opcode)
@@ -31,7 +31,7 @@ async def go_on(bench: ControlTestbench, opcode: int = 0) -> None:
 
 
 async def machine(bench: ControlTestbench, **programs: list[int]) -> None:
-    """Opcode 0 and segment 0 halt; `pN` is bound to opcode N."""
+    """Set up a machine in which opcode 0 and segment 0 halt, and `pN` is bound to opcode N."""
     await bench.begin()
     for i, words in enumerate(([halt()], *programs.values())):
         await bench.program(i, words)
@@ -66,7 +66,7 @@ def test_dispatch_traps():
             "end": 0,
             "steps": 0,
         }
-        await go_on(bench)
+        await resume_and_run(bench)
         cases = [
             ({"opcode": 0, "count": 49}, Trap.BAD_MACRO, 255, None),
             ({"opcode": 1}, Trap.UNBOUND, 255, 1),
@@ -97,7 +97,7 @@ def test_dispatch_traps():
                 "count": 0,
             }
             assert (bench.record(number)["trap"], bench.record(number)["program"]) == (cause, 255)
-            await go_on(bench)
+            await resume_and_run(bench)
         assert bench.events["traps"] == 8
         assert bench.events["dispatch_first"] + bench.events["dispatch_other"] == 9
 
@@ -105,7 +105,7 @@ def test_dispatch_traps():
 
 
 def test_core_trap_is_exact():
-    """Earlier commands run to their end; who carries the cause."""
+    """Commands issued before the trap complete; the record of the trapping macro-instruction holds the cause."""
 
     async def host(bench: ControlTestbench) -> None:
         await machine(
@@ -131,8 +131,8 @@ def test_core_trap_is_exact():
         assert [bench.record(i)["trap"] for i in range(3)] == [0, 0, 9]
         assert bench.record(2)["steps"] == 2
         assert bench.record(2)["end"] - bench.record(2)["begin"] >= 200
-        await go_on(bench)
-        # A command that never starts: its macro-instruction carries the cause, the one after it does not.
+        await resume_and_run(bench)
+        # If a command never starts, its own macro-instruction gets the cause, not the following one.
         first = bench.place(4)
         bench.place(2)
         bench.place(3, tag=7)
@@ -141,7 +141,7 @@ def test_core_trap_is_exact():
         assert (record["cause"], record["macro"], record["tag"]) == (9, first + 2, 7)
         assert [bench.record(first + i)["trap"] for i in range(3)] == [9, 0, 9]
         assert all(not queue for queue in bench.units.queues)
-        await go_on(bench)
+        await resume_and_run(bench)
 
     ControlTestbench().run(host)
 
@@ -168,8 +168,8 @@ def test_deadlock():
             "count": 1,
         }
         assert bench.record(number)["trap"] == Trap.DEADLOCK
-        await go_on(bench)
-        # No running program and nothing left in the ring: the oldest incomplete one is to blame.
+        await resume_and_run(bench)
+        # If no program runs and the ring is empty, the oldest incomplete macro-instruction gets the cause.
         bench.place(3)
         oldest = bench.place(2, tag=12)
         bench.place(3)
@@ -191,8 +191,8 @@ def test_deadlock():
             0,
             Trap.DEADLOCK,
         ]
-        await go_on(bench)
-        # Not while the ring may bring more; 8 in flight are the limit.
+        await resume_and_run(bench)
+        # A deadlock is reported only when the ring is empty or 8 macro-instructions are in flight.
         oldest = bench.place(2)
         for _ in range(9):
             bench.place(3)
@@ -203,7 +203,7 @@ def test_deadlock():
         await bench.resume()
         await bench.until("RING_TAIL", lambda tail: tail == bench.enqueued)
         assert [bench.record(oldest + i)["trap"] for i in range(10)] == [Trap.DEADLOCK] + [0] * 9
-        # Waiting for a unit that works is none.
+        # Waiting for a busy unit is not a deadlock.
         bench.place(4)
         bench.place(0)
         await bench.ring()
@@ -254,8 +254,8 @@ def test_watchdog():
         }
         assert bench.record(number)["trap"] == Trap.WATCHDOG
         assert bench.ctx.get(bench.dut.abort) == 0
-        await go_on(bench)
-        number = bench.place(2)  # halted, but its command takes too long
+        await resume_and_run(bench)
+        number = bench.place(2)  # the program has halted, but its command exceeds the limit
         await bench.ring()
         record = await trapped(bench)
         assert record == {
@@ -267,17 +267,17 @@ def test_watchdog():
             "address": 0,
             "count": 2,
         }
-        await go_on(bench)
+        await resume_and_run(bench)
         number = bench.place(3)  # an exact trap that waits too long
         await bench.ring()
         assert (await trapped(bench))["cause"] == Trap.WATCHDOG
         assert bench.record(number)["trap"] == Trap.WATCHDOG
-        await go_on(bench)
+        await resume_and_run(bench)
         await bench.write("WATCHDOG", 0)
         bench.place(2)
         await bench.ring()
         await bench.until("RING_TAIL", lambda tail: tail == bench.enqueued)
-        # Many that each take a while are no reason.
+        # The limit applies to single macro-instructions, not to the sum of their durations.
         await bench.write("WATCHDOG", 300)
         for _ in range(5):
             bench.place(0)
@@ -324,12 +324,12 @@ def test_unit_bus_error(name: str):
 
 
 @pytest.mark.parametrize("n", [4, 16, 32])
-def test_own_bus_errors(n: int):
+def test_bus_errors_of_control(n: int):
     async def host(bench: ControlTestbench) -> None:
         await machine(bench)
         number = bench.place(0, list(range(10)), tag=3)
         slot = bench.slot(number)
-        bench.memory.bad_reads = {slot + 64 // n * n}  # an operand's beat
+        bench.memory.bad_reads = {slot + 64 // n * n}  # a beat that holds an operand
         await bench.ring()
         record = await trapped(bench)
         assert record == {
@@ -342,10 +342,10 @@ def test_own_bus_errors(n: int):
             "count": 1,
         }
         assert bench.record(number)["trap"] == Trap.BUS_READ
-        await go_on(bench)
+        await resume_and_run(bench)
         number = bench.place(0, [1])
         slot = bench.slot(number)
-        bench.memory.bad_reads = {slot + 96}  # nobody needs this beat
+        bench.memory.bad_reads = {slot + 96}  # a beat that is not used
         await bench.ring()
         await bench.until("RING_TAIL", lambda tail: tail == bench.enqueued)
         number = bench.place(0, [1])
@@ -353,22 +353,20 @@ def test_own_bus_errors(n: int):
         bench.memory.bad_reads = {slot}
         await bench.ring()
         assert (await trapped(bench))["cause"] == Trap.BUS_READ
-        await go_on(bench)
+        await resume_and_run(bench)
         number = bench.place(0)
         bench.memory.bad_writes = {bench.slot(number) + 16 // n * n}
         await bench.ring()
         record = await trapped(bench)
         assert (record["cause"], record["address"]) == (Trap.BUS_WRITE, bench.slot(number) + 16)
         bench.memory.bad_writes = set()
-        await go_on(bench)
+        await resume_and_run(bench)
 
     ControlTestbench(small(n)).run(host)
 
 
 def test_random_stream():
-    """Random programs of every kind: each macro-instruction gets its record, in order, with the right
-    cause.
-    """
+    """For random programs of all kinds, each macro-instruction gets its record, in order, with the expected cause."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)

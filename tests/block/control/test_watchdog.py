@@ -1,4 +1,4 @@
-"""What tells that the machine stands still, at its limits."""
+"""Deadlocks and expired watchdogs are detected exactly at their limits."""
 
 import pytest
 
@@ -9,8 +9,8 @@ LIMIT = 10
 
 
 @pytest.mark.parametrize("cycles", range(LIMIT - 3, LIMIT + 5))
-def test_the_watchdog_lets_go_of_what_completes_in_its_last_cycle(cycles: int) -> None:
-    """Something is in flight for so many cycles: it expires while it is, not in the cycle in which it no longer is."""
+def test_no_timeout_for_completion_in_last_cycle(cycles: int) -> None:
+    """The watchdog expires for work in flight beyond the limit, but not for work that completes in the last cycle."""
     dut, expired = Watchdog(settle=4), []
 
     async def bench(ctx) -> None:

@@ -10,7 +10,7 @@ from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
 from hw.control.control import Control
 from hw.isa.macro_instruction import CANDIDATE, HEADER, MAGIC, RECORD, SLOT_BYTES
-from tests.block.control.models import Core, Memory, ReadChannel, Units, WriteChannel
+from tests.block.control.models import Core, Memory, ReadChannel, UnitModels, WriteChannel
 from tests.support.testbench import Testbench
 
 RING = 0x1000
@@ -19,7 +19,7 @@ IMAGES = 0x8000
 
 
 def small(n: int = 16, **changes: int) -> MlaConfig:
-    """A machine with small tables."""
+    """Return a configuration with small tables."""
     sizes = {
         "sp_bytes": 128 * n * 8,
         "acc_bytes": 256 * n * 4,
@@ -31,7 +31,7 @@ def small(n: int = 16, **changes: int) -> MlaConfig:
     return MlaConfig(**{"n": n, "max_burst": 16} | sizes | changes)
 
 
-# Words of the scripted core's programs: what it does, in the low byte.
+# Words of the scripted core's programs; the low byte is the operation.
 def halt(version: int = 0) -> int:
     return 1 | version << 48
 
@@ -61,7 +61,7 @@ def spin() -> int:
 
 
 class ControlTestbench(Testbench):
-    """Control between models of DRAM, the core and the units. `run` calls the host with this testbench."""
+    """Control between models of DRAM, the core and the units; `run` passes this testbench to the host function."""
 
     def __init__(self, config: MlaConfig | None = None, latency: int = 10):
         self.config = config or small()
@@ -71,15 +71,15 @@ class ControlTestbench(Testbench):
         self.fetch = ReadChannel(self.memory, self.dut.fetch_ar, self.dut.fetch_r)
         self.loader = ReadChannel(self.memory, self.dut.loader_ar, self.dut.loader_r)
         self.records = WriteChannel(self.memory, self.dut.record_aw, self.dut.record_w, self.dut.record_b)
-        self.core, self.units = Core(self.dut), Units(self.dut)
+        self.core, self.units = Core(self.dut), UnitModels(self.dut)
         self.now = 0
         self.enqueued = 0
         self.events = dict.fromkeys(self.dut.events.shape().members, 0)
         self.next_base = 0
-        self.ctx: SimulatorContext  # from the start of `run` on
+        self.ctx: SimulatorContext  # since the start of `run`
 
     def run(self, host: Callable[["ControlTestbench"], Awaitable[None]]) -> None:
-        """Run `host` to its end."""
+        """Run the simulation until the coroutine `host` returns."""
 
         async def main(ctx: SimulatorContext) -> None:
             self.ctx = ctx
@@ -107,14 +107,14 @@ class ControlTestbench(Testbench):
                 self.events[name] += getattr(events, name)
             self.now += 1
 
-    # The host.
+    # Operations of the host
     async def cycles(self, count: int) -> None:
-        """Wait."""
+        """Wait for a number of cycles."""
         if count:
             await self.ctx.tick().repeat(count)
 
     async def write(self, name: str | int, value: int, *, strobe: int = 15) -> int:
-        """Write a register; returns the response."""
+        """Write a register and return the response."""
         ctx, dut = self.ctx, self.dut
         ctx.set(dut.s_axil_awaddr, ADDRESS[name] if isinstance(name, str) else name)
         ctx.set(dut.s_axil_wdata, value & 0xFFFFFFFF)
@@ -129,7 +129,7 @@ class ControlTestbench(Testbench):
         return response
 
     async def access(self, name: str | int) -> tuple[int, int]:
-        """Read a register: value, response."""
+        """Read a register and return its value and the response."""
         ctx, dut = self.ctx, self.dut
         ctx.set(dut.s_axil_araddr, ADDRESS[name] if isinstance(name, str) else name)
         ctx.set(dut.s_axil_arvalid, 1)
@@ -141,24 +141,24 @@ class ControlTestbench(Testbench):
         return value, response
 
     async def read(self, name: str) -> int:
-        """Value of a register."""
+        """Read a register and return its value."""
         return (await self.access(name))[0]
 
     async def until(self, name: str, condition: Callable[[int], object], limit: int = 5000) -> int:
-        """Poll a register."""
+        """Poll a register until a condition holds and return its value."""
         start = self.now
         while not condition(value := await self.read(name)):
             assert self.now - start < limit, f"{name} stayed {value:#x}"
         return value
 
     async def begin(self) -> None:
-        """Set the ring up and let the machine take macro-instructions."""
+        """Set up the ring and enable dispatch."""
         for name, value in (("RING_BASE", RING), ("RING_LOG2", RING_LOG2), ("CONTROL", 1)):
             await self.write(name, value)
         await self.until("STATUS", lambda status: not status & 16)
 
     async def open(self, segment: int, length: int, base: int) -> int:
-        """Open a segment; returns LOADER_ERROR."""
+        """Open a segment and return LOADER_ERROR."""
         for name, value in (
             ("SEG_SELECT", segment),
             ("SEG_BASE", base),
@@ -169,7 +169,7 @@ class ControlTestbench(Testbench):
         return await self.read("LOADER_ERROR")
 
     async def check(self, segment: int, crc: int) -> int:
-        """Check a segment; returns its status."""
+        """Check a segment and return its status."""
         await self.write("SEG_SELECT", segment)
         await self.write("SEG_CRC", crc)
         await self.write("SEG_COMMAND", 2)
@@ -184,7 +184,7 @@ class ControlTestbench(Testbench):
             await self.write("WIS_DATA_HI", word >> 32)
 
     async def program(self, segment: int, words: list[int], base: int | None = None) -> None:
-        """Make a segment VALID with these words."""
+        """Make a segment VALID with the given words."""
         if base is None:
             base, self.next_base = self.next_base, self.next_base + len(words)
         assert await self.open(segment, len(words), base) == 0
@@ -194,7 +194,7 @@ class ControlTestbench(Testbench):
     async def entry(
         self, index: int, segment: int, *, valid: int = 1, compare: int = 0, selector: int = 0, value: int = 0
     ) -> None:
-        """Write a shadow entry."""
+        """Write an entry of the shadow table."""
         await self.write("DISPATCH_INDEX", index)
         await self.write(
             "DISPATCH_WORD", CANDIDATE.pack(valid=valid, segment=segment, compare=compare, selector=selector)
@@ -207,7 +207,7 @@ class ControlTestbench(Testbench):
         await self.write("DISPATCH_COMMIT", 1)
 
     def slot(self, number: int) -> int:
-        """Address of a macro-instruction's slot."""
+        """Return the address of a macro-instruction's slot."""
         return RING + (number % (1 << RING_LOG2)) * SLOT_BYTES
 
     def place(
@@ -220,7 +220,7 @@ class ControlTestbench(Testbench):
         magic: int = MAGIC,
         count: int | None = None,
     ) -> int:
-        """Put a macro-instruction into the next slot; returns its number."""
+        """Write a macro-instruction into the next slot and return its number."""
         operands = operands or []
         number, self.enqueued = self.enqueued, self.enqueued + 1
         at = self.slot(number)
@@ -233,25 +233,25 @@ class ControlTestbench(Testbench):
         return number
 
     async def ring(self) -> None:
-        """Doorbell."""
+        """Ring the doorbell."""
         await self.write("RING_HEAD", self.enqueued)
 
     def record(self, number: int) -> dict[str, int]:
-        """Completion record."""
+        """Return a completion record."""
         first, begin, end, steps = self.memory.words(self.slot(number) + 16, 4)
         return RECORD.unpack(first) | {"begin": begin, "end": end, "steps": steps}
 
     async def trap_record(self) -> dict[str, int]:
-        """The TRAP registers."""
+        """Return the TRAP registers."""
         names = ("CAUSE", "PC", "SEGMENT", "TAG", "MACRO", "ADDRESS", "COUNT")
         return {name.lower(): await self.read(f"TRAP_{name}") for name in names}
 
     async def resume(self) -> None:
-        """Acknowledge and go on after a trap."""
+        """Acknowledge a trap and resume."""
         await self.write("IRQ_STATUS", 15)
         await self.write("RESUME", 1)
 
 
 def crc(words: list[int]) -> int:
-    """CRC-32 of a program."""
+    """Return the CRC-32 of a program."""
     return zlib.crc32(struct.pack(f"<{len(words)}Q", *words))

@@ -1,4 +1,4 @@
-"""The order in which sums are collected keeps to the times that their widths are made for."""
+"""The collection schedule never exceeds the intervals from which the widths of the sums are computed."""
 
 import random
 
@@ -20,19 +20,19 @@ from tests.support.testbench import simulate
 CYCLES = 9000
 
 
-class _Watch:
-    """Groups that leave their tags, and the longest times anything took."""
+class _ScheduleModel:
+    """Model of groups whose units change tags; it records the longest observed intervals."""
 
     def __init__(self, again: float, rng: random.Random, apart: int = APART):
         self.again, self.rng = again, rng
-        self.busy: dict[str, int] = {}  # since which cycle
-        self.ends: dict[int, str] = {}  # in which cycle a group's last sum is taken
-        self.turn = [0] * len(COUNTERS)  # when a counter was collected last, or a flush was about to
+        self.busy: dict[str, int] = {}  # start cycle of each flush
+        self.ends: dict[int, str] = {}  # cycle in which the last sum of a group is taken
+        self.turn = [0] * len(COUNTERS)  # cycle of a counter's last choice, except host reads
         self.recent: list[int | None] = [None] * (apart + 1)
         self.longest_flush = self.longest_round = self.answers = 0
 
     def leave(self, cycle: int) -> int:
-        """Groups that are not busy may leave their tags; returns who is busy."""
+        """Start flushes of groups that are not busy, at random; return the mask of busy groups."""
         if cycle in self.ends:
             group = self.ends.pop(cycle)
             self.longest_flush = max(self.longest_flush, cycle - self.busy.pop(group))
@@ -42,7 +42,7 @@ class _Watch:
         return sum(1 << i for i, name in enumerate(FLUSHED) if name in self.busy)
 
     def step(self, cycle: int, valid: int, counter: int, flags: tuple[int, int, int]) -> None:
-        """What was chosen in the cycle before."""
+        """Record the schedule's choice of the previous cycle."""
         old, last, host = flags
         self.recent = [*self.recent[1:], counter if valid else None]
         assert not valid or counter not in self.recent[:-1], "two steps of one counter are too close"
@@ -61,11 +61,13 @@ class _Watch:
 
 @pytest.mark.parametrize("apart", [APART, APART_LATE])
 @pytest.mark.parametrize(("again", "reads"), [(1.0, 1.0), (0.02, 0.5), (0.0, 1.0), (1.0, 0.0)])
-def test_longest_times(again: float, reads: float, apart: int) -> None:
-    """Whoever leaves its tag as soon as it may, and a host that never stops reading, hold nobody up for longer."""
+def test_rounds_and_flushes_within_limits(again: float, reads: float, apart: int) -> None:
+    """Rounds and flushes stay within their limits, even if groups change tags at once and the host reads all the
+    time.
+    """
     seed = 5
     dut, rng = CollectionSchedule(2, apart), random.Random(seed)
-    watch = _Watch(again, rng, apart)
+    watch = _ScheduleModel(again, rng, apart)
 
     async def bench(ctx) -> None:
         ctx.set(dut.all_tags, 1)
@@ -83,7 +85,7 @@ def test_longest_times(again: float, reads: float, apart: int) -> None:
     assert watch.longest_round <= round_cycles(), f"seed {seed}"
     assert watch.longest_flush <= flush_cycles(apart), f"seed {seed}"
     assert watch.answers >= reads * CYCLES / 20, f"seed {seed}"
-    if again == 1:  # the times are not far too long either
+    if again == 1:  # the limits are tight
         assert watch.longest_flush > flush_cycles(apart) * 0.9
     elif reads == 1:
         assert watch.longest_round == round_cycles()
@@ -91,13 +93,13 @@ def test_longest_times(again: float, reads: float, apart: int) -> None:
 
 @pytest.mark.parametrize("apart", [APART, APART_LATE])
 @pytest.mark.parametrize("group", FLUSHED)
-def test_a_host_is_answered_beside_a_group_that_never_rests(group: str, apart: int) -> None:
-    """Whichever of its counters it looks at, while the group leaves its tag as soon as it may."""
+def test_reads_are_served_while_group_flushes_continuously(group: str, apart: int) -> None:
+    """Each counter is read within 16 cycles, even while its group is flushed again as soon as possible."""
     for counter in group_counters(group):
-        dut, watch, waited = CollectionSchedule(2, apart), _Watch(0.0, random.Random(0), apart), []
+        dut, watch, waited = CollectionSchedule(2, apart), _ScheduleModel(0.0, random.Random(0), apart), []
 
         async def bench(
-            ctx, dut: CollectionSchedule = dut, watch: _Watch = watch, counter=counter, waited=waited
+            ctx, dut: CollectionSchedule = dut, watch: _ScheduleModel = watch, counter=counter, waited=waited
         ) -> None:
             ctx.set(dut.go, 1)
             ctx.set(dut.read, 1)
@@ -118,8 +120,8 @@ def test_a_host_is_answered_beside_a_group_that_never_rests(group: str, apart: i
         assert len(waited) > 20 and max(waited) <= 16, f"{COUNTERS[counter].name}: {waited}"
 
 
-def test_host_reads_do_not_move_flushes() -> None:
-    """A flush takes the same cycles whether the host reads or not."""
+def test_host_reads_do_not_delay_flushes() -> None:
+    """A flush takes the same number of cycles whether or not the host reads."""
     runs = []
     for reads in (0, 1):
         dut, steps = CollectionSchedule(2), []
@@ -139,7 +141,7 @@ def test_host_reads_do_not_move_flushes() -> None:
 
 
 @pytest.mark.parametrize("all_tags", [0, 1])
-def test_rounds_go_through_the_tags(all_tags: int) -> None:
+def test_rounds_cycle_through_tags(all_tags: int) -> None:
     dut, seen = CollectionSchedule(2), []
 
     async def bench(ctx) -> None:

@@ -1,4 +1,4 @@
-"""The collector against a dictionary that adds up the same events."""
+"""The counter collector gives the same sums as a dictionary that sums the same events."""
 
 import random
 from collections import Counter as Sum
@@ -47,7 +47,7 @@ def test_sums_by_tag(seed: int, late: int) -> None:
             await ctx.tick()
         for _ in range(1200):
             await step()
-        for _ in range(20):  # reads while counting: between the values before and after
+        for _ in range(20):  # a read while counting returns a sum between the values before and after
             tag, index = rng.randrange(4), rng.randrange(len(COUNTERS))
             before = expected[tag, index]
             value = await read(ctx, dut, tag, index, step)
@@ -63,7 +63,7 @@ def test_sums_by_tag(seed: int, late: int) -> None:
     simulate(dut, bench)
 
 
-def test_reads_end_while_tags_change_as_soon_as_they_may() -> None:
+def test_reads_end_while_tags_change_continuously() -> None:
     rng = random.Random(5)
     dut = Collector(MlaConfig(tags=4))
     index = next(i for i, c in enumerate(COUNTERS) if c.name == "macs_issued")

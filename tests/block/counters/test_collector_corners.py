@@ -1,4 +1,4 @@
-"""The collector where its small sums come round: full rate, before the memory is clear, after a second reset."""
+"""The collector counts correctly at full rate, before the memory is cleared, and after a second reset."""
 
 import random
 from collections import Counter as Sum
@@ -16,7 +16,7 @@ TAGS = 4
 
 
 class _EventDriver:
-    """Drives constant events, tracks their sums by tag, reads."""
+    """Driver of constant events that tracks their sums by tag and reads counters."""
 
     def __init__(self, ctx, dut: Collector):
         self.ctx, self.dut = ctx, dut
@@ -67,10 +67,10 @@ FULL = {i: (1 << c.width) - 1 for i, c in enumerate(COUNTERS)}
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_full_rate_with_tags_that_never_rest(late: int) -> None:
-    """Greatest increments in every cycle, tags that change as soon as they may, a host that reads all the time.
+def test_full_rate_with_changing_tags(late: int) -> None:
+    """Counters are correct at maximum increments, with tags that change as soon as possible and continuous reads.
 
-    Only the group that the host looks at keeps its tag: a read waits until that is not busy.
+    Only the group that the host reads keeps its tag, since a read waits until the group is not busy.
     """
     seed = 3
     rng, dut = random.Random(seed), Collector(config_of(late))
@@ -99,7 +99,7 @@ def test_full_rate_with_tags_that_never_rest(late: int) -> None:
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_full_rate_of_one_tag_for_longer_than_a_sum_lasts(late: int) -> None:
+def test_full_rate_of_one_tag_beyond_collection_interval(late: int) -> None:
     dut = Collector(config_of(late))
 
     async def bench(ctx) -> None:
@@ -113,8 +113,10 @@ def test_full_rate_of_one_tag_for_longer_than_a_sum_lasts(late: int) -> None:
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_full_rate_of_a_group_that_all_others_hold_up(late: int) -> None:
-    """Flushes and a read that never ends leave the round every fourth step: the longest time a sum must last."""
+def test_full_rate_with_longest_collection_interval(late: int) -> None:
+    """Flushes and a continuous read take three of four steps of the round, which gives the longest collection
+    interval.
+    """
     dut, resting = Collector(config_of(late)), "load"
 
     async def bench(ctx) -> None:
@@ -137,8 +139,8 @@ def test_full_rate_of_a_group_that_all_others_hold_up(late: int) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 5])
 @pytest.mark.parametrize("late", [0, 1])
-def test_a_second_reset_clears_and_loses_nothing_after_it(first: int, late: int) -> None:
-    """Memories keep their old contents over a reset; events from cycle `first` on count, before `ready` too."""
+def test_second_reset_clears_counters_and_counts_later_events(first: int, late: int) -> None:
+    """The memories keep their contents over a reset; events from cycle `first` on are counted, even before `ready`."""
     reset, dut = Signal(), Collector(config_of(late))
 
     async def bench(ctx) -> None:
@@ -161,7 +163,7 @@ def test_a_second_reset_clears_and_loses_nothing_after_it(first: int, late: int)
         for _ in range(first):
             await run.tick()
         run.set_events({i: value for i, value in FULL.items() if COUNTERS[i].group in FLUSHED})
-        for name in ("traps", "fuse_saturations"):  # of single counters, some in the first cycles
+        for name in ("traps", "fuse_saturations"):  # single counters, some in the first cycles
             run.set_events(run.events | {index_of(name): FULL[index_of(name)]})
         for _ in range(3):
             await run.tick()
@@ -176,8 +178,8 @@ def test_a_second_reset_clears_and_loses_nothing_after_it(first: int, late: int)
 @pytest.mark.parametrize("tag", [0, 1])
 @pytest.mark.parametrize("delay", range(12))
 @pytest.mark.parametrize("late", [0, 1])
-def test_read_across_a_change_of_tag_is_of_one_cycle(delay: int, tag: int, late: int) -> None:
-    """With an event in every cycle, the value is that of one cycle of the read, whenever the tag changes."""
+def test_read_across_tag_change_is_consistent(delay: int, tag: int, late: int) -> None:
+    """With an event in every cycle, a read returns the sum at one cycle of the read, whenever the tag changes."""
     dut = Collector(config_of(late))
     index = index_of("macs_issued")
 

@@ -1,4 +1,4 @@
-"""Exactly one cause for every state of the machine."""
+"""Each state of the machine has exactly one stall cause."""
 
 import random
 
@@ -7,7 +7,7 @@ from hw.isa.counters import CAUSES
 from tests.support.testbench import simulate
 
 
-def test_one_cause_for_random_states() -> None:
+def test_random_states_have_one_cause() -> None:
     dut, rng = StallCause(), random.Random(1)
     seen: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Machines for tests of the counters, and reads from a collector."""
+"""Configurations for tests of the counters, and reads from a collector."""
 
 from collections.abc import Awaitable, Callable
 
@@ -9,14 +9,14 @@ from hw.counters.collector import Collector
 
 
 def config_of(late: int) -> MlaConfig:
-    """A machine with four tags, `pipelined` or not."""
+    """Return a configuration with four tags, pipelined or not."""
     return MlaConfig(tags=4, serial_commands=late, fuse_rate=8 if late else 1, pipelined=late)
 
 
 async def read(
     ctx: SimulatorContext, dut: Collector, tag: int, index: int, step: Callable[[], Awaitable]
 ) -> int:
-    """What the collector answers for a counter of a tag; `step` goes on by a cycle."""
+    """Read a counter of a tag from the collector; `step` advances the simulation by one cycle."""
     ctx.set(dut.select_counter, index)
     ctx.set(dut.select_tag, tag)
     ctx.set(dut.read, 1)

@@ -1,4 +1,4 @@
-"""Models that surround the DMA units in tests: an AXI slave, and the commands' meaning on byte arrays."""
+"""Models for the tests of the DMA units: AXI slaves, and the effect of commands on byte arrays."""
 
 import random
 from collections import deque
@@ -21,7 +21,7 @@ def load_command(
     tag: int = 0,
     **fields: int,
 ) -> dict[str, Any]:
-    """Value of a LOAD command."""
+    """Return the value of a LOAD command."""
     word = {"space": space, "fill": fill, "transpose": transpose, "int4": int4, "fill_value": fill_value}
     base = {
         "dram": 0,
@@ -38,7 +38,7 @@ def load_command(
 
 
 def store_command(*, tag: int = 0, **fields: int) -> dict[str, Any]:
-    """Value of a STORE command."""
+    """Return the value of a STORE command."""
     base = {
         "dram": 0,
         "src": 0,
@@ -59,7 +59,7 @@ def set_command(ctx, payload, unit: Unit, command: dict[str, Any]) -> None:
 
 
 def load_writes(command: dict[str, Any], dram: bytes) -> list[tuple[int, int]]:
-    """(address, byte) pairs a LOAD writes, in order."""
+    """Return the (address, byte) pairs that a LOAD writes, in order."""
     word, writes = command["word"], []
     for z in range(command["z_count"]):
         plane = []
@@ -70,7 +70,7 @@ def load_writes(command: dict[str, Any], dram: bytes) -> list[tuple[int, int]]:
                 line = bytes([word["fill_value"]]) * command["len"]
             dst = command["dst"] + z * command["dst_z"] + y * command["dst_y"]
             for i, value in enumerate(line):
-                if word["transpose"]:  # a column is written as a whole, the columns of a plane in their order
+                if word["transpose"]:  # columns are written as a whole and in order
                     plane.append((i, y, value))
                 elif word["int4"]:
                     for half, nibble in enumerate((value & 15, value >> 4)):
@@ -84,7 +84,7 @@ def load_writes(command: dict[str, Any], dram: bytes) -> list[tuple[int, int]]:
 
 @dataclass
 class ReadSlave:
-    """AXI slave for reads: answers in order, after a latency, with optional stalls and errors."""
+    """AXI slave for reads that answers in order after a latency, with optional stalls and errors."""
 
     n: int
     dram: bytes
@@ -93,13 +93,13 @@ class ReadSlave:
     stall: float = 0.0
     error_at: set[int] = field(default_factory=set)  # addresses of beats that fail
     now: int = 0
-    queue: deque = field(default_factory=deque)  # (due, address, last)
+    queue: deque = field(default_factory=deque)  # (due cycle, address, last)
     bursts: list[tuple[int, int]] = field(default_factory=list)
     beats: int = 0
     _offered: bool = False
 
     def drive(self, ctx, ar, r) -> None:
-        """Set this cycle's inputs of the unit."""
+        """Drive the unit's inputs for this cycle."""
         ctx.set(ar.ready, self.rng.random() >= self.stall)
         if not self._offered:
             self._offered = (
@@ -118,7 +118,7 @@ class ReadSlave:
             ctx.set(r.payload.last, last)
 
     def sample(self, ctx, ar, r) -> None:
-        """Look at this cycle's transfers; check that bursts are aligned and within 4 KiB."""
+        """Sample this cycle's transfers and check that bursts are aligned and do not cross 4 KiB."""
         if ctx.get(ar.valid) and ctx.get(ar.ready):
             addr, beats = ctx.get(ar.payload.addr), ctx.get(ar.payload.len) + 1
             assert addr % self.n == 0 and addr // 4096 == (addr + beats * self.n - 1) // 4096
@@ -132,7 +132,7 @@ class ReadSlave:
 
 
 def store_writes(command: dict[str, Any], memory: bytes) -> dict[int, int]:
-    """DRAM bytes a STORE writes."""
+    """Return the DRAM bytes that a STORE writes."""
     writes = {}
     for z in range(command["z_count"]):
         for y in range(command["y_count"]):
@@ -144,7 +144,7 @@ def store_writes(command: dict[str, Any], memory: bytes) -> dict[int, int]:
 
 @dataclass
 class WriteSlave:
-    """AXI slave for writes: applies beats, answers in order after a latency; optional stalls and errors."""
+    """AXI slave for writes that applies beats and answers in order after a latency, with optional stalls and errors."""
 
     n: int
     dram: bytearray
@@ -153,15 +153,15 @@ class WriteSlave:
     stall: float = 0.0
     error_at: set[int] = field(default_factory=set)  # addresses of bursts that fail
     now: int = 0
-    open: deque = field(default_factory=deque)  # bursts whose beats have not all come: [address, beats, beat]
-    answers: deque = field(default_factory=deque)  # (due, address)
+    open: deque = field(default_factory=deque)  # bursts with missing beats: [address, beats, beat]
+    answers: deque = field(default_factory=deque)  # (due cycle, address)
     bursts: list[tuple[int, int]] = field(default_factory=list)
     beats: int = 0
     strobes: int = 0
     _offered: bool = False
 
     def drive(self, ctx, aw, w, b) -> None:
-        """Set this cycle's inputs of the unit."""
+        """Drive the unit's inputs for this cycle."""
         ctx.set(aw.ready, self.rng.random() >= self.stall)
         ctx.set(w.ready, self.rng.random() >= self.stall)
         if not self._offered:
@@ -173,7 +173,7 @@ class WriteSlave:
             ctx.set(b.payload.resp, 2 + self.rng.randrange(2) if self.answers[0][1] in self.error_at else 0)
 
     def sample(self, ctx, aw, w, b) -> None:
-        """Look at this cycle's transfers; check that bursts are aligned and within 4 KiB."""
+        """Sample this cycle's transfers and check that bursts are aligned and do not cross 4 KiB."""
         if ctx.get(aw.valid) and ctx.get(aw.ready):
             addr, beats = ctx.get(aw.payload.addr), ctx.get(aw.payload.len) + 1
             assert addr % self.n == 0 and addr // 4096 == (addr + beats * self.n - 1) // 4096

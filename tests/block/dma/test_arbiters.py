@@ -1,4 +1,4 @@
-"""The arbiters: every master's transfers arrive whole and in order, W follows AW, and none starves."""
+"""The arbiters deliver each master's transfers completely and in order, W follows AW, and no master starves."""
 
 import random
 from collections import deque
@@ -75,7 +75,7 @@ def test_reads(stall: float) -> None:
 @pytest.mark.parametrize("stall", [0.0, 0.4])
 @pytest.mark.parametrize("data_first", [False, True])
 def test_writes(stall: float, data_first: bool) -> None:
-    """`data_first`: a bus that takes an address only when the burst's data has come."""
+    """The order of writes is preserved; with `data_first` the bus accepts an address only after the burst's data."""
     rng = random.Random(23)
     dut = WriteArbiter(CONFIG)
     bursts = {

@@ -1,4 +1,4 @@
-"""LOAD against docs/machine.md: random commands, stalls, errors, abort, and its share of the bus."""
+"""LOAD matches docs/machine.md for random commands, stalls, errors and aborts, and keeps the bus busy."""
 
 import random
 from dataclasses import replace
@@ -22,7 +22,7 @@ def small(n: int, pipelined: bool = False) -> MlaConfig:
 
 
 class LoadTestbench(Testbench):
-    """Runs commands through a LoadUnit and keeps what it wrote."""
+    """Testbench that runs commands through a LoadUnit and applies its writes to byte arrays."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LoadTestbench(Testbench):
             memory[addr : addr + n] = ctx.get(dut.slot_write.data).to_bytes(n, "little")
 
     def write(self, memory: bytearray, write: tuple[int, ...]) -> None:
-        """What a write to the scratchpad does."""
+        """Apply a write to the scratchpad."""
         addr, data, mask = write
         row = data.to_bytes(self.config.n, "little")
         for i in range(self.config.n):
@@ -95,7 +95,7 @@ class LoadTestbench(Testbench):
                 self.on_done(len(self.dones) - 1)
 
     async def cycle_once(self, ctx) -> bool:
-        """One clock cycle; whether a command was accepted in it."""
+        """Advance by one clock cycle; return True if a command was accepted in it."""
         self.slave.drive(ctx, self.dut.ar, self.dut.r)
         self.sp_write.drive(ctx)
         if self.hold_tags:
@@ -128,7 +128,7 @@ class LoadTestbench(Testbench):
 
 
 def random_command(rng: random.Random, config: MlaConfig) -> dict:
-    """A legal command within DRAM and memory, of any kind."""
+    """Return a random legal command of any kind whose accesses stay within DRAM and memory."""
     n, size = config.n, config.sp_bytes
     while True:
         kind = rng.choice(["plain", "plain", "fill", "transpose", "int4", "slot"])
@@ -209,7 +209,7 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
 @pytest.mark.parametrize("kind", ["contiguous", "strided", "unaligned", "transposed"])
 @pytest.mark.parametrize("n", [4, 16])
 def test_fills_the_bus(n: int, kind: str) -> None:
-    """At latency 400, at least 99% of the cycles from the first beat to the last carry one."""
+    """At a latency of 400 cycles, at least 99% of the cycles from the first to the last beat carry a beat."""
     rng = random.Random(5)
     config = MlaConfig(n=n, sp_bytes=1024 * n, acc_bytes=256 * n)
     slave = ReadSlave(n, rng.randbytes(1 << 17), rng, latency=400)
@@ -249,8 +249,8 @@ def test_fills_the_bus(n: int, kind: str) -> None:
     bench.simulate(run)
 
 
-def test_latency_and_flight() -> None:
-    """The maxima and the sum of latencies are those of the slave's schedule."""
+def test_latency_and_in_flight_counters() -> None:
+    """The recorded maxima and the sum of latencies equal those of the slave's schedule."""
     rng = random.Random(1)
     config = small(4)
     slave = ReadSlave(4, rng.randbytes(DRAM_BYTES), rng, latency=30)
@@ -296,7 +296,7 @@ def test_bus_errors_are_reported_and_not_written() -> None:
 
 
 def test_abort() -> None:
-    """After an abort nothing is written any more, the bus comes to rest, and the unit works again."""
+    """After an abort, writes stop, the bus becomes idle, and the unit accepts new commands."""
     for seed in range(30):
         rng = random.Random(seed)
         print("seed", seed)
@@ -314,7 +314,7 @@ def test_abort() -> None:
                 await bench.cycle_once(ctx)
                 before = {space: bytearray(memory) for space, memory in bench.memory.items()}
                 if bench.sp_write.waits:
-                    bench.write(before[SP], bench.sp_write.waits)  # taken before the abort
+                    bench.write(before[SP], bench.sp_write.waits)  # accepted before the abort
                 if rng.random() < 0.5:
                     ctx.set(bench.dut.abort, 0)
                 dones = len(bench.dones)

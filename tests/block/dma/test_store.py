@@ -1,4 +1,4 @@
-"""STORE against docs/machine.md: random commands, stalls, errors, abort, and its share of the bus."""
+"""STORE matches docs/machine.md for random commands, stalls, errors and aborts, and keeps the bus busy."""
 
 import random
 from collections import deque
@@ -23,7 +23,7 @@ def small(n: int, pipelined: bool = False) -> MlaConfig:
 
 
 class StoreTestbench(Testbench):
-    """Runs commands through a StoreUnit whose scratchpad is a byte array."""
+    """Testbench that runs commands through a StoreUnit whose scratchpad is a byte array."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class StoreTestbench(Testbench):
         self.on_done = lambda index: None
 
     async def cycle_once(self, ctx) -> bool:
-        """One clock cycle; whether a command was accepted in it."""
+        """Advance by one clock cycle; return True if a command was accepted in it."""
         dut, slave = self.dut, self.slave
         slave.drive(ctx, dut.aw, dut.w, dut.b)
         self.sp_read.drive(ctx)
@@ -101,7 +101,7 @@ class StoreTestbench(Testbench):
 
 
 def random_command(rng: random.Random, config: MlaConfig) -> dict:
-    """A legal command within DRAM and memory."""
+    """Return a random legal command whose accesses stay within DRAM and memory."""
     n, size = config.n, config.sp_bytes
     while True:
         command = store_command(
@@ -167,7 +167,7 @@ def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("n", [4, 16])
 def test_fills_the_bus(n: int, strided: bool) -> None:
-    """Two commands of 500 beats: at least 99% of the cycles from the first beat to the last carry one."""
+    """At least 99% of the cycles from the first to the last beat of two commands of 500 beats carry a beat."""
     rng = random.Random(5)
     config = MlaConfig(n=n, sp_bytes=1024 * n, acc_bytes=256 * n)
     dram = bytearray(1 << 17)
@@ -202,7 +202,9 @@ def test_fills_the_bus(n: int, strided: bool) -> None:
 
 
 def test_errors_and_abort() -> None:
-    """An error names its burst; aborted bursts end with strobes off and the unit works again."""
+    """An error is reported with its burst; aborted bursts end with their write strobes deasserted, and the unit
+    recovers.
+    """
     for seed in range(30):
         rng = random.Random(seed)
         n = rng.choice([4, 8])
@@ -217,7 +219,7 @@ def test_errors_and_abort() -> None:
                 for _ in range(rng.randrange(40)):
                     await bench.cycle_once(ctx)
                 ctx.set(bench.dut.abort, 1)
-                for _ in range(8):  # what had been read goes out as it is
+                for _ in range(8):  # data that was read before the abort is sent unchanged
                     await bench.cycle_once(ctx)
                 strobes, dones = slave.strobes, len(bench.done_tags)
                 if rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""STORE's counters where beats are aborted, and where a command ends while its beats are still to be sent."""
+"""The counters of STORE are correct for aborted beats and while the last beats of a command are not yet sent."""
 
 import random
 
@@ -12,9 +12,9 @@ from tests.block.dma.test_store import StoreTestbench, small
 @pytest.mark.parametrize("pipelined", [False, True])
 @pytest.mark.parametrize("n", [4, 8])
 def test_blanked_beats_carry_no_bytes(n: int, pipelined: bool) -> None:
-    """After an abort the beats still owed are sent with their strobes off; they count as beats, not as bytes."""
+    """Beats sent with deasserted write strobes after an abort are counted as beats, but add no bytes."""
     config, rng = small(n, pipelined), random.Random(n)
-    # A bus that takes requests at once and beats late: many beats are owed when the abort comes.
+    # The bus accepts requests at once and beats with a delay, so many beats are outstanding at the abort.
     slave = WriteSlave(n, bytearray(1 << 15), rng, latency=3)
     bench = StoreTestbench(config, slave, rng)
 
@@ -24,7 +24,7 @@ def test_blanked_beats_carry_no_bytes(n: int, pipelined: bool) -> None:
             await bench.cycle_once(ctx)
         ctx.set(bench.dut.abort, 1)
         await bench.cycle_once(ctx)
-        await bench.cycle_once(ctx)  # the counter tells of the cycle before
+        await bench.cycle_once(ctx)  # the counter reports the previous cycle
         before = dict(bench.events)
         beats = slave.beats
         await bench.finish(ctx)
@@ -37,8 +37,8 @@ def test_blanked_beats_carry_no_bytes(n: int, pipelined: bool) -> None:
 
 @pytest.mark.parametrize("pipelined", [False, True])
 @pytest.mark.parametrize("n", [4, 8])
-def test_waiting_for_the_bus_begins_when_the_last_beat_is_sent(n: int, pipelined: bool) -> None:
-    """A bus that is always ready is waited for only once all beats are sent and their answers are missing."""
+def test_bus_wait_starts_after_last_beat(n: int, pipelined: bool) -> None:
+    """On a bus that is always ready, cycles are counted as waits for the bus only after all beats are sent."""
     config, rng, latency = small(n, pipelined), random.Random(n), 30
     slave = WriteSlave(n, bytearray(1 << 15), rng, latency=latency)
     bench = StoreTestbench(config, slave, rng)
@@ -49,7 +49,7 @@ def test_waiting_for_the_bus_begins_when_the_last_beat_is_sent(n: int, pipelined
         while ctx.get(bench.dut.busy):
             owed, before = bool(slave.open), bench.events["store_stall_bus"]
             await bench.cycle_once(ctx)
-            # The event tells of the cycle before, at whose end beats were owed.
+            # The event reports the previous cycle, in which beats were still outstanding.
             assert not (owed and bench.events["store_stall_bus"] > before), bench.cycle
             unsent += owed
         assert unsent > SP_READ_LATENCY + 1

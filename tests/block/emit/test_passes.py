@@ -1,4 +1,4 @@
-"""The passes that make emitted Verilog simulate faster: what moves where, and what must stay."""
+"""Passes that speed up the simulation of emitted Verilog move logic only where the function stays the same."""
 
 import pytest
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
@@ -10,15 +10,14 @@ from hw.verilog.sim_gated import gated_logic
 from hw.verilog.writer import convert
 
 
-class Gated(wiring.Component):
-    """A multiply-add behind an enable, and the same product also in the open if `shared`."""
+class GatedAccumulator(wiring.Component):
+    """A multiply-accumulate with an enable; with `shared` the product is also an output."""
 
     def __init__(self, *, shared: bool):
         self._shared = shared
         super().__init__({"on": In(1), "a": In(8), "b": In(8), "held": Out(16), "product": Out(16)})
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """The logic."""
         m = Module()
         product = Signal(16)
         m.d.comb += product.eq(self.a * self.b)
@@ -30,7 +29,7 @@ class Gated(wiring.Component):
 
 
 class TwoRegisters(wiring.Component):
-    """Two registers that take the same next value."""
+    """Two registers in series."""
 
     on: In(1)
     value: In(4)
@@ -38,7 +37,6 @@ class TwoRegisters(wiring.Component):
     second: Out(4, init=3)
 
     def elaborate(self, platform: object) -> Elaboratable:
-        """The logic."""
         m = Module()
         m.d.sync += [self.first.eq(Mux(self.on, self.value, 0)), self.second.eq(self.first)]
         return m
@@ -49,7 +47,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_register_keeps_its_conditions_and_reset() -> None:
-    text = convert(Gated(shared=False), "top", fast=True)
+    text = convert(GatedAccumulator(shared=False), "top", fast=True)
     assert "always @*" not in text
     found = lines(text)
     start = found.index("if (rst) begin")
@@ -57,13 +55,13 @@ def test_register_keeps_its_conditions_and_reset() -> None:
     assert found[start + 2 : start + 4] == ["end else", "if (on) begin"]
 
 
-def test_plain_text_is_untouched() -> None:
-    text = convert(Gated(shared=False), "top")
+def test_plain_verilog_is_unchanged() -> None:
+    text = convert(GatedAccumulator(shared=False), "top")
     assert "always @*" in text
     assert text.count("endmodule") == 1
 
 
-def test_logic_of_one_condition_moves_behind_it() -> None:
+def test_logic_used_under_one_condition_moves_into_it() -> None:
     text = """module top(clk, on, a, y);
   wire [7:0] \\$1 ;
   reg [7:0] \\$2 ;
@@ -99,14 +97,14 @@ endmodule
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_logic_read_elsewhere_stays(shared: bool) -> None:
-    text = convert(Gated(shared=shared), "top", fast=True)
+def test_logic_used_elsewhere_stays(shared: bool) -> None:
+    text = convert(GatedAccumulator(shared=shared), "top", fast=True)
     products = [line for line in lines(text) if " * " in line]
     assert len(products) == 1
     assert products[0].startswith("assign") or not shared
 
 
-def test_every_register_survives() -> None:
+def test_all_registers_are_kept() -> None:
     text = convert(TwoRegisters(), "top", fast=True)
     for name in ("first", "second"):
         assert any(line.startswith(f"{name} <= ") for line in lines(text))

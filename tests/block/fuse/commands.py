@@ -1,21 +1,21 @@
-"""Random legal FUSE commands, and how they travel to the unit."""
+"""Random legal FUSE commands, and the corresponding payloads of the unit."""
 
 import random
 
 from hw.isa.commands import FUSE_DIMS, FUSE_FIELDS, FUSE_SRC, FUSE_STAGE
 
-#: Scratchpad bytes and accumulator rows: the lower half is read, the upper half written.
+#: Scratchpad bytes and accumulator rows: commands read the lower half and write the upper half.
 READ, WRITE = 0, 1
 
 
 def defaults() -> dict[str, int]:
-    """Every field at its default, the parts of the fuse word in place of the words."""
+    """Return all fields with their default values; the parts of the fuse word replace the packed words."""
     fields = {f.name: f.default for f in FUSE_FIELDS if f.name not in ("src", "stage")}
     return fields | {f.name: f.default for packed in (FUSE_SRC, FUSE_STAGE) for f in packed.fields}
 
 
 def payload(fields: dict[str, int], tag: int) -> dict:
-    """The unit's command, with the derived increments."""
+    """Return the unit's command, including the derived increments."""
     plain = {f.name: fields[f.name] for f in FUSE_FIELDS if f.name not in ("src", "stage")}
     words = {
         name: {f.name: fields[f.name] for f in packed.fields}
@@ -34,7 +34,7 @@ def payload(fields: dict[str, int], tag: int) -> dict:
 
 
 def wide(rng: random.Random) -> int:
-    """An int32 of random magnitude, corner values included."""
+    """Return an int32 of random magnitude, sometimes a corner value."""
     if rng.random() < 0.1:
         return rng.choice((0, 1, -1, (1 << 31) - 1, -(1 << 31), (1 << 30), -(1 << 30)))
     bits = rng.randint(1, 31)
@@ -42,12 +42,12 @@ def wide(rng: random.Random) -> int:
 
 
 def multiplier(rng: random.Random) -> int:
-    """Mostly what a quantizer makes, sometimes anything."""
+    """Return a multiplier, mostly one that a quantizer produces."""
     return rng.randint(1 << 30, (1 << 31) - 1) if rng.random() < 0.7 else wide(rng)
 
 
 def limits(rng: random.Random) -> tuple[int, int]:
-    """A clip range, rarely a crossed one."""
+    """Return a clip range, in rare cases one with low > high."""
     if rng.random() < 0.3:
         return -(1 << 31), (1 << 31) - 1
     a, b = sorted((wide(rng), wide(rng))) if rng.random() < 0.5 else (-128, 127)
@@ -55,14 +55,14 @@ def limits(rng: random.Random) -> tuple[int, int]:
 
 
 def exponent(rng: random.Random) -> int:
-    """Mostly what a quantizer makes, sometimes anything."""
+    """Return an exponent, mostly one that a quantizer produces."""
     return rng.randint(-12, 3) if rng.random() < 0.8 else rng.randint(-128, 127)
 
 
 def random_command(
     rng: random.Random, n: int, sp_bytes: int, acc_rows: int, slots: int, tables: int, most_points: int = 32
 ) -> dict[str, int]:
-    """A legal command that reads the lower half of the memories and writes the upper half."""
+    """Return a legal command that reads the lower half of the memories and writes the upper half."""
     c = defaults()
     points = 1
     for dim in rng.sample(FUSE_DIMS, len(FUSE_DIMS)):
@@ -131,7 +131,7 @@ def _fuse_word(rng: random.Random, c: dict[str, int], n: int, tables: int) -> No
 
 def _walk(rng: random.Random, c: dict[str, int], sp_bytes: int, acc_rows: int) -> None:
     def region(to_sp: bool, half: int) -> tuple[int, int]:
-        """Middle of the half of a memory, and the greatest stride that stays in it."""
+        """Return the middle of one half of a memory, and the largest stride for which accesses stay in that half."""
         size = sp_bytes if to_sp else acc_rows
         return size // 4 + half * size // 2, size // 4 // (4 * 4 * 8)
 

@@ -1,4 +1,4 @@
-"""How many cycles rows take."""
+"""FUSE commands take the documented number of cycles per row."""
 
 import random
 from itertools import pairwise
@@ -14,7 +14,7 @@ ROWS = 40
 
 
 def drain(number: int) -> dict[str, int]:
-    """A convolution's drain: accumulator, slot parameters, int8 residual, int8 result."""
+    """Return a command that drains a convolution: accumulator, slot parameters, int8 residual, int8 result."""
     return defaults() | {
         "a_src": 0,
         "requant": 1,
@@ -34,7 +34,7 @@ def drain(number: int) -> dict[str, int]:
 
 
 def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
-    """Cycles between the retirements of successive commands."""
+    """Return the cycles between the retirements of successive commands."""
     bench = FuseTestbench(MlaConfig(**CONFIG | {"n": max(4, rate)}, fuse_rate=rate), random.Random(1))
     bench.run(commands)
     cycles = [f.cycle for f in bench.finished]
@@ -42,7 +42,7 @@ def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
 
 
 @pytest.mark.parametrize("rate", [1, 2, 4, 8])
-def test_drain_takes_one_row_in_rate_cycles_also_across_commands(rate: int) -> None:
+def test_drain_rate_within_and_across_commands(rate: int) -> None:
     assert spacing([drain(i) for i in range(5)], rate) == [ROWS * rate] * 4
 
 
@@ -50,17 +50,17 @@ CHANGES = [
     ({"a_src": 1, "a_dtype": 2}, 3),  # two reads of A, one of the residual
     ({"a_src": 1, "a_dtype": 3, "residual": 0}, 4),
     ({"b_src": 1, "op": 1, "b_x": 1}, 2),  # two accumulator reads
-    ({"b_src": 2, "op": 1, "b_x": 0}, 1),  # B is read once
+    ({"b_src": 2, "op": 1, "b_x": 0}, 1),  # one read of B
     ({"d_dtype": 2, "d_x": 8}, 2),
     ({"d_dtype": 3, "d_x": 16}, 4),
     ({"d_dst": 0, "d_base": 512, "d_x": 1}, 1),
 ]
 
 
-def test_further_reads_and_writes_take_a_cycle_each() -> None:
+def test_each_extra_access_takes_one_cycle() -> None:
     got = spacing([drain(i) | change for change, _ in CHANGES for i in range(4)])
     for number, (change, cycles) in enumerate(CHANGES):
-        # Between the third and the second command of a kind nothing is left of the kind before.
+        # From the third command of a kind on, the pipeline holds no command of the previous kind.
         assert abs(got[4 * number + 2] - ROWS * cycles) <= 1, (change, got)
 
 

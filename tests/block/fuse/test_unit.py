@@ -1,4 +1,4 @@
-"""The FUSE unit against the plain integer reference."""
+"""The FUSE unit gives the same results as the plain integer reference."""
 
 import random
 

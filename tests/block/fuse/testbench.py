@@ -1,4 +1,4 @@
-"""A FUSE unit between model memories."""
+"""A FUSE unit with models of its memories."""
 
 import random
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ EVENTS = ("fuse_points", "fuse_results", "fuse_scaled", "fuse_tables", "fuse_res
 
 
 @dataclass
-class Finished:
-    """What the unit said when a command retired, and the cycle it did."""
+class Retirement:
+    """Values that the unit reported when a command retired, and the cycle."""
 
     cycle: int
     tag: int
@@ -27,22 +27,22 @@ class Finished:
 
 
 class FuseTestbench(Testbench):
-    """A FUSE unit between memories that refuse at random.
+    """A FUSE unit with memory ports that refuse accesses at random.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the unit.
     rng : random.Random
-        Source of contents and refusals.
+        Source of the contents and of refused accesses.
     refuse : float
-        Chance that a port refuses in a cycle.
+        Probability that a port refuses an access in a cycle.
     """
 
     def __init__(self, config: MlaConfig, rng: random.Random, refuse: float = 0.0):
         super().__init__(FuseUnit(config))
         self.config, self.rng, self.refuse = config, rng, refuse
-        self.finished: list[Finished] = []
+        self.finished: list[Retirement] = []
         self.started: list[int] = []
         c = config
         draw = np.random.default_rng(self.rng.getrandbits(32))
@@ -81,7 +81,7 @@ class FuseTestbench(Testbench):
         events: dict[str, int] = dict.fromkeys((*EVENTS, "fuse_saturations"), 0)
         cycle = 0
         self._reader = SpPort(dut.sp_read, self.rng, self.refuse)
-        self._writer = SpPort(dut.sp_write, self.rng)  # writes of FUSE are never refused
+        self._writer = SpPort(dut.sp_write, self.rng)  # writes by FUSE are never refused
         while len(self.finished) < len(commands):
             ctx.set(dut.sp_read.data, sp_reads[0])
             ctx.set(dut.acc_read.data, acc_reads[0])
@@ -104,7 +104,7 @@ class FuseTestbench(Testbench):
             if ctx.get(dut.done):
                 statistics = tuple(ctx.get(v) for v in (dut.rows, dut.zeros, dut.min, dut.max))
                 statistics = (*statistics[:2], wrap(statistics[2]), wrap(statistics[3]))
-                self.finished.append(Finished(cycle, ctx.get(dut.active_tag), statistics, events))
+                self.finished.append(Retirement(cycle, ctx.get(dut.active_tag), statistics, events))
                 events = dict.fromkeys(events, 0)
             await ctx.tick()
             cycle += 1

@@ -1,4 +1,4 @@
-"""FIFOs against a deque: order, latency, capacity and clearing, cycle by cycle."""
+"""FIFOs behave like a deque in order, latency, capacity and clearing, cycle by cycle."""
 
 import random
 from collections import deque
@@ -11,12 +11,12 @@ from hw.lib.fifo import CreditFifo, StreamFifo
 from tests.support.testbench import simulate
 
 CYCLES = 600
-RATES = ((0.9, 0.2), (0.5, 0.5), (0.2, 0.9))  # of pushes and pops, in turn
+RATES = ((0.9, 0.2), (0.5, 0.5), (0.2, 0.9))  # probabilities of pushes and of pops, in successive phases
 
 
 @pytest.mark.parametrize("depth", [2, 4, 16])
 def test_stream_fifo(depth: int) -> None:
-    """Fills up, drains, and drops what is offered while it is cleared."""
+    """The FIFO fills up, drains, and drops payloads that are offered while it is cleared."""
     dut, rng = StreamFifo(unsigned(8), depth), random.Random(depth)
     reached = set()
 
@@ -48,9 +48,9 @@ def test_stream_fifo(depth: int) -> None:
     assert {0, depth} <= reached, f"seed {depth}"
 
 
-@pytest.mark.parametrize("depth", [4, 32])  # with combinational reads; in block RAM
+@pytest.mark.parametrize("depth", [4, 32])  # combinational reads; block RAM
 def test_credit_fifo(depth: int) -> None:
-    """An entry is at the head in the cycle after its push, whatever the memory."""
+    """An entry pushed into the empty FIFO is at the head in the next cycle, with either kind of memory."""
     dut, rng = CreditFifo(data.StructLayout({"value": 8}), depth), random.Random(depth)
     reached = set()
 

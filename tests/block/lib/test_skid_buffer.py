@@ -1,4 +1,4 @@
-"""The skid buffer passes every payload in order, whatever the stalls on both sides."""
+"""The skid buffer passes every payload in order, whatever the stalls."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What MATRIX computes, written from docs/machine.md with plain loops and exact integers."""
+"""Reference of MATRIX, written from docs/machine.md with plain loops and exact integers."""
 
 from dataclasses import dataclass, field
 
@@ -11,14 +11,14 @@ WORD_NAMES = tuple(f.name for f in MATRIX_WORD.fields)
 
 
 def command(**values: int) -> dict[str, int]:
-    """All fields of a MATRIX command, the parts of the word beside them; `tag` too."""
+    """Return all fields of a MATRIX command, including the parts of the packed word, and `tag`."""
     fields = defaults(Unit.MATRIX) | MATRIX_WORD.unpack(defaults(Unit.MATRIX)["word"]) | {"tag": 0}
     assert not set(values) - set(fields), set(values) - set(fields)
     return fields | values
 
 
 def derived(c: dict[str, int]) -> dict[str, int]:
-    """Increments that the issue stage computes."""
+    """Return the increments that the issue stage derives."""
     mask = (1 << 20) - 1
     return {
         "a_start": (c["a_base"] + c["u0"] * c["a_u"] + c["v0"] * c["a_v"]) & mask,
@@ -30,7 +30,7 @@ def derived(c: dict[str, int]) -> dict[str, int]:
 
 
 def field_values(c: dict[str, int]) -> dict[str, int]:
-    """Values of the command's fields as the encoding has them."""
+    """Return the values of the command's fields in the order of the encoding."""
     return {f.name: c[f.name] for f in MATRIX_FIELDS if f.name != "word"}
 
 
@@ -48,7 +48,7 @@ class Counts:
 
 @dataclass
 class Reference:
-    """Scratchpad, accumulator and line history, and commands applied to them."""
+    """Scratchpad, accumulator and line history, and the effect of commands on them."""
 
     n: int
     sp: np.ndarray

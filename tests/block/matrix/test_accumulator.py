@@ -1,4 +1,4 @@
-"""Accumulator against a list of rows: updates close together, FUSE beside them, refusals."""
+"""The accumulator equals a list of rows under adjacent updates, simultaneous FUSE accesses and refusals."""
 
 import random
 
@@ -21,23 +21,23 @@ def word_of(lanes: list[int]) -> int:
 
 
 class Model:
-    """Rows as they are once all earlier accesses are through."""
+    """Model of the accumulator's rows after all earlier accesses are complete."""
 
     def __init__(self, config: MlaConfig):
         self.n, self.rows = config.n, [[0] * config.n for _ in range(config.acc_rows)]
         self.per_bank = config.acc_rows // config.acc_banks
 
     def bank(self, row: int) -> int:
-        """Bank of a row."""
+        """Return the bank of a row."""
         return row // self.per_bank
 
     def update(self, row: int, add: int, shift: int, psum: list[int]) -> None:
-        """One update by the array."""
+        """Apply an update by the array."""
         old = self.rows[row] if add else [0] * self.n
         self.rows[row] = [((o << 8 if shift else o) + p) & MASK for o, p in zip(old, psum, strict=True)]
 
     def write(self, row: int, data: list[int], mask: int) -> None:
-        """One write by FUSE."""
+        """Apply a write by FUSE."""
         self.rows[row] = [
             d if mask >> i & 1 else o for i, (d, o) in enumerate(zip(data, self.rows[row], strict=True))
         ]
@@ -66,7 +66,7 @@ def test_random_accesses(n: int, banks: int, seed: int):
         reads: list[tuple[int, list[int]] | None] = [None] * ACC_READ_LATENCY
         hot = list(range(config.acc_rows))
         for cycle in range(1500):
-            if cycle % 50 == 0:  # now few rows that collide all the time, now all of them
+            if cycle % 50 == 0:  # phases with few rows, which collide all the time, and phases with all rows
                 hot = rng.sample(range(config.acc_rows), rng.choice((1, 2, 3, 8, config.acc_rows)))
             updating = rng.random() < 0.8
             row, add = rng.choice(hot), rng.randrange(2)

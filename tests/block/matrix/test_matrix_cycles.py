@@ -1,4 +1,4 @@
-"""Cycles: the throughput and latency MATRIX promises, exactly."""
+"""MATRIX has exactly the expected throughput and latency."""
 
 import random
 
@@ -7,13 +7,13 @@ import pytest
 
 from hw.units.matrix.layouts import done_after
 from tests.block.matrix.reference import Reference, command
-from tests.block.matrix.testbench import MatrixTestbench, Observed, fresh_memories
+from tests.block.matrix.testbench import MatrixTestbench, Observations, fresh_memories
 
 SIZES = (4, 8)
 
 
-def observe(n: int, commands: list[dict[str, int]]) -> Observed:
-    """Run, check the result, and return what was seen."""
+def observe(n: int, commands: list[dict[str, int]]) -> Observations:
+    """Run the commands, check the result, and return the observations."""
     sp, acc = fresh_memories(n, np.random.default_rng(1))
     reference = Reference(n, sp, acc.copy())
     for c in commands:
@@ -42,7 +42,7 @@ def test_latency(n: int):
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("transposes", [(0,), (1,), (0, 1)])
 def test_single_rows(n: int, transposes: tuple[int, ...]):
-    """Matrix times vector: a tile every n cycles, within a command and from command to command."""
+    """A matrix-vector product takes n cycles per tile, within a command and across commands."""
     tiles = [
         command(w_base=n * n * i, w_row=n, w_transpose=transposes[i % len(transposes)], acc_base=i % 3)
         for i in range(12)
@@ -60,8 +60,8 @@ def test_single_rows(n: int, transposes: tuple[int, ...]):
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("rows", [(1, 0), (0, 0), (0, 3), (2, 1)])
 def test_no_bubble(n: int, rows: tuple[int, int]):
-    """N or more rows a tile: one row a cycle across tiles, blocks of output channels and commands,
-    whatever the direction.
+    """With n or more rows per tile, one row starts in each cycle across tiles, blocks and commands, transposed or
+    not.
     """
     x, y = n + rows[0], 1 + rows[1]
     commands = [
@@ -94,14 +94,14 @@ def test_no_bubble(n: int, rows: tuple[int, int]):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_fewer_rows(n: int):
-    """Tiles of fewer than n rows start n cycles apart."""
+    """Tiles with fewer than n rows start n cycles apart."""
     seen = observe(n, [command(x_count=3, ic_count=4, w_row=n, a_v=n, acc_x=1) for _ in range(3)])
     assert gaps(seen.entered[::3]) == {n}
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_depthwise(n: int):
-    """A stream takes dw_len cycles: across blocks of channels, from command to command, and between modes."""
+    """A stream takes dw_len cycles across blocks of channels, across commands, and across changes of mode."""
     taps, groups, period = 2, 2, 6
     lead = period + 1
     shape = {"dw": 1, "taps": taps, "groups": groups, "x_count": period, "dw_out_w": period}
@@ -130,9 +130,7 @@ def test_depthwise(n: int):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_depthwise_gaps(n: int):
-    """What costs more: the first sums reach back before the stream (taps - 1 - lead), or the shape of the
-    kernel changes (n).
-    """
+    """The gap is taps - lead if the first sums reach back before the stream, n + 1 for a new kernel shape."""
     shape = {"dw": 1, "taps": 3, "groups": 1, "x_count": 6, "dw_out_w": 6}
     one = shape | {"dw_len": 12, "a_v": n, "w_row": n, "acc_x": 1}
     seen = observe(n, [command(**one), command(**one, keep=1), command(**one, oc_count=2, dw_lead=1)])
@@ -143,7 +141,7 @@ def test_depthwise_gaps(n: int):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_done_is_visible(n: int):
-    """FUSE may read a row in the very cycle of `done`."""
+    """FUSE may read a row in the cycle in which `done` reports it, but not earlier."""
     rng = random.Random(n)
     sp, acc = fresh_memories(n, np.random.default_rng(2))
     c = command(x_count=rng.randrange(1, 9), a_v=n, w_row=n, acc_x=1, acc_base=5)
@@ -159,7 +157,7 @@ def test_done_is_visible(n: int):
 
 
 def test_refused_weights():
-    """A tile that waits for refused reads says so, and a late grant costs no more than itself."""
+    """A tile reports cycles in which it waits for refused weight reads, and shifts no weights in these cycles."""
     n = 4
     sp, acc = fresh_memories(n, np.random.default_rng(3))
     commands = [command(ic_count=8, w_row=n, w_ic=16) for _ in range(2)]

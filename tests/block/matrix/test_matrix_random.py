@@ -1,4 +1,4 @@
-"""Random queues of MATRIX commands against the reference."""
+"""Random queues of MATRIX commands give the same results as the reference."""
 
 import random
 

@@ -1,6 +1,4 @@
-"""MATRIX with its accumulator on a bench: scratchpad ports with settable refusals, commands in,
-everything observable out.
-"""
+"""Testbench of MATRIX and its accumulator: scratchpad ports that refuse at random, commands, and all outputs."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -23,14 +21,14 @@ ADDRESSES = 1 << 20
 
 
 def small_config(n: int, pipelined: int = 0) -> MlaConfig:
-    """Least machine of n lanes: its accumulator fills quickly."""
+    """Return the smallest configuration of n lanes; its accumulator fills quickly."""
     config = MlaConfig(n=n, sp_bytes=128 * n, acc_bytes=256 * n, line_depth=64)
     return replace(config, fuse_rate=4, serial_commands=1, pipelined=1) if pipelined else config
 
 
 @dataclass
-class Observed:
-    """What one run showed."""
+class Observations:
+    """Observations of one run of a testbench."""
 
     accepted: list[int] = field(default_factory=list)
     entered: list[int] = field(default_factory=list)
@@ -48,7 +46,7 @@ class MatrixTestbench(Testbench):
     Parameters
     ----------
     n : int
-        Lanes.
+        Number of lanes.
     sp, acc : numpy arrays
         Scratchpad (uint8, 2**20 bytes) and accumulator (int32 rows) at the start.
     refuse_weight, hold : float
@@ -84,9 +82,9 @@ class MatrixTestbench(Testbench):
         connect(m, self.unit.update, self.accumulator.update)
         return m
 
-    def run(self, commands: list[dict[str, int]], limit: int = 20000) -> Observed:
-        """Execute the commands, as fast as they are accepted, until the last is done."""
-        seen = Observed()
+    def run(self, commands: list[dict[str, int]], limit: int = 20000) -> Observations:
+        """Execute the commands as fast as they are accepted, until the last one is done."""
+        seen = Observations()
 
         async def process(ctx) -> None:
             await self._fill(ctx)
@@ -121,7 +119,7 @@ class MatrixTestbench(Testbench):
             rows.append(_unpack(ctx.get(port.data), self.n))
         return np.array(rows)
 
-    async def _drive(self, ctx, commands: list[dict[str, int]], seen: Observed, limit: int) -> None:
+    async def _drive(self, ctx, commands: list[dict[str, int]], seen: Observations, limit: int) -> None:
         unit, expected, cycle = self.unit, len(commands), 0
         arriving: list[tuple[SpPort, list[tuple[int, ...] | None]]] = [
             (SpPort(port, self.random, refuse), [None] * (SP_READ_LATENCY - 1))
@@ -191,7 +189,7 @@ def _payload(c: dict[str, int]) -> dict:
 
 
 def fresh_memories(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Random scratchpad and accumulator, a quarter of the bytes zero."""
+    """Return random scratchpad and accumulator contents in which a quarter of the bytes are zero."""
     sp = rng.integers(0, 256, ADDRESSES, dtype=np.uint8)
     sp[rng.random(ADDRESSES) < 0.25] = 0
     return sp, rng.integers(-(1 << 31), 1 << 31, (small_config(n).acc_rows, n)).astype(np.int32)

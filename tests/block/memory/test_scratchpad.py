@@ -1,4 +1,4 @@
-"""Scratchpad against a byte array: any address, all ports at once, priorities, event counts."""
+"""The scratchpad equals a byte array, with random addresses on all ports at once, priorities and event counts."""
 
 import random
 from collections import deque
@@ -16,30 +16,30 @@ def small(n: int, banks: int) -> MlaConfig:
 
 
 class Reference:
-    """What the banks allow in one cycle, written from the memory's description."""
+    """Model of the banks in one cycle, written from the description of the memory."""
 
     def __init__(self, config: MlaConfig):
         self.n, self.size = config.n, config.sp_bytes
         self.rows, self.per_bank = config.sp_rows, config.sp_rows // config.sp_banks
 
     def bank(self, addr: int) -> int:
-        """Bank of a byte."""
+        """Return the bank of a byte."""
         return addr // self.n % self.rows // self.per_bank
 
     def halves(self, addr: int) -> set[tuple[int, int]]:
-        """Memories that an access touches."""
+        """Return the memories that an access touches."""
         row = addr // self.n % self.rows
         touched = [row] if addr % self.n == 0 else [row, (row + 1) % self.rows]
         return {(r // self.per_bank, r & 1) for r in touched}
 
     def grants(self, requests: list[int | None]) -> list[bool]:
-        """Which requests are served, highest priority first."""
+        """Return the requests that are granted, highest priority first."""
         taken: set[tuple[int, int]] = set()
         result = []
         for addr in requests:
             touched = set() if addr is None else self.halves(addr)
             result.append(addr is not None and not touched & taken)
-            taken |= touched  # a refused request keeps what it asks for from those after it
+            taken |= touched  # a refused request blocks its memories for requests of lower priority
         return result
 
 
@@ -55,7 +55,7 @@ def test_random_traffic(n: int, banks: int) -> None:
     async def bench(ctx) -> None:
         for base in range(
             0, config.sp_bytes, n
-        ):  # fill through the port, since contents are undefined at first
+        ):  # fill the memory through the port, since initial contents are undefined
             ctx.set(dut.load_write.valid, 1)
             ctx.set(dut.load_write.addr, base)
             ctx.set(dut.load_write.mask, (1 << n) - 1)
@@ -72,7 +72,7 @@ def test_random_traffic(n: int, banks: int) -> None:
         counts_due: dict[str, int] = {}
         narrow = config.sp_bytes
         for cycle in range(1000):
-            if cycle % 200 == 0:  # now and then all ports crowd into few rows
+            if cycle % 200 == 0:  # occasionally all ports access few rows
                 narrow = rng.choice([config.sp_bytes, 4 * n, config.sp_bytes // 4])
             for name in pending:
                 if pending[name] is None and rng.random() < 0.7:
@@ -82,7 +82,7 @@ def test_random_traffic(n: int, banks: int) -> None:
                     if rng.random() < 0.05:
                         addr = config.sp_bytes - rng.randrange(1, n + 1)
                     if rng.random() < 0.1:
-                        addr += config.sp_bytes  # bits beyond the memory are ignored
+                        addr += config.sp_bytes  # address bits beyond the memory are ignored
                     pending[name] = addr
                     payload[name] = rng.randbytes(n), rng.choice([(1 << n) - 1, rng.getrandbits(n)])
                 port = getattr(dut, name)

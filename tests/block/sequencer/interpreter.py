@@ -1,4 +1,4 @@
-"""Micro-programs as docs/machine.md defines them, in plain Python: the reference for the core's tests."""
+"""Interpreter of micro-programs according to docs/machine.md, in plain Python: the reference of the core's tests."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ def s32(value: int) -> int:
 
 
 class Trapped(Exception):  # noqa: N818
-    """The program traps."""
+    """Exception raised when the program traps."""
 
     def __init__(self, cause: Trap, address: int = 0):
         super().__init__(cause.name)
@@ -24,7 +24,7 @@ class Trapped(Exception):  # noqa: N818
 
 @dataclass
 class Segment:
-    """Part of the instruction store."""
+    """A range of the instruction store."""
 
     base: int
     words: list[int]
@@ -34,7 +34,7 @@ class Segment:
 
 @dataclass
 class Outcome:
-    """What a program does that can be seen from outside."""
+    """Externally visible effects of a program."""
 
     trap: dict | None = None
     steps: int = 0
@@ -52,7 +52,7 @@ def default_fields(unit: int) -> dict[str, int]:
 
 
 class Interpreter:
-    """Runs one program to its end; waits and fences always succeed."""
+    """Interpreter that runs one program to its end; waits and fences always succeed."""
 
     def __init__(
         self, config, segments: list[Segment], operands: list[int], statistics: dict[str, int], check=None
@@ -65,7 +65,7 @@ class Interpreter:
         self.regs, self.count, self.tag = [0] * 32, operands, tag
         self.fields = {u: default_fields(u) for u in Unit}
         self.segment, self.pc = segment, 0
-        self.loops: list[list[int]] = []  # start, end, trips left including this one
+        self.loops: list[list[int]] = []  # start, end, remaining trips including this one
         self.frames: list[tuple[int, int, int, int]] = []
         self.floor = 0
         try:

@@ -32,7 +32,7 @@ def issue(unit: int, wait: int = 0, signal: int = 0) -> int:
 
 
 def dump(registers: range) -> list[int]:
-    """Instructions that show registers to the outside."""
+    """Return instructions that write registers to the outputs."""
     words = []
     for r in registers:
         words += [encode(MicroOp.SET, d=1, a=r), issue(int(Unit.LOAD))]
@@ -44,7 +44,7 @@ def loop(end: int, *, a: int = 0, count: int = 0) -> int:
 
 
 def instruction(rng: random.Random, pc: int, length: int, wild: float) -> int:
-    """One random instruction; most are harmless, and most targets lie ahead."""
+    """Return a random instruction; most instructions are harmless, and most branch targets are forward."""
     kind = rng.random()
     ahead = rng.randrange(pc + 1, min(length, pc + 9) + 1)
     target = ahead if rng.random() < 0.9 else rng.randrange(length)
@@ -86,7 +86,7 @@ def instruction(rng: random.Random, pc: int, length: int, wild: float) -> int:
 
 
 def program(rng: random.Random) -> list[int]:
-    """A program that shows its registers if it comes to its end."""
+    """Return a program that writes its registers to the outputs if it reaches its end."""
     length = rng.randrange(4, 40)
     wild = rng.choice((0.0, 0.0, 0.01, 0.05))
     body = [instruction(rng, pc, length, wild) for pc in range(length)]

@@ -1,4 +1,4 @@
-"""The small ALU does what the fast one does."""
+"""The small ALU gives the same results as the fast one."""
 
 import random
 
@@ -14,8 +14,8 @@ from tests.support.testbench import simulate
 _SUBTRACTING = (MicroOp.SUB, MicroOp.MIN, MicroOp.MAX, MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
 
 
-class Both(wiring.Component):
-    """Both, with the same operands."""
+class AluPair(wiring.Component):
+    """The small and the fast ALU with the same operands."""
 
     op: In(6)
     a: In(32)
@@ -33,7 +33,7 @@ class Both(wiring.Component):
 
 
 def test_same_results():
-    rng, dut = random.Random(1), Both()
+    rng, dut = random.Random(1), AluPair()
 
     def word() -> int:
         return (

@@ -1,4 +1,4 @@
-"""Commands that travel as words arrive as they were: sender and queue against fields kept in Python."""
+"""Commands sent as words arrive unchanged: the queues deliver the fields that Python stored."""
 
 import random
 from collections import deque
@@ -18,7 +18,7 @@ DEPTH = 3
 
 
 class WordQueueHarness(Elaboratable):
-    """The sender and a queue for each unit."""
+    """The sender, and a queue for each unit."""
 
     def __init__(self):
         self.sender = CommandWords()
@@ -34,7 +34,7 @@ class WordQueueHarness(Elaboratable):
 
 
 class Program:
-    """Random writes, clears and commands; what each unit must get; when."""
+    """Driver of random writes, clears and commands that records the commands that each unit must receive."""
 
     def __init__(self, bench: WordQueueHarness, rng: random.Random):
         self.bench, self.rng = bench, rng
@@ -48,7 +48,7 @@ class Program:
                 self.fields[unit] = [f.default & ((1 << f.width) - 1) for f in UNIT_FIELDS[unit]]
 
     async def cycle(self, ctx) -> None:
-        """One cycle, in which units may start their commands."""
+        """Advance by one cycle, in which units may start their commands."""
         takes = []
         for unit, queue in enumerate(self.bench.queues):
             take = bool(self.queued[unit]) and ctx.get(queue.loaded) and self.rng.random() < 0.2
@@ -72,7 +72,7 @@ class Program:
         self.writes += 1
 
     async def command(self, ctx, unit: Unit, pause: int) -> None:
-        """Issues a command, whose check takes `pause` cycles."""
+        """Issue a command whose check takes `pause` cycles."""
         sender = self.bench.sender
         increments = {name: self.rng.getrandbits(20) for name in INCREMENTS_LAYOUT.members}
         derived = {name: increments[INCREMENT_OF[name]] for name in DERIVED[unit]}
@@ -99,7 +99,7 @@ class Program:
         ctx.set(sender.passed, 0)
 
     async def abandon(self, ctx, unit: Unit) -> None:
-        """A command that is refused while its words are on their way: everything is forgotten."""
+        """Reject a command while its words are being sent."""
         sender = self.bench.sender
         ctx.set(sender.unit, unit)
         ctx.set(sender.start, 1)

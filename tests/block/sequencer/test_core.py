@@ -1,4 +1,4 @@
-"""The sequencer core against an interpreter."""
+"""The sequencer core behaves like the interpreter."""
 
 import random
 from dataclasses import replace
@@ -19,7 +19,7 @@ WINDOWS = [(0, 0xFFFFFFFF, 3), *[(0, 0, 0)] * (CONFIG.windows - 1)]
 
 
 def place(programs: list[list[int]], pinned: int = 0) -> list[Segment]:
-    """Segments one behind the other."""
+    """Return segments of consecutive programs."""
     segments, base = [], 3
     for i, words in enumerate(programs):
         segments.append(
@@ -101,7 +101,7 @@ def test_random_programs(seed: int):
 
 
 def straight(words: list[int]) -> int:
-    """Cycles a program takes without any wait."""
+    """Return the number of cycles of a program that never waits."""
     _, driver = run([words], stalls=False)
     return driver.cycles[0]
 
@@ -120,14 +120,14 @@ def test_one_instruction_each_cycle():
     assert straight([encode(MicroOp.MUL, d=1, a=64, b=1), HALT]) == base + 3
 
 
-def test_loops_cost_nothing():
+def test_loops_take_no_extra_cycles():
     base = straight([HALT])
     assert straight([loop(2, count=10), ADD, HALT]) == base + 4 + 10
     nested = [loop(6, count=3), loop(6, count=4), loop(6, count=2), ADD, ADD, ADD, HALT]
     assert straight(nested) == base + 4 + 3 * (4 + 4 * (4 + 2 * 3))
 
 
-def test_issue_is_quick():
+def test_issue_latency():
     base = straight([HALT])
     assert straight([issue(Unit.LOAD), HALT]) <= base + 7
     assert straight([issue(Unit.STORE), HALT]) <= base + 7
@@ -181,11 +181,11 @@ def test_every_trap():
             assert outcome.trap["cause"] == cause, name
 
 
-def test_corners_of_loops_and_calls():
+def test_loop_and_call_corner_cases():
     ret = encode(MicroOp.RET)
     programs = [
         [loop(2, count=1), ADD, *dump(range(1, 3)), HALT],
-        [loop(3, count=3), loop(3, count=0), ADD, *dump(range(1, 3)), HALT],  # skipped at the end of another
+        [loop(3, count=3), loop(3, count=0), ADD, *dump(range(1, 3)), HALT],  # skipped within a loop
         [
             loop(2, count=3),
             encode(MicroOp.CALL, imm=5),
@@ -193,7 +193,7 @@ def test_corners_of_loops_and_calls():
             HALT,
             ADD,
             ret,
-        ],  # call as last of the body
+        ],  # a call as the last instruction of the loop body
         [
             loop(4, count=3),
             ADD,
@@ -201,7 +201,7 @@ def test_corners_of_loops_and_calls():
             ADD,
             *dump(range(1, 2)),
             HALT,
-        ],  # leaves by a branch
+        ],  # a branch leaves the loop
         [loop(4, count=3), ADD, encode(MicroOp.BEQ, imm=0), ADD, HALT],
         [
             loop(5, count=3),
@@ -224,7 +224,7 @@ def test_corners_of_loops_and_calls():
             loop(12, count=3),
             ret,
             HALT,
-        ],  # returns from within two loops
+        ],  # a return from within two loops
         [loop(3, a=64, count=0), ADD, ADD, HALT],
     ]
     run(programs, limit=100)

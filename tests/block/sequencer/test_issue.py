@@ -1,4 +1,4 @@
-"""Checks and derived increments of issued commands against docs/machine.md."""
+"""Checks and derived increments of issued commands match docs/machine.md."""
 
 import random
 from collections import Counter
@@ -21,9 +21,9 @@ CONFIGS = {
     16: MlaConfig(n=16, windows=2),
     32: MlaConfig(n=32, sp_bytes=1 << 19, acc_bytes=1 << 17, param_slots=256, table_slots=8, windows=8),
 }
-#: Longest allowed time from `start` to the offer or the trap.
+#: Maximum number of cycles from `start` to the offer or the trap.
 LATENCY = {Unit.LOAD: 5, Unit.STORE: 5, Unit.MATRIX: 9, Unit.FUSE: 13}
-#: With `serial_commands`: a field a cycle, more for the rows of a depthwise command.
+#: Maximum with `serial_commands`: one field per cycle, and more for the rows of a depthwise command.
 SERIAL_LATENCY = {Unit.LOAD: 63, Unit.STORE: 47, Unit.MATRIX: 130, Unit.FUSE: 168}
 
 
@@ -58,7 +58,7 @@ def windows_for(rng: random.Random, config: MlaConfig) -> list[tuple[int, int, i
 
 
 async def write(ctx, dut, rng: random.Random, unit: Unit, fields: dict[str, int]) -> None:
-    """Write fields as a program does: some are cleared to their defaults, the others set, with bits above them."""
+    """Write fields like a program: some are cleared to their defaults, the others are set with excess high bits."""
     if rng.randrange(4):
         ctx.set(dut.field_clear, 1 << unit)
         await ctx.tick()
@@ -148,7 +148,7 @@ def test_random_commands(n: int, unit: Unit):
             bits = payload.as_bits()
             size = config_layout(unit).size
             increments = payload
-            if config.serial_commands:  # the rest goes as words
+            if config.serial_commands:  # the other fields are sent as words
                 found = ctx.get(dut.increments)
                 increments = {key: found[INCREMENT_OF[key]] for key in DERIVED[unit]}
             else:

@@ -1,4 +1,4 @@
-"""Four command queues on one set of semaphores against counters kept in Python."""
+"""Four command queues with shared semaphores behave like counters in Python."""
 
 import random
 from collections import deque
@@ -17,7 +17,7 @@ CONFIG = MlaConfig(n=4, queue_depth=3)
 
 
 class QueueHarness(Elaboratable):
-    """Queues and semaphores."""
+    """The queues and their semaphores."""
 
     def __init__(self):
         self.semaphores = Semaphores()
@@ -33,16 +33,16 @@ class QueueHarness(Elaboratable):
 
 
 class Model:
-    """What docs/machine.md says about queues and semaphores."""
+    """Model of queues and semaphores from docs/machine.md."""
 
     def __init__(self):
         self.count = {(p, c, i): 0 for p in range(4) for c in range(5) for i in range(4)}
         self.queued = [deque() for _ in Unit]
         self.started = [deque() for _ in Unit]
-        self.pushed = [False for _ in Unit]  # in the cycle before
+        self.pushed = [False for _ in Unit]  # pushed in the previous cycle
 
     def coming(self, u: int) -> bool:
-        """The head is the command that was pushed in the cycle before: it is not read yet."""
+        """Return True if the head was pushed in the previous cycle and is not readable yet."""
         return self.pushed[u] and len(self.queued[u]) == 1
 
     def lacks(self, u: int) -> int:
@@ -76,7 +76,7 @@ def sparse(rng: random.Random, width: int, most: int) -> int:
 
 @pytest.mark.parametrize(("seed", "signals"), [(1, 1), (2, 3)])
 def test_queues_and_semaphores(seed: int, signals: int):
-    """With more signals than waits the semaphores fill up and commands wait for room."""
+    """Queues and semaphores match the model; with more signals than waits, commands wait for room in semaphores."""
     print(f"seed {seed}")
     rng, bench, model = random.Random(seed), QueueHarness(), Model()
     starts = 0

@@ -1,4 +1,4 @@
-"""The core with memories around it, and a driver that runs programs and collects what they do."""
+"""The core with its memories, and a driver that runs programs and collects their effects."""
 
 import random
 
@@ -23,7 +23,7 @@ UNITS = [u.name.lower() for u in Unit]
 
 
 class CoreHarness(Elaboratable):
-    """Core, instruction store, operand buffer, segment table."""
+    """Core, instruction store, operand buffer and segment table."""
 
     def __init__(self, config: MlaConfig, segments: list[Segment], operands: list[int]):
         self.config, self.segments, self.operands = config, segments, operands
@@ -66,7 +66,7 @@ class CoreHarness(Elaboratable):
 
 
 class CoreTestbench(Testbench):
-    """Runs programs one after the other in one simulation."""
+    """Testbench that runs programs one after another in one simulation."""
 
     def __init__(self, harness: CoreHarness, seed: int, stalls: bool = True):
         super().__init__(harness)

@@ -1,4 +1,4 @@
-"""The backend of ONNX: models as files, bytes and protocol buffers, nodes, devices, and what it refuses."""
+"""Tests of the ONNX backend: model files, bytes, protocol buffers, single nodes, devices, and rejected models."""
 
 import unittest
 import warnings
@@ -21,33 +21,33 @@ IMAGE = np.random.default_rng(1).integers(-128, 128, (1, 1, 8, 8), np.int8)
 
 @pytest.fixture(scope="module")
 def wanted() -> np.ndarray:
-    """Onnxruntime's scores of the image."""
+    """Return onnxruntime's scores for the image."""
     (scores,) = reference(onnx.load(MODEL), {"image": IMAGE}).values()
     return scores
 
 
 @pytest.mark.parametrize("form", [Path, str, lambda path: path.read_bytes(), onnx.load])
-def test_forms_of_a_model(form, wanted: np.ndarray) -> None:
+def test_model_may_be_file_bytes_or_protocol_buffer(form, wanted: np.ndarray) -> None:
     with onnx_backend.prepare(form(MODEL)) as ready:
         assert isinstance(ready, BackendRep) and not ready.network.host
         for inputs in (IMAGE, [IMAGE], {"image": IMAGE}):
             np.testing.assert_array_equal(ready.run(inputs)[0], wanted)
 
 
-def test_answers_have_names(wanted: np.ndarray) -> None:
+def test_outputs_are_named(wanted: np.ndarray) -> None:
     made = onnx_backend.run_model(onnx.load(MODEL), [IMAGE], "MLA:n4")
     assert made._fields == ("scores",)  # type: ignore[attr-defined]
     np.testing.assert_array_equal(made["scores"], wanted)  # type: ignore[call-overload]
 
 
-def test_on_the_chip(wanted: np.ndarray) -> None:
+def test_model_on_the_rtl(wanted: np.ndarray) -> None:
     with onnx_backend.prepare(MODEL, "MLA:n8:rtl") as ready:
         np.testing.assert_array_equal(ready.run(IMAGE)[0], wanted)
         ready.close()
         np.testing.assert_array_equal(ready.run(IMAGE)[0], wanted)
 
 
-def test_devices() -> None:
+def test_supported_device_names() -> None:
     assert issubclass(onnx_backend.MlaBackend, Backend)
     for device in ("CPU", "MLA", "MLA:n4", "MLA:n32", "MLA:n16:rtl", "MLA:rtl", "MLA:n8:golden"):
         assert onnx_backend.supports_device(device), device
@@ -57,8 +57,8 @@ def test_devices() -> None:
         onnx_backend.prepare(MODEL, "CUDA")
 
 
-def test_a_node() -> None:
-    """A real operator is quantized with its own input; what only the host has is exact."""
+def test_single_node() -> None:
+    """An operator on float values is quantized with its given input as calibration data; a host operator is exact."""
     x = np.linspace(-3, 3, 40, dtype=np.float32).reshape(2, 20)
     (y,) = onnx_backend.run_node(helper.make_node("Relu", ["x"], ["y"]), [x])
     np.testing.assert_allclose(y, np.maximum(x, 0), atol=3 / 255)
@@ -68,7 +68,7 @@ def test_a_node() -> None:
     np.testing.assert_array_equal(places, [[19, 18, 17]] * 2)
 
 
-def test_a_node_of_an_old_operator_set() -> None:
+def test_single_node_of_an_old_operator_set() -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     clip = helper.make_node("Clip", ["x"], ["y"], min=1.0, max=4.0)
     (y,) = onnx_backend.run_node(clip, [x], opset_version=7, outputs_info=[(np.float32, (2, 3))])
@@ -85,7 +85,7 @@ def test_sizes_and_options(caplog: pytest.LogCaptureFixture) -> None:
         onnx_backend.prepare(MODEL, rounding="up")
 
 
-def test_what_does_not_fit() -> None:
+def test_incompatible_models_and_inputs_are_rejected() -> None:
     assert not onnx_backend.is_compatible(small(node("NonZero", "x", "y")))
     assert onnx_backend.is_compatible(onnx.load(MODEL))
     assert onnx_backend.MlaBackend.is_opset_supported(onnx.load(MODEL)) == (True, "")
@@ -95,7 +95,7 @@ def test_what_does_not_fit() -> None:
         onnx_backend.run_model(MODEL, [IMAGE, IMAGE])
     with pytest.raises(InputError, match=r"input 'image' must be int8\[1, 1, 8, 8\], not float32"):
         onnx_backend.run_model(MODEL, IMAGE.astype(np.float32))
-    with pytest.raises(InputError, match="is no ONNX file, or a damaged one"):
+    with pytest.raises(InputError, match="is not an ONNX file, or is damaged"):
         onnx_backend.prepare(b"no model at all")
     outside = onnx.load(MODEL)
     outside.graph.initializer[0].data_location = TensorProto.EXTERNAL
@@ -103,7 +103,7 @@ def test_what_does_not_fit() -> None:
         onnx_backend.prepare(outside)
 
 
-def test_single_nodes_that_do_not_serve() -> None:
+def test_invalid_single_nodes_are_rejected() -> None:
     for domain, text in (
         ("", "^node 'Foo': ONNX's operator set 17 has no operator 'Foo'$"),
         (
@@ -118,11 +118,11 @@ def test_single_nodes_that_do_not_serve() -> None:
         onnx_backend.run_node(helper.make_node("Add", ["a", "b"], ["y"]), [IMAGE])
 
 
-def test_the_suite_of_onnx_itself_runs_it() -> None:
-    """Through its own runner: operators on integers, which must be exact."""
+def test_suite_of_onnx_passes() -> None:
+    """The backend passes ONNX's own test suite for operators on integers, which requires exact results."""
     result = unittest.TestResult()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy's, while onnx computes the answers
+        warnings.simplefilter("ignore")  # numpy warns while onnx computes the expected results
         suite = BackendTest(onnx_backend.MlaBackend, __name__)
         for pattern in (
             "test_qlinear.*(conv|float32)_cpu",

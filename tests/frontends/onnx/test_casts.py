@@ -1,4 +1,4 @@
-"""Casts between integers, and arithmetic on what they make, against onnxruntime."""
+"""Casts between integer types, and arithmetic on their results, equal onnxruntime."""
 
 import numpy as np
 import onnx
@@ -28,7 +28,7 @@ def _same(folder, nodes, given: Arrays, outputs, constants=None, **rest) -> None
         np.testing.assert_array_equal(found[name], wanted)
 
 
-#: Nodes, the input, outputs, constants.
+#: Nodes, input, outputs, constants.
 CASES = {
     "wraps": ([_cast("x", "y", "int32")], WIDE, "y", {}),
     "wraps_then_real": ([_cast("x", "a", "int32"), _cast("a", "y", "float")], WIDE, "y", {}),
@@ -85,13 +85,15 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_casts_are_those_of_onnxruntime(tmp_path, name):
+def test_casts_equal_onnxruntime(tmp_path, name):
     nodes, x, outputs, constants = CASES[name]
     _same(tmp_path, nodes, {"x": x}, outputs.split(), constants)
 
 
-def test_places_of_the_greatest_come_out_in_the_declared_type(tmp_path):
-    """As segmentation networks end that TensorFlow exports."""
+def test_argmax_has_the_declared_type(tmp_path):
+    """ArgMax gives the declared integer type, as in segmentation networks exported from TensorFlow, which end with
+    it.
+    """
     nodes = [
         node("Conv", "x w", "c", pads=[1] * 4),
         node("ArgMax", "c", "a", axis=1, keepdims=0),
@@ -106,7 +108,7 @@ def test_places_of_the_greatest_come_out_in_the_declared_type(tmp_path):
 
 
 @pytest.mark.parametrize("to", ["uint16", "uint32"])
-def test_casts_to_types_that_the_graph_lacks_are_refused(tmp_path, to):
+def test_casts_to_unsupported_types_are_rejected(tmp_path, to):
     nodes = [_cast("x", "a", to), _cast("a", "y", "int64")]
     with pytest.raises(UnsupportedNodesError, match=f"Cast:a.*type {to}"):
         read(tmp_path, model(nodes, {"x": WIDE}, ["y"]))

@@ -1,4 +1,4 @@
-"""ONNX models with If, Loop and Scan make what onnxruntime makes of them, before and after all passes."""
+"""ONNX models with If, Loop and Scan give the same results as onnxruntime, before and after all passes."""
 
 from pathlib import Path
 
@@ -8,21 +8,21 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.passes import simplify
-from compiler.passes.unroll_control_flow import MOST_UNROLLED
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS
 from tests.support.control_models import BOOL, COUNTED, FLOAT, INTEGER, branch, integer, subgraph
 from tests.support.onnx_models import check, evaluated, model, node, reference
 
-LONG = MOST_UNROLLED + 8
+LONG = MAX_UNROLLED_ITERATIONS + 8
 TRUE, ZERO = np.array(True), np.array(0, np.float32)
 
 
 def random(*shape: int) -> np.ndarray:
-    """Numbers of which none is special."""
+    """Return seeded random float32 values."""
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 def same(folder: Path, made: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> Graph:
-    """The graph after all passes, which makes what onnxruntime makes."""
+    """Compare a model with onnxruntime before and after all passes; return the graph after the passes."""
     graph = simplify(check(folder, made, inputs))
     wanted, got = reference(made, inputs), evaluated(graph, inputs)
     for name, array in wanted.items():
@@ -31,17 +31,17 @@ def same(folder: Path, made: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> 
 
 
 def count(graph: Graph, op: str) -> int:
-    """How many nodes of an operator there are, in subgraphs as well."""
+    """Return the number of nodes of an operator, including those in subgraphs."""
     return sum(node.op == op for _, node in graph.walk())
 
 
 def summed(op: str, limit: str) -> list[onnx.NodeProto]:
-    """Compares the sum of x."""
+    """Return nodes that compare the sum of x with a constant."""
     return [node("ReduceSum", "x", "sum", keepdims=0), node(op, f"sum {limit}", "p")]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_both_branches(tmp_path: Path, sign: int) -> None:
+def test_if_takes_either_branch(tmp_path: Path, sign: int) -> None:
     parts = {
         "then_branch": branch("t", node("Mul", "x two", "t")),
         "else_branch": branch("e", node("Add", "x w", "e")),
@@ -58,8 +58,8 @@ def test_both_branches(tmp_path: Path, sign: int) -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_constant_conditions_choose(tmp_path: Path, taken: bool) -> None:
-    """The other branch need not even fit: exporters leave such behind."""
+def test_constant_condition_selects_a_branch(tmp_path: Path, taken: bool) -> None:
+    """With a constant condition, the branch not taken may be invalid, as in the files of some exporters."""
     fits, other = branch("t", node("Mul", "x x", "t")), branch("e", node("Reshape", "x six", "e"))
     parts = (
         {"then_branch": fits, "else_branch": other} if taken else {"then_branch": other, "else_branch": fits}
@@ -70,7 +70,7 @@ def test_constant_conditions_choose(tmp_path: Path, taken: bool) -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_branches_that_compute_nothing(tmp_path: Path, sign: int) -> None:
+def test_branches_without_computation(tmp_path: Path, sign: int) -> None:
     given = onnx.numpy_helper.from_array(random(2, 3))
     parts = {
         "then_branch": branch("t", node("Identity", "x", "t")),
@@ -82,7 +82,7 @@ def test_branches_that_compute_nothing(tmp_path: Path, sign: int) -> None:
 
 
 def counted(trips: int, *, stacked: bool = True) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A loop of some iterations that captures w."""
+    """Return a model with a loop of the given trip count whose body captures w, and the model's inputs."""
     nodes = [node("Add", "s w", "s2"), node("Mul", "s s2", "q"), node("Identity", "c", "c2")]
     ends = [("c2", BOOL), ("s2", FLOAT), ("q", FLOAT)][: 3 if stacked else 2]
     body = subgraph(nodes, [*COUNTED, ("s", FLOAT)], ends)
@@ -94,10 +94,10 @@ def counted(trips: int, *, stacked: bool = True) -> tuple[onnx.ModelProto, dict[
     return made, x
 
 
-@pytest.mark.parametrize("trips", [1, 3, MOST_UNROLLED, MOST_UNROLLED + 1])
+@pytest.mark.parametrize("trips", [1, 3, MAX_UNROLLED_ITERATIONS, MAX_UNROLLED_ITERATIONS + 1])
 def test_loops_are_unrolled_up_to_a_limit(tmp_path: Path, trips: int) -> None:
     graph = same(tmp_path, *counted(trips))
-    unrolled = trips <= MOST_UNROLLED
+    unrolled = trips <= MAX_UNROLLED_ITERATIONS
     assert (count(graph, "loop"), count(graph, "add")) == (0 if unrolled else 1, trips if unrolled else 1)
 
 
@@ -108,7 +108,7 @@ def test_no_iterations(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [-1e9, 4.0, 1e9])
 @pytest.mark.parametrize("trips", ["-", "trips"])
 def test_early_exit(tmp_path: Path, limit: float, trips: str) -> None:
-    """The body's condition ends a loop, even one without a condition of its own."""
+    """The condition that the body computes ends a loop, even if the loop has no initial condition."""
     nodes = [
         node("Add", "s w", "s2"),
         node("ReduceSum", "s2", "sum", keepdims=0),
@@ -123,7 +123,7 @@ def test_early_exit(tmp_path: Path, limit: float, trips: str) -> None:
 
 
 @pytest.mark.parametrize("trips", [0, 1, 2, 50])
-def test_trips_that_are_computed(tmp_path: Path, trips: int) -> None:
+def test_computed_trip_count(tmp_path: Path, trips: int) -> None:
     nodes = [node("Add", "n n", "n2"), node("Less", "n2 limit", "c2"), node("Add", "s w", "s2")]
     body = subgraph(
         nodes, [*COUNTED, ("n", INTEGER), ("s", FLOAT)], [("c2", BOOL), ("n2", INTEGER), ("s2", FLOAT)]
@@ -133,7 +133,7 @@ def test_trips_that_are_computed(tmp_path: Path, trips: int) -> None:
     same(tmp_path, model([node("Loop", "trips true n0 x", "n y", body=body)], x, ["n", "y"], constants), x)
 
 
-def test_a_counter_that_is_known_unrolls(tmp_path: Path) -> None:
+def test_loop_with_a_known_counter_is_unrolled(tmp_path: Path) -> None:
     nodes = [node("Add", "n n", "n2"), node("Less", "n2 limit", "c2"), node("Add", "s w", "s2")]
     body = subgraph(
         nodes, [*COUNTED, ("n", INTEGER), ("s", FLOAT)], [("c2", BOOL), ("n2", INTEGER), ("s2", FLOAT)]
@@ -146,7 +146,7 @@ def test_a_counter_that_is_known_unrolls(tmp_path: Path) -> None:
     assert (count(graph, "loop"), count(graph, "add")) == (0, 9)
 
 
-def test_logic_decides(tmp_path: Path) -> None:
+def test_condition_of_logical_operators(tmp_path: Path) -> None:
     nodes = [
         node("Add", "s w", "s2"),
         node("ReduceSum", "s2", "sum", keepdims=0),
@@ -163,7 +163,7 @@ def test_logic_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(3, 2), (3, LONG), (LONG, 3), (LONG, LONG)])
-def test_loops_in_loops(tmp_path: Path, outer: int, inner: int) -> None:
+def test_nested_loops(tmp_path: Path, outer: int, inner: int) -> None:
     steps = [node("Add", "s w", "t"), node("Mul", "t half", "s2"), node("Identity", "c", "c2")]
     nested = subgraph(steps, [*COUNTED, ("s", FLOAT)], [("c2", BOOL), ("s2", FLOAT)])
     nodes = [node("Loop", "inner - so", "so2", body=nested), node("Identity", "co", "co2")]
@@ -195,8 +195,8 @@ def test_branches_in_loops(tmp_path: Path) -> None:
     assert (count(graph, "loop"), count(graph, "if")) == (1, 1)
 
 
-def test_states_that_only_unrolling_can_do(tmp_path: Path) -> None:
-    """A state that grows, and slices at places that the number of the iteration gives."""
+def test_states_that_need_unrolling(tmp_path: Path) -> None:
+    """Loops are unrolled if their state grows or if their body slices by the iteration number."""
     nodes = [
         node("Unsqueeze", "i axis", "from"),
         node("Add", "from one", "to"),
@@ -217,7 +217,7 @@ def test_states_that_only_unrolling_can_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [5, LONG])
 @pytest.mark.parametrize("backward", [0, 1])
 def test_scans(tmp_path: Path, steps: int, backward: int) -> None:
-    """Two inputs along different axes and in different directions."""
+    """A Scan reads two inputs along different axes and in different directions."""
     nodes = [node("Mul", "a b", "p"), node("Add", "s p", "s2")]
     body = subgraph(nodes, [("s", FLOAT), ("a", FLOAT), ("b", FLOAT)], [("s2", FLOAT), ("p", FLOAT)])
     directions = {"scan_input_directions": [backward, 0], "scan_output_directions": [1 - backward]}
@@ -248,7 +248,7 @@ def test_scan_without_a_state(tmp_path: Path) -> None:
     same(tmp_path, model([scan], x, ["y"]), x)
 
 
-def test_the_number_of_an_iteration_is_a_number(tmp_path: Path) -> None:
+def test_iteration_number_in_arithmetic(tmp_path: Path) -> None:
     nodes = [
         node("Cast", "i", "f", to=onnx.TensorProto.FLOAT),
         node("Mul", "w f", "p"),
@@ -262,8 +262,8 @@ def test_the_number_of_an_iteration_is_a_number(tmp_path: Path) -> None:
         same(tmp_path, made, x)
 
 
-def test_functions_of_the_file(tmp_path: Path) -> None:
-    """One uses the other, and an If is within one."""
+def test_functions_defined_in_the_file(tmp_path: Path) -> None:
+    """A function of the file may use another function and contain an If."""
     helper, opsets = onnx.helper, [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("own", 1)]
     parts = {
         "then_branch": branch("t", node("Neg", "a", "t")),

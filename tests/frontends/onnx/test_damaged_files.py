@@ -1,4 +1,4 @@
-"""What is no ONNX file, or a damaged one, or one that asks for too much, becomes a message that says where."""
+"""Damaged files, files of other formats, and files that need too much memory give a message with the location."""
 
 import random
 import resource
@@ -18,12 +18,12 @@ from hw.errors import InputError
 from scripts.networks.digits import MODEL
 from tests.support.onnx_models import node, small
 
-#: Memory that reading any of the files here may take, beyond what is taken when a test starts.
-_ROOM = 1 << 30
+#: Maximum additional memory, in bytes, for reading any file of these tests.
+_MEMORY_LIMIT = 1 << 30
 
 
-def refusal(folder: Path, made: onnx.ModelProto | bytes, **sizes: int) -> str:
-    """The message that a model gets."""
+def rejection(folder: Path, made: onnx.ModelProto | bytes, **sizes: int) -> str:
+    """Return the message with which a model is rejected."""
     path = folder / "model.onnx"
     path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
     with pytest.raises(InputError) as caught:
@@ -34,9 +34,9 @@ def refusal(folder: Path, made: onnx.ModelProto | bytes, **sizes: int) -> str:
 
 
 def test_damaged_files_are_graphs_or_messages(tmp_path: Path) -> None:
-    """Truncated, with bytes changed, and with bytes put in: never anything but a graph or a message."""
+    """A truncated file, or one with changed or inserted bytes, gives a graph or a message, never another error."""
     whole, path, refused = MODEL.read_bytes(), tmp_path / "model.onnx", 0
-    # The weights are most of the file; damage to its structure tells more.
+    # The file consists mostly of weights; damage to the rest of it reaches more code.
     structure = [i for i in range(len(whole)) if not 900 < i < len(whole) - 8000 or i % 37 == 0]
     for seed in range(400):
         rng, data = random.Random(seed), bytearray(whole)
@@ -98,18 +98,18 @@ def _set(name: str, array: np.ndarray) -> Callable[[onnx.ModelProto], None]:
         ),
     ],
 )
-def test_numbers_that_do_not_fit(tmp_path: Path, name: str, array: np.ndarray, message: str) -> None:
-    assert refusal(tmp_path, _with(_set(name, array))).startswith(message)
+def test_invalid_constants(tmp_path: Path, name: str, array: np.ndarray, message: str) -> None:
+    assert rejection(tmp_path, _with(_set(name, array))).startswith(message)
 
 
 def test_not_onnx(tmp_path: Path) -> None:
-    assert refusal(tmp_path, b"") == "is no ONNX file: it has no graph with outputs"
-    assert refusal(tmp_path, b"TFL3 or so, no protocol buffer") == "is no ONNX file, or a damaged one"
+    assert rejection(tmp_path, b"") == "is not an ONNX file: it has no graph with outputs"
+    assert rejection(tmp_path, b"TFL3 or so, no protocol buffer") == "is not an ONNX file, or is damaged"
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_model(tmp_path / "absent.onnx")
 
 
-def test_unknown_operators_are_named_all_at_once(tmp_path: Path) -> None:
+def test_all_unknown_operators_are_named_in_one_message(tmp_path: Path) -> None:
     made = small(
         node("Warp", "x", "a"),
         node("Relu", "a", "b"),
@@ -117,10 +117,11 @@ def test_unknown_operators_are_named_all_at_once(tmp_path: Path) -> None:
         node("NonZero", "x", "d"),
         node("Concat", "c d", "y", axis=0),
     )
-    text = refusal(tmp_path, made)
+    text = rejection(tmp_path, made)
     assert text == (
         "there is no conversion for node 'Warp:a' (Warp), 'Wonder:c' (my.own.Wonder), 'NonZero:d' (NonZero: "
-        "the shape of its output depends on its input's numbers, and must be known beforehand)"
+        "the shape of its output depends on the values of its inputs and must be known at compile time); "
+        "docs/operators.md lists the operators"
     )
     with pytest.raises(UnsupportedNodesError) as caught:
         read_onnx(tmp_path / "model.onnx")
@@ -131,7 +132,7 @@ def test_unknown_operators_are_named_all_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_variant_that_the_accelerator_lacks_is_the_hosts_and_says_why(tmp_path: Path) -> None:
+def test_unsupported_variants_run_on_the_host_with_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     cut = np.array([-1, 0, 0, 1])
     made = small(node("Div", "x x", "a"), node("Pad", "a pads", "y", mode="reflect"), pads=cut)
@@ -162,7 +163,7 @@ def test_a_variant_that_the_accelerator_lacks_is_the_hosts_and_says_why(tmp_path
         (small(node("Concat", "", "y", axis=0)), "node 'Concat:y': must have at least 1 input, not 0"),
         (small(node("Gemm", "x x x x", "y")), "node 'Gemm:y': must have 2 or 3 inputs, not 4"),
         (small(node("Clip", "x x x x", "y")), "node 'Clip:y': must have 1 to 3 inputs, not 4"),
-        (small(node("Gemm", "- x", "y")), "node 'Gemm:y': input 1 must not be left out"),
+        (small(node("Gemm", "- x", "y")), "node 'Gemm:y': input 1 must not be omitted"),
         (
             small(node("Flatten", "x", "y", axis=[1, 2])),
             "node 'Flatten:y': attribute axis must be an integer, not (1, 2)",
@@ -220,12 +221,14 @@ def test_a_variant_that_the_accelerator_lacks_is_the_hosts_and_says_why(tmp_path
         ),
     ],
 )
-def test_what_does_not_fit(tmp_path: Path, made: onnx.ModelProto, message: str) -> None:
-    assert refusal(tmp_path, made) == message
+def test_invalid_nodes_are_rejected(tmp_path: Path, made: onnx.ModelProto, message: str) -> None:
+    assert rejection(tmp_path, made) == message
 
 
-def test_declared_shapes_give_way(caplog: pytest.LogCaptureFixture) -> None:
-    """As onnxruntime, which only warns: the shape is the one that follows."""
+def test_wrong_declared_shape_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """A declared output shape that differs from the inferred one is ignored with a warning, as in
+    onnxruntime.
+    """
     made = small(node("Relu", "x", "y"))
     made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (3, 2)))
     graph = read_onnx(made)
@@ -253,14 +256,16 @@ def test_declared_shapes_give_way(caplog: pytest.LogCaptureFixture) -> None:
             np.ones((3, 1 << 18), np.float32),
         ),
     ],
-    ids=["doubled", "expanded", "turned"],
+    ids=["concatenated", "expanded", "scaled"],
 )
-def test_constants_that_grow_take_no_memory(tmp_path: Path, nodes: list, array: np.ndarray) -> None:
+def test_large_expanded_constants_are_rejected_without_allocation(
+    tmp_path: Path, nodes: list, array: np.ndarray
+) -> None:
     wide = np.array([1 << 22, 3])
     made = small(*nodes, node("Mul", f"x {nodes[-1].output[0]}", "y"), c0=array, wide=wide)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert "its constant" in refusal(tmp_path, made)
-    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < _ROOM
+    assert "its constant" in rejection(tmp_path, made)
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < _MEMORY_LIMIT
 
 
 IMAGE = (1, 4, 6, 6)
@@ -271,7 +276,7 @@ def _sizes(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-#: Nodes that a number is put into, as a size.
+#: Models in which the given integer is a size.
 FAR: dict[str, Callable[[int], onnx.ModelProto]] = {
     "Reshape": lambda n: small(node("Reshape", "x s", "y"), s=_sizes(n, n)),
     "Expand": lambda n: small(node("Expand", "x s", "y"), shape=(1, 1), s=_sizes(n, n)),
@@ -294,16 +299,14 @@ FAR: dict[str, Callable[[int], onnx.ModelProto]] = {
 
 @pytest.mark.parametrize("number", [1 << 28, 1 << 40, 1 << 62, (1 << 63) - 1])
 @pytest.mark.parametrize("op", FAR)
-def test_sizes_that_nothing_holds_are_refused_before_anything_is_made(
-    tmp_path: Path, op: str, number: int
-) -> None:
+def test_huge_sizes_are_rejected_without_allocation(tmp_path: Path, op: str, number: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    text = refusal(tmp_path, FAR[op](number))
+    text = rejection(tmp_path, FAR[op](number))
     assert text.startswith(f"node '{op}:y': ") and "damaged" not in text
-    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < _ROOM
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < _MEMORY_LIMIT
 
 
-def test_what_takes_more_memory_than_there_is_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*_: object) -> np.ndarray:
         raise MemoryError
 
@@ -313,7 +316,7 @@ def test_what_takes_more_memory_than_there_is_names_the_node(monkeypatch: pytest
         evaluate(graph, {"x": np.zeros((2, 3), np.float32)})
 
 
-def test_sizes(tmp_path: Path) -> None:
+def test_sizes_of_free_dimensions(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(small(node("Relu", "x", "y"), shape=("n", "width", None)).SerializeToString())
     assert read_onnx(path, {"width": 5, "x.2": 6}).tensors["y"].shape == (1, 5, 6)

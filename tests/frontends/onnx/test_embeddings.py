@@ -1,4 +1,4 @@
-"""Tables of bytes whose rows are gathered by places that flow, as onnxruntime quantizes embeddings."""
+"""Tests of gathers from int8 tables with variable indices, in the forms into which onnxruntime quantizes embeddings."""
 
 import numpy as np
 import onnx
@@ -16,7 +16,7 @@ from tests.support.float_graphs import numbers
 from tests.support.onnx_models import Arrays, model, node, read, reference
 
 ROWS, WIDTH = 20, 8
-PLACES = {"i": np.random.default_rng(0).integers(0, ROWS, (1, 5))}
+INDICES = {"i": np.random.default_rng(0).integers(0, ROWS, (1, 5))}
 TABLE = np.random.default_rng(1).integers(-128, 128, (ROWS, WIDTH)).astype(np.int8)
 WEIGHTS = np.random.default_rng(2).integers(-127, 128, (WIDTH, 4)).astype(np.int8)
 GATHER, READ = node("Gather", "t i", "e"), node("DequantizeLinear", "e s z", "d")
@@ -26,7 +26,7 @@ COLUMNS = ONE | {"s": np.abs(numbers(WIDTH)) * 0.01 + 0.01, "z": np.arange(WIDTH
 
 def _float() -> onnx.ModelProto:
     nodes = [GATHER, node("MatMul", "e v", "y")]
-    return model(nodes, PLACES, ["y"], {"t": numbers(ROWS, WIDTH), "v": numbers(WIDTH, 4)})
+    return model(nodes, INDICES, ["y"], {"t": numbers(ROWS, WIDTH), "v": numbers(WIDTH, 4)})
 
 
 class _Samples(CalibrationDataReader):
@@ -39,9 +39,11 @@ class _Samples(CalibrationDataReader):
 
 
 def _check(folder, made: onnx.ModelProto, least: float | None, **rest) -> set[str]:
-    """Compare with onnxruntime, exactly or in decibels; operators that ran on the accelerator."""
+    """Compare outputs with onnxruntime, exactly or with a minimum SQNR in dB; return the operators on the
+    accelerator.
+    """
     network = compile(read(folder, made), "n8", rounding="onnxruntime", **rest)
-    (found,), (wanted,) = network(**PLACES).values(), reference(made, PLACES).values()
+    (found,), (wanted,) = network(**INDICES).values(), reference(made, INDICES).values()
     assert found.dtype == wanted.dtype
     if least is None:
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
@@ -69,20 +71,20 @@ def test_statically_quantized(tmp_path, form):
 
 @pytest.mark.parametrize("opset", [10, 13, 19, 21])
 def test_dequantized(tmp_path, opset):
-    _check(tmp_path, model([GATHER, READ], PLACES, ["d"], ONE, opset), None)
+    _check(tmp_path, model([GATHER, READ], INDICES, ["d"], ONE, opset), None)
 
 
 @pytest.mark.parametrize("opset", [13, 19])
 def test_dequantized_column_by_column(tmp_path, opset):
     last = node("DequantizeLinear", "e s z", "d", axis=2)
-    _check(tmp_path, model([GATHER, last], PLACES, ["d"], COLUMNS, opset), None)
+    _check(tmp_path, model([GATHER, last], INDICES, ["d"], COLUMNS, opset), None)
 
 
-def test_dequantized_in_front_of_a_float_layer(tmp_path):
-    """The table's bytes go into the quantized layer as they are."""
+def test_dequantized_before_a_float_layer(tmp_path):
+    """The rows of the int8 table enter the quantized layer unchanged."""
     given: Arrays = ONE | {"v": numbers(WIDTH, 4)}
-    made = model([GATHER, READ, node("MatMul", "d v", "y")], PLACES, ["y"], given)
-    assert _check(tmp_path, made, 38, calibration=[PLACES]) == {"dense"}
+    made = model([GATHER, READ, node("MatMul", "d v", "y")], INDICES, ["y"], given)
+    assert _check(tmp_path, made, 38, calibration=[INDICES]) == {"dense"}
 
 
 def test_dequantized_and_quantized_dynamically(tmp_path):
@@ -95,11 +97,11 @@ def test_dequantized_and_quantized_dynamically(tmp_path):
         node("Mul", "a k", "m"),
         node("Mul", "f m", "y"),
     ]
-    made = model(nodes, PLACES, ["y"], ONE | {"w": WEIGHTS, "k": np.array(0.01, np.float32)})
-    assert "dense" in _check(tmp_path, made, 35, calibration=[PLACES])
+    made = model(nodes, INDICES, ["y"], ONE | {"w": WEIGHTS, "k": np.array(0.01, np.float32)})
+    assert "dense" in _check(tmp_path, made, 35, calibration=[INDICES])
 
 
-def test_read_with_two_meanings(tmp_path):
+def test_rows_dequantized_with_two_scales(tmp_path):
     nodes = [GATHER, READ, node("DequantizeLinear", "e r z", "f"), node("Add", "d f", "y")]
-    made = model(nodes, PLACES, ["y"], ONE | {"r": np.array(0.07, np.float32)})
-    _check(tmp_path, made, 38, calibration=[PLACES])
+    made = model(nodes, INDICES, ["y"], ONE | {"r": np.array(0.07, np.float32)})
+    _check(tmp_path, made, 38, calibration=[INDICES])

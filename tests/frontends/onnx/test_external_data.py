@@ -1,4 +1,4 @@
-"""ONNX files whose data lies outside of them, and the command line."""
+"""Tests of ONNX files with external data, and of sizes given on the command line."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.onnx_models import node, small
 
 
 def external(folder: Path, location: str, **entries: int) -> str | None:
-    """The message for a model whose constant lies in a file; None if it is read."""
+    """Return the message for a model with a constant in an external file, or None if the model can be read."""
     made = small(node("Add", "x c", "y"), c=np.zeros(3, np.float32))
     tensor = made.graph.initializer[0]
     tensor.ClearField("raw_data")
@@ -31,7 +31,7 @@ def external(folder: Path, location: str, **entries: int) -> str | None:
     return None
 
 
-def test_external_data(tmp_path: Path) -> None:
+def test_external_data_must_be_within_the_folder(tmp_path: Path) -> None:
     folder, numbers = tmp_path / "folder", np.array([9, 1, 2, 3], "<f4").tobytes()
     (folder / "part").mkdir(parents=True)
     for path in (folder / "part" / "data.bin", tmp_path / "outside.bin"):
@@ -66,7 +66,7 @@ def test_external_data(tmp_path: Path) -> None:
     )
 
 
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_size_option_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(small(node("Relu", "x", "y"), shape=("n", "width")).SerializeToString())
     assert main(["graph", str(path), "--size", "width=5"]) == 0

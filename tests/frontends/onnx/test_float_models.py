@@ -1,4 +1,4 @@
-"""Float ONNX models: the graph computes what onnxruntime does, in the nodes it should."""
+"""Graphs of float ONNX models give the same results as onnxruntime and consist of the expected nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -14,88 +14,88 @@ from tests.support.onnx_models import check, evaluated, model, node, ops
 IMAGE, SIGNAL, ROWS = (2, 4, 7, 6), (2, 4, 9), (2, 3, 5)
 
 
-def numbers(*shape: int, seed: int = 0) -> np.ndarray:
-    """Seeded float32 numbers around zero."""
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return seeded, normally distributed float32 values around zero."""
     return np.random.default_rng(seed + sum(shape)).normal(size=shape).astype(np.float32)
 
 
 def ints(*values: int) -> np.ndarray:
-    """A constant of shapes, axes, ..."""
+    """Return an int64 constant, such as a shape or axes."""
     return np.array(values, np.int64)
 
 
-#: Operator, attributes, shape of x, constants after it, what the nodes must be (None: whatever they are).
+#: Operator, attributes, shape of x, further constants, number of nodes by operator (None: any).
 CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Any], dict[str, int] | None]] = {
     "conv": (
         "Conv",
         {"pads": [1, 0, 2, 1], "strides": [2, 1]},
         IMAGE,
-        [numbers(5, 4, 3, 2), numbers(5)],
+        [normal(5, 4, 3, 2), normal(5)],
         {"transpose": 2, "conv2d": 1},
     ),
     "conv_dilated": (
         "Conv",
         {"dilations": [2, 1]},
         IMAGE,
-        [numbers(5, 4, 3, 2)],
+        [normal(5, 4, 3, 2)],
         {"transpose": 2, "conv2d": 1},
     ),
-    "conv_groups": ("Conv", {"group": 2}, IMAGE, [numbers(6, 2, 3, 3)], {"transpose": 2, "conv2d": 1}),
+    "conv_groups": ("Conv", {"group": 2}, IMAGE, [normal(6, 2, 3, 3)], {"transpose": 2, "conv2d": 1}),
     "conv_depthwise": (
         "Conv",
         {"group": 4},
         IMAGE,
-        [numbers(4, 1, 3, 3), numbers(4)],
+        [normal(4, 1, 3, 3), normal(4)],
         {"transpose": 2, "depthwise_conv2d": 1},
     ),
-    "conv_multiplied": ("Conv", {"group": 4}, IMAGE, [numbers(8, 1, 3, 3)], {"transpose": 2, "conv2d": 1}),
-    "conv_upper": ("Conv", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, IMAGE, [numbers(3, 4, 4, 4)], None),
-    "conv_lower": ("Conv", {"auto_pad": "SAME_LOWER", "strides": [2, 2]}, IMAGE, [numbers(3, 4, 4, 4)], None),
-    "conv_valid": ("Conv", {"auto_pad": "VALID"}, IMAGE, [numbers(3, 4, 2, 2)], None),
+    "conv_multiplied": ("Conv", {"group": 4}, IMAGE, [normal(8, 1, 3, 3)], {"transpose": 2, "conv2d": 1}),
+    "conv_upper": ("Conv", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, IMAGE, [normal(3, 4, 4, 4)], None),
+    "conv_lower": ("Conv", {"auto_pad": "SAME_LOWER", "strides": [2, 2]}, IMAGE, [normal(3, 4, 4, 4)], None),
+    "conv_valid": ("Conv", {"auto_pad": "VALID"}, IMAGE, [normal(3, 4, 2, 2)], None),
     "conv_1d": (
         "Conv",
         {"pads": [2, 1], "strides": [2]},
         SIGNAL,
-        [numbers(3, 4, 3), numbers(3)],
+        [normal(3, 4, 3), normal(3)],
         {"transpose": 2, "reshape": 2, "conv2d": 1},
     ),
-    "conv_1d_depthwise": ("Conv", {"group": 4, "dilations": [2]}, SIGNAL, [numbers(4, 1, 3)], None),
+    "conv_1d_depthwise": ("Conv", {"group": 4, "dilations": [2]}, SIGNAL, [normal(4, 1, 3)], None),
     "transposed": (
         "ConvTranspose",
         {"strides": [2, 3], "pads": [1, 0, 0, 1], "output_padding": [1, 2]},
         IMAGE,
-        [numbers(4, 5, 3, 3), numbers(5)],
+        [normal(4, 5, 3, 3), normal(5)],
         {"transpose": 2, "conv_transpose2d": 1},
     ),
-    "transposed_groups": ("ConvTranspose", {"group": 2}, IMAGE, [numbers(4, 3, 3, 3)], None),
+    "transposed_groups": ("ConvTranspose", {"group": 2}, IMAGE, [normal(4, 3, 3, 3)], None),
     "transposed_same": (
         "ConvTranspose",
         {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
         IMAGE,
-        [numbers(4, 2, 3, 3)],
+        [normal(4, 2, 3, 3)],
         None,
     ),
-    "transposed_1d": ("ConvTranspose", {"strides": [2]}, SIGNAL, [numbers(4, 2, 3)], None),
+    "transposed_1d": ("ConvTranspose", {"strides": [2]}, SIGNAL, [normal(4, 2, 3)], None),
     "gemm": (
         "Gemm",
         {"transB": 1, "alpha": 0.5, "beta": 2.0},
         (3, 4),
-        [numbers(6, 4), numbers(6)],
+        [normal(6, 4), normal(6)],
         {"dense": 1},
     ),
-    "gemm_turned": ("Gemm", {"transA": 1}, (4, 3), [numbers(4, 6), numbers(1)], {"transpose": 1, "dense": 1}),
-    "gemm_added": ("Gemm", {}, (3, 4), [numbers(4, 6), numbers(3, 1)], {"dense": 1, "add": 1}),
-    "matmul": ("MatMul", {}, ROWS, [numbers(5, 4)], {"dense": 1}),
-    "matmul_vector": ("MatMul", {}, ROWS, [numbers(5)], None),
-    "matmul_stack": ("MatMul", {}, ROWS, [numbers(2, 5, 4)], {"matmul": 1}),
-    "add_channels": ("Add", {}, IMAGE, [numbers(4, 1, 1)], {"transpose": 2, "add": 1}),
-    "div": ("Div", {}, ROWS, [numbers(5)], {"mul": 1}),
+    "gemm_turned": ("Gemm", {"transA": 1}, (4, 3), [normal(4, 6), normal(1)], {"transpose": 1, "dense": 1}),
+    "gemm_added": ("Gemm", {}, (3, 4), [normal(4, 6), normal(3, 1)], {"dense": 1, "add": 1}),
+    "matmul": ("MatMul", {}, ROWS, [normal(5, 4)], {"dense": 1}),
+    "matmul_vector": ("MatMul", {}, ROWS, [normal(5)], None),
+    "matmul_stack": ("MatMul", {}, ROWS, [normal(2, 5, 4)], {"matmul": 1}),
+    "add_channels": ("Add", {}, IMAGE, [normal(4, 1, 1)], {"transpose": 2, "add": 1}),
+    "div": ("Div", {}, ROWS, [normal(5)], {"mul": 1}),
     "pow": ("Pow", {}, ROWS, [np.float32(2)], {"mul": 1}),
     "relu": ("Relu", {}, ROWS, [], {"clip": 1}),
     "clip": ("Clip", {}, ROWS, [np.float32(-0.5), np.float32(0.75)], {"clip": 1}),
     "max": ("Max", {}, ROWS, [np.float32(0.25)], {"clip": 1}),
     "leaky": ("LeakyRelu", {"alpha": 0.2}, ROWS, [], {"leaky_relu": 1}),
-    "prelu": ("PRelu", {}, IMAGE, [numbers(4, 1, 1)], {"transpose": 2, "prelu": 1}),
+    "prelu": ("PRelu", {}, IMAGE, [normal(4, 1, 1)], {"transpose": 2, "prelu": 1}),
     "sigmoid": ("Sigmoid", {}, ROWS, [], {"sigmoid": 1}),
     "tanh": ("Tanh", {}, ROWS, [], {"tanh": 1}),
     "hard_swish": ("HardSwish", {}, ROWS, [], {"hard_swish": 1}),
@@ -132,22 +132,22 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Any], dict[str
         "LayerNormalization",
         {"axis": -2, "epsilon": 0.01},
         ROWS,
-        [numbers(3, 5), numbers(3, 5)],
+        [normal(3, 5), normal(3, 5)],
         {"layer_norm": 1, "reshape": 2},
     ),
-    "rms_norm": ("SimplifiedLayerNormalization", {}, ROWS, [numbers(5)], {"rms_norm": 1}),
+    "rms_norm": ("SimplifiedLayerNormalization", {}, ROWS, [normal(5)], {"rms_norm": 1}),
     "batch_norm": (
         "BatchNormalization",
         {},
         IMAGE,
-        [numbers(4), numbers(4), numbers(4), np.abs(numbers(4))],
+        [normal(4), normal(4), normal(4), np.abs(normal(4))],
         {"transpose": 2, "mul": 1, "add": 1},
     ),
     "instance_norm": (
         "InstanceNormalization",
         {"epsilon": 0.01},
         IMAGE,
-        [numbers(4), numbers(4)],
+        [normal(4), normal(4)],
         {"reshape": 2, "layer_norm": 1, "transpose": 2, "mul": 1, "add": 1},
     ),
     "instance_norm_1d": (
@@ -187,9 +187,9 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Any], dict[str
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_operator(tmp_path: Path, name: str) -> None:
+def test_operator_equals_onnxruntime(tmp_path: Path, name: str) -> None:
     op, attributes, shape, constants, wanted = CASES[name]
-    inputs = {"x": numbers(*shape)}
+    inputs = {"x": normal(*shape)}
     held = {f"c{i}": array for i, array in enumerate(constants)}
     opset = 20 if op == "Gelu" else 17
     made = model([node(op, " ".join(["x", *held]), "y", **attributes)], inputs, ["y"], held, opset)
@@ -211,7 +211,7 @@ def test_operator(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_old_operator_sets(tmp_path: Path, op: str, attributes: dict, inputs: list[str], opset: int) -> None:
-    x = numbers(1, 4, 5)
+    x = normal(1, 4, 5)
     if op == "Upsample":
         x, attributes = x[..., None], {"mode": "nearest", "scales": [1.0, 1.0, 2.0, 3.0]}
     made = model([node(op, " ".join(inputs), "y", **attributes)], {"x": x}, ["y"], opset=opset)
@@ -220,7 +220,7 @@ def test_old_operator_sets(tmp_path: Path, op: str, attributes: dict, inputs: li
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "MatMul", "Concat"])
 def test_two_inputs(tmp_path: Path, op: str) -> None:
-    a, b = numbers(2, 3, 4), numbers(2, 4, 4, seed=1) if op in ("MatMul", "Concat") else numbers(3, 4)
+    a, b = normal(2, 3, 4), normal(2, 4, 4, seed=1) if op in ("MatMul", "Concat") else normal(3, 4)
     inputs = {"a": a, "b": b}
     attributes = {"axis": 1} if op == "Concat" else {}
     graph = check(tmp_path, model([node(op, "a b", "y", **attributes)], inputs, ["y"]), inputs)
@@ -232,21 +232,21 @@ def test_group_normalization_has_scales_by_group_then_by_channel(
     tmp_path: Path, opset: int, scales: int
 ) -> None:
     made = node("GroupNormalization", "x c d", "y", num_groups=2, epsilon=0.01)
-    inputs, held = {"x": numbers(2, 6, 4, 3)}, {"c": numbers(scales), "d": numbers(scales, seed=1)}
+    inputs, held = {"x": normal(2, 6, 4, 3)}, {"c": normal(scales), "d": normal(scales, seed=1)}
     graph = check(tmp_path, model([made], inputs, ["y"], held, opset), inputs)
     assert ops(graph) == {"reshape": 2, "layer_norm": 1, "transpose": 2, "mul": 1, "add": 1}
 
 
 def test_several_outputs(tmp_path: Path) -> None:
     nodes = [node("Split", "x sizes", "a b c", axis=1), node("Identity", "a", "d"), node("Mul", "b c", "e")]
-    inputs = {"x": numbers(2, 5, 3)}
+    inputs = {"x": normal(2, 5, 3)}
     made = model(nodes, inputs, ["d", "a", "e", "x"], {"sizes": ints(1, 2, 2)})
     check(tmp_path, made, inputs)
 
 
 def test_embedding(tmp_path: Path) -> None:
     inputs = {"tokens": np.array([[3, 1, 2]], np.int64)}
-    made = model([node("Gather", "table tokens", "y")], inputs, ["y"], {"table": numbers(7, 4)})
+    made = model([node("Gather", "table tokens", "y")], inputs, ["y"], {"table": normal(7, 4)})
     assert ops(check(tmp_path, made, inputs)) == {"gather": 1}
 
 
@@ -256,13 +256,13 @@ def test_lstm(tmp_path: Path, direction: str, started: bool) -> None:
     steps, batch, size, hidden = 4, 2, 3, 5
     ways = 2 if direction == "bidirectional" else 1
     held = {
-        "w": numbers(ways, 4 * hidden, size),
-        "r": numbers(ways, 4 * hidden, hidden),
-        "b": numbers(ways, 8 * hidden),
+        "w": normal(ways, 4 * hidden, size),
+        "r": normal(ways, 4 * hidden, hidden),
+        "b": normal(ways, 8 * hidden),
     }
-    inputs = {"x": numbers(steps, batch, size)}
+    inputs = {"x": normal(steps, batch, size)}
     if started:
-        inputs |= {"h": numbers(ways, batch, hidden), "c": numbers(ways, batch, hidden, seed=1)}
+        inputs |= {"h": normal(ways, batch, hidden), "c": normal(ways, batch, hidden, seed=1)}
     lstm = node(
         "LSTM", "x w r b" + (" - h c" if started else ""), "y yh yc", direction=direction, hidden_size=hidden
     )
@@ -270,17 +270,17 @@ def test_lstm(tmp_path: Path, direction: str, started: bool) -> None:
     assert (ops(graph)["sigmoid"], ops(graph)["tanh"]) == (steps * ways, 2 * steps * ways)
 
 
-def test_batch_norm_becomes_part_of_the_convolution(tmp_path: Path) -> None:
+def test_batch_norm_is_merged_into_the_convolution(tmp_path: Path) -> None:
     held = {
-        "w": numbers(3, 4, 3, 3),
-        "b": numbers(3),
-        "s": numbers(3, seed=1),
-        "o": numbers(3, seed=2),
-        "m": numbers(3, seed=3),
-        "v": np.abs(numbers(3, seed=4)),
+        "w": normal(3, 4, 3, 3),
+        "b": normal(3),
+        "s": normal(3, seed=1),
+        "o": normal(3, seed=2),
+        "m": normal(3, seed=3),
+        "v": np.abs(normal(3, seed=4)),
     }
     nodes = [node("Conv", "x w b", "c"), node("BatchNormalization", "c s o m v", "n"), node("Relu", "n", "y")]
-    inputs = {"x": numbers(*IMAGE)}
+    inputs = {"x": normal(*IMAGE)}
     graph = check(tmp_path, model(nodes, inputs, ["y"], held), inputs)
     assert ops(graph) == {"transpose": 2, "conv2d": 1, "clip": 1}
 
@@ -296,19 +296,19 @@ def test_shape_arithmetic_is_folded(tmp_path: Path) -> None:
         node("Reshape", "x sizes", "y"),
     ]
     held = {"zero": np.array(0), "axis": ints(0), "minus_five": ints(-5), "two": ints(2), "minus": ints(-1)}
-    inputs = {"x": numbers(*IMAGE)}
+    inputs = {"x": normal(*IMAGE)}
     assert ops(check(tmp_path, model(nodes, inputs, ["y"], held), inputs)) == {"reshape": 1}
 
 
 def test_fast_gelu_with_bias(tmp_path: Path) -> None:
-    inputs, held = {"x": numbers(3, 8)}, {"b": numbers(8)}
+    inputs, held = {"x": normal(3, 8)}, {"b": normal(8)}
     made = model([node("FastGelu", "x b", "y", domain="com.microsoft")], inputs, ["y"], held)
     assert ops(check(tmp_path, made, inputs)) == {"add": 1, "gelu": 1}
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 5, 6), (2, 4, 6), (2, 4, 5, 4)])
 def test_prelu_with_a_vector_of_slopes(shape: tuple[int, ...]) -> None:
-    """One for each channel, as exports from before broadcasting have it, where it does not broadcast."""
+    """A vector of slopes applies to channels, as in old exports, even where it does not broadcast."""
     slope = np.array([0.1, 0.5, -0.25, 2], np.float32)
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     graph = helper.make_graph(

@@ -1,4 +1,4 @@
-"""Operator sets that functions of an ONNX file import."""
+"""Tests of the operator sets that the functions of an ONNX file import."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.onnx_models import check, node, ops, small
 
 
 def using(body: list[onnx.NodeProto], *imports: tuple[str, int]) -> onnx.ModelProto:
-    """A model of operator set 17 that uses a function of `a` which makes `b`."""
+    """Return a model of operator set 17 that uses a function with input `a` and output `b`."""
     opsets = [helper.make_opsetid(*each) for each in imports]
     made = small(node("Own", "x", "y", domain="own"))
     made.functions.append(helper.make_function("own", "Own", ["a"], ["b"], body, opsets))
@@ -23,12 +23,12 @@ def using(body: list[onnx.NodeProto], *imports: tuple[str, int]) -> onnx.ModelPr
 
 
 @pytest.mark.parametrize(("op", "version"), [("Relu", 14), ("Relu", 21), ("Softmax", 13), ("Softmax", 17)])
-def test_a_function_of_another_operator_set_with_the_same_operator(
+def test_function_of_another_operator_set_with_an_unchanged_operator(
     tmp_path: Path, op: str, version: int
 ) -> None:
     made = using([node(op, "a", "b")], ("", version))
     assert read_onnx(made).outputs == ["y"]
-    made.functions[0].opset_import[0].version = 17  # onnxruntime wants it so
+    made.functions[0].opset_import[0].version = 17  # onnxruntime requires this version
     x = np.random.default_rng(version).normal(size=(2, 3)).astype(np.float32)
     assert sum(ops(check(tmp_path, made, {"x": x})).values()) == 1
 
@@ -52,7 +52,7 @@ def test_a_function_of_another_operator_set_with_the_same_operator(
         ([node("Own", "a", "b", domain="own")], [("own", 2)], "uses itself"),
     ],
 )
-def test_operator_sets_that_do_not_go_with_the_model(
+def test_incompatible_operator_sets_are_rejected(
     body: list[onnx.NodeProto], imports: list[tuple[str, int]], message: str
 ) -> None:
     with pytest.raises(InputError) as caught:

@@ -1,4 +1,4 @@
-"""Operators of ONNX that only the host has, and functions of one number as tables."""
+"""Tests of ONNX operators that only the host supports, and of functions of one operand, which become tables."""
 
 import base64
 from dataclasses import replace
@@ -20,26 +20,26 @@ from tests.support.onnx_models import model, node, reference, small
 ROWS = (4, 30)
 
 
-def numbers(*shape: int) -> np.ndarray:
-    """Normal random numbers, the same each time."""
+def normal(*shape: int) -> np.ndarray:
+    """Return seeded, normally distributed values."""
     return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
 
 
 def sorted_rows() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Two layers with the three greatest of each row between them."""
-    inputs = {"x": numbers(*ROWS)}
+    """Return a model of two layers with a TopK between them, and the model's inputs."""
+    inputs = {"x": normal(*ROWS)}
     nodes = [node("MatMul", "x w", "a"), node("TopK", "a k", "b places"), node("MatMul", "b v", "y")]
-    held = {"w": numbers(30, 16), "k": np.array([3]), "v": numbers(3, 5)}
+    held = {"w": normal(30, 16), "k": np.array([3]), "v": normal(3, 5)}
     return model(nodes, inputs, ["y", "places"], held), inputs
 
 
-def test_between_layers_of_the_accelerator(tmp_path: Path) -> None:
+def test_host_operator_between_accelerator_layers(tmp_path: Path) -> None:
     made, inputs = sorted_rows()
     network = compile(read_onnx(made), "n4", calibration=[inputs])
     assert {each.op: each.reason for each in network.host if each.op == "TopK"} == {
         "TopK": "not supported on the accelerator"
     }
-    steps = ("dense", "dequantize", "quantize", "dense")  # the host sorts float32 numbers
+    steps = ("dense", "dequantize", "quantize", "dense")  # the host sorts float32 values
     assert [layer.ops for layer in network.infos] == [(op,) for op in steps]
     found, wanted = network(**inputs), reference(made, inputs)
     assert np.mean(found["places"] == wanted["places"]) > 0.8 and found["places"].dtype == np.int64
@@ -56,8 +56,8 @@ def test_between_layers_of_the_accelerator(tmp_path: Path) -> None:
     ("op", "attributes"),
     [("Erf", {}), ("Celu", {"alpha": 0.7}), ("Softsign", {}), ("Sin", {}), ("Reciprocal", {}), ("Pow", {})],
 )
-def test_functions_are_tables(op: str, attributes: dict) -> None:
-    inputs, held = {"x": np.abs(numbers(3, 50)) + 1}, {"e": np.array(1.5, np.float32)} if op == "Pow" else {}
+def test_function_of_one_operand_is_a_table(op: str, attributes: dict) -> None:
+    inputs, held = {"x": np.abs(normal(3, 50)) + 1}, {"e": np.array(1.5, np.float32)} if op == "Pow" else {}
     made = model([node(op, " ".join(["x", *held]), "y", **attributes)], inputs, ["y"], held)
     graph = read_onnx(made)
     assert [each.op for each in graph] == ["function"]
@@ -78,14 +78,14 @@ def _node(text: str) -> Graph:
 
 
 @pytest.mark.parametrize("text", ["", "no base 64", base64.b64encode(b"no protocol buffer").decode()])
-def test_damaged_in_a_package(text: str) -> None:
-    """What a compiled file holds instead of a node."""
+def test_damaged_node_in_a_package_is_rejected(text: str) -> None:
+    """A compiled file with invalid data in place of an ONNX node is rejected."""
     with pytest.raises(InputError, match="node 'node'"):
         evaluate(_node(text), {"x": np.zeros((2, 3), np.float32)})
 
 
-def test_control_flow_in_a_package() -> None:
-    """A node that is given with a loop inside, which could be endless, is not run."""
+def test_control_flow_in_a_host_node_is_rejected() -> None:
+    """A node with a subgraph is rejected, since the subgraph could contain an endless loop."""
     (held,) = (each for each in read_onnx(small(node("Erf", "x", "y"))) if each.op == "function")
     made = onnx.ModelProto.FromString(base64.b64decode(held.attributes["model"]))
     made.graph.node[0].attribute.append(onnx.helper.make_attribute("body", made.graph))

@@ -1,4 +1,4 @@
-"""MatMulInteger, ConvInteger and their kin: on the accelerator, the very integers that ONNX says."""
+"""MatMulInteger and ConvInteger run on the accelerator and give exactly the integers that ONNX specifies."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from compiler.onnx_backend import MlaBackend
 from tests.support.onnx_models import reference
 
 BYTES = ("int8", "uint8")
-#: By name: shapes of both factors, attributes.
+#: Shapes of both operands of a product, by name.
 MATRICES = {
     "matrix": ((5, 40), (40, 23)),
     "row": ((1, 300), (300, 7)),
@@ -28,19 +28,19 @@ IMAGES = {
 }
 
 
-def drawn(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
-    """Integers, extremes more often than others."""
+def random_integers(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
+    """Return random integers, among which the maximum is frequent."""
     limits = np.iinfo(dtype)
     values = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
     return np.where(rng.random(shape) < 0.2, limits.max, values).astype(dtype)
 
 
-def test_zero_points_of_channels() -> None:
-    """Weights whose zero points differ, but that lie within 8 bits of one."""
+def test_zero_point_per_channel() -> None:
+    """Zero points that differ by channel are supported if the shifted weights fit in 8 bits."""
     rng = np.random.default_rng(1)
     zeros = rng.integers(-9, 10, 6, np.int8)
     w = (rng.integers(-110, 110, (6, 3, 3, 3)) + zeros.reshape(6, 1, 1, 1)).astype(np.int8)
-    x = drawn(rng, "uint8", 1, 3, 7, 7)
+    x = random_integers(rng, "uint8", 1, 3, 7, 7)
     arrays = {"x": x, "w": w, "xz": np.uint8(0), "wz": zeros}
     model = one_node(helper.make_node("ConvInteger", list(arrays), ["y"]), arrays, ["x"], 21)
     with MlaBackend.prepare(model, "MLA:n4") as ready:
@@ -53,10 +53,13 @@ def test_zero_points_of_channels() -> None:
 
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize(("groups", "share"), [(1, 3), (2, 3), (6, 1)])
-def test_zero_points_that_are_far_apart(dtype: str, groups: int, share: int) -> None:
-    """Differences of up to 9 bits; the macs are still those of the model."""
+def test_distant_zero_points_per_channel(dtype: str, groups: int, share: int) -> None:
+    """Zero points may differ so much that shifted weights need 9 bits; the number of MACs remains that of the model."""
     rng, limits = np.random.default_rng(groups), np.iinfo(dtype)
-    x, w = drawn(rng, "uint8", 1, groups * share, 7, 7), drawn(rng, dtype, 12, share, 3, 3)
+    x, w = (
+        random_integers(rng, "uint8", 1, groups * share, 7, 7),
+        random_integers(rng, dtype, 12, share, 3, 3),
+    )
     zeros = rng.permutation(np.linspace(limits.min, limits.max, 12).astype(dtype))
     for channel, number in ((0, limits.max), (1, limits.min)):
         w[channel, 0, 0, 0] = number
@@ -74,9 +77,9 @@ def test_zero_points_that_are_far_apart(dtype: str, groups: int, share: int) -> 
     np.testing.assert_array_equal(found[0], wanted)
 
 
-def test_zero_points_of_columns_that_are_far_apart() -> None:
+def test_distant_zero_points_per_column() -> None:
     rng = np.random.default_rng(4)
-    x, w = drawn(rng, "int8", 5, 40), drawn(rng, "uint8", 40, 8)
+    x, w = random_integers(rng, "int8", 5, 40), random_integers(rng, "uint8", 40, 8)
     arrays = {
         "x": x,
         "w": w,
@@ -92,15 +95,15 @@ def test_zero_points_of_columns_that_are_far_apart() -> None:
 
 def check(op: str, seed: int, dtypes: tuple[str, str], shapes: Any, attributes: dict[str, Any]) -> None:
     rng = np.random.default_rng(seed)
-    x, w = (drawn(rng, dtype, *shape) for dtype, shape in zip(dtypes, shapes, strict=True))
-    zeros = [drawn(rng, dtype) for dtype in dtypes]
+    x, w = (random_integers(rng, dtype, *shape) for dtype, shape in zip(dtypes, shapes, strict=True))
+    zeros = [random_integers(rng, dtype) for dtype in dtypes]
     arrays = {"x": x, "w": w, "xz": zeros[0], "wz": zeros[1]}
     node = helper.make_node(op, list(arrays), ["y"], **attributes)
     model = one_node(node, arrays, ["x"], 21)
     with MlaBackend.prepare(model, "MLA:n8") as ready:
         assert not ready.network.host, f"seed {seed}"
         (found,) = ready.run(x)
-    # The kernels of onnxruntime differ in which types they take; integers in double precision are exact.
+    # The kernels of onnxruntime support different types, so exact integers in floating point are the reference.
     shift = [array.astype(np.float64) - zero for array, zero in zip((x, w), zeros, strict=True)]
     if op == "MatMulInteger":
         wanted = shift[0] @ shift[1]
@@ -111,7 +114,7 @@ def check(op: str, seed: int, dtypes: tuple[str, str], shapes: Any, attributes: 
             ["x"],
             21,
         )
-        plain.ir_version = 8  # what onnxruntime knows
+        plain.ir_version = 8  # a type combination that onnxruntime supports
         wanted = reference(plain, {"x": shift[0].astype(np.float32)})["y"]
     np.testing.assert_array_equal(found, wanted.astype(np.int32), f"seed {seed}")
     assert found.dtype == np.int32
@@ -120,7 +123,7 @@ def check(op: str, seed: int, dtypes: tuple[str, str], shapes: Any, attributes: 
 @pytest.mark.parametrize("w", BYTES)
 @pytest.mark.parametrize("x", BYTES)
 @pytest.mark.parametrize("case", MATRICES)
-def test_matrices(case: str, x: str, w: str) -> None:
+def test_matmul_integer(case: str, x: str, w: str) -> None:
     for seed in range(2):
         check("MatMulInteger", seed, (x, w), MATRICES[case], {})
 
@@ -128,7 +131,7 @@ def test_matrices(case: str, x: str, w: str) -> None:
 @pytest.mark.parametrize("w", BYTES)
 @pytest.mark.parametrize("x", BYTES)
 @pytest.mark.parametrize("case", IMAGES)
-def test_images(case: str, x: str, w: str) -> None:
+def test_conv_integer(case: str, x: str, w: str) -> None:
     *shapes, attributes = IMAGES[case]
     for seed in range(2):
         check("ConvInteger", seed, (x, w), shapes, attributes)

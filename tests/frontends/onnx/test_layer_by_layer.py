@@ -1,4 +1,4 @@
-"""A quantized network layer by layer, each fed onnxruntime's inputs: within a unit in the last place of its outputs."""
+"""With onnxruntime's inputs, each output of a quantized network's layers is within one unit in the last place."""
 
 from pathlib import Path
 
@@ -8,16 +8,16 @@ from scripts.networks.digits import MODEL, load_digits_split
 from tests.support.onnx_layers import cut, differing
 
 IMAGES = 4
-#: Values that lie on a tie or next to one, of which onnxruntime sums the float32 products: a small part.
-MOST_APART = 0.001
+#: Largest fraction of values that may differ because onnxruntime rounds float32 sums.
+MOST_DIFFERENT = 0.001
 
 
-def test_digits(tmp_path: Path) -> None:
-    values = apart = layers = 0
+def test_layers_of_the_digits_network_equal_onnxruntime(tmp_path: Path) -> None:
+    values = different = layers = 0
     for image in load_digits_split()[1].images[:IMAGES]:
         for layer in cut(onnx.load(MODEL), {"image": image[None]}):
             count, host = differing(layer, tmp_path)
             assert not host
-            values, apart, layers = values + layer.wanted.size, apart + count, layers + 1
+            values, different, layers = values + layer.wanted.size, different + count, layers + 1
     assert layers == 7 * IMAGES
-    assert apart <= MOST_APART * values, f"{apart} of {values} values"
+    assert different <= MOST_DIFFERENT * values, f"{different} of {values} values"

@@ -1,11 +1,11 @@
-"""A share of ONNX's node tests, through the backend: one of each operator, all of those that networks consist of."""
+"""No ONNX node test among one test of each operator and all tests of common operators fails in the backend."""
 
 from collections import Counter
 
 import pytest
 
-from scripts.onnx_nodes.case import Where, run
-from scripts.onnx_nodes.scope import in_reach
+from scripts.onnx_nodes.case import Placement, run
+from scripts.onnx_nodes.scope import in_scope
 from scripts.onnx_nodes.suite import node_tests, operators, share
 
 QUANTIZED = (
@@ -17,7 +17,7 @@ QUANTIZED = (
     "DequantizeLinear",
     "DynamicQuantizeLinear",
 )
-#: Operators that must run on the accelerator in every such test of types and shapes that the machine has.
+#: Operators that must run on the accelerator in every test with supported types and shapes.
 ACCELERATED = (
     "Conv",
     "ConvTranspose",
@@ -65,14 +65,14 @@ ACCELERATED = (
     "Mean",
     "Neg",
 )
-#: But for what these reasons say.
+#: Reasons for which such an operator may run on the host.
 EXCEPT = {
     "resizing by linear",
     "resizing by cubic",
     "resizing that keeps the ratio of the sides",
     "of its output must be at most",
     "its output 2 is no other operator's",
-    "is not quantized as a whole",  # sums and products of plain integers, which wrap around
+    "is not quantized as a whole",  # sums and products of unquantized integers, which wrap around
 }
 
 
@@ -81,20 +81,20 @@ def results():
     tests = [test for test in node_tests() if "_expanded" not in test.name]
     names = operators(tests)
     some = {test.name for test in share(tests, QUANTIZED)}
-    wanted = {test.name for test in tests if names[test.name] in ACCELERATED and in_reach(test)}
+    wanted = {test.name for test in tests if names[test.name] in ACCELERATED and in_scope(test)}
     chosen = [test for test in tests if test.name in some | wanted]
     return [(names[test.name], run(test), test.name in wanted) for test in chosen]
 
 
-def test_none_fails(results) -> None:
-    assert not [result for _, result, _ in results if result.where == Where.FAILED]
+def test_no_node_test_fails(results) -> None:
+    assert not [result for _, result, _ in results if result.where == Placement.FAILED]
     counts = Counter(result.where for _, result, _ in results)
-    assert counts[Where.SKIPPED] < len(results) / 5, counts
+    assert counts[Placement.SKIPPED] < len(results) / 5, counts
 
 
-def test_what_is_refused(results) -> None:
-    """Shapes that depend on data, and what ONNX's reference does not have itself."""
-    assert {name for name, result, _ in results if result.where == Where.REFUSED} <= {
+def test_rejected_operators(results) -> None:
+    """Only data-dependent shapes and features that ONNX's reference lacks are rejected."""
+    assert {name for name, result, _ in results if result.where == Placement.REFUSED} <= {
         "Unique",
         "Range",
         "Loop",
@@ -106,11 +106,11 @@ def test_what_is_refused(results) -> None:
 @pytest.mark.parametrize("op", ACCELERATED)
 def test_operators_of_networks_run_on_the_accelerator(results, op: str) -> None:
     asked = [result for name, result, wanted in results if name == op and wanted]
-    there = [result for result in asked if result.where in (Where.ACCELERATOR, Where.VIEW)]
+    there = [result for result in asked if result.where in (Placement.ACCELERATOR, Placement.VIEW)]
     others = [each for each in asked if each not in there and not any(why in each.reason for why in EXCEPT)]
     assert there and not others
 
 
-def test_every_test_that_does_not_run_there_has_a_reason(results) -> None:
-    elsewhere = (Where.REFUSED, Where.SKIPPED, Where.HOST)
+def test_every_test_not_on_the_accelerator_has_a_reason(results) -> None:
+    elsewhere = (Placement.REFUSED, Placement.SKIPPED, Placement.HOST)
     assert all(result.reason for _, result, _ in results if result.where in elsewhere)

@@ -1,4 +1,4 @@
-"""Branches of ONNX's If that are never taken: nothing in them, or only for them, stops a model."""
+"""Branches of an ONNX If that are never taken may contain unsupported operators."""
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ from compiler.reference import evaluate
 from tests.support.onnx_models import node, reference
 
 HIDDEN, SHAPE = 4, (5, 2, 3)
-#: An LSTM that neither the accelerator nor the host has.
+#: Attributes of an LSTM that neither the accelerator nor the host supports.
 UNUSUAL = {"hidden_size": HIDDEN, "activations": ["Relu", "Tanh", "Tanh"]}
 CONSTANTS = {
     "w": np.full((1, 4 * HIDDEN, 3), 0.1, np.float32),
@@ -21,13 +21,13 @@ CONSTANTS = {
 
 
 def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
-    """A subgraph whose output is the last node's."""
+    """Return a subgraph whose output is that of the last node."""
     made = onnx.ValueInfoProto(name=nodes[-1].output[0])
     return helper.make_graph(list(nodes), name, [], [made])
 
 
 def model(nodes: list[onnx.NodeProto], condition: str, then: onnx.GraphProto) -> onnx.ModelProto:
-    """If the condition holds, `then`; else a ReLU of x."""
+    """Return a model that runs `then` if the condition holds, and otherwise a ReLU of x."""
     other = branch("else", node("Relu", "x", "e"))
     chosen = helper.make_node("If", [condition], ["y"], then_branch=then, else_branch=other)
     graph = helper.make_graph(
@@ -56,15 +56,15 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_branch_that_is_never_taken(name: str) -> None:
+def test_unsupported_operator_in_a_branch_never_taken(name: str) -> None:
     x = np.linspace(-1, 1, 30, dtype=np.float32).reshape(SHAPE)
     graph = read_onnx(CASES[name])
     assert [each.op for each in graph] == ["clip"]
     np.testing.assert_array_equal(evaluate(graph, {"x": x})["y"], reference(CASES[name], {"x": x})["y"])
 
 
-def test_a_branch_that_is_taken() -> None:
-    """What it cannot do without is named."""
+def test_unsupported_operator_in_a_branch_taken() -> None:
+    """The message names an unsupported operator in a branch that is taken."""
     made = model([LSTM], "yes", OUTSIDE)
     made.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
     with pytest.raises(UnsupportedNodesError, match="LSTM"):

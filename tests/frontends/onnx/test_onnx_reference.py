@@ -1,4 +1,4 @@
-"""What ONNX's reference leaves out is refused, and what it computes for the host is what onnxruntime computes."""
+"""Features that ONNX's reference lacks are rejected; other results of the reference equal onnxruntime's."""
 
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,19 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 LENGTHS = np.array([2, STEPS], np.int32)
 
 
-def numbers(*shape: int, seed: int = 0) -> np.ndarray:
-    """Normal random numbers."""
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return seeded, normally distributed values."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def integers(*shape: int, seed: int = 0) -> np.ndarray:
-    """Random bytes."""
+    """Return seeded random uint8 values."""
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 
 def weights(op: str, directions: int = 1) -> dict[str, Any]:
     rows = GATES[op] * HIDDEN
-    return {"w": numbers(directions, rows, SIZE, seed=1), "r": numbers(directions, rows, HIDDEN, seed=2)}
+    return {"w": normal(directions, rows, SIZE, seed=1), "r": normal(directions, rows, HIDDEN, seed=2)}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def weights(op: str, directions: int = 1) -> dict[str, Any]:
         ("LSTM", {"input_forget": 1}, "input_forget"),
     ],
 )
-def test_refused_attributes(op: str, attributes: dict[str, Any], message: str) -> None:
+def test_unsupported_attributes_are_rejected(op: str, attributes: dict[str, Any], message: str) -> None:
     recurrent = node(op, "x w r", "y", hidden_size=HIDDEN, **attributes)
     made = small(recurrent, shape=(STEPS, BATCH, SIZE), **weights(op))
     with pytest.raises(InputError) as error:
@@ -65,7 +65,7 @@ def test_refused_attributes(op: str, attributes: dict[str, Any], message: str) -
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("op", GATES)
-def test_sequences_of_different_lengths_are_refused(op: str, direction: str) -> None:
+def test_sequences_of_different_lengths_are_rejected(op: str, direction: str) -> None:
     recurrent = node(op, "x w r - n", "y", hidden_size=HIDDEN, direction=direction)
     made = small(recurrent, shape=(STEPS, BATCH, SIZE), **weights(op), n=LENGTHS)
     with pytest.raises(InputError, match=rf"{op}:y' \({op}: sequence_lens other than the {STEPS} steps"):
@@ -79,27 +79,27 @@ def test_sequences_of_different_lengths_are_refused(op: str, direction: str) -> 
 @pytest.mark.parametrize(
     ("op", "attributes"), [("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("RNN", {}), ("LSTM", {})]
 )
-def test_recurrent(
+def test_recurrent_operators_equal_onnxruntime(
     tmp_path: Path, op: str, attributes: dict[str, Any], direction: str, started: bool
 ) -> None:
     count = 2 if direction == "bidirectional" else 1
-    held = weights(op, count) | {"b": numbers(count, 2 * GATES[op] * HIDDEN, seed=3)}
+    held = weights(op, count) | {"b": normal(count, 2 * GATES[op] * HIDDEN, seed=3)}
     text, outputs = "x w r b -", ["y", "h"]
     if started:
-        held["s"], text = numbers(count, BATCH, HIDDEN, seed=4), f"{text} s"
-    if op == "LSTM":  # peepholes, which the accelerator does not have
-        held |= {"c": numbers(count, BATCH, HIDDEN, seed=5), "p": numbers(count, 3 * HIDDEN, seed=6)}
+        held["s"], text = normal(count, BATCH, HIDDEN, seed=4), f"{text} s"
+    if op == "LSTM":  # the accelerator does not support peepholes
+        held |= {"c": normal(count, BATCH, HIDDEN, seed=5), "p": normal(count, 3 * HIDDEN, seed=6)}
         text, outputs = f"{text} c p" if started else f"{text} - - p", [*outputs, "last"]
         held = held if started else {key: value for key, value in held.items() if key != "c"}
-    x = {"x": numbers(STEPS, BATCH, SIZE)}
+    x = {"x": normal(STEPS, BATCH, SIZE)}
     recurrent = node(op, text, " ".join(outputs), hidden_size=HIDDEN, direction=direction, **attributes)
     assert set(ops(check(tmp_path, model([recurrent], x, outputs, held), x))) == {"onnx"}
 
 
 @pytest.mark.parametrize("op", GATES)
-def test_batches_first(op: str) -> None:
-    """Which onnxruntime does not have: the same, its dimensions in another order."""
-    x = numbers(STEPS, BATCH, SIZE)
+def test_recurrent_operator_with_batch_first_layout(op: str) -> None:
+    """`layout=1`, which onnxruntime does not support, gives the same result with permuted dimensions."""
+    x = normal(STEPS, BATCH, SIZE)
     made = [
         small(node(op, "x w r", "y", hidden_size=HIDDEN, layout=layout), shape=shape, **weights(op))
         for layout, shape in ((0, x.shape), (1, (BATCH, STEPS, SIZE)))
@@ -113,13 +113,13 @@ def test_batches_first(op: str) -> None:
 
 @pytest.mark.parametrize("opset", [11, 19, 21, 22])
 def test_counted_padding_with_rounding_up(tmp_path: Path, opset: int) -> None:
-    """Pads are counted, and what rounding up adds behind them is not, in all operator sets."""
+    """With count_include_pad, averages count padding but not the extension by ceil_mode, in all operator sets."""
     for kernel, strides, pads in (
         ([1, 4], [3, 4], [0, 2, 0, 2]),
         ([3, 3], [2, 2], [1, 1, 0, 1]),
         ([3, 2], [3, 4], [0] * 4),
     ):
-        x = {"x": numbers(1, 2, 9, 10)}
+        x = {"x": normal(1, 2, 9, 10)}
         pool = node(
             "AveragePool",
             "x",
@@ -137,8 +137,8 @@ def linear(op: str, names: str, flowing: dict[str, np.ndarray], held: dict[str, 
     return model([node(op, names, "y")], flowing, ["y"], held)
 
 
-def test_integers_whose_factors_flow(tmp_path: Path) -> None:
-    """Kernels, and scales and zero points along an axis, that no operator on real numbers takes."""
+def test_integer_operators_with_variable_operands(tmp_path: Path) -> None:
+    """Integer operators may have a variable right operand, and scales and zero points along an axis."""
     images = {"x": integers(1, 3, 8, 8), "w": integers(4, 3, 3, 3, seed=1)}
     rows = {"x": integers(5, 8), "w": integers(8, 4, seed=1)}
     zeros = {"xz": np.uint8(7), "wz": np.uint8(100)}
@@ -156,8 +156,8 @@ def test_integers_whose_factors_flow(tmp_path: Path) -> None:
         assert set(ops(check(tmp_path, linear(op, names, flowing, held), flowing))) == {"onnx"}, op
 
 
-def test_numbers_of_channels_of_signals(tmp_path: Path) -> None:
-    """Which ONNX's reference lays along another dimension."""
+def test_scale_per_channel_of_a_signal(tmp_path: Path) -> None:
+    """Scales per channel of one-dimensional signals apply to channels; ONNX's reference would use another dimension."""
     names = "x xs xz w ws wz ys yz"
     held = {
         "xs": np.float32(0.1),
@@ -171,8 +171,8 @@ def test_numbers_of_channels_of_signals(tmp_path: Path) -> None:
     assert set(ops(check(tmp_path, linear("QLinearConv", names, flowing, held), flowing))) == {"onnx"}
 
 
-def test_numbers_of_rows() -> None:
-    """Which ONNX's reference would lay along the columns of a square factor, and onnxruntime refuses."""
+def test_zero_point_per_row() -> None:
+    """A vector of zero points applies to the rows of a square operand, where ONNX's reference would use the columns."""
     one = helper.make_tensor_value_info
     zeros = integers(4)
     graph = helper.make_graph(
@@ -188,7 +188,7 @@ def test_numbers_of_rows() -> None:
     np.testing.assert_array_equal(evaluate(read_onnx(made), {"x": x, "w": w})["y"], wanted)
 
 
-def test_operator_sets_to_come(tmp_path: Path) -> None:
+def test_future_operator_sets_are_rejected(tmp_path: Path) -> None:
     made, last = small(node("Relu", "x", "y")), onnx.defs.onnx_opset_version()
     made.opset_import[0].version = last
     read(tmp_path, made)
@@ -204,7 +204,7 @@ def test_operator_sets_to_come(tmp_path: Path) -> None:
         ({}, LENGTHS, "sequence_lens other than the 4 steps of all sequences"),
     ],
 )
-def test_a_compiled_file_from_before_they_were_refused_is_refused(
+def test_unsupported_attributes_in_a_compiled_file_are_rejected(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     attributes: dict,

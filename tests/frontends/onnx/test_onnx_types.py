@@ -1,4 +1,4 @@
-"""Single ONNX operators on every integer type: right on the golden model, or hosted or refused with a reason."""
+"""Single ONNX operators on each integer type are exact on the golden model, run on the host, or fail with a reason."""
 
 import zlib
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from tests.support.onnx_models import model, node, reference
 
 SHAPE = (2, 3, 6, 5)
 TYPES = ("int8", "uint8", "int16", "int32")
-#: Operators on integers that stand for themselves: node, further constants, what numpy makes of x and y.
+#: Operators on unquantized integers: node, further constants, numpy function of x and y.
 PLAIN: dict[str, tuple[onnx.NodeProto, dict[str, NDArray], Callable[[NDArray, NDArray], NDArray]]] = {
     "add": (node("Add", "x y", "z"), {}, np.add),
     "sub": (node("Sub", "x y", "z"), {}, np.subtract),
@@ -81,7 +81,7 @@ QUANTIZED: dict[str, tuple[onnx.NodeProto, dict[str, NDArray]]] = {
 
 
 def _compiled(folder: Path, made: onnx.ModelProto) -> Any:
-    """The network, or None if the model is refused with a reason."""
+    """Return the network, or None if the model is rejected with a reason."""
     onnx.save(made, folder / "model.onnx")
     try:
         network = compile(folder / "model.onnx", "n8", cache=False)
@@ -102,8 +102,8 @@ def _random(name: str, dtype: str) -> tuple[np.random.Generator, NDArray, NDArra
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", PLAIN)
-def test_integers_that_stand_for_themselves(name: str, dtype: str, tmp_path: Path) -> None:
-    """Arithmetic wraps in the type, as ONNX has it; numpy is the reference, as onnxruntime lacks many types."""
+def test_unquantized_integers(name: str, dtype: str, tmp_path: Path) -> None:
+    """Integer arithmetic wraps in its type as in ONNX; the reference is numpy, since onnxruntime lacks many types."""
     _, x, y = _random(name, dtype)
     operator, constants, function = PLAIN[name]
     named = {key: value for key, value in (("x", x), ("y", y)) if key in operator.input}
@@ -143,7 +143,7 @@ def test_quantized_integers(name: str, dtype: str, tmp_path: Path) -> None:
     made = model(nodes, named, ["zq"], constants | scales, opset=21)
     network = _compiled(tmp_path, made)
     assert network is not None
-    # onnxruntime rounds a float32 result, which may lie beside a tie.
+    # onnxruntime rounds a float32 result, which may be close to a tie.
     off = np.abs(network(**named)["zq"].astype(int) - reference(made, named)["zq"].astype(int))
     assert off.max() <= 1
 
@@ -151,7 +151,7 @@ def test_quantized_integers(name: str, dtype: str, tmp_path: Path) -> None:
 def test_every_lowering_is_of_an_operator() -> None:
     assert LOWERINGS.keys() <= OPS.keys()
     assert IN_PLACE.keys() <= LOWERINGS.keys()
-    # No operator is declared twice.
+    # Each operator has exactly one lowering.
     own = [op for kind in LAYER_KINDS for op in kind.lowerings]
     assert len(set(own)) == len(own)
     assert LOWERINGS.keys() - set(own) == {"cumsum", "quantize", "dequantize"}

@@ -1,4 +1,4 @@
-"""What onnxruntime's own quantizer writes becomes nodes on integers."""
+"""Models that onnxruntime's quantizer writes become graphs of nodes on integers."""
 
 import logging
 from collections.abc import Iterator
@@ -15,32 +15,32 @@ from tests.support.onnx_models import evaluated, model, node, ops, reference
 IMAGE = (1, 3, 8, 8)
 
 
-def numbers(*shape: int, seed: int = 0) -> np.ndarray:
-    """Seeded float32 numbers, smaller where they are many."""
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return seeded float32 values, which are smaller in large arrays."""
     values = np.random.default_rng(seed).normal(size=shape) / np.sqrt(max(np.prod(shape[1:]), 1))
     return values.astype(np.float32)
 
 
 class Samples(CalibrationDataReader):
-    """Images to find ranges with."""
+    """Reader of calibration images."""
 
     def __init__(self):
-        self.left: Iterator[dict] = iter([{"x": 14 * numbers(*IMAGE, seed=s)} for s in range(10)])
+        self.left: Iterator[dict] = iter([{"x": 14 * normal(*IMAGE, seed=s)} for s in range(10)])
 
     def get_next(self) -> dict:
-        """The next one; none in the end."""
+        """Return the next sample, or an empty dictionary at the end."""
         return next(self.left, {})
 
 
 def images() -> onnx.ModelProto:
-    """Convolutions, a residual, pooling, a gate, concatenation, a dense layer."""
+    """Return a model with convolutions, a residual, pooling, a gate, concatenation and a dense layer."""
     held = {
-        "w0": numbers(8, 3, 3, 3),
-        "b0": numbers(8),
-        "w1": numbers(8, 1, 3, 3),
-        "w2": numbers(8, 8, 1, 1),
-        "w3": numbers(10, 256),
-        "b3": numbers(10),
+        "w0": normal(8, 3, 3, 3),
+        "b0": normal(8),
+        "w1": normal(8, 1, 3, 3),
+        "w2": normal(8, 8, 1, 1),
+        "w3": normal(10, 256),
+        "b3": normal(10),
         "sizes": np.array([0, -1]),
     }
     nodes = [
@@ -58,20 +58,20 @@ def images() -> onnx.ModelProto:
         node("Gemm", "k w3 b3", "l", transB=1),
         node("Softmax", "l", "y"),
     ]
-    return model(nodes, {"x": numbers(*IMAGE)}, ["y"], held)
+    return model(nodes, {"x": normal(*IMAGE)}, ["y"], held)
 
 
 def tokens() -> onnx.ModelProto:
-    """Patches, a layer normalization and a GELU in parts, attention with one head."""
+    """Return a model of elementary operators with patches, layer normalization, GELU and attention with one head."""
     held = {
-        "w": numbers(16, 3, 4, 4),
+        "w": normal(16, 3, 4, 4),
         "sizes": np.array([0, 16, -1]),
         "two": np.float32(2),
         "eps": np.float32(1e-4),
-        "gamma": numbers(16),
-        "beta": numbers(16, seed=1),
-        "wq": numbers(16, 16),
-        "wk": numbers(16, 16, seed=2),
+        "gamma": normal(16),
+        "beta": normal(16, seed=1),
+        "wq": normal(16, 16),
+        "wk": normal(16, 16, seed=2),
         "root": np.float32(np.sqrt(2)),
         "one": np.float32(1),
         "half": np.float32(0.5),
@@ -101,7 +101,7 @@ def tokens() -> onnx.ModelProto:
         node("Mul", "o g3", "g4"),
         node("Mul", "g4 half", "y"),
     ]
-    return model(nodes, {"x": numbers(*IMAGE)}, ["y"], held)
+    return model(nodes, {"x": normal(*IMAGE)}, ["y"], held)
 
 
 WANTED = {
@@ -125,12 +125,12 @@ WANTED = {
 @pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
 @pytest.mark.parametrize("channels", [False, True])
 @pytest.mark.parametrize("activations", [QuantType.QInt8, QuantType.QUInt8])
-def test_quantizer(
+def test_quantized_model_becomes_integer_nodes(
     tmp_path: Path, name: str, form: QuantFormat, channels: bool, activations: QuantType
 ) -> None:
     source, path = tmp_path / "float.onnx", tmp_path / "quantized.onnx"
     onnx.save({"images": images, "tokens": tokens}[name](), source)
-    logging.disable(logging.WARNING)  # it recommends a preparation that would put the parts together
+    logging.disable(logging.WARNING)  # advice to merge the elementary operators
     try:
         quantize_static(
             str(source),
@@ -149,12 +149,12 @@ def test_quantizer(
     assert {op: n for op, n in counts.items() if op not in moving} == WANTED[name]
     floats = [n.op for n in graph if graph.out(n).dtype == "float32"]
     assert (counts["quantize"], floats) == (1, ["dequantize"])
-    inputs = {"x": 14 * numbers(*IMAGE, seed=99)}
+    inputs = {"x": 14 * normal(*IMAGE, seed=99)}
     exact, theirs = (reference(onnx.load(p), inputs)["y"] for p in (source, path))
     ours = evaluated(graph, inputs)["y"]
     if name == "images":
         assert np.abs(ours - theirs).max() < 2.5 / 255
-    # What the file rounds within a GELU or a normalization is lost: the measure is the network before quantization.
+    # The rounding within a quantized GELU or normalization is omitted, so compare with the float network.
     errors = [np.abs(y - exact).mean() for y in (theirs, ours)]
     assert errors[1] <= 1.2 * errors[0] + 0.002 * np.ptp(exact)
     assert errors[1] < 0.05 * np.ptp(exact)

@@ -1,4 +1,4 @@
-"""ONNX operators on integers: QLinear* become nodes on integers, *Integer those on real numbers."""
+"""ONNX's QLinear* operators become nodes on integers; the *Integer operators become nodes on float values."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.support.onnx_qdq import Held, all_integers, integers
 def qlinear(
     op: str, inputs: Held, output: tuple[float, int], **attributes: object
 ) -> tuple[onnx.ModelProto, Held]:
-    """One QLinear operator; constants are the inputs whose name begins with c, each with scale and zero point."""
+    """Return a model of one QLinear operator, and its inputs; names that begin with c are constants."""
     held: Held = {}
     flowing = {name: array for name, array in inputs.items() if not name.startswith("c")}
     names: list[str] = []
@@ -66,10 +66,8 @@ def test_qlinear(tmp_path: Path, op: str, shapes: list, attributes: dict, wanted
 @pytest.mark.parametrize("factor", [1.0, 0.5, 3.0, -0.5, 0.0])
 @pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_gemm_with_factor_and_bias(
-    tmp_path: Path, factor: float, turned: tuple[int, int], dtype: str
-) -> None:
-    """The factor is that of the bias too, which has the scale of the products."""
+def test_gemm_with_alpha_and_bias(tmp_path: Path, factor: float, turned: tuple[int, int], dtype: str) -> None:
+    """The operator's alpha also scales the bias, which has the scale of the products."""
     a, b = (shape[::-1] if turn else shape for shape, turn in zip(((4, 6), (6, 5)), turned, strict=True))
     inputs = {"x": integers(*a, dtype=dtype)}
     held = {
@@ -88,7 +86,7 @@ def test_gemm_with_factor_and_bias(
     assert all_integers(graph) == (factor > 0)
 
 
-def test_channels_last_are_refused_with_their_reason(tmp_path: Path) -> None:
+def test_channels_last_is_rejected_with_a_reason(tmp_path: Path) -> None:
     inputs = {"x": integers(*IMAGE)}
     made, _ = qlinear("QLinearGlobalAveragePool", inputs, (0.1, 3), channels_last=1)
     with pytest.raises(InputError, match=r"\(QLinearGlobalAveragePool: channels last\)"):
@@ -104,8 +102,8 @@ def test_integer_sums(tmp_path: Path, op: str, dtype: str) -> None:
     check(tmp_path, model([node(op, "x w xz wz", "y")], inputs, ["y"], held), inputs)
 
 
-def test_dynamic_quantization_computes_with_real_numbers(tmp_path: Path) -> None:
-    """What it makes differs from onnxruntime's by the rounding that it leaves out."""
+def test_dynamic_quantization_computes_in_float(tmp_path: Path) -> None:
+    """The result differs from onnxruntime's because the dynamic quantization of the input is omitted."""
     nodes = [
         node("DynamicQuantizeLinear", "x", "q s z"),
         node("MatMulInteger", "q w z wz", "i"),

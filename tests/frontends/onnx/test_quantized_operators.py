@@ -1,4 +1,4 @@
-"""Quantized ONNX operators of random shapes, all on the accelerator, against onnxruntime."""
+"""Quantized ONNX operators of random shapes run entirely on the accelerator and agree with onnxruntime."""
 
 from pathlib import Path
 
@@ -28,18 +28,18 @@ def same(folder: Path, build: Qdq, *shapes: tuple[int, ...], within: int, opset:
 
 
 def image(rng: Rng, least: int = 6) -> tuple[int, ...]:
-    """The shape of a small image."""
+    """Return the shape of a small image."""
     return (int(rng.integers(1, 3)), int(rng.integers(1, 12)), *(int(n) for n in rng.integers(least, 14, 2)))
 
 
 def pairs(rng: Rng, low: int, high: int) -> list[int]:
-    """Two sizes."""
+    """Return two random integers in low..high - 1."""
     return [int(n) for n in rng.integers(low, high, 2)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("padded", [False, True])
-def test_maxima_with_dilations(tmp_path: Path, seed: int, padded: bool) -> None:
+def test_max_pool_with_dilations(tmp_path: Path, seed: int, padded: bool) -> None:
     rng, build = np.random.default_rng(seed), Qdq("uint8" if seed % 2 else "int8")
     kernel, dilations = pairs(rng, 2, 4), pairs(rng, 1, 4)
     dilations[seed % 2] = max(dilations[seed % 2], 2)
@@ -59,7 +59,7 @@ def test_maxima_with_dilations(tmp_path: Path, seed: int, padded: bool) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap", "constant"])
-def test_padding(tmp_path: Path, seed: int, mode: str) -> None:
+def test_pad(tmp_path: Path, seed: int, mode: str) -> None:
     rng, build = np.random.default_rng(seed), Qdq()
     shape = image(rng)
     build.held["pads"] = np.array([rng.integers(n > 2, n) for n in shape] * 2)
@@ -69,7 +69,7 @@ def test_padding(tmp_path: Path, seed: int, mode: str) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("op", ["Max", "Min"])
-def test_extremes_of_several(tmp_path: Path, seed: int, op: str) -> None:
+def test_min_and_max_of_several_operands(tmp_path: Path, seed: int, op: str) -> None:
     rng, build = np.random.default_rng(seed), Qdq("uint8" if seed % 2 else "int8")
     whole = tuple(int(n) for n in rng.integers(2, 9, rng.integers(1, 5)))
     shapes = [
@@ -84,7 +84,7 @@ def test_extremes_of_several(tmp_path: Path, seed: int, op: str) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("op", ["Max", "Min"])
-def test_a_limit_for_each_channel(tmp_path: Path, seed: int, op: str) -> None:
+def test_min_and_max_with_a_constant_per_channel(tmp_path: Path, seed: int, op: str) -> None:
     rng, build = np.random.default_rng(seed), Qdq()
     shape = image(rng)
     limits = build.weights("w", integers(shape[1], 1, 1, seed=seed), 0.04)
@@ -93,7 +93,7 @@ def test_a_limit_for_each_channel(tmp_path: Path, seed: int, op: str) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_slopes(tmp_path: Path, seed: int) -> None:
+def test_prelu(tmp_path: Path, seed: int) -> None:
     rng, build = np.random.default_rng(seed), Qdq()
     shape = image(rng, 3)
     slopes = tuple(1 if rng.random() < 0.3 else n for n in shape[int(rng.integers(3)) :])
@@ -104,7 +104,7 @@ def test_slopes(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
-def test_operands_that_are_spread(tmp_path: Path, seed: int, op: str) -> None:
+def test_broadcast_operands(tmp_path: Path, seed: int, op: str) -> None:
     rng, build = np.random.default_rng(seed), Qdq()
     shape = image(rng, 2)
     other = tuple(1 if rng.random() < 0.5 else n for n in shape[int(rng.integers(3)) :])
@@ -115,7 +115,7 @@ def test_operands_that_are_spread(tmp_path: Path, seed: int, op: str) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("counted", [0, 1])
-def test_averages_into_another_scale(tmp_path: Path, seed: int, counted: int) -> None:
+def test_average_pool_into_another_scale(tmp_path: Path, seed: int, counted: int) -> None:
     rng, build = np.random.default_rng(seed), Qdq("uint8" if seed % 2 else "int8")
     kernel = pairs(rng, 2, 5)
     pads = [int(rng.integers(0, k)) for k in kernel * 2]

@@ -1,4 +1,4 @@
-"""Resize and Upsample in all modes, against onnxruntime."""
+"""Resize and Upsample equal onnxruntime in all modes."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ MODES = (
     "tf_half_pixel_for_nn",
 )
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-#: Not all of them exact in single precision; 1 / 3, 2 / 3 and 0.6 make places a little off the middle of two elements.
+#: Scales, some inexact in float32; 1 / 3, 2 / 3 and 0.6 give positions close to the middle of two elements.
 SCALES = (0.3, 1 / 3, 0.4, 0.5, 0.6, 2 / 3, 0.7, 0.9, 1.3, 1.7, 2.0, 2.3, 3.7)
 
 
 def image(height: int, width: int) -> np.ndarray:
-    """Numbers that tell their places."""
+    """Return an image whose values identify their positions."""
     return np.arange(2 * height * width, dtype=np.float32).reshape(1, 2, height, width)
 
 
@@ -37,14 +37,14 @@ def test_nearest(tmp_path: Path, mode: str, rounding: str) -> None:
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_nearest_before_there_were_modes(tmp_path: Path, scale: float) -> None:
+def test_nearest_of_old_operator_sets(tmp_path: Path, scale: float) -> None:
     x = {"x": image(4, 9)}
     resize = node("Resize", "x s", "y", mode="nearest")
     check(tmp_path, model([resize], x, ["y"], {"s": np.array([1, 1, 1, scale], np.float32)}, opset=10), x)
 
 
 def _resized(tmp_path: Path, size: list[int] | None, scales: tuple[float, ...], **attributes: object) -> None:
-    """One Resize by the host."""
+    """Compare one Resize on the host with onnxruntime."""
     x, opset = {"x": np.random.default_rng(1).standard_normal((1, 2, 6, 7)).astype(np.float32)}, 19
     held = {"s": np.array([1, 1, *scales], np.float32)} if size is None else {"z": np.array([1, 2, *size])}
     names = "x - s" if size is None else "x - - z"
@@ -61,7 +61,7 @@ def _resized(tmp_path: Path, size: list[int] | None, scales: tuple[float, ...], 
 @pytest.mark.parametrize("smooth", [0, 1])
 @pytest.mark.parametrize("kind", ["linear", "cubic"])
 @pytest.mark.parametrize("mode", MODES)
-def test_between_elements(tmp_path: Path, mode: str, kind: str, smooth: int) -> None:
+def test_interpolation(tmp_path: Path, mode: str, kind: str, smooth: int) -> None:
     old = mode == "tf_half_pixel_for_nn"
     attributes: dict[str, object] = {"mode": kind, "coordinate_transformation_mode": mode}
     attributes |= {"antialias": 1} if smooth and not old else {}
@@ -71,7 +71,7 @@ def test_between_elements(tmp_path: Path, mode: str, kind: str, smooth: int) -> 
         _resized(tmp_path, None, scales, **attributes)
 
 
-def test_cubic_without_what_is_outside(tmp_path: Path) -> None:
+def test_cubic_with_excluded_outside(tmp_path: Path) -> None:
     for mode in ("half_pixel", "asymmetric"):
         _resized(
             tmp_path,
@@ -84,7 +84,7 @@ def test_cubic_without_what_is_outside(tmp_path: Path) -> None:
         )
 
 
-def test_part_of_an_image(tmp_path: Path) -> None:
+def test_crop_and_resize(tmp_path: Path) -> None:
     x = {"x": np.random.default_rng(1).standard_normal((1, 2, 6, 7)).astype(np.float32)}
     held = {"r": np.array([0, 0, 0.2, -0.1, 1, 1, 0.8, 1.3], np.float32), "z": np.array([1, 2, 9, 4])}
     for kind in ("nearest", "linear", "cubic"):
@@ -92,8 +92,8 @@ def test_part_of_an_image(tmp_path: Path) -> None:
         check(tmp_path, model([node("Resize", "x r - z", "y", mode=kind, **attributes)], x, ["y"], held), x)
 
 
-def test_as_exporters_write_it(tmp_path: Path) -> None:
-    """Scales and regions without elements beside the sizes."""
+def test_empty_scales_and_regions(tmp_path: Path) -> None:
+    """Exporters write empty scales and regions in addition to sizes; such nodes are accepted."""
     x, empty = {"x": image(6, 7)}, np.zeros(0, np.float32)
     held = {"r": empty, "s": empty, "z": np.array([1, 2, 12, 14])}
     for kind, opset in (("linear", 11), ("linear", 13), ("cubic", 11)):
@@ -103,7 +103,7 @@ def test_as_exporters_write_it(tmp_path: Path) -> None:
         check(tmp_path, model([resize], x, ["y"], held, opset), x)
 
 
-def test_upsample_between_elements(tmp_path: Path) -> None:
+def test_linear_upsample(tmp_path: Path) -> None:
     x, held = {"x": image(6, 7)}, {"s": np.array([1, 1, 2, 3], np.float32)}
     check(tmp_path, model([node("Upsample", "x s", "y", mode="linear")], x, ["y"], held, 9), x)
     check(tmp_path, model([node("Resize", "x s", "y", mode="linear")], x, ["y"], held, 10), x)

@@ -1,4 +1,4 @@
-"""Functions in single precision as onnxruntime's kernels give them, bit for bit."""
+"""Functions in single precision equal onnxruntime's kernels bit for bit."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +25,7 @@ CORNERS = np.array(
         ("Elu", partial(onnx_single.elu, alpha=0.7), {"alpha": 0.7}),
     ],
 )
-def test_as_onnxruntime(
+def test_function_equals_onnxruntime(
     rng: np.random.Generator, name: str, function: Callable[..., np.ndarray], attributes: dict[str, Any]
 ) -> None:
     spread = np.float32(2) ** rng.integers(-20, 6, 300_000).astype(np.float32)

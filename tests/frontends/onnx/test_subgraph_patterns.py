@@ -1,4 +1,4 @@
-"""Subgraphs that exporters write become one node, and layouts change only where an operator needs it."""
+"""Subgraphs that exporters write become single nodes, and layouts change only where an operator requires it."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from tests.support.onnx_models import check, model, node, ops, read
 ROWS = (2, 3, 8)
 
 
-def numbers(*shape: int, seed: int = 0) -> np.ndarray:
-    """Seeded float32 numbers around zero."""
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return seeded, normally distributed float32 values around zero."""
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def constant(value: float) -> np.ndarray:
-    """One number."""
+    """Return a float32 constant with a single element."""
     return np.array(value, np.float32)
 
 
@@ -33,12 +33,12 @@ NUMBERS = {
     "eps": constant(1e-3),
     "k": constant(np.sqrt(2 / np.pi)),
     "cube": constant(0.044715),
-    "gamma": numbers(8, seed=1),
-    "beta": numbers(8, seed=2),
+    "gamma": normal(8, seed=1),
+    "beta": normal(8, seed=2),
 }
 _MEAN = {"axes": [-1]}
 
-#: Nodes from x to y, and what they must become.
+#: Nodes that compute y from x, and the expected nodes.
 PATTERNS: dict[str, tuple[list[onnx.NodeProto], dict[str, int]]] = {
     "gelu_torch": (
         [
@@ -181,14 +181,14 @@ PATTERNS: dict[str, tuple[list[onnx.NodeProto], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_pattern(tmp_path: Path, name: str) -> None:
+def test_pattern_becomes_one_node(tmp_path: Path, name: str) -> None:
     nodes, wanted = PATTERNS[name]
-    inputs = {"x": 2 * numbers(*ROWS)}
-    made = model(nodes, inputs, ["y"], NUMBERS | {"square": numbers(8, 8, seed=3)})
+    inputs = {"x": 2 * normal(*ROWS)}
+    made = model(nodes, inputs, ["y"], NUMBERS | {"square": normal(8, 8, seed=3)})
     assert ops(check(tmp_path, made, inputs, tolerance=1e-5)) == wanted
 
 
-def test_the_variance_of_others_is_no_normalization(tmp_path: Path) -> None:
+def test_variance_of_another_tensor_is_not_a_normalization(tmp_path: Path) -> None:
     nodes = [
         node("ReduceMean", "x", "m", **_MEAN),
         node("Sub", "x m", "d"),
@@ -200,40 +200,39 @@ def test_the_variance_of_others_is_no_normalization(tmp_path: Path) -> None:
         node("Sqrt", "e", "r"),
         node("Div", "d r", "y"),
     ]
-    made = model(nodes, {"x": numbers(*ROWS), "z": numbers(*ROWS)}, ["y"], NUMBERS)
+    made = model(nodes, {"x": normal(*ROWS), "z": normal(*ROWS)}, ["y"], NUMBERS)
     assert {"function", "onnx"} <= {each.op for each in read(tmp_path, made)}
 
 
-def test_means_of_rows_and_columns(tmp_path: Path) -> None:
-    """What is left after them lies as it lay."""
+def test_reductions_of_an_image(tmp_path: Path) -> None:
+    """The results of two successive reductions keep the layout of the file."""
     nodes = [
         node("Conv", "x w", "a"),
         node("ReduceMean", "a", "b", axes=[2], keepdims=0),
         node("ReduceMax", "b", "y", axes=[1], keepdims=0),
     ]
-    inputs = {"x": numbers(2, 3, 5, 6)}
-    made = model(nodes, inputs, ["y", "b"], {"w": numbers(4, 3, 2, 2)})
+    inputs = {"x": normal(2, 3, 5, 6)}
+    made = model(nodes, inputs, ["y", "b"], {"w": normal(4, 3, 2, 2)})
     assert ops(check(tmp_path, made, inputs))["transpose"] == 2
 
 
-def test_part_of_a_pattern_that_is_read_stays(tmp_path: Path) -> None:
-    nodes, inputs = [node("Sigmoid", "x", "a"), node("Mul", "x a", "y")], {"x": numbers(*ROWS)}
+def test_intermediate_value_of_a_pattern_remains_if_read(tmp_path: Path) -> None:
+    nodes, inputs = [node("Sigmoid", "x", "a"), node("Mul", "x a", "y")], {"x": normal(*ROWS)}
     graph = check(tmp_path, model(nodes, inputs, ["y", "a"]), inputs)
     assert ops(graph) == {"silu": 1, "sigmoid": 1}
 
 
 def test_images_are_transposed_at_the_ends_only(tmp_path: Path) -> None:
-    """Convolutions, pooling, a squeeze-and-excite gate, a residual, concatenation, padding, slicing, reductions."""
+    """Networks of convolutions and other image operators need transposes at their ends only."""
     held = {
-        f"w{i}": numbers(*shape, seed=i)
-        for i, shape in enumerate([(6, 3, 3, 3), (6, 6, 1, 1), (4, 12, 3, 3)])
+        f"w{i}": normal(*shape, seed=i) for i, shape in enumerate([(6, 3, 3, 3), (6, 6, 1, 1), (4, 12, 3, 3)])
     }
     held |= {
         "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
         "from": np.array([1]),
         "to": np.array([9]),
         "axis": np.array([2]),
-        "bias": numbers(6, 1, 1),
+        "bias": normal(6, 1, 1),
         "mean_axes": np.array([2, 3]),
     }
     nodes = [
@@ -253,23 +252,25 @@ def test_images_are_transposed_at_the_ends_only(tmp_path: Path) -> None:
         node("Softmax", "m", "n", axis=1),
         node("ReduceMean", "n", "y", axes=[2, 3], keepdims=0),
     ]
-    inputs = {"x": numbers(2, 3, 8, 8)}
+    inputs = {"x": normal(2, 3, 8, 8)}
     counts = ops(check(tmp_path, model(nodes, inputs, ["y"], held), inputs))
     assert counts["transpose"] == 1  # the result has no spatial dimensions left
     assert (counts["conv2d"], counts["softmax"], "reshape" in counts) == (3, 1, False)
 
 
 @pytest.mark.parametrize("read_again", [False, True])
-def test_flattened_images_stay_where_they_are(tmp_path: Path, read_again: bool) -> None:
-    """The weights after that are put in another order; the transposition stays if others read it."""
-    held = {"w": numbers(4, 3, 3, 3), "dense": numbers(5, 4 * 6 * 5), "b": numbers(5)}
+def test_flattened_images_are_not_transposed(tmp_path: Path, read_again: bool) -> None:
+    """Flattened images are not transposed: the next weights are permuted, unless another node reads the flat image
+    too.
+    """
+    held = {"w": normal(4, 3, 3, 3), "dense": normal(5, 4 * 6 * 5), "b": normal(5)}
     nodes = [
         node("Conv", "x w", "a"),
         node("Relu", "a", "c"),
         node("Flatten", "c", "f"),
         node("Gemm", "f dense b", "y", transB=1),
     ]
-    inputs = {"x": numbers(2, 3, 8, 7)}
+    inputs = {"x": normal(2, 3, 8, 7)}
     made = model(nodes, inputs, ["y", "f"] if read_again else ["y"], held)
     assert ops(check(tmp_path, made, inputs)) == {
         "transpose": 1 + read_again,
@@ -281,8 +282,8 @@ def test_flattened_images_stay_where_they_are(tmp_path: Path, read_again: bool) 
 
 
 def test_signals_stay_images_between_convolutions(tmp_path: Path) -> None:
-    """Convolutions over one dimension, a residual and activations between them: reshaped at the ends only."""
-    held = {"w": numbers(4, 4, 3), "b": numbers(1, 4, 1)}
+    """One-dimensional convolutions, a residual and activations need reshapes at their ends only."""
+    held = {"w": normal(4, 4, 3), "b": normal(1, 4, 1)}
     nodes = [
         node("Conv", "x w", "a", pads=[1, 1]),
         node("Add", "a b", "c"),
@@ -293,7 +294,7 @@ def test_signals_stay_images_between_convolutions(tmp_path: Path) -> None:
         node("Mul", "f g", "h"),
         node("Conv", "h w", "y", pads=[1, 1]),
     ]
-    inputs = {"x": numbers(2, 4, 9)}
+    inputs = {"x": normal(2, 4, 9)}
     assert ops(check(tmp_path, model(nodes, inputs, ["y"], held), inputs)) == {
         "transpose": 2,
         "reshape": 2,
@@ -304,22 +305,22 @@ def test_signals_stay_images_between_convolutions(tmp_path: Path) -> None:
     }
 
 
-def test_patches_as_tokens_need_no_transpose_inside(tmp_path: Path) -> None:
-    """A vision transformer's start: Conv, Reshape to (N, C, HW), Transpose to (N, HW, C), MatMul."""
-    held = {"w": numbers(8, 3, 4, 4), "sizes": np.array([0, 8, -1]), "square": numbers(8, 8)}
+def test_patches_as_tokens_need_no_transpose(tmp_path: Path) -> None:
+    """The first layers of a vision transformer (Conv, Reshape, Transpose, MatMul) need no transposes in between."""
+    held = {"w": normal(8, 3, 4, 4), "sizes": np.array([0, 8, -1]), "square": normal(8, 8)}
     nodes = [
         node("Conv", "x w", "a", strides=[4, 4]),
         node("Reshape", "a sizes", "b"),
         node("Transpose", "b", "c", perm=[0, 2, 1]),
         node("MatMul", "c square", "y"),
     ]
-    inputs = {"x": numbers(2, 3, 8, 12)}
+    inputs = {"x": normal(2, 3, 8, 12)}
     graph = check(tmp_path, model(nodes, inputs, ["y"], held), inputs)
     assert [n.op for n in graph] == ["transpose", "conv2d", "reshape", "dense"]
 
 
 def test_channel_shuffle_is_one_transpose(tmp_path: Path) -> None:
-    held = {"w": numbers(6, 6, 1, 1), "split": np.array([2, 2, 3, 4, 5]), "joined": np.array([2, 6, 4, 5])}
+    held = {"w": normal(6, 6, 1, 1), "split": np.array([2, 2, 3, 4, 5]), "joined": np.array([2, 6, 4, 5])}
     nodes = [
         node("Conv", "x w", "a"),
         node("Reshape", "a split", "b"),
@@ -327,7 +328,7 @@ def test_channel_shuffle_is_one_transpose(tmp_path: Path) -> None:
         node("Reshape", "c joined", "d"),
         node("Conv", "d w", "y"),
     ]
-    inputs = {"x": numbers(2, 6, 4, 5)}
+    inputs = {"x": normal(2, 6, 4, 5)}
     assert ops(check(tmp_path, model(nodes, inputs, ["y"], held), inputs)) == {
         "transpose": 3,
         "conv2d": 2,
@@ -336,8 +337,8 @@ def test_channel_shuffle_is_one_transpose(tmp_path: Path) -> None:
 
 
 def test_attention(tmp_path: Path) -> None:
-    """Heads split off and joined again around two products of stacks."""
-    held = {f"w{i}": numbers(8, 8, seed=i) for i in range(4)}
+    """Heads that are split and joined around two batched products become transposes and matrix products."""
+    held = {f"w{i}": normal(8, 8, seed=i) for i in range(4)}
     held |= {"heads": np.array([0, 0, 2, 4]), "joined": np.array([0, 0, 8]), "scale": constant(0.5)}
     nodes = []
     for i, perm in enumerate([(0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)]):
@@ -355,6 +356,6 @@ def test_attention(tmp_path: Path) -> None:
         node("Reshape", "e joined", "f"),
         node("MatMul", "f w3", "y"),
     ]
-    inputs = {"x": numbers(2, 5, 8)}
+    inputs = {"x": normal(2, 5, 8)}
     counts = ops(check(tmp_path, model(nodes, inputs, ["y"], held), inputs))
     assert counts == {"dense": 4, "reshape": 4, "transpose": 4, "matmul": 2, "mul": 1, "softmax": 1}

@@ -1,4 +1,4 @@
-"""Chains of functions of one number between a dequantization and a quantization: one table on the accelerator."""
+"""Chains of unary functions between a dequantization and a quantization become one table on the accelerator."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def _model(chain: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_one_table(tmp_path: Any, chain: str) -> None:
+def test_chain_becomes_one_table(tmp_path: Any, chain: str) -> None:
     made = _model(chain)
     network = compile(read_onnx(made), "n4", rounding="onnxruntime", strict=True)
     assert [layer.ops for layer in network.infos] == [("table",)] and not network.host
@@ -46,8 +46,8 @@ def test_one_table(tmp_path: Any, chain: str) -> None:
     np.testing.assert_array_equal(read_package(path)(**X)["y"], wanted)
 
 
-def test_what_something_else_reads_stays() -> None:
-    """A real number in the middle of a chain that is an output of the model too."""
+def test_intermediate_value_that_is_an_output() -> None:
+    """An intermediate value that is also a model output is computed in floating point."""
     made = _model("scaled_and_moved")
     made.graph.output.append(onnx.helper.make_tensor_value_info("e", onnx.TensorProto.FLOAT, (2, 3, 6, 5)))
     network = compile(read_onnx(made), "n4", rounding="onnxruntime")
@@ -58,8 +58,8 @@ def test_what_something_else_reads_stays() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 6, 5), (2, 3, 9)])
-def test_a_normalization_of_channels(shape: tuple[int, ...]) -> None:
-    """Within a unit: its sums are rounded to the 127th part of a step."""
+def test_batch_normalization(shape: tuple[int, ...]) -> None:
+    """The result of a batch normalization differs by at most 1, since its sums are rounded to 1/127 of a step."""
     random = np.random.default_rng(4)
     x = {"x": random.integers(0, 256, shape).astype(np.uint8)}
     names = ("factor", "shift", "mean", "variance")

@@ -1,4 +1,4 @@
-"""TFLite files with IF and WHILE make what LiteRT's reference kernels make of them."""
+"""TFLite files with IF and WHILE give the same results as LiteRT's reference kernels."""
 
 from pathlib import Path
 
@@ -20,12 +20,14 @@ MEANING: tuple[float, int] = (0.1, 3)
 
 
 def number(value: int) -> np.ndarray:
-    """A constant."""
+    """Return a scalar int32 constant."""
     return np.array(value, np.int32)
 
 
 def counting(*, known: bool) -> list[FileGraph]:
-    """Adds weights to a row until a counter, `known` or an input, is 5."""
+    """Return a model that adds weights to a row until a counter reaches 5; the counter starts at 0 (`known`) or an
+    input.
+    """
     w = np.arange(-8, 8, dtype=np.int8).reshape(1, 16)
     loop = Operator(
         "WHILE", ["i", "x"], ["j", "y"], options("While", condSubgraphIndex=1, bodySubgraphIndex=2)
@@ -58,7 +60,7 @@ def counting(*, known: bool) -> list[FileGraph]:
 
 
 def choosing() -> list[FileGraph]:
-    """A row plus one or other weights, by the greatest of the row."""
+    """Return a model that computes one of two functions of a row, depending on the maximum of the row."""
     decide = [
         Operator("REDUCE_MAX", ["x", "axes"], ["top"], options("Reducer", keepDims=False), 2),
         Operator("GREATER", ["top", "limit"], ["p"], options("Greater"), 2),
@@ -88,7 +90,7 @@ def choosing() -> list[FileGraph]:
 
 
 def litert(data: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """What LiteRT makes."""
+    """Return LiteRT's outputs."""
     interpreter = Interpreter(model_content=data, experimental_op_resolver_type=REFERENCE)
     interpreter.allocate_tensors()
     for details, array in zip(interpreter.get_input_details(), inputs, strict=True):
@@ -98,25 +100,25 @@ def litert(data: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def compiled(folder: Path, data: bytes) -> CompiledNetwork:
-    """The network of a file."""
+    """Compile a file for n8."""
     path = folder / "model.tflite"
     path.write_bytes(data)
     return compile(path, "n8")
 
 
 def same(network: CompiledNetwork, data: bytes, inputs: list[np.ndarray]) -> None:
-    """The golden model makes what LiteRT makes."""
+    """Compare the golden model's outputs with LiteRT's."""
     wanted, found = litert(data, inputs), network(*inputs)
     for tensor, array in zip(network.outputs, wanted, strict=True):
         np.testing.assert_array_equal(found[tensor.name], array)
 
 
 def row(seed: int, most: int = 127) -> np.ndarray:
-    """A random row."""
+    """Return a random row."""
     return np.random.default_rng(seed).integers(-128, most, (1, 16), endpoint=True).astype(np.int8)
 
 
-def test_a_loop_that_counts_is_unrolled(tmp_path: Path) -> None:
+def test_loop_with_a_known_count_is_unrolled(tmp_path: Path) -> None:
     data = packed(counting(known=True))
     network = compiled(tmp_path, data)
     assert not network.host and [len(stage.infos) for stage in network.stages] == [5]
@@ -125,7 +127,7 @@ def test_a_loop_that_counts_is_unrolled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 3, 5, 9])
-def test_a_loop_of_unknown_length(tmp_path: Path, first: int) -> None:
+def test_loop_with_an_unknown_count(tmp_path: Path, first: int) -> None:
     data = packed(counting(known=False))
     network = compiled(tmp_path, data)
     assert [each.op for each in network.host].count("loop") == 1 and len(network.infos) == 1
@@ -141,8 +143,8 @@ def test_branches(tmp_path: Path, most: int) -> None:
         same(network, data, [row(seed, most)])
 
 
-def refused(folder: Path, graphs: list[FileGraph]) -> str:
-    """The message for a file."""
+def rejection(folder: Path, graphs: list[FileGraph]) -> str:
+    """Return the message with which a file is rejected."""
     path = folder / "model.tflite"
     path.write_bytes(packed(graphs))
     with pytest.raises(InputError) as caught:
@@ -153,27 +155,27 @@ def refused(folder: Path, graphs: list[FileGraph]) -> str:
 def test_damaged_control_flow(tmp_path: Path) -> None:
     graphs = counting(known=False)
     graphs[0].operators[0].options = options("While", condSubgraphIndex=1, bodySubgraphIndex=7)
-    assert refused(tmp_path, graphs) == "operator 'while_0': there is no graph 7, only 3"
+    assert rejection(tmp_path, graphs) == "operator 'while_0': there is no graph 7, only 3"
     graphs[0].operators[0].options = options("While", condSubgraphIndex=0, bodySubgraphIndex=2)
-    assert refused(tmp_path, graphs) == "operator 'while_0': graph 0 is a subgraph of itself"
+    assert rejection(tmp_path, graphs) == "operator 'while_0': graph 0 is a subgraph of itself"
     graphs = counting(known=False)
     graphs[2].outputs = ["i2"]
-    assert refused(tmp_path, graphs) == "operator 'while_0': a subgraph takes 2 inputs, not 1"
+    assert rejection(tmp_path, graphs) == "operator 'while_0': a subgraph takes 2 inputs, not 1"
     graphs = counting(known=False)
     graphs[1].outputs = ["go", "i"]
-    assert refused(tmp_path, graphs) == "operator 'while_0': its condition must have one output"
+    assert rejection(tmp_path, graphs) == "operator 'while_0': its condition must have one output"
     graphs = choosing()
     graphs[2].meaning = {**graphs[2].meaning, "b": (0.2, 0)}
-    assert refused(tmp_path, graphs) == (
+    assert rejection(tmp_path, graphs) == (
         "node 'if_2' (if): output 0 of its subgraph 'else': "
         "'b' must be int8[1, 16] * 0.1 @ 3, not int8[1, 16] * 0.2 @ 0"
     )
 
 
-def test_state_between_samples_is_refused(tmp_path: Path) -> None:
+def test_state_between_samples_is_rejected(tmp_path: Path) -> None:
     main, *others = choosing()
     main.operators.insert(0, Operator("CALL_ONCE", [], [], options("CallOnce", initSubgraphIndex=1)))
-    assert refused(tmp_path, [main, *others]) == (
+    assert rejection(tmp_path, [main, *others]) == (
         "operator 'call_once_0': models that keep state from one sample to the next are not supported; make the state "
         "an input and an output"
     )

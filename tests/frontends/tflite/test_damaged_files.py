@@ -1,4 +1,4 @@
-"""Damaged TFLite files of every operator: a message that names the operator, never a traceback."""
+"""Damaged TFLite files of every operator give a message that names the operator, never a traceback."""
 
 import random
 import re
@@ -22,12 +22,12 @@ CASES: dict[str, tuple[Callable[[Draft], None], str]] = {
     **{name: (case, "float32") for name, case in FLOATS.items()},
     **{f"host {name}": (case, "float32") for name, (case, _) in ON_HOST.items()},
 }
-#: The shape that this operator is given says nothing that its result does not say.
+#: Operators whose shape operand is redundant, since the shape of the result is the same.
 _UNREAD = ("TRANSPOSE_CONV",)
 
 
 def drafted(name: str) -> Draft:
-    """A model, the same each time."""
+    """Return a reproducible model of a case."""
     case, dtype = CASES[name]
     draft = Draft(np.random.default_rng(zlib.crc32(name.encode())), dtype)
     case(draft)
@@ -35,7 +35,7 @@ def drafted(name: str) -> Draft:
 
 
 def message(folder: Path, data: bytes) -> str | None:
-    """What is wrong with a file, on one line; None if it is read."""
+    """Return the one-line message with which a file is rejected, or None if the file can be read."""
     path = folder / "model.tflite"
     path.write_bytes(data)
     try:
@@ -48,13 +48,13 @@ def message(folder: Path, data: bytes) -> str | None:
 
 
 def names_operator(draft: Draft, text: str) -> bool:
-    """Whether a message names one of the operators, by kind and number."""
+    """Return True if a message names an operator of the draft by type and index."""
     numbered = [f"'{each.kind.lower()}_{i}'" for i, each in enumerate(draft.operators)]
     return any(name in text for name in numbered)
 
 
 def integers(draft: Draft) -> list[str]:
-    """Constants that say what an operator does: axes, sizes and the like."""
+    """Return the names of constants that configure operators: axes, sizes and others."""
     return [
         name
         for name, given in draft.tensors.items()
@@ -63,8 +63,8 @@ def integers(draft: Draft) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_shapes_that_do_not_fit(name: str, tmp_path: Path) -> None:
-    """One dimension more or less, or one that is larger, of each operand and result that flows."""
+def test_wrong_shapes_name_the_operator(name: str, tmp_path: Path) -> None:
+    """An operand or result with a different rank or a larger dimension is rejected."""
     whole = drafted(name)
     for changed, (shape, dtype) in ((k, v) for k, v in whole.tensors.items() if isinstance(v, tuple)):
         for other in ((*shape, 3), (*shape[:-1], 97), (13, 11)):
@@ -77,7 +77,7 @@ def test_shapes_that_do_not_fit(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if integers(drafted(name))])
-def test_constants_that_are_missing_or_out_of_range(name: str, tmp_path: Path) -> None:
+def test_missing_and_out_of_range_constants(name: str, tmp_path: Path) -> None:
     whole = drafted(name)
     for changed in integers(whole):
         users = [each.kind for each in whole.operators if changed in each.inputs]
@@ -100,7 +100,7 @@ def test_constants_that_are_missing_or_out_of_range(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_operands_and_options_that_are_missing(name: str, tmp_path: Path) -> None:
+def test_missing_operands_and_options(name: str, tmp_path: Path) -> None:
     whole = drafted(name)
     for i, operator in enumerate(whole.operators):
         for count in range(len(operator.inputs)):
@@ -116,7 +116,7 @@ def test_operands_and_options_that_are_missing(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_changed_bytes(name: str, tmp_path: Path) -> None:
+def test_changed_bytes_give_a_graph_or_a_message(name: str, tmp_path: Path) -> None:
     seed = zlib.crc32(name.encode())
     print("seed", seed)
     rng, whole = random.Random(seed), drafted(name).file()
@@ -129,8 +129,8 @@ def test_changed_bytes(name: str, tmp_path: Path) -> None:
         message(tmp_path, bytes(data))
 
 
-#: A case, what its first integers become, and the message.
-WORDS = [
+#: Case, values of its first integer constant, expected message.
+BAD_CONSTANTS = [
     ("split", 9, "axis must be within -4..3, not 9"),
     ("transpose", [0, 0], "an order of 2 dimensions cannot be [0, 0]"),
     ("pad", [[-1, 0]] * 4, "paddings must not be negative: [(-1, 0), (-1, 0), (-1, 0), (-1, 0)]"),
@@ -144,7 +144,7 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "values", "wanted"), WORDS)
+@pytest.mark.parametrize(("name", "values", "wanted"), BAD_CONSTANTS)
 def test_bad_constants_name_the_operator(name: str, values: object, wanted: str, tmp_path: Path) -> None:
     draft = drafted(name)
     draft.tensors[integers(draft)[0]] = np.array(values, np.int32)
@@ -153,14 +153,14 @@ def test_bad_constants_name_the_operator(name: str, values: object, wanted: str,
     assert wanted in text
 
 
-def test_types_that_are_not_supported(tmp_path: Path) -> None:
+def test_unsupported_types(tmp_path: Path) -> None:
     draft = drafted("relu")
     draft.tensors["x0"] = (draft.tensors["x0"][0], "float64")
     assert message(tmp_path, draft.file()) == "tensor 'x0': type FLOAT64 is not supported"
 
 
 def test_tensors_without_elements(tmp_path: Path) -> None:
-    """One that nothing reads does no harm; one that is read is named."""
+    """A tensor without elements is accepted if no operator reads it; otherwise the message names the tensor."""
     draft = Draft(np.random.default_rng(0), "int8")
     x = draft.input((1, 4))
     draft.op("RESHAPE", [x, draft.held(np.zeros(0))], (4,), like=x)
@@ -170,10 +170,13 @@ def test_tensors_without_elements(tmp_path: Path) -> None:
     assert message(tmp_path, draft.file()) == f"tensor '{draft.outputs[0]}' has no elements"
 
 
-def test_operators_that_are_not_there_are_named_together(tmp_path: Path) -> None:
+def test_all_unknown_operators_are_named_in_one_message(tmp_path: Path) -> None:
     draft = Draft(np.random.default_rng(0), "int8")
     x = draft.input((2, 30, 4))
     for kind in ("TOPK_V2", "RELU", "UNIQUE"):
         draft.op(kind, [x], (2, 30, 4))
     text = message(tmp_path, draft.file())
-    assert text == "there is no conversion for node 'topk_v2_0' (TOPK_V2), 'unique_2' (UNIQUE)"
+    assert text == (
+        "there is no conversion for node 'topk_v2_0' (TOPK_V2), 'unique_2' (UNIQUE); "
+        "docs/operators.md lists the operators"
+    )

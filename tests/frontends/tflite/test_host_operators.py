@@ -1,4 +1,4 @@
-"""TFLite operators that only the host has, which says why; what is known of constants is computed before."""
+"""TFLite operators without an accelerator form run on the host with a reason; operators on constants are folded."""
 
 import zlib
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.tflite_models import Draft, check, litert, read
 ROWS = (3, 5, 8)
 
 
-def of_axis(kind: str):
+def arg_extreme(kind: str):
     def case(d: Draft) -> None:
         settings = options("ArgMax" if kind == "ARG_MAX" else "ArgMin", outputType=2)
         d.op(kind, [d.input(ROWS), d.held(-1)], ROWS[:2], settings, dtype="int32")
@@ -57,7 +57,7 @@ def bilinear(**settings: bool):
     return case
 
 
-def plain(kind: str, scale: float | None = None):
+def unary(kind: str, scale: float | None = None):
     def case(d: Draft) -> None:
         d.op(kind, [d.input(ROWS)], ROWS, scale=scale)
 
@@ -65,8 +65,8 @@ def plain(kind: str, scale: float | None = None):
 
 
 CASES = {
-    "argmax": (of_axis("ARG_MAX"), "ARG_MAX"),
-    "argmin": (of_axis("ARG_MIN"), "ARG_MIN"),
+    "argmax": (arg_extreme("ARG_MAX"), "ARG_MAX"),
+    "argmin": (arg_extreme("ARG_MIN"), "ARG_MIN"),
     "div": (division, "DIV"),
     "pow": (power, "POW"),
     "select": (select, "SELECT_V2"),
@@ -75,13 +75,13 @@ CASES = {
     "bilinear": (bilinear(), "RESIZE_BILINEAR"),
     "bilinear of centres": (bilinear(halfPixelCenters=True), "RESIZE_BILINEAR"),
     "bilinear of corners": (bilinear(alignCorners=True), "RESIZE_BILINEAR"),
-    "log_softmax": (plain("LOG_SOFTMAX"), "LOG_SOFTMAX"),
-    "l2": (plain("L2_NORMALIZATION"), "L2_NORMALIZATION"),
+    "log_softmax": (unary("LOG_SOFTMAX"), "LOG_SOFTMAX"),
+    "l2": (unary("L2_NORMALIZATION"), "L2_NORMALIZATION"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_host_computes_and_says_why(name: str, tmp_path: Path) -> None:
+def test_host_operators_have_a_reason(name: str, tmp_path: Path) -> None:
     draft = Draft(np.random.default_rng(zlib.crc32(name.encode())), "float32")
     case, kind = CASES[name]
     case(draft)
@@ -94,16 +94,16 @@ def test_the_host_computes_and_says_why(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["argmax", "bilinear"])
-def test_of_quantized_numbers(name: str, tmp_path: Path) -> None:
-    """What is computed of real numbers is off by a step at most."""
+def test_quantized_operands(name: str, tmp_path: Path) -> None:
+    """Results of quantized operators that are computed in floating point differ by at most 1."""
     draft = Draft(np.random.default_rng(3), "int8")
     CASES[name][0](draft)
     network = check(draft, tmp_path, "reference", within=1 if name == "bilinear" else 0)
     assert any(CASES[name][1] in node.reason for node in network.host)
 
 
-def test_shapes_are_known_before(tmp_path: Path) -> None:
-    """A shape cut up, packed, and used to reshape and to pad: nothing of it is left."""
+def test_shape_arithmetic_is_folded(tmp_path: Path) -> None:
+    """Shape arithmetic whose result is read by a reshape or pad is folded."""
     draft = Draft(np.random.default_rng(4), "int8")
     x = draft.input((2, 3, 4))
     shape = draft.op("SHAPE", [x], (3,), options("Shape", outType=2), dtype="int32")
@@ -127,8 +127,8 @@ def test_shapes_are_known_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "float32"])
-def test_division_rounded_down(dtype: str, tmp_path: Path) -> None:
-    """Of either sign; quantized integers are divided as they are stored."""
+def test_floor_division(dtype: str, tmp_path: Path) -> None:
+    """Division rounds down for either sign; quantized operands are divided as stored integers."""
     rng = np.random.default_rng(zlib.crc32(dtype.encode()))
     for shape in ((3, 5, 8), (8,), ()):
         draft = Draft(rng, dtype)

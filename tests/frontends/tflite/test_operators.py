@@ -1,4 +1,4 @@
-"""TFLite operators on the accelerator make what LiteRT makes of them, with either rounding, for random shapes."""
+"""TFLite operators of random shapes on the accelerator equal LiteRT with each rounding."""
 
 import zlib
 from pathlib import Path
@@ -71,11 +71,11 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
 }
 
 
-#: LiteRT's reference sum reads signed values as unsigned ones.
+#: Omitted cases: LiteRT's reference sum reads signed values as unsigned.
 LEFT_OUT = {("sum", "int8", "reference")}
-#: Sums that lie half-way, or nearly, whatever is added to their elements.
+#: Operators with sums at or near a tie, which run on the host, and the reason for each.
 HOSTED = {
-    (op, "xnnpack"): {"float32 rounds some of the sums as no multiplier does"} for op in ("sum", "mean")
+    (op, "xnnpack"): {"no multiplier reproduces the float32 rounding of some sums"} for op in ("sum", "mean")
 }
 COMBINATIONS = [
     (name, dtype, rounding)
@@ -87,15 +87,15 @@ COMBINATIONS = [
 
 
 def most_off(name: str, rounding: str) -> int:
-    """What results may differ by.
+    """Return the largest permitted difference.
 
-    LiteRT's default kernel between int8 and uint8 rounds otherwise in vectors than at their end.
+    LiteRT's default kernel between int8 and uint8 rounds vectors differently from the remainder.
     """
     return int(name == "softmax" or (name, rounding) == ("requantize", "xnnpack"))
 
 
 def on_the_accelerator(name: str, dtype: str, rounding: str, rng: np.random.Generator, folder: Path) -> None:
-    """One model: LiteRT's results, and nothing on the host."""
+    """Compare one model with LiteRT; all of its operators run on the accelerator."""
     draft = Draft(rng, dtype)
     CASES[name][0](draft)
     network = check(draft, folder, rounding, within=most_off(name, rounding))
@@ -103,16 +103,16 @@ def on_the_accelerator(name: str, dtype: str, rounding: str, rng: np.random.Gene
 
 
 @pytest.mark.parametrize(("name", "dtype", "rounding"), COMBINATIONS)
-def test_on_the_accelerator(
+def test_operator_on_the_accelerator_equals_litert(
     name: str, dtype: str, rounding: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     for _ in range(TRIALS):
         on_the_accelerator(name, dtype, rounding, rng, tmp_path)
 
 
-#: LiteRT reads int16 slopes as bytes, and in its reference sum signed values as unsigned ones.
+#: Cases in which LiteRT is wrong: it reads int16 slopes as bytes, and the signed values of a sum as unsigned.
 WRONG_IN_LITERT = {("prelu", "reference"), ("prelu", "xnnpack"), ("sum", "reference")}
-#: Tables that are made with the C library's functions, which round as its version does.
+#: Operators whose tables the C library computes; their rounding depends on the library's version.
 BY_LIBRARY = ("gelu", "exp", "log")
 
 
@@ -120,7 +120,7 @@ BY_LIBRARY = ("gelu", "exp", "log")
 @pytest.mark.parametrize("dtype", ["int16", "int32"])
 @pytest.mark.parametrize("name", CASES)
 def test_wider_integers(name: str, dtype: str, rounding: str, tmp_path: Path) -> None:
-    """LiteRT's results wherever the operator runs; on the host with a reason if LiteRT has no such kernel."""
+    """int16 and int32 operators equal LiteRT; those for which LiteRT has no kernel run on the host with a reason."""
     if dtype == "int16" and (name, rounding) in WRONG_IN_LITERT:
         pytest.skip("LiteRT is wrong")
     seed = zlib.crc32(f"{name} {dtype} {rounding}".encode())
@@ -139,7 +139,7 @@ def test_wider_integers(name: str, dtype: str, rounding: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
-def test_an_average_of_int16(rounding: str, tmp_path: Path) -> None:
+def test_int16_average_pool(rounding: str, tmp_path: Path) -> None:
     draft = Draft(np.random.default_rng(0), "int16")
     settings = options(
         "Pool2D",
@@ -157,7 +157,7 @@ def test_an_average_of_int16(rounding: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(network(np.full((1, 4, 4, 8), 1000, np.int16))["t1"], 1000)
 
 
-#: Operators of float32 numbers only; ROUND and its kin have steps, which a quantized input meets elsewhere.
+#: Float32 operators; ROUND and similar operators have steps, which quantization of the input may shift.
 FLOATS: dict[str, Case] = {
     "neg": cases.function("NEG"),
     "square": cases.function("SQUARE"),
@@ -176,18 +176,18 @@ STEPS = {
     "sign": cases.function("SIGN"),
 }
 SHARED = {name: case for name, (case, _) in CASES.items() if name not in ("requantize", "exp")}
-#: Results of int8 operators, each with an error of its own, are off by so much of what the numbers differ by.
+#: Largest relative deviation of int8 results, to which each operator contributes.
 MOST_NOISE = 0.06
 
 
 def deviation(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Root mean square of the differences, in those of the numbers from zero."""
+    """Return the root mean square of the differences, relative to that of the values."""
     return float(np.sqrt(np.mean((found - wanted) ** 2) / max(np.mean(wanted**2), 1e-6)))
 
 
 @pytest.mark.parametrize("name", sorted({**SHARED, **FLOATS, **STEPS}))
-def test_of_real_numbers(name: str, tmp_path: Path) -> None:
-    """A float model means what it means to LiteRT, and quantized after training runs on the accelerator alone."""
+def test_float_operators(name: str, tmp_path: Path) -> None:
+    """A float model equals LiteRT, and all of its operators run on the accelerator after quantization."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     for _ in range(TRIALS):
         draft = Draft(rng, "float32")

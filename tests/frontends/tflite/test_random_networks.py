@@ -1,4 +1,4 @@
-"""Random TFLite networks of many operators behind and beside one another make what LiteRT makes of them."""
+"""Random TFLite networks of sequential and parallel operators give the same results as LiteRT."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from ai_edge_litert import schema_py_generated as schema
 from tests.support.one_operator import options
 from tests.support.tflite_models import Draft, check
 
-Grow = Callable[[Draft, str], str]
+Part = Callable[[Draft, str], str]
 
 
 def shape_of(d: Draft, name: str) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ def gelu(d: Draft, x: str) -> str:
 
 
 def branches(d: Draft, x: str) -> str:
-    """Two convolutions, one of them behind a pool, joined."""
+    """Return the concatenation of two convolutions, one of which follows a pool."""
     (n, h, w, c) = shape_of(d, x)
     settings = options(
         "Pool2D",
@@ -60,8 +60,8 @@ def branches(d: Draft, x: str) -> str:
     return d.op("CONCATENATION", [a, b], whole, options("Concatenation", axis=3), like=a)
 
 
-def halves(d: Draft, x: str) -> str:
-    """Split, the greater of both halves, packed with the lesser."""
+def minimum_and_maximum(d: Draft, x: str) -> str:
+    """Add an elementwise maximum and minimum of both halves of the channels, and pack the results."""
     n, h, w, c = shape_of(d, x)
     if c % 2:
         return x
@@ -89,7 +89,7 @@ def pad(d: Draft, x: str) -> str:
     return d.op("PAD", [x, edges], (n, h + 1, w + 2, c), like=x)
 
 
-def cut(d: Draft, x: str) -> str:
+def strided_slice(d: Draft, x: str) -> str:
     n, h, w, c = shape_of(d, x)
     numbers = [d.held(values) for values in ([0, 0, 0, 0], [n, h, w, c], [1, 2, 1, 1])]
     settings = options(
@@ -105,7 +105,7 @@ def cut(d: Draft, x: str) -> str:
 
 
 def attention(d: Draft, x: str) -> str:
-    """Pixels times pixels, times pixels."""
+    """Add attention among pixels, which consists of two batched products."""
     n, h, w, c = shape_of(d, x)
     rows = d.op("RESHAPE", [x, d.held([n, h * w, c])], (n, h * w, c), like=x)
     settings = options("BatchMatMul", adjX=False, adjY=True, asymmetricQuantizeInputs=False)
@@ -121,22 +121,35 @@ def add(d: Draft, x: str) -> str:
     return d.op("ADD", [x, y], shape_of(d, x), options("Add", fusedActivationFunction=0, potScaleInt16=False))
 
 
-GROWS: tuple[Grow, ...] = (conv, leaky, gelu, branches, halves, resize, pad, cut, attention, add)
+PARTS: tuple[Part, ...] = (
+    conv,
+    leaky,
+    gelu,
+    branches,
+    minimum_and_maximum,
+    resize,
+    pad,
+    strided_slice,
+    attention,
+    add,
+)
 
 
-def grown(rng: np.random.Generator, length: int) -> Draft:
-    """A network of so many parts behind one another."""
+def random_network(rng: np.random.Generator, length: int) -> Draft:
+    """Return a network of random parts in sequence; `length` is the number of parts."""
     draft = Draft(rng, "int8")
     name = draft.input((1, *(int(size) for size in rng.integers(2, 8, 2)), int(rng.integers(1, 17))))
-    for number in rng.integers(len(GROWS), size=length):
-        name = GROWS[number](draft, name)
+    for number in rng.integers(len(PARTS), size=length):
+        name = PARTS[number](draft, name)
     draft.then(name if name in draft.outputs else leaky(draft, name))
     return draft
 
 
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
 @pytest.mark.parametrize("target", ["n4", "n8", "n16"])
-def test_chains(target: str, rounding: str, rng: np.random.Generator, tmp_path: Path) -> None:
+def test_random_networks_equal_litert(
+    target: str, rounding: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
     for _ in range(3):
-        network = check(grown(rng, 6), tmp_path, rounding, target=target)
+        network = check(random_network(rng, 6), tmp_path, rounding, target=target)
         assert [node.reason for node in network.host] == []

@@ -1,4 +1,4 @@
-"""Sums for which it matters whether LiteRT multiplies two scales in single or in double precision."""
+"""Sums round as in LiteRT even if the rounding depends on whether scales are multiplied in float32 or float64."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from tests.support.one_operator import options
 from tests.support.tflite_models import Draft, litert, read
 
 TRIALS = 3
-#: Greatest sum that is tried.
-_MOST = 200_000
+#: Largest sum that the tests try.
+_LARGEST_SUM = 200_000
 _PLAIN = {"padding": 0, "strideH": 1, "strideW": 1}
 _DILATED = {**_PLAIN, "dilationHFactor": 1, "dilationWFactor": 1}
 KINDS = {
@@ -23,9 +23,9 @@ KINDS = {
 }
 
 
-def telling(rng: np.random.Generator) -> tuple[float, float, float, np.ndarray]:
-    """Scales of x, weights and result, and sums that the two ratios round differently."""
-    sums = np.arange(-_MOST, _MOST)
+def sensitive_sums(rng: np.random.Generator) -> tuple[float, float, float, np.ndarray]:
+    """Return scales of x, weights and result, and sums that the two ratios round differently."""
+    sums = np.arange(-_LARGEST_SUM, _LARGEST_SUM)
     while True:
         x, w = (np.float32(v) for v in rng.uniform(0.005, 0.05, 2))
         y = np.float32(x * w * np.float32(rng.uniform(500, 4000)))
@@ -36,8 +36,8 @@ def telling(rng: np.random.Generator) -> tuple[float, float, float, np.ndarray]:
             return float(x), float(w), float(y), sums[found][:8]
 
 
-def agree(draft: Draft, folder: Path, inputs: list[np.ndarray], rounding: str = "reference") -> None:
-    """The machine makes what LiteRT makes of these inputs."""
+def compare(draft: Draft, folder: Path, inputs: list[np.ndarray], rounding: str = "reference") -> None:
+    """Compare the golden model with LiteRT."""
     wanted = litert(draft.file(), inputs, rounding)
     found = compile(read(draft, folder), "n8", rounding=rounding)(*inputs)
     for name, array in zip(draft.outputs, wanted, strict=True):
@@ -46,9 +46,9 @@ def agree(draft: Draft, folder: Path, inputs: list[np.ndarray], rounding: str = 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_that_are_biases(kind: str, dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
+def test_rounding_of_biases(kind: str, dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
     for _ in range(TRIALS):
-        x_scale, w_scale, y_scale, sums = telling(rng)
+        x_scale, w_scale, y_scale, sums = sensitive_sums(rng)
         draft, zero, depthwise = Draft(rng, dtype), 0 if dtype == "int8" else 128, kind.startswith("DEPTH")
         channels = sums.size if depthwise else 3
         x = draft.input((1, 1, 1, channels), scale=x_scale, zero=zero)
@@ -57,18 +57,18 @@ def test_sums_that_are_biases(kind: str, dtype: str, rng: np.random.Generator, t
         )
         draft.tensors["b"] = sums.astype(np.int32)
         draft.meaning["w"] = (w_scale, zero)
-        draft.meaning["b"] = Quantization.of(float(np.float32(x_scale) * np.float32(w_scale)))
+        draft.meaning["b"] = Quantization.per_tensor(float(np.float32(x_scale) * np.float32(w_scale)))
         shape = (1, 1, 1, sums.size)
         operands = [draft.held(shape), "w", x, "b"] if kind == "TRANSPOSE_CONV" else [x, "w", "b"]
         draft.op(kind, operands, shape, KINDS[kind], scale=y_scale, zero=zero)
-        agree(draft, tmp_path, [np.full((1, 1, 1, channels), zero, dtype)])
+        compare(draft, tmp_path, [np.full((1, 1, 1, channels), zero, dtype)])
 
 
-def test_sums_of_products_of_matrices(rng: np.random.Generator, tmp_path: Path) -> None:
-    """Rows of 127 times what adds up to the sum, and a rest."""
+def test_rounding_of_matrix_products(rng: np.random.Generator, tmp_path: Path) -> None:
+    """Sums of products round as in LiteRT; each row consists of values of up to 127 that give the wanted sum."""
     inner = 200
     for _ in range(TRIALS):
-        x_scale, w_scale, y_scale, sums = telling(rng)
+        x_scale, w_scale, y_scale, sums = sensitive_sums(rng)
         rest = (sums + 63) % 127 - 63
         rows = np.zeros((sums.size, inner), np.int8)
         for row, times, last in zip(rows, (sums - rest) // 127, rest, strict=True):
@@ -83,12 +83,12 @@ def test_sums_of_products_of_matrices(rng: np.random.Generator, tmp_path: Path) 
         assert np.array_equal((rows.astype(int) @ draft.tensors[w].astype(int))[:, 0], sums)
         settings = options("BatchMatMul", adjX=False, adjY=False, asymmetricQuantizeInputs=False)
         draft.op("BATCH_MATMUL", [x, w], (sums.size, 1), settings, scale=y_scale, zero=0)
-        agree(draft, tmp_path, [rows])
+        compare(draft, tmp_path, [rows])
 
 
 @pytest.mark.parametrize("kind", ["SUM", "MEAN"])
-def test_halves_behind_an_odd_zero_point(kind: str, rng: np.random.Generator, tmp_path: Path) -> None:
-    """XNNPACK adds the zero point before it rounds to even."""
+def test_ties_with_an_odd_zero_point(kind: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    """XNNPACK and the accelerator both add the zero point before they round half to even."""
     refused = 0
     for _ in range(12):
         draft = Draft(rng, "int8")
@@ -107,8 +107,8 @@ def test_halves_behind_an_odd_zero_point(kind: str, rng: np.random.Generator, tm
 
 @pytest.mark.parametrize("kind", ["SUM", "MEAN"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_every_sum_beside_a_half(kind: str, dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
-    """Scales in the ratio of small numbers bring sums so near a half that float32 makes one of them."""
+def test_sums_close_to_a_tie(kind: str, dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    """Sums so close to a tie that float32 rounds them to the tie round as in LiteRT; their scales have small ratios."""
     least = int(np.iinfo(dtype).min)
     for _ in range(6):
         draft = Draft(rng, dtype)
@@ -127,4 +127,4 @@ def test_every_sum_beside_a_half(kind: str, dtype: str, rng: np.random.Generator
             zero=zero,
         )
         rows = sums[:, None] // count + (np.arange(count) < sums[:, None] % count) + least
-        agree(draft, tmp_path, [rows[:, :, None].astype(dtype)], "xnnpack")
+        compare(draft, tmp_path, [rows[:, :, None].astype(dtype)], "xnnpack")

@@ -1,4 +1,4 @@
-"""TFLite files become the graphs they describe; damaged ones become messages."""
+"""TFLite files become the graphs that they describe; damaged files give a message."""
 
 import random
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.kernel_library.models import weighted
 from tests.numerics.litert import Tensor, model
 from tests.support.trained_networks import model as model_file
 
-#: Operators of the four networks, their fused activations as nodes of their own.
+#: Number of nodes in the graphs of the four networks; fused activations are separate nodes.
 NETWORKS = {
     "pretrainedResnet_quant": {
         "conv2d": 9,
@@ -49,21 +49,21 @@ NETWORKS = {
 }
 
 
-def meaning(tensor: GraphTensor) -> Quantization:
-    """A tensor's quantization, which it must have."""
+def quantization_of(tensor: GraphTensor) -> Quantization:
+    """Return the quantization of a quantized tensor."""
     assert tensor.quantization is not None
     return tensor.quantization
 
 
 def read(tmp_path: Path, data: bytes) -> Graph:
-    """The graph of a file of these bytes."""
+    """Return the graph of a file with the given bytes."""
     path = tmp_path / "model.tflite"
     path.write_bytes(data)
     return read_model(path)
 
 
 def conv_model(activation: int = 0) -> bytes:
-    """A convolution of 5x6x4 to 3 channels, stride 2, padded."""
+    """Return a file with a 3x3 convolution of 5x6x4 to 3 channels, stride 2, SAME padding."""
     options = schema.Conv2DOptionsT()
     options.padding, options.strideH, options.strideW = schema.Padding.SAME, 2, 2
     options.fusedActivationFunction = activation
@@ -80,16 +80,16 @@ def conv_model(activation: int = 0) -> bytes:
     )
 
 
-def test_convolution(tmp_path: Path) -> None:
+def test_convolution_attributes_and_tensors(tmp_path: Path) -> None:
     graph = read(tmp_path, conv_model())
     (node,) = graph
     assert node.op == "conv2d"
     assert node.attributes == {"strides": (2, 2), "pads": (1, 0, 1, 1), "dilations": (1, 1), "groups": 1}
     x, weights, bias = graph.ins(node)
-    assert (x.shape, meaning(x).scale, meaning(x).zero_point) == ((1, 5, 6, 4), (0.5,), (3,))
-    assert (weights.shape, weights.dtype, meaning(weights).axis) == ((3, 3, 3, 4), "int8", 0)
+    assert (x.shape, quantization_of(x).scale, quantization_of(x).zero_point) == ((1, 5, 6, 4), (0.5,), (3,))
+    assert (weights.shape, weights.dtype, quantization_of(weights).axis) == ((3, 3, 3, 4), "int8", 0)
     np.testing.assert_array_equal(weights.data, np.random.default_rng(1).integers(-127, 128, (3, 3, 3, 4)))
-    assert (bias.dtype, len(meaning(bias).scale)) == ("int32", 3)
+    assert (bias.dtype, len(quantization_of(bias).scale)) == ("int32", 3)
     assert (graph.out(node).shape, graph.outputs) == ((1, 3, 3, 3), [graph.out(node).name])
 
 
@@ -121,9 +121,13 @@ def test_depthwise(tmp_path: Path, multiplier: int, op: str) -> None:
     assert node.op == op
     if multiplier == 1:
         np.testing.assert_array_equal(filters.data, weights[0])
-        assert meaning(filters).axis == 2
+        assert quantization_of(filters).axis == 2
     else:
-        assert (filters.shape, node.attributes["groups"], meaning(filters).axis) == ((8, 3, 3, 1), 4, 0)
+        assert (filters.shape, node.attributes["groups"], quantization_of(filters).axis) == (
+            (8, 3, 3, 1),
+            4,
+            0,
+        )
         assert filters.data is not None
         np.testing.assert_array_equal(filters.data[5, :, :, 0], weights[0, :, :, 5])
 
@@ -163,12 +167,12 @@ def test_networks(name: str) -> None:
         ),
     ],
 )
-def test_files_that_are_not_tflite_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
+def test_files_that_are_not_tflite_are_rejected(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path, data)
 
 
-def test_missing_files_and_kinds(tmp_path: Path) -> None:
+def test_missing_files_and_unknown_suffixes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_model(tmp_path / "absent.tflite")
     with pytest.raises(InputError, match=r"a model must be a file ending in \.tflite"):
@@ -176,8 +180,8 @@ def test_missing_files_and_kinds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damaged_files_are_graphs_or_messages(tmp_path: Path, seed: int) -> None:
-    """Truncated, and with bytes changed: never anything but a graph or a message."""
+def test_damaged_files_give_a_graph_or_a_message(tmp_path: Path, seed: int) -> None:
+    """A truncated or changed file gives a graph or a message, never another error."""
     print("seed", seed)
     rng, whole = random.Random(seed), conv_model(1)
     refused = 0

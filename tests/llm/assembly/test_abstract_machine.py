@@ -1,13 +1,13 @@
-"""Programs for a machine: what the validator refuses cannot be written."""
+"""Whatever the validator rejects cannot be written in programs that the abstract machine restricts."""
 
 import numpy as np
 import pytest
 
-from compiler.llm.assembly.decoder_state import AssemblyGrammar, GrammarState
-from compiler.llm.assembly.lexicon import HEADS
+from compiler.llm.assembly.grammar import AssemblyGrammar, GrammarState
 from compiler.llm.assembly.limits import ProgramLimits
-from compiler.llm.assembly.replacement_limits import limits_in_place
-from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
+from compiler.llm.generate.program_request import limits_in_place
+from compiler.llm.tokens.assembly_tokens import HEADS
 from compiler.runtime.validation import stage_calls
 from compiler.validate import MacroCall, validate
 from hw.config import load_target
@@ -15,14 +15,14 @@ from hw.isa.assembler import assemble
 from hw.isa.micro_instruction import MicroOp
 from scripts.networks.digits import MODEL
 from tests.kernel_library.test_on_rtl import OPERATIONS
-from tests.llm.program_sampling import VOCABULARY, accepts, compiled, drawn, library
+from tests.llm.program_sampling import VOCABULARY, accepts, compiled, draw_program, library
 from tests.support.trained_networks import model
 from tests.validate.test_kernel_library import Recorder
 
 N4 = load_target("n4")
 WINDOWS = ((0x1000, 0x8FFF, 3), (0x9000, 0x9FFF, 1))
 OPERANDS = (0x1000, 0x9000, None)
-_LIKED = {MicroOp.ISSUE: 20.0, MicroOp.LOOP: 4.0, MicroOp.HALT: 0.1}
+_COMMAND_WEIGHTS = {MicroOp.ISSUE: 20.0, MicroOp.LOOP: 4.0, MicroOp.HALT: 0.1}
 
 
 def limits(**options) -> ProgramLimits:
@@ -30,51 +30,51 @@ def limits(**options) -> ProgramLimits:
     return ProgramLimits(**(settings | options))
 
 
-def behind(text: str, **options) -> GrammarState:
-    """The state behind some instructions."""
-    return accepts(AssemblyGrammar(VOCABULARY, limits(**options)), words_of(assemble(text))[:-1])
+def after(text: str, **options) -> GrammarState:
+    """Return the state of the grammar after the given instructions."""
+    return accepts(AssemblyGrammar(VOCABULARY, limits(**options)), encode_program(assemble(text))[:-1])
 
 
 def may(state: GrammarState, word: str) -> bool:
     return bool(state.mask[VOCABULARY.number(word)])
 
 
-def busily(word: str) -> float:
-    """Commands and loops are wanted more than other words."""
+def prefer_commands(word: str) -> float:
+    """Return the weight of a word; commands and loops have higher weights."""
     if word.startswith(("wait(", "signal(")):
         return 3.0
-    return _LIKED.get(HEADS[word].op, 0.5) if word in HEADS else 1.0
+    return _COMMAND_WEIGHTS.get(HEADS[word].op, 0.5) if word in HEADS else 1.0
 
 
 @pytest.mark.parametrize("target", ["n4", "n16", "n32"])
-def test_whatever_is_drawn_passes_the_validator(target: str, rng: np.random.Generator) -> None:
+def test_random_programs_pass_the_validator(target: str, rng: np.random.Generator) -> None:
     config = load_target(target)
     grammar = AssemblyGrammar(VOCABULARY, limits(config=config, instructions=60))
     commands = 0
     for _ in range(6):
-        state, words = drawn(grammar, rng, busily)
+        state, words = draw_program(grammar, rng, prefer_commands)
         program = state.program("drawn")
         assert len(words) <= 150 and len(program.words) <= 60
-        assert program_of(words, "drawn") == program
+        assert decode_program(words, "drawn") == program
         report = validate(config, [MacroCall(program, OPERANDS)], WINDOWS)
         commands += sum(report.commands.values())
     assert commands
 
 
 @pytest.mark.parametrize("name", ["digits", "ad01_int8"])
-def test_programs_of_networks_may_be_written_in_their_places(name: str) -> None:
+def test_programs_of_networks_can_be_written_in_place(name: str) -> None:
     network = compiled(MODEL if name == "digits" else model(name))
     for stage in network.walk():
         if not stage.code:
             continue
         work = stage_calls(network, stage, stage.code)
         for index in range(min(3, len(work.calls))):
-            words = words_of(work.calls[index].program)
+            words = encode_program(work.calls[index].program)
             own = limits_in_place(network.config, work.calls, work.windows, index, tokens=len(words) + 200)
             accepts(AssemblyGrammar(VOCABULARY, own), words).program("again")
 
 
-def test_a_program_in_place_of_another_leaves_the_same_tokens(rng: np.random.Generator) -> None:
+def test_replacement_program_leaves_the_same_tokens(rng: np.random.Generator) -> None:
     before = MacroCall(assemble("issue matrix, signal(fuse:0)\nhalt"))
     own = MacroCall(assemble("issue matrix, signal(fuse:3, seq:1)\nissue fuse, wait(matrix:3)\nhalt"))
     after = MacroCall(
@@ -85,14 +85,14 @@ def test_a_program_in_place_of_another_leaves_the_same_tokens(rng: np.random.Gen
     assert place.leaves == {(1, 2, 0): 1, (1, 4, 1): 1}
     grammar = AssemblyGrammar(VOCABULARY, place)
     for _ in range(5):
-        state, _ = drawn(grammar, rng, busily)
+        state, _ = draw_program(grammar, rng, prefer_commands)
         validate(N4, [before, MacroCall(state.program("drawn")), after], WINDOWS)
 
 
 def test_ranges_of_fields() -> None:
-    state = behind("set fuse.bias, 1")
+    state = after("set fuse.bias, 1")
     for word in ("set load.dst", "x3"):
-        assert may(state, word) == (word != "x3")  # the scratchpad has 64 KiB
+        assert may(state, word) == (word != "x3")  # the scratchpad has only 64 KiB
         if word != "x3":
             state.advance(VOCABULARY.number(word))
     state = accepts(AssemblyGrammar(VOCABULARY, limits()), ["set load.len"])
@@ -114,55 +114,55 @@ def test_operands_registers_and_statistics() -> None:
         assert may(state, "op2") and not may(state, "op3") and may(state, "%n")
         assert may(state, "r4") and may(state, "r5") == (not written)
         assert not may(state, "%cycle") and not may(state, "%fuse_max") and may(state, "%matrix_zeros")
-    state = behind("issue fuse\nfence fuse")
+    state = after("issue fuse\nfence fuse")
     state.advance(VOCABULARY.number("tag"))
     assert may(state, "%fuse_max")
 
 
 def test_commands_that_would_trap_cannot_be_issued() -> None:
-    assert not may(behind("set load.len, 4"), "issue load")  # DRAM from 0 on is in no window
-    assert may(behind("set load.dram, r0, op0"), "issue load")
-    assert may(behind("set load.dram, r0, op1"), "issue load")
-    assert not may(behind("set store.dram, r0, op1"), "issue store")  # read only
-    assert not may(behind("set load.dram, r0, op2"), "issue load")  # any address
-    assert not may(behind("set matrix.x_count, 60000\nset matrix.acc_x, 1"), "issue matrix")
+    assert not may(after("set load.len, 4"), "issue load")  # DRAM addresses from 0 are outside all windows
+    assert may(after("set load.dram, r0, op0"), "issue load")
+    assert may(after("set load.dram, r0, op1"), "issue load")
+    assert not may(after("set store.dram, r0, op1"), "issue store")  # read-only
+    assert not may(after("set load.dram, r0, op2"), "issue load")  # may be any address
+    assert not may(after("set matrix.x_count, 60000\nset matrix.acc_x, 1"), "issue matrix")
 
 
 def test_commands_that_race_must_wait() -> None:
-    state = behind("issue matrix, signal(fuse:2)")
+    state = after("issue matrix, signal(fuse:2)")
     assert may(state, "issue fuse")
     state.advance(VOCABULARY.number("issue fuse"))
     assert not may(state, "halt") and not may(state, "signal(load:0)") and not may(state, "wait(matrix:1)")
     state.advance(VOCABULARY.number("wait(matrix:2)"))
     assert may(state, "halt") and may(state, "signal(load:0)")
-    assert not may(behind("issue matrix"), "issue fuse")
-    assert may(behind("issue matrix\nfence matrix"), "issue fuse")
+    assert not may(after("issue matrix"), "issue fuse")
+    assert may(after("issue matrix\nfence matrix"), "issue fuse")
 
 
-def test_tokens_that_nobody_has_given_cannot_be_taken() -> None:
-    assert not may(behind("issue matrix"), "wait matrix:1")
-    state = behind("issue matrix, signal(seq:1)")
+def test_missing_tokens_cannot_be_awaited() -> None:
+    assert not may(after("issue matrix"), "wait matrix:1")
+    state = after("issue matrix, signal(seq:1)")
     assert may(state, "wait matrix:1") and not may(state, "halt")
     state.advance(VOCABULARY.number("wait matrix:1"))
     assert may(state, "halt")
 
 
-def test_loops_stay_within_depth_and_scratchpad() -> None:
+def test_limits_of_loops() -> None:
     text = "loop 2, e\nloop 2, e\nloop 2, e\nadd r1, r1, 1\ne: tag 0"
-    words = words_of(assemble(text))
+    words = encode_program(assemble(text))
     inside = words[: words.index("end")]
     grammar = AssemblyGrammar(VOCABULARY, limits(config=load_target("n16")))
     assert may(accepts(grammar, inside), "loop")
-    assert not may(accepts(grammar, [*inside, "loop", "2", "tag", "0"]), "loop")  # four at most
-    # The second turn would leave the scratchpad.
+    assert not may(accepts(grammar, [*inside, "loop", "2", "tag", "0"]), "loop")  # at most four
+    # The second iteration would leave the scratchpad.
     text = "set store.dram, r0, op0\nloop 2, e\nadd r1, r1, 60000\nset store.src, r1\nissue store\ne: tag 0"
-    words = words_of(assemble(text))
+    words = encode_program(assemble(text))
     assert not may(accepts(AssemblyGrammar(VOCABULARY, limits()), words[: words.index("end")]), "end")
-    small = words_of(assemble(text.replace("60000", "30000")))
+    small = encode_program(assemble(text.replace("60000", "30000")))
     assert may(accepts(AssemblyGrammar(VOCABULARY, limits()), small[: small.index("end")]), "end")
 
 
-def test_without_jumps_nothing_jumps() -> None:
+def test_jumps_can_be_excluded() -> None:
     state = AssemblyGrammar(VOCABULARY, limits()).start()
     jumping = AssemblyGrammar(VOCABULARY, limits(jumps=True)).start()
     for word, head in HEADS.items():
@@ -170,7 +170,7 @@ def test_without_jumps_nothing_jumps() -> None:
             assert not may(state, word) and may(jumping, word)
 
 
-def test_the_resident_programs_may_be_written() -> None:
+def test_resident_programs_can_be_written() -> None:
     operators = Recorder(load_target("n16"))
     for operation in OPERATIONS:
         operation(operators, np.random.default_rng(5))
@@ -184,14 +184,14 @@ def test_the_resident_programs_may_be_written() -> None:
             jumps=True,
             tokens=2000,
         )
-        state = accepts(AssemblyGrammar(VOCABULARY, own), words_of(call.program))
+        state = accepts(AssemblyGrammar(VOCABULARY, own), encode_program(call.program))
         assert state.program("again").words == call.program.words
 
 
 @pytest.mark.parametrize("tokens", [2, 9, 60])
-def test_with_jumps_all_words_are_programs(tokens: int, rng: np.random.Generator) -> None:
+def test_random_words_with_jumps_are_programs(tokens: int, rng: np.random.Generator) -> None:
     grammar = AssemblyGrammar(VOCABULARY, limits(jumps=True, tokens=tokens))
     for _ in range(5):
-        state, words = drawn(grammar, rng)
+        state, words = draw_program(grammar, rng)
         assert len(words) <= tokens
         assert state.program("drawn").words[-1] >> 58 in (MicroOp.HALT, MicroOp.RET, MicroOp.BEQ)

@@ -1,4 +1,4 @@
-"""Programs that do the work of another one: whatever is drawn within the grammar is proved and right, and ends."""
+"""Random programs of the grammar of equivalent programs end, pass the validator and give correct results."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.llm.assembly.lexicon import STOP
-from compiler.llm.assembly.program_request import MAX_PROGRAM_TOKENS, ProgramGrammar, program_grammar
-from compiler.llm.assembly.tokenizer import program_of, words_of
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
+from compiler.llm.generate.program_request import MAX_PROGRAM_TOKENS, ProgramGrammar, program_grammar
+from compiler.llm.tokens.assembly_tokens import STOP
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
@@ -24,7 +24,7 @@ from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.isa.program import Program
 
-#: Layers, and chains of them: their programs hand tokens over.
+#: Layers, and chains of layers whose programs pass tokens to one another.
 POINTS = {
     "max_pool": CalibrationNetwork((8, 8, 16), (CalibrationOp("max_pool", 0, 2, 2),)),
     "add": CalibrationNetwork((4, 4, 24), (CalibrationOp("add"),)),
@@ -38,7 +38,7 @@ POINTS = {
         (4, 4, 24), (CalibrationOp("add"), CalibrationOp("softmax"), CalibrationOp("mul"))
     ),
 }
-Choose = Callable[[tuple[str, ...]], str]
+Selector = Callable[[tuple[str, ...]], str]
 
 
 @pytest.fixture(scope="module", params=list(POINTS))
@@ -51,7 +51,7 @@ def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
 
 
 def schedule_of(measurer: Measurer) -> Schedule:
-    """A program for each layer."""
+    """Return a schedule with one program per layer."""
     first = measurer.first.schedule
     return replace(
         first,
@@ -60,14 +60,14 @@ def schedule_of(measurer: Measurer) -> Schedule:
 
 
 def grammars(network: CompiledNetwork) -> list[tuple[Program, ProgramGrammar]]:
-    """Programs of a network that others can be written for."""
+    """Return the programs of a network for which a grammar exists, with their grammars."""
     programs = [program for code in network.codes for program in code.programs]
     found = [(program, program_grammar(network, program.name, set())) for program in programs]
     return [(program, grammar) for program, grammar in found if grammar is not None]
 
 
-def written(grammar: ProgramGrammar, choose: Choose) -> list[str]:
-    """A program whose words are chosen among those that may come next."""
+def write_program(grammar: ProgramGrammar, choose: Selector) -> list[str]:
+    """Return the words of a program, each selected by `choose` among the permitted words."""
     words: list[str] = []
     while may := grammar.after(words):
         words.append(choose(may))
@@ -77,7 +77,7 @@ def written(grammar: ProgramGrammar, choose: Choose) -> list[str]:
 
 
 def steps(program: Program) -> dict[Unit, int]:
-    """How far the commands of each unit go, all together."""
+    """Return the total number of loop steps of all commands by unit."""
     found = unroll(program)
     assert found
     total = dict.fromkeys(Unit, 0)
@@ -88,7 +88,7 @@ def steps(program: Program) -> dict[Unit, int]:
     return total
 
 
-def test_what_is_drawn_within_the_grammar_is_proved_and_right(
+def test_random_equivalent_programs_are_safe_and_correct(
     measurer: Measurer, rng: np.random.Generator
 ) -> None:
     found = grammars(measurer.prepared.network(schedule_of(measurer)))
@@ -96,29 +96,33 @@ def test_what_is_drawn_within_the_grammar_is_proved_and_right(
     chance = random.Random(int(rng.integers(1 << 30)))
     for program, grammar in found:
         for _ in range(3):
-            made = program_of(written(grammar, chance.choice), program.name)
+            made = decode_program(write_program(grammar, chance.choice), program.name)
             assert steps(made) == steps(program)
             text = ProgramText(digest_of(program), program_text(made))
             (result,) = measurer.measure([replace(schedule_of(measurer), programs={program.name: text})])
             assert isinstance(result, Measurement) and result.exact, (program.name, result)
 
 
-def test_the_program_itself_is_one_of_them(measurer: Measurer) -> None:
-    """Without its loops, word by word; but it counts as tried. Tokens that it leaves it may give later than it does."""
+def test_grammar_includes_the_original_program(measurer: Measurer) -> None:
+    """The words of a program without loops are permitted, but its end is not, since the program counts as already
+    tried.
+
+    Programs that leave tokens are excluded, since an equivalent program may signal these tokens earlier.
+    """
     network = measurer.prepared.network(schedule_of(measurer))
     for program, grammar in grammars(network):
         leaves = grammar.grammar.limits.leaves
         for wanted in () if leaves else grammar.tried:
             assert isinstance(wanted, tuple)
-            words = words_of(Program(program.name, wanted))
+            words = encode_program(Program(program.name, wanted))
             if not any(word.startswith("loop") for word in words):
                 for place, word in enumerate(words):
                     assert word in grammar.after(words[:place]), (place, words[: place + 1])
                 assert not grammar.ends(words)
 
 
-def test_a_program_of_the_first_words_that_are_allowed_does_its_work(measurer: Measurer) -> None:
+def test_first_permitted_words_give_an_equivalent_program(measurer: Measurer) -> None:
     network = measurer.prepared.network(schedule_of(measurer))
     for program, grammar in grammars(network):
-        words = written(grammar, lambda may: may[0])
-        assert steps(program_of(words, program.name)) == steps(program)
+        words = write_program(grammar, lambda may: may[0])
+        assert steps(decode_program(words, program.name)) == steps(program)

@@ -1,4 +1,4 @@
-"""Programs to words and back, exactly."""
+"""Programs are converted to words and back without loss."""
 
 import random
 import subprocess
@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from compiler.llm.assembly.lexicon import WORDS
-from compiler.llm.assembly.tokenizer import program_of, words_of
-from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
+from compiler.llm.tokens.assembly_tokens import TOKENS
+from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import instruction
 from hw.isa.micro_instruction import LOOP_IMM, MicroOp, encode
@@ -19,7 +19,7 @@ from tests.support.trained_networks import model
 
 
 def random_word(rng: random.Random) -> int:
-    """A word of any form, most of them with small numbers."""
+    """Return a random instruction word, usually with small fields."""
     return encode(
         rng.choice(list(MicroOp)),
         d=rng.choice([0, 0, 0, *(rng.getrandbits(bits) for bits in (2, 4, 5, 10))]),
@@ -29,11 +29,11 @@ def random_word(rng: random.Random) -> int:
     )
 
 
-def same(program: Program) -> list[str]:
-    """The words of a program, which must give it back."""
-    words = words_of(program)
-    assert set(words) <= {*WORDS, *NUMBERS}
-    assert program_of(words, program.name).words == program.words
+def round_trip(program: Program) -> list[str]:
+    """Check that the words of a program convert back to it, and return them."""
+    words = encode_program(program)
+    assert set(words) <= {*TOKENS, *NUMBERS}
+    assert decode_program(words, program.name).words == program.words
     return words
 
 
@@ -45,19 +45,22 @@ def test_random_words(seed: int) -> None:
         word = random_word(rng)
         text = instruction(word)
         try:
-            same(Program("one", (word,)))
+            round_trip(Program("one", (word,)))
         except ValueError:
             assert text.startswith(".word"), (seed, text)
             continue
         ops.add(word >> 58)
-        # The disassembler does not add register 0 to say what does not fit a field.
-        assert not text.startswith(".word") or words_of(Program("one", (word,)))[1] == "r0", (seed, text)
+        # The disassembler omits register 0, so its report of fields out of range differs.
+        assert not text.startswith(".word") or encode_program(Program("one", (word,)))[1] == "r0", (
+            seed,
+            text,
+        )
     assert ops == set(MicroOp) - {MicroOp.ILLEGAL}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_programs(seed: int) -> None:
-    """Loops in loops, across each other, backwards, and branches to anywhere."""
+    """Programs with nested, crossing and backward loops and arbitrary branches are converted back exactly."""
     rng = random.Random(seed)
     length = rng.randrange(1, 60)
     words = []
@@ -74,21 +77,21 @@ def test_random_programs(seed: int) -> None:
             )
         if not instruction(word).startswith(".word"):
             words.append(word)
-    same(Program("random", tuple(words)))
+    round_trip(Program("random", tuple(words)))
 
 
-def test_programs_that_there_are() -> None:
+def test_existing_programs() -> None:
     for program in library():
-        same(program)
+        round_trip(program)
     for program in programs(MODEL):
-        words = same(program)
+        words = round_trip(program)
         assert len(words) < 3 * len(program.words)
     for program in programs(model("ad01_int8")):
-        assert "end" in words_of(program) or "loop" not in words_of(program)
-        same(program)
+        assert "end" in encode_program(program) or "loop" not in encode_program(program)
+        round_trip(program)
 
 
-def test_how_it_looks() -> None:
+def test_words_of_a_program() -> None:
     text = """
         loop 3, last
         set load.word, space=param fill_value=7
@@ -99,7 +102,7 @@ def test_how_it_looks() -> None:
         bne r4, %n, last
         halt
     """
-    assert words_of(assemble(text)) == [
+    assert encode_program(assemble(text)) == [
         "loop",
         "3",
         "set load.word",
@@ -136,35 +139,35 @@ def test_how_it_looks() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("halt", "word 0: 'halt' begins no instruction|does not end in 'stop'"),
-        ("halt stop halt", "word 2: 'halt' follows the end"),
-        ("stop", "word 0: a program has at least one instruction"),
-        ("5 stop", "word 0: '5' begins no instruction"),
-        ("add halt", "word 1: 'halt' cannot be part of 'add' here"),
-        ("add r1 r2 0 stop", "word 3: '0' begins no instruction"),
-        ("add r1 r0 stop", "word 3: 'stop' cannot be part of 'add' here"),
-        ("add r1 x2 0", "word 3: '0' cannot be part of 'add' here"),
-        ("loop 3 end", "word 2: 'end' must not directly follow the start of its loop"),
-        ("loop 3 halt stop", "word 3: 'stop' must not come before the end of a loop"),
-        ("halt end", "word 1: 'end' has no loop to end"),
-        ("bogus", "word 0: 'bogus' begins no instruction"),
+        ("halt", "token 0: 'halt' is not the start of an instruction|does not end with 'stop'"),
+        ("halt stop halt", "token 2: 'halt' follows the end"),
+        ("stop", "token 0: a program must have at least one instruction"),
+        ("5 stop", "token 0: '5' is not the start of an instruction"),
+        ("add halt", "token 1: 'halt' cannot be part of 'add' here"),
+        ("add r1 r2 0 stop", "token 3: '0' is not the start of an instruction"),
+        ("add r1 r0 stop", "token 3: 'stop' cannot be part of 'add' here"),
+        ("add r1 x2 0", "token 3: '0' cannot be part of 'add' here"),
+        ("loop 3 end", "token 2: 'end' must not directly follow the start of its loop"),
+        ("loop 3 halt stop", "token 3: 'stop' must not come before the end of a loop"),
+        ("halt end", "token 1: 'end' has no loop to end"),
+        ("bogus", "token 0: 'bogus' is not the start of an instruction"),
     ],
 )
-def test_no_program(words: str, reason: str) -> None:
+def test_invalid_words_are_rejected(words: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        program_of(words.split(), "program")
+        decode_program(words.split(), "program")
 
 
-def test_no_instruction_is_named() -> None:
+def test_invalid_instruction_is_named() -> None:
     with pytest.raises(
         ValueError, match="instruction 1: 0x0000000000000005 cannot be written as assembly text"
     ):
-        words_of(Program("program", (encode(MicroOp.HALT), 5)))
+        encode_program(Program("program", (encode(MicroOp.HALT), 5)))
     with pytest.raises(ValueError, match="at least one instruction"):
-        words_of(Program("program", ()))
+        encode_program(Program("program", ()))
 
 
-_GROWN = """
+_EXTENDED_ISA = """
 from enum import IntEnum
 import hw.isa.micro_instruction as micro
 import hw.isa.commands as commands
@@ -178,19 +181,20 @@ micro.FORMS = {new[op.name]: form for op, form in forms.items()} | {
 }
 commands.UNIT_FIELDS = (*commands.UNIT_FIELDS[:3], (*commands.UNIT_FIELDS[3], Field("mode", 4)))
 commands.PACKED_FIELDS["store.mode"] = Packed("store.mode", (Field("big", 1), Field("size", 3, enum=("a", "b"))))
-from compiler.llm.assembly.tokenizer import WORDS, program_of, words_of
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
+from compiler.llm.tokens.assembly_tokens import TOKENS
 text = "mac r1 r2 op3 9 ping fuse set store.mode big=1 size=b stop"
 words = text.replace("ping fuse", "ping_fuse").replace("set store", "set_store").split()
 words = [word.replace("_", " ", 1) if word.startswith(("ping", "set")) else word for word in words]
-assert set(words) - set("0123456789") <= set(WORDS), set(words) - set(WORDS)
-program = program_of(words, "grown")
+assert set(words) - set("0123456789") <= set(TOKENS), set(words) - set(TOKENS)
+program = decode_program(words, "grown")
 assert [word >> 58 for word in program.words] == [40, 41, 17]
-assert words_of(program) == words
+assert encode_program(program) == words
 """
 
 
-def test_new_instructions_and_fields_appear_by_themselves() -> None:
+def test_words_follow_the_instruction_set() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", _GROWN], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _EXTENDED_ISA], capture_output=True, text=True, timeout=60, check=False
     )
     assert run.returncode == 0, run.stderr

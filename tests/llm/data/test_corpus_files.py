@@ -1,4 +1,4 @@
-"""Measurements for the language model: their files, and what is made of them."""
+"""Tests of the files of measurements for the language model, and of the examples generated from them."""
 
 import json
 from dataclasses import replace
@@ -9,9 +9,9 @@ import pytest
 from compiler.llm.data.examples import examples
 from compiler.llm.data.held_out import HELD_OUT, TRAINING, is_held_out, key_of
 from compiler.llm.data.journal import CorpusJournal, pack, read
-from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep
+from compiler.llm.data.trajectories import EditTrajectory, EditVariant, Trajectory, TrajectoryStep
 from compiler.llm.tokens.layer_prompt import BEST, WANTED, want_of
-from compiler.llm.tokens.schedule_delta import with_changes
+from compiler.llm.tokens.schedule_delta import decode_schedule_delta
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.edits.edit import Move, Split
@@ -39,11 +39,11 @@ def _walk(index: int = 1, machine: str = "usual") -> Trajectory:
         EditVariant(0, Split(3, 2, 1, 4), 850, WHERE),
         EditVariant(1, Move(-2, 3), 840, WHERE),
     ]
-    edited = EditWalk(3, "conv", variants) if index % 2 else None
+    edited = EditTrajectory(3, "conv", variants) if index % 2 else None
     return Trajectory(machine, index, POINT, first, steps, edited)
 
 
-def test_a_journal_keeps_what_was_added_and_nothing_torn(tmp_path: Path) -> None:
+def test_journal_drops_a_truncated_entry(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "a.jsonl"
     journal = CorpusJournal(path)
     journal.add(_walk(1))
@@ -53,12 +53,12 @@ def test_a_journal_keeps_what_was_added_and_nothing_torn(tmp_path: Path) -> None
     assert read(path) == [_walk(1)]
 
 
-def test_packed_files_are_the_same_for_the_same_measurements(tmp_path: Path) -> None:
-    walks = [_walk(2), _walk(1), _walk(1, "N = 4")]
-    pack(walks, tmp_path / "a.xz")
-    pack(reversed(walks), tmp_path / "b.xz")
+def test_packed_files_do_not_depend_on_the_order(tmp_path: Path) -> None:
+    trajectories = [_walk(2), _walk(1), _walk(1, "N = 4")]
+    pack(trajectories, tmp_path / "a.xz")
+    pack(reversed(trajectories), tmp_path / "b.xz")
     assert (tmp_path / "a.xz").read_bytes() == (tmp_path / "b.xz").read_bytes()
-    assert read(tmp_path / "a.xz") == [walks[2], walks[1], walks[0]]
+    assert read(tmp_path / "a.xz") == [trajectories[2], trajectories[1], trajectories[0]]
 
 
 @pytest.mark.parametrize(
@@ -72,33 +72,33 @@ def test_packed_files_are_the_same_for_the_same_measurements(tmp_path: Path) -> 
         ('{"format":"mla-llm-corpus","version":1}\nnonsense\n', r"a\.jsonl:2: damaged"),
     ],
 )
-def test_files_of_something_else(tmp_path: Path, change: str, says: str) -> None:
+def test_foreign_files_are_rejected(tmp_path: Path, change: str, says: str) -> None:
     (tmp_path / "a.jsonl").write_text(change, "utf-8")
     with pytest.raises(InputError, match=says):
         read(tmp_path / "a.jsonl")
 
 
-def test_a_step_that_is_made_from_a_later_one(tmp_path: Path) -> None:
+def test_step_derived_from_a_later_one_is_rejected(tmp_path: Path) -> None:
     data = _walk().as_json()
     data["steps"][1][0] = 3
     text = '{"format":"mla-llm-corpus","version":1}\n' + json.dumps(data) + "\n"
     (tmp_path / "a.jsonl").write_text(text, "utf-8")
-    with pytest.raises(InputError, match="must be made from an earlier one"):
+    with pytest.raises(InputError, match="must be derived from an earlier one"):
         read(tmp_path / "a.jsonl")
 
 
 @pytest.mark.parametrize(
     ("place", "value", "says"),
     [
-        (0, 9, "program of a step"),
-        (0, None, "no measurements"),
+        (0, 9, "must refer to an existing step"),
+        (0, None, "not measurements"),
         (2, [[0, [1, 2], 9, WHERE]], "from an earlier one"),
         (2, [[-1, [], 9, WHERE], [1, [1, 2], 9, WHERE]], "from an earlier one"),
         (2, [[-1, [], 9, [1]]], "by cause"),
-        (2, [[-1, [], 9, WHERE], [0, [1, 2, 3, 4, 5], 9, WHERE]], "no measurements"),
+        (2, [[-1, [], 9, WHERE], [0, [1, 2, 3, 4, 5], 9, WHERE]], "not measurements"),
     ],
 )
-def test_edits_that_are_none(place: int, value: object, says: str) -> None:
+def test_invalid_edits_are_rejected(place: int, value: object, says: str) -> None:
     data = _walk().as_json()
     data["edited"][place] = value
     with pytest.raises(ValueError, match=says):
@@ -112,7 +112,7 @@ def test_edits_that_lead_to_a_variant() -> None:
     )
 
 
-def test_packed_files_that_are_none(tmp_path: Path) -> None:
+def test_invalid_packed_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.xz").write_bytes(b"nonsense")
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "a.xz")
@@ -131,30 +131,32 @@ def test_schedules_of_a_step_follow_its_changes() -> None:
 
 
 def test_examples_are_pairs_of_steps_that_differ_in_one_layer() -> None:
-    walk = _walk()
-    found = list(examples(walk))
-    # Three ways of the first layer, two of the second, each from each.
+    trajectory = _walk()
+    found = list(examples(trajectory))
+    # The first layer has three schedules and the second has two; each schedule is paired with each of its layer.
     assert len(found) == 3 * 3 + 2 * 2
     for example in found:
         layer = 0 if example.subject.layer.name == found[0].subject.layer.name else 1
-        wanted = with_changes(example.answer, example.subject.schedule)
-        assert wanted in [walk.schedules(number)[layer] for number in range(4)]
-        LANGUAGE.encode([*example.question(), *example.answer, *example.question(best=True, profile=False)])
+        wanted = decode_schedule_delta(example.answer, example.subject.schedule)
+        assert wanted in [trajectory.schedules(number)[layer] for number in range(4)]
+        LANGUAGE.encode([*example.prompt(), *example.answer, *example.prompt(best=True, profile=False)])
     slower = next(each for each in found if each.ratio > 1 and "1" in each.answer)
     assert slower.ratio == pytest.approx(1 + 200 / 600) and not slower.best
     assert [each.ratio for each in found if each.best and each.answer != ("end",)]
 
 
-def test_what_is_asked_for() -> None:
+def test_words_of_a_question() -> None:
     assert want_of(0.1) == "want 0" and want_of(1.0) == "want 8" and want_of(99) == f"want {len(WANTED)}"
     (example,) = [each for each in examples(_walk()) if each.ratio == pytest.approx(1 - 20 / 300)]
-    assert example.question()[-2:] == [want_of(example.ratio), "answer"]
-    assert BEST in example.question(want=False) and BEST in example.question(best=True)
-    assert "cause useful" in example.question() and "cause useful" not in example.question(profile=False)
+    assert example.prompt()[-2:] == [want_of(example.ratio), "answer"]
+    assert BEST in example.prompt(want=False) and BEST in example.prompt(best=True)
+    assert "cause useful" in example.prompt() and "cause useful" not in example.prompt(profile=False)
 
 
-def test_layers_of_networks_are_kept_out() -> None:
-    assert is_held_out(CalibrationNetwork((1, 1, 128), (CalibrationOp("dense", 128),)))  # of the autoencoder
+def test_layers_of_benchmark_networks_are_held_out() -> None:
+    assert is_held_out(
+        CalibrationNetwork((1, 1, 128), (CalibrationOp("dense", 128),))
+    )  # a layer of the autoencoder benchmark
     assert key_of(CalibrationOp("depthwise", 0, 3), (25, 5, 64)) == "depthwise 25x5x64 to 64, 3x3 / 1"
     points = [CalibrationNetwork((5, 7, c), (CalibrationOp("conv", 24, 3),)) for c in range(1, 400)]
     assert 20 <= sum(map(is_held_out, points)) <= 60
@@ -163,6 +165,6 @@ def test_layers_of_networks_are_kept_out() -> None:
     ) or not is_held_out(points[0])
 
 
-def test_no_machine_is_for_both() -> None:
+def test_training_and_held_out_machines_are_disjoint() -> None:
     assert not set(HELD_OUT) & set(TRAINING)
     assert not set(HELD_OUT.values()) & {machine for machine, _ in TRAINING.values()}

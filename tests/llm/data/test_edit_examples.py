@@ -1,4 +1,4 @@
-"""What the model is shown of edited programs, and how often."""
+"""Tests of training examples of edited programs, and of the frequency of each kind."""
 
 import random
 from collections import Counter
@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.llm.assembly.tokenizer import program_of, words_of
-from compiler.llm.data.example import Example
-from compiler.llm.data.examples import examples
+from compiler.llm.assembly.tokenizer import decode_program, encode_program
+from compiler.llm.data.examples import Example, examples
 from compiler.llm.data.held_out import MACHINES
-from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep, non_default
+from compiler.llm.data.trajectories import (
+    EditTrajectory,
+    EditVariant,
+    Trajectory,
+    TrajectoryStep,
+    non_default,
+)
 from compiler.llm.tokens.program_edits import decode_edits
-from compiler.llm.tokens.program_summary import outline_words
+from compiler.llm.tokens.program_summary import summary_tokens
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.dataset import TokenizedExample, batches, tokenize
@@ -26,13 +31,13 @@ from hw.isa.micro_instruction import MicroOp, decode
 from hw.isa.program import Program
 
 POINT = CalibrationNetwork((6, 6, 8), (CalibrationOp("max_pool", 0, 3, 3),))
-#: A tree of edits: bases of the variants, and their cycles.
+#: Base of each variant in the tree of edits; cycles of each variant.
 BASES, CYCLES = (-1, 0, 1, 0, 2), (100, 90, 95, 110, 80)
 
 
 @pytest.fixture(scope="module")
-def walk() -> Trajectory:
-    """A pool whose one program is edited by chance."""
+def trajectory() -> Trajectory:
+    """Return a trajectory of a pool with a single program that is edited at random."""
     machine = MACHINES["usual"]
     prepared = ModelCompiler(POINT.graph(), machine.conditions.config, machine.options)
     network = prepared.network()
@@ -48,42 +53,44 @@ def walk() -> Trajectory:
             assert found
             commands.append(found[1])
     step = TrajectoryStep(-1, -1, {}, 100, {0: 100}, {0: [100] + [0] * (len(CAUSES) - 1)})
-    return Trajectory("usual", 1, POINT, [non_default(layer)], [step], EditWalk(0, program.name, variants))
+    return Trajectory(
+        "usual", 1, POINT, [non_default(layer)], [step], EditTrajectory(0, program.name, variants)
+    )
 
 
 @pytest.fixture(scope="module")
-def found(walk: Trajectory) -> list[Example]:
-    return list(examples(walk))
+def found(trajectory: Trajectory) -> list[Example]:
+    return list(examples(trajectory))
 
 
 def issued(program: Program) -> list[tuple]:
-    """The commands of a program, with their semaphores."""
+    """Return the commands of a program, with their semaphores."""
     found = unroll(program)
     assert found
     return [(each.unit, each.values, each.region, each.wait, each.signal) for each in found.commands]
 
 
-def test_edits_are_shown_from_each_variant_to_all_that_were_made_of_it(
-    walk: Trajectory, found: list[Example]
+def test_examples_lead_from_each_variant_to_its_descendants(
+    trajectory: Trajectory, found: list[Example]
 ) -> None:
     pairs = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 4), (2, 4)]
     of_edits = [each for each in found if each.ask is Ask.EDITS]
     known = [each for each in of_edits if each.known]
     assert [each.ratio for each in known] == pytest.approx([CYCLES[b] / CYCLES[a] for a, b in pairs])
     assert [each.best for each in known] == [b == 4 for _, b in pairs]
-    # Of the program as compiled also without what it costs.
+    # Examples that start from the compiled program are repeated without its cost.
     assert [each.answer for each in of_edits if not each.known] == [each.answer for each in known[:4]]
     costs = [sum(each.subject.where.values()) for each in known]
     assert costs == [CYCLES[a] for a, _ in pairs]
     for each in of_edits:
-        question = each.question()
-        LANGUAGE.encode([*question, *each.answer])
-        assert question[-3:-1] == [Ask.EDITS, question[-2]] and ("cause useful" in question) == each.known
+        prompt = each.prompt()
+        LANGUAGE.encode([*prompt, *each.answer])
+        assert prompt[-3:-1] == [Ask.EDITS, prompt[-2]] and ("cause useful" in prompt) == each.known
 
 
-def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> None:
-    """Made here from the program as it is compiled."""
-    assert walk.edited
+def test_answers_give_the_variants(trajectory: Trajectory, found: list[Example]) -> None:
+    """The edits of each answer, applied to the compiled program, give the expected variant."""
+    assert trajectory.edited
     machine = MACHINES["usual"]
     config = machine.conditions.config
     network = ModelCompiler(POINT.graph(), config, machine.options).network()
@@ -91,24 +98,24 @@ def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> No
     (start,) = known
     wanted = []
     for number in range(len(BASES)):
-        edits = walk.edited.edits(number)
+        edits = trajectory.edited.edits(number)
         commands = apply_edits(config, start.commands, edits)
         (program,) = apply_program_edits(config, known, {start.name: edits})
-        wanted.append((outline_words(commands, config.n), commands, program))
+        wanted.append((summary_tokens(commands, config.n), commands, program))
     for each in found:
         now = sum(each.subject.where.values())
-        assert list(each.outline) == wanted[CYCLES.index(now)][0]
+        assert list(each.summary) == wanted[CYCLES.index(now)][0]
         if each.ask is Ask.EDITS and each.subject.where["useful"] == CYCLES[0]:
             made = apply_edits(config, start.commands, decode_edits(each.answer))
             target = CYCLES.index(round(each.ratio * CYCLES[0]))
             assert [c.values for c in made] == [c.values for c in wanted[target][1]]
         if each.ask is Ask.PROGRAM:
             compiled = wanted[CYCLES.index(round(each.ratio * now))][2]
-            made = program_of(each.answer, compiled.name)
+            made = decode_program(each.answer, compiled.name)
             assert not any(decode(word)["opcode"] == MicroOp.LOOP for word in made.words)
             assert issued(made) == issued(compiled)
-            assert words_of(program_of(each.answer, "x")) == list(each.answer)
-    # The best there is of each, itself, and what is one edit away.
+            assert encode_program(decode_program(each.answer, "x")) == list(each.answer)
+    # Examples lead to the best variant, to the program itself, and to variants one edit away.
     programs = [each for each in found if each.ask is Ask.PROGRAM]
     best = min(CYCLES)
     assert [each.ratio for each in programs if each.best] == pytest.approx(
@@ -117,22 +124,22 @@ def test_answers_make_the_variants(walk: Trajectory, found: list[Example]) -> No
     assert len(programs) == (1 + 2 + 1) + (1 + 1 + 1) + (1 + 1) + (1 + 1) + 1
 
 
-def test_edits_that_a_program_no_longer_allows_are_not_shown(walk: Trajectory) -> None:
-    assert walk.edited
-    other = replace(walk, edited=replace(walk.edited, program="another"))
+def test_invalid_edits_give_no_examples(trajectory: Trajectory) -> None:
+    assert trajectory.edited
+    other = replace(trajectory, edited=replace(trajectory.edited, program="another"))
     assert {each.ask for each in examples(other)} <= {Ask.SCHEDULE}
-    first, second = walk.edited.variants[:2]
+    first, second = trajectory.edited.variants[:2]
     assert second.edit
-    gone = replace(walk.edited, variants=[first, replace(second, edit=replace(second.edit, at=1000))])
-    assert {each.ask for each in examples(replace(walk, edited=gone))} <= {Ask.SCHEDULE}
+    gone = replace(trajectory.edited, variants=[first, replace(second, edit=replace(second.edit, at=1000))])
+    assert {each.ask for each in examples(replace(trajectory, edited=gone))} <= {Ask.SCHEDULE}
 
 
-def test_kinds_are_shown_three_to_three_to_two(found: list[Example]) -> None:
-    """However many examples and networks there are of each."""
+def test_ratio_of_example_kinds(found: list[Example]) -> None:
+    """Kinds are drawn in the ratio 3:3:2, whatever the number of examples and networks of each kind."""
     one = {ask: TokenizedExample((number, number), 1, ask) for number, ask in enumerate(Ask)}
     groups = [[one[Ask.SCHEDULE]]] * 9 + [[one[Ask.EDITS]] * 40, [one[Ask.PROGRAM]] * 5]
     drawn_ = batches(groups, 50, 1000, random.Random(1))
-    seen = Counter(int(word) for _ in range(64) for word in next(drawn_).words[:, 0])
+    seen = Counter(int(word) for _ in range(64) for word in next(drawn_).tokens[:, 0])
     assert sum(seen.values()) == 3200
     for (_, number), share in zip(sorted((n, n) for n in seen), (3, 3, 2), strict=True):
         assert abs(seen[number] / 3200 - share / 8) < 0.04

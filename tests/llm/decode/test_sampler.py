@@ -1,4 +1,4 @@
-"""Answers of a model that knows nothing: what the grammar makes of them."""
+"""Tests of answers that an untrained model gives under a grammar."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import pytest
 
 from compiler.llm.decode.sampler import draw
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
-from compiler.llm.tokens.schedule_delta import ChangesGrammar, with_changes
+from compiler.llm.tokens.schedule_delta import ScheduleDeltaGrammar, decode_schedule_delta
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.schedule.schedule import LayerSchedule
 
@@ -21,55 +21,55 @@ def _model(context: int = 200, seed: int = 0) -> Gpt:
     return Gpt(shape, weights)
 
 
-class _Grammar(ChangesGrammar):
-    """Takes an even number of rows only."""
+class _Grammar(ScheduleDeltaGrammar):
+    """Grammar that accepts only an even number of rows."""
 
-    def ends(self, words: Sequence[str]) -> bool:
-        return with_changes(words, LayerSchedule()).rows % 2 == 0
+    def ends(self, tokens: Sequence[str]) -> bool:
+        return decode_schedule_delta(tokens, LayerSchedule()).rows % 2 == 0
 
 
-def test_constrained_answers_are_complete_and_wanted() -> None:
+def test_constrained_answers_are_complete_and_accepted() -> None:
     for seed in range(5):
         answers = draw(_model(), LANGUAGE, QUESTION, _Grammar(), 16, np.random.default_rng(seed))
         complete = [each for each in answers if each.complete]
-        assert len({each.words for each in complete}) > 8 and all(each.likelihood < 0 for each in complete)
-        assert all(with_changes(each.words, LayerSchedule()).rows % 2 == 0 for each in complete)
-        # No field is left that could make it wanted again.
-        assert all("set counted" in each.words for each in answers if not each.complete)
+        assert len({each.tokens for each in complete}) > 8 and all(each.likelihood < 0 for each in complete)
+        assert all(decode_schedule_delta(each.tokens, LayerSchedule()).rows % 2 == 0 for each in complete)
+        # No remaining field could make an incomplete answer acceptable.
+        assert all("set counted" in each.tokens for each in answers if not each.complete)
 
 
-def test_the_same_chance_draws_the_same() -> None:
+def test_equal_seeds_give_equal_answers() -> None:
     first, again = (
         draw(_model(), LANGUAGE, QUESTION, _Grammar(), 4, np.random.default_rng(7)) for _ in range(2)
     )
     assert first == again
 
 
-def test_no_chance_at_temperature_0() -> None:
+def test_temperature_0_is_deterministic() -> None:
     answers = draw(_model(), LANGUAGE, QUESTION, _Grammar(), 3, np.random.default_rng(0), temperature=0)
-    assert len({each.words for each in answers}) == 1
+    assert len({each.tokens for each in answers}) == 1
 
 
-def test_without_grammar_words_are_any_and_no_answer_is_complete() -> None:
+def test_without_a_grammar_no_answer_is_complete() -> None:
     answers = draw(_model(context=20), LANGUAGE, QUESTION, None, 5, np.random.default_rng(0))
-    assert all(len(each.words) == 17 and not each.complete for each in answers)
+    assert all(len(each.tokens) == 17 and not each.complete for each in answers)
 
 
-def test_an_answer_that_has_no_room_is_not_complete() -> None:
+def test_truncated_answer_is_not_complete() -> None:
     answers = draw(_model(context=5), LANGUAGE, QUESTION, _Grammar(), 50, np.random.default_rng(0))
     assert {each.complete for each in answers} == {False, True}
 
 
-def test_a_likelihood_is_that_of_the_words() -> None:
+def test_likelihood_is_that_of_the_words() -> None:
     model = _model()
     (answer,) = draw(model, LANGUAGE, QUESTION, None, 1, np.random.default_rng(3))
     total = 0.0
-    for at, word in enumerate(answer.words):
-        scores = model.read(LANGUAGE.encode([*QUESTION, *answer.words[:at]])).scores[0].astype(np.float64)
+    for at, word in enumerate(answer.tokens):
+        scores = model.read(LANGUAGE.encode([*QUESTION, *answer.tokens[:at]])).scores[0].astype(np.float64)
         total += scores[LANGUAGE.number(word)] - np.log(np.exp(scores).sum())
     assert answer.likelihood == pytest.approx(total, rel=1e-4)
 
 
-def test_a_question_that_is_too_long() -> None:
+def test_too_long_question_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"a prompt must have 1\.\.\d+ tokens, not 3"):
         draw(_model(context=2), LANGUAGE, QUESTION, None, 1, np.random.default_rng(0))

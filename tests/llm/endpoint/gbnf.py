@@ -1,4 +1,4 @@
-"""GBNF grammars without recursion as regular expressions: another reading of them than whoever wrote them has."""
+"""Conversion of GBNF grammars without recursion to regular expressions, independent of the generator."""
 
 import re
 
@@ -6,7 +6,7 @@ _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|(\[[^\]]*\])|([a-z][a-z0-9-]*)|([()|?*
 
 
 def pattern(grammar: str) -> re.Pattern[str]:
-    """What the rule `root` matches."""
+    """Return the regular expression of the rule `root`."""
     rules = dict(line.split(" ::= ", 1) for line in grammar.splitlines())
     return re.compile(_expression(rules, "root", ()))
 

@@ -1,4 +1,4 @@
-"""Answers of a model: found wherever they stand, checked strictly, and at most complained about."""
+"""Candidates are found anywhere in an answer's text and checked strictly; errors become complaints."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def read(task: GeneratorTask, answers: AnswerGrammar, text: str) -> EndpointAnsw
         "```JSON\r\n{}\r\n```",
     ],
 )
-def test_schedules_are_found(task: GeneratorTask, answers: AnswerGrammar, around: str) -> None:
+def test_schedules_are_found_in_text(task: GeneratorTask, answers: AnswerGrammar, around: str) -> None:
     first, second = task.layers
     found = read(task, answers, around.format(json.dumps({"layers": {first: CHANGES}})))
     (candidate,) = found.candidates
@@ -46,7 +46,7 @@ def test_schedules_are_found(task: GeneratorTask, answers: AnswerGrammar, around
     assert candidate.description == f"rows of {first}: 4 -> 3; order of {first}: rows -> channels"
 
 
-def test_the_word_layers_may_be_left_out(task: GeneratorTask, answers: AnswerGrammar) -> None:
+def test_key_layers_is_optional(task: GeneratorTask, answers: AnswerGrammar) -> None:
     first, second = task.layers
     found = read(task, answers, json.dumps({first: CHANGES, second: {"rows": 1}}))
     assert found.candidates[0].schedule.layers[second].rows == 1 and not found.complaints
@@ -77,43 +77,43 @@ def test_programs_are_found(task: GeneratorTask, answers: AnswerGrammar) -> None
     [
         ("", "neither a JSON object with layers nor a program"),
         ("I cannot help with that.", "neither"),
-        ('```json\n{"layers": {"x": \n```', "broken off or has a mistake"),
-        ('{"layers": {"nobody": {"rows": 1}}}', "there is no layer 'nobody' here, only"),
-        ('{"layers": [1]}', '"layers" must be an object by name of layer, not [1]'),
+        ('```json\n{"layers": {"x": \n```', "truncated or malformed"),
+        ('{"layers": {"nobody": {"rows": 1}}}', "layer 'nobody' does not exist; layers:"),
+        ('{"layers": [1]}', '"layers" must be an object with layer names as keys, not [1]'),
         ('{"layers": {"FIRST": 3}}', "its fields must be a JSON object, not 3"),
         ('{"layers": {"FIRST": {"rows": 0}}}', "rows must be at least 1, not 0"),
         ('{"layers": {"FIRST": {"rows": 1e3}}}', "rows must be an integer, not 1000.0"),
         ('{"layers": {"FIRST": {"rows": true}}}', "rows must be an integer, not True"),
         ('{"layers": {"FIRST": {"speed": 9}}}', "must have fields among"),
         ('{"layers": {"FIRST": {"own_counter_tag": false}}}', "own_counter_tag must not be changed"),
-        ('{"layers": {"FIRST": {}}}', "nothing in it is other than now"),
-        ('{"layers": {}}', "nothing in it is other than now"),
+        ('{"layers": {"FIRST": {}}}', "the answer changes nothing"),
+        ('{"layers": {}}', "the answer changes nothing"),
         ('{"candidates": [3]}', "a proposal must be a JSON object, not 3"),
-        ("```asm\n.name someone else\nhalt\n```", "there is no program 'someone else', only"),
-        ('{"programs": {"nobody": "halt"}}', "there is no program 'nobody', only"),
+        ("```asm\n.name someone else\nhalt\n```", "program 'someone else' does not exist; programs:"),
+        ('{"programs": {"nobody": "halt"}}', "program 'nobody' does not exist; programs:"),
     ],
 )
-def test_the_rest_is_complained_about(
+def test_invalid_answers_give_complaints(
     task: GeneratorTask, answers: AnswerGrammar, text: str, words: str
 ) -> None:
     found = read(task, answers, text.replace("FIRST", task.layers[0]))
     assert not found.candidates and any(words in each for each in found.complaints), found
 
 
-def test_no_programs_where_none_were_shown(task: GeneratorTask) -> None:
+def test_programs_are_rejected_if_none_were_shown(task: GeneratorTask) -> None:
     ((_, text),) = task.programs.items()
     found = read(task, AnswerGrammar(task.layers), text)
-    assert not found.candidates and "none of which may be changed" in found.complaints[0]
+    assert not found.candidates and "no program may be changed" in found.complaints[0]
 
 
-def test_too_much_is_left_out(task: GeneratorTask, answers: AnswerGrammar) -> None:
+def test_number_of_candidates_and_complaints_is_limited(task: GeneratorTask, answers: AnswerGrammar) -> None:
     lots = "".join(json.dumps({"layers": {task.layers[0]: {"rows": rows}}}) for rows in range(3, 99))
     assert len(read(task, answers, lots).candidates) == 8
     assert len(read(task, answers, '{"layers": {"x": 1}} ' * 99).complaints) == 8
 
 
 def test_reading_any_answer_does_not_raise(task: GeneratorTask, answers: AnswerGrammar) -> None:
-    """Pieces of answers in any order, and long ones of kinds that make readers slow: asserts only that none raises."""
+    """Random sequences of answer fragments, and long answers that could slow a parser, raise no exception."""
     seed = 4
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The grammar of answers: it has all that may be answered, and as much of what may not as it can."""
+"""The grammar of answers permits all valid answers and excludes as many invalid ones as possible."""
 
 import json
 from dataclasses import asdict
@@ -42,7 +42,7 @@ def schedule_block(layers: dict) -> str:
     return f"```json\n{json.dumps({'layers': layers})}\n```\n"
 
 
-def test_schedules() -> None:
+def test_valid_and_invalid_schedules() -> None:
     fits = pattern(gbnf(AnswerGrammar(("conv", ODD), (), frozenset({"own_counter_tag"}))))
     every = asdict(LayerSchedule())
     del every["own_counter_tag"]
@@ -59,7 +59,7 @@ def test_schedules() -> None:
     assert not fits.fullmatch("```asm\n.name conv\nhalt\n```\n")
 
 
-def test_every_instruction() -> None:
+def test_every_instruction_is_permitted() -> None:
     fits = pattern(gbnf(AnswerGrammar(("conv",), ("conv",))))
     text = EVERYTHING.format(name="conv")
     program = assemble(text)
@@ -74,20 +74,20 @@ def test_every_instruction() -> None:
         assert not fits.fullmatch(f"```asm\n.name conv\n{bad}\n```\n"), bad
 
 
-def test_what_the_compiler_makes(task: GeneratorTask) -> None:
+def test_schedules_and_programs_of_the_compiler(task: GeneratorTask) -> None:
     fits = pattern(gbnf(AnswerGrammar(task.layers, tuple(task.programs))))
     layers = {name: asdict(layer) for name, layer in task.schedule.layers.items()}
     programs = "".join(short_text(text) for text in task.programs.values())
     assert fits.fullmatch(schedule_block(layers) + f"```asm\n{programs}```\n")
 
 
-def test_short_texts_are_the_same_programs(task: GeneratorTask) -> None:
+def test_short_texts_assemble_identically(task: GeneratorTask) -> None:
     for text in (*task.programs.values(), disassemble(assemble(EVERYTHING.format(name="x")))):
         assert assemble(short_text(text)).words == assemble(text).words
         assert len(short_text(text)) < len(text) / 2
 
 
-def test_ways_to_ask_for_it() -> None:
+def test_request_fields_for_the_grammar() -> None:
     answers = AnswerGrammar(("conv",), ("main",))
     assert request_fields(None, answers) == {}
     text = gbnf(answers)

@@ -1,12 +1,12 @@
-"""Prompts: what is in them, and what is left out where there is little room."""
+"""Prompts have the expected contents, and omit parts if the context is short."""
 
 from dataclasses import replace
 
 from compiler.llm.endpoint.client import estimated_tokens
 from compiler.llm.endpoint.model import Chat
 from compiler.llm.endpoint.prompt import MeasuredExample, cut_page, prompt_for, whole_page
+from compiler.tuning.constraints import Constraints
 from compiler.tuning.generators.generator import GeneratorTask
-from compiler.tuning.search.constraints import Constraints
 
 
 def texts(task: GeneratorTask, room: int, examples: tuple[MeasuredExample, ...] = ()) -> tuple[str, str]:
@@ -18,7 +18,7 @@ def texts(task: GeneratorTask, room: int, examples: tuple[MeasuredExample, ...] 
     return system, user
 
 
-def test_all_there_is_to_know(task: GeneratorTask) -> None:
+def test_complete_prompt(task: GeneratorTask) -> None:
     system, user = texts(task, 28_000)
     first, second = task.layers
     for words in (
@@ -35,29 +35,29 @@ def test_all_there_is_to_know(task: GeneratorTask) -> None:
         "weights=16x3x3x16",
         '"rows": 4',
         f"{task.measured.cycles:,} cycles",
-        f"nothing takes fewer than {task.measured.floor:,} cycles",
-        f"bound by: {task.bound}",
+        f"the lower bound is {task.measured.floor:,} cycles",
+        f"Bottleneck of these layers: {task.bound}",
         "n=16, sp_bytes=262144",
         "100 cycles from an address",
-        "16 bytes a cycle",
+        "16 bytes per cycle",
         "```asm\n.name",
         "Goal: latency",
         f'"{second}": 3',
     ):
         assert words in user, words
-    assert "Counters" not in system and "Measured before" not in user
+    assert "Counters" not in system and "Earlier measurements" not in user
 
 
-def test_examples(task: GeneratorTask) -> None:
+def test_measured_examples(task: GeneratorTask) -> None:
     first = task.layers[0]
     changed = task.with_layers({first: replace(task.schedule.layers[first], rows=9)}, "", "").schedule
     _, user = texts(task, 28_000, (MeasuredExample(changed, 1234.0), MeasuredExample(task.schedule, 1380.0)))
-    assert f'{{"{first}": {{"rows": 9}}}}: 1,234 cycles\nas now: 1,380 cycles' in user
+    assert f'{{"{first}": {{"rows": 9}}}}: 1,234 cycles\nunchanged: 1,380 cycles' in user
     written = task.with_texts(task.programs, "", "").schedule
-    assert "as now with other programs" in texts(task, 28_000, (MeasuredExample(written, 1.0),))[1]
+    assert "unchanged with other programs" in texts(task, 28_000, (MeasuredExample(written, 1.0),))[1]
 
 
-def test_less_room_less_text(task: GeneratorTask) -> None:
+def test_short_context_shortens_the_prompt(task: GeneratorTask) -> None:
     whole, _ = texts(task, 28_000)
     cut, programs = texts(task, 12_000)
     assert (
@@ -71,7 +71,7 @@ def test_less_room_less_text(task: GeneratorTask) -> None:
     assert prompt_for(task, [], 1_000) is None
 
 
-def test_what_is_forbidden(task: GeneratorTask) -> None:
+def test_forbidden_fields(task: GeneratorTask) -> None:
     forbidden = Constraints(frozenset({"micro-program", "tiling"}))
     system, user = texts(replace(task, constraints=forbidden), 28_000)
     assert (
@@ -81,7 +81,7 @@ def test_what_is_forbidden(task: GeneratorTask) -> None:
     assert '"\\"rows_per_load\\""' not in system and '"\\"order\\""' in system
 
 
-def test_the_page_is_cut_to_what_is_used() -> None:
+def test_instruction_page_is_reduced_to_used_fields() -> None:
     page = cut_page([".name x\n    set load.dram, op0\n    set fuse.src, a_src=sp\n    halt\n"])
     assert "`load.dram`" in page and "`a_src`" in page and "`halt`" in page and "### STORE" in page
     assert "`load.len`" not in page and "`a_dtype`" not in page and "`ret`" not in page
@@ -92,7 +92,7 @@ def test_the_page_is_cut_to_what_is_used() -> None:
     assert all(line in every for line in whole_page().splitlines() if line.startswith("| ") and "`" in line)
 
 
-def test_a_chat_forgets_its_middle() -> None:
+def test_long_chat_drops_its_middle() -> None:
     beginning = [{"role": "system", "content": "a" * 300}]
     chat = Chat(beginning, 400)
     for number in range(9):

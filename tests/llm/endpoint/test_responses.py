@@ -1,4 +1,4 @@
-"""Answers of any shape: nothing that a server says is more than a value, or none."""
+"""Replies of any form, whatever a server sends, are parsed to a value or to None."""
 
 import json
 from email.utils import formatdate
@@ -20,7 +20,7 @@ from compiler.llm.endpoint.http import (
     pause_of,
 )
 
-#: Keys that mean something, so that values of all kinds come to stand under them.
+#: Keys that the parser reads; values of all types occur under them.
 KEYS = (
     "choices",
     "message",
@@ -42,7 +42,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_value(value: Any) -> None:
+def test_any_json_value(value: Any) -> None:
     content = content_of(HttpReply(200, {}, json.dumps(value)))
     found = completion_of(content)
     assert found is None or isinstance(found.text, str)
@@ -53,7 +53,7 @@ def test_any_value(value: Any) -> None:
 
 
 @given(st.text())
-def test_any_text(text: str) -> None:
+def test_any_retry_after_text(text: str) -> None:
     reply = HttpReply(429, {"retry-after": text}, text)
     content_of(reply)
     pause = pause_of(reply)
@@ -75,17 +75,17 @@ def test_any_text(text: str) -> None:
         ("1e999", None),
     ],
 )
-def test_pauses(text: str, seconds: float | None) -> None:
+def test_retry_after_in_seconds(text: str, seconds: float | None) -> None:
     assert pause_of(HttpReply(429, {"retry-after": text}, "")) == seconds
 
 
-def test_a_pause_until_a_time() -> None:
+def test_retry_after_as_a_date() -> None:
     pause = pause_of(HttpReply(503, {"retry-after": formatdate(time() + 3600, usegmt=True)}, ""))
     assert pause is not None and 3000 < pause <= 3600
     assert pause_of(HttpReply(503, {}, "")) is None
 
 
-def test_completions() -> None:
+def test_completion_of_several_parts() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image"}, 3, {"text": "b"}]
     content = {
         "choices": [{"message": {"content": parts}, "finish_reason": "length"}],

@@ -1,4 +1,4 @@
-"""The built-in model as a generator: what it writes is proved and measured, what is refused is asked again."""
+"""The built-in model as a generator: candidates are validated and measured; rejected ones are asked for again."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,18 +12,18 @@ from compiler.llm.tokens.layer_prompt import Programs
 from compiler.llm.tokens.prompt_tokens import CAUSES, Ask, rejected
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
+from compiler.tuning.constraints import Constraints
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.constraints import Constraints
 from hw.config import load_target
-from tests.llm.lm_fixtures import POINTS, Recording, ignorant
+from tests.llm.lm_fixtures import POINTS, RecordingModel, random_model
 
 REFUSED = Rejected("validate", "call 0, program 'p', instruction 3: race: two accesses that nothing orders")
 
 
 @pytest.fixture(scope="module", params=["conv", "max_pool", "chain"])
 def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
-    """Of a small network."""
+    """Yield a measurer of a small network on n16."""
     graph = POINTS[request.param].graph(5)
     with Measurer(
         graph, HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
@@ -44,12 +44,12 @@ def task(measurer: Measurer) -> GeneratorTask:
 
 
 @pytest.mark.parametrize("kind", [CandidateKind.SCHEDULES, CandidateKind.EDITS, CandidateKind.BOTH])
-def test_whatever_a_model_writes_is_proved_and_right(
+def test_all_candidates_are_safe_and_correct(
     measurer: Measurer, kind: CandidateKind, rng: np.random.Generator
 ) -> None:
-    """By a model that knows nothing: the grammar sees to it."""
+    """Due to the grammar, all candidates of an untrained model are safe and correct."""
     task = task_of(measurer, seed=int(rng.integers(1 << 30)))
-    writer = LmGenerator(ignorant(), kinds=[kind])
+    writer = LmGenerator(random_model(), kinds=[kind])
     seen = 0
     for _, candidate in zip(range(3), writer.propose(task), strict=False):
         (result,) = measurer.measure([candidate.schedule])
@@ -60,11 +60,13 @@ def test_whatever_a_model_writes_is_proved_and_right(
     assert seen == tally.valid == tally.made > 0
 
 
-def asked(
+def propose(
     task: GeneratorTask, kind: CandidateKind, results: list[Result]
-) -> tuple[Recording, LmGenerator, list[Candidate]]:
-    """Candidates that such results come of, one after the other, and the questions they answer."""
-    model = Recording(ignorant())
+) -> tuple[RecordingModel, LmGenerator, list[Candidate]]:
+    """Return a recording model, its generator, and the candidates that the generator proposes before and after the
+    results.
+    """
+    model = RecordingModel(random_model())
     writer = LmGenerator(model, kinds=[kind])
     proposed = writer.propose(task)
     found = []
@@ -76,40 +78,40 @@ def asked(
     return model, writer, found
 
 
-def test_what_is_refused_is_asked_again_with_the_reason_twice(task: GeneratorTask) -> None:
-    model, writer, found = asked(task, CandidateKind.EDITS, [REFUSED] * 3)
+def test_rejected_candidate_is_asked_for_twice_more_with_the_reason(task: GeneratorTask) -> None:
+    model, writer, found = propose(task, CandidateKind.EDITS, [REFUSED] * 3)
     first, *again = model.questions
     assert not [word for word in first if word in CAUSES.values()]
-    for number, question in enumerate(again[:2], 1):
+    for number, prompt in enumerate(again[:2], 1):
         at = len(first) - 3
-        assert question == [*first[:at], *["rejected race"] * number, *first[at:]]
-    # Then the next of the first answers has its turn: nothing more is asked.
+        assert prompt == [*first[:at], *["rejected race"] * number, *first[at:]]
+    # Then the next of the first answers is proposed without a further question.
     assert len(again) == 2 and len({each.description for each in found}) == 4
     assert writer.tallies[CandidateKind.EDITS].valid == 0
 
 
-def test_what_is_not_refused_is_not_asked_again(task: GeneratorTask) -> None:
-    model, writer, _ = asked(
+def test_measured_candidate_is_not_asked_for_again(task: GeneratorTask) -> None:
+    model, writer, _ = propose(
         task, CandidateKind.EDITS, [task.measured, Rejected("search", "it was measured before")]
     )
     assert len(model.questions) == 1
     assert (writer.tallies[CandidateKind.EDITS].valid, writer.tallies[CandidateKind.EDITS].known) == (1, 1)
 
 
-def test_a_schedule_whose_edits_are_refused_is_proposed_without(task: GeneratorTask) -> None:
-    _, _, found = asked(task, CandidateKind.BOTH, [REFUSED] * 3)
+def test_schedule_is_proposed_without_rejected_edits(task: GeneratorTask) -> None:
+    _, _, found = propose(task, CandidateKind.BOTH, [REFUSED] * 3)
     assert all(each.schedule.programs for each in found[:3]) and not found[3].schedule.programs
     assert found[3].schedule.layers == found[0].schedule.layers != task.schedule.layers
 
 
 @pytest.mark.parametrize("name", ["max_pool", "add"])
-def test_whole_programs_are_proved_and_right(name: str, rng: np.random.Generator) -> None:
-    """Whatever the model knows: they do the work of the program that they stand for."""
+def test_whole_programs_are_safe_and_correct(name: str, rng: np.random.Generator) -> None:
+    """Whole programs that an untrained model writes do the same work as the programs that they replace."""
     graph = POINTS[name].graph(5)
     with Measurer(
         graph, HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
     ) as measurer:
-        model = Recording(ignorant())
+        model = RecordingModel(random_model())
         writer, seed = LmGenerator(model, kinds=[CandidateKind.PROGRAMS]), int(rng.integers(1 << 30))
         texts = set()
         for _, candidate in zip(range(3), writer.propose(task_of(measurer, seed=seed)), strict=False):
@@ -118,9 +120,7 @@ def test_whole_programs_are_proved_and_right(name: str, rng: np.random.Generator
             writer.observe(candidate, result)
             texts |= {text.text for text in candidate.schedule.programs.values()}
     assert len(model.questions) == len(texts) == 3
-    assert all(
-        Ask.PROGRAM in question and not {*question} & {*CAUSES.values()} for question in model.questions
-    )
+    assert all(Ask.PROGRAM in prompt and not {*prompt} & {*CAUSES.values()} for prompt in model.questions)
 
 
 @pytest.mark.parametrize(
@@ -133,46 +133,46 @@ def test_whole_programs_are_proved_and_right(name: str, rng: np.random.Generator
         (Rejected("same", ""), "rejected same"),
     ],
 )
-def test_words_of_reasons(result: Rejected, word: str) -> None:
+def test_words_for_rejections(result: Rejected, word: str) -> None:
     assert rejected(result) == word
 
 
-def test_edits_go_on_from_edited_programs(task: GeneratorTask) -> None:
-    """What is edited is the program as it is, texts among them, not as it was compiled."""
-    _, _, (candidate,) = asked(task, CandidateKind.EDITS, [])
+def test_edits_apply_to_edited_programs(task: GeneratorTask) -> None:
+    """Edits apply to the program of the current schedule, even if that program is already edited."""
+    _, _, (candidate,) = propose(task, CandidateKind.EDITS, [])
     edited = replace(task, schedule=candidate.schedule)
     before, after = (
-        {piece.name: piece.unrolled.commands for piece in Programs(each).pieces} for each in (task, edited)
+        {piece.name: piece.unrolled.commands for piece in Programs(each).programs} for each in (task, edited)
     )
     changed = {name for name in before if [c.values for c in before[name]] != [c.values for c in after[name]]}
     assert changed == {candidate.description.split(":")[0]} or len(before) > 1
 
 
-def test_without_micro_programs_only_schedules(task: GeneratorTask) -> None:
-    _, _, found = asked(
+def test_forbidden_micro_programs_leave_schedules_only(task: GeneratorTask) -> None:
+    _, _, found = propose(
         replace(task, constraints=Constraints(forbidden=frozenset({"micro-program"}))),
         CandidateKind.SCHEDULES,
         [],
     )
     assert not found[0].schedule.programs
-    writer = LmGenerator(ignorant(), kinds=[CandidateKind.EDITS, CandidateKind.PROGRAMS])
+    writer = LmGenerator(random_model(), kinds=[CandidateKind.EDITS, CandidateKind.PROGRAMS])
     assert not list(
         writer.propose(replace(task, constraints=Constraints(forbidden=frozenset({"micro-program"}))))
     )
 
 
-def test_the_same_seed_proposes_the_same(task: GeneratorTask) -> None:
+def test_equal_seeds_give_equal_candidates(task: GeneratorTask) -> None:
     first, again = (
         [
             each.schedule.to_json()
-            for each, _ in zip(LmGenerator(ignorant()).propose(task), range(4), strict=False)
+            for each, _ in zip(LmGenerator(random_model()).propose(task), range(4), strict=False)
         ]
         for _ in range(2)
     )
     assert first == again
 
 
-def test_what_helps_is_asked_for_more_often() -> None:
+def test_helpful_kinds_are_chosen_more_often() -> None:
     chooser = CandidateBandit(np.random.default_rng(3))
     for _ in range(12):
         chooser.learn(CandidateKind.EDITS, helped=True)

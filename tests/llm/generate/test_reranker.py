@@ -1,4 +1,4 @@
-"""Which of the model's schedules are tried first: what the performance model expects, and what was measured."""
+"""The model's schedules are ordered by their measurements if available, otherwise by the cost model's prediction."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from compiler.llm.generate.candidate_pool import CandidatePool, CostReranker
 from compiler.llm.generate.requests import Schedules
 from compiler.llm.tokens.layer_prompt import subjects_of
-from compiler.llm.tokens.schedule_delta import changes_words
+from compiler.llm.tokens.schedule_delta import encode_schedule_delta
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import LayerSchedule
@@ -20,7 +20,7 @@ from tests.llm.lm_fixtures import POINTS
 
 @pytest.fixture(scope="module", params=["conv", "chain"])
 def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
-    """Of a small network."""
+    """Yield a measurer of a small network on n16."""
     graph = POINTS[request.param].graph(5)
     with Measurer(
         graph, HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
@@ -36,8 +36,8 @@ def task(measurer: Measurer) -> GeneratorTask:
     )
 
 
-def others(task: GeneratorTask, name: str) -> list[LayerSchedule]:
-    """Some that come to other programs, behind the one that there is."""
+def distinct_schedules(task: GeneratorTask, name: str) -> list[LayerSchedule]:
+    """Return up to six schedules of a layer that give different programs, starting with the current schedule."""
     proposed = (task.schedule, *(candidate.schedule for candidate in TilingGenerator().propose(task)))
     found: dict[str, LayerSchedule] = {}
     for schedule in proposed:
@@ -46,16 +46,16 @@ def others(task: GeneratorTask, name: str) -> list[LayerSchedule]:
     return list(found.values())[:6]
 
 
-def test_what_there_is_promises_nothing(task: GeneratorTask) -> None:
+def test_current_schedule_has_no_gain(task: GeneratorTask) -> None:
     for name, now in task.schedule.layers.items():
         (promise,) = CostReranker().predict(task, name, [now])
         assert promise.gain == pytest.approx(0, abs=1e-3)
 
 
-def test_what_was_measured_is_known(measurer: Measurer, task: GeneratorTask) -> None:
-    """A measured schedule promises what it was found to save, whatever was expected of it."""
+def test_gain_of_a_measured_schedule(measurer: Measurer, task: GeneratorTask) -> None:
+    """The predicted gain of a measured schedule is its measured gain."""
     name = list(task.layers)[-1]
-    ranking, schedules = CostReranker(), others(task, name)
+    ranking, schedules = CostReranker(), distinct_schedules(task, name)
     assert len(schedules) > 1
     for schedule in schedules[1:]:
         candidate = task.with_layers({name: schedule}, "test", "")
@@ -67,25 +67,27 @@ def test_what_was_measured_is_known(measurer: Measurer, task: GeneratorTask) -> 
         assert promise.gain * task.measured.cycles == pytest.approx(saved, abs=1 + 0.01 * abs(saved))
 
 
-def drawn(task: GeneratorTask, ranking: CostReranker | None) -> tuple[list[LayerSchedule], CandidatePool]:
-    """Schedules as a model gave them, and a pool of them."""
+def filled_pool(
+    task: GeneratorTask, ranking: CostReranker | None
+) -> tuple[list[LayerSchedule], CandidatePool]:
+    """Return schedules in the order in which a model writes them, and a pool of these schedules."""
     name, subject = next(iter(subjects_of(task).items()))
     request = Schedules(task, name, subject)
-    schedules = others(task, name)[1:]
-    words = [[*changes_words(each, subject.schedule)] for each in schedules]
+    schedules = distinct_schedules(task, name)[1:]
+    words = [[*encode_schedule_delta(each, subject.schedule)] for each in schedules]
     return schedules, CandidatePool(request, lambda: iter(words), ranking, set())
 
 
-def test_the_likeliest_is_first_without_predictions(task: GeneratorTask) -> None:
-    schedules, pool = drawn(task, None)
+def test_most_likely_schedule_is_first_without_predictions(task: GeneratorTask) -> None:
+    schedules, pool = filled_pool(task, None)
     pool.fill(1)
     assert [pool.request.meaning(words) for words in pool.best()] == schedules
     assert not list(pool.best())
 
 
-def test_the_most_promising_is_first(task: GeneratorTask) -> None:
+def test_most_promising_schedule_is_first(task: GeneratorTask) -> None:
     ranking = CostReranker()
-    schedules, pool = drawn(task, ranking)
+    schedules, pool = filled_pool(task, ranking)
     predict = ranking.predict(task, pool.request.about, schedules)
     gains = dict(zip(schedules, (each.gain for each in predict), strict=True))
     pool.fill(1)
@@ -96,8 +98,8 @@ def test_the_most_promising_is_first(task: GeneratorTask) -> None:
     assert rest == sorted(gains.values(), reverse=True)[2:]
 
 
-def test_two_may_take_from_a_pool_in_turns(task: GeneratorTask) -> None:
-    schedules, pool = drawn(task, CostReranker())
+def test_two_consumers_share_a_pool(task: GeneratorTask) -> None:
+    schedules, pool = filled_pool(task, CostReranker())
     pool.fill(1)
     taken = [words for pair in zip(pool.best(), pool.best(), strict=False) for words in pair]
     taken += list(pool.best())

@@ -1,4 +1,4 @@
-"""Programs that would look fast without doing their work are caught, each by the check that is meant for it."""
+"""Programs that save cycles by omitting work are rejected, each by the intended check."""
 
 import re
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ FIRST, SECOND, POOL = "conv2d t4", "conv2d t7", "max_pool2d t8"
 
 @pytest.fixture
 def measurer() -> Iterator[Measurer]:
-    """Of two convolutions and a pool that hides most of what they make; each test's own.
+    """Yield a measurer of two convolutions and a pool that hides most of their results.
 
-    So a test's inputs, which are others in each measurement, do not depend on which tests ran before.
+    Each test has a separate measurer, since the inputs of a measurement depend on the earlier measurements.
     """
     graph = CalibrationNetwork(
         (6, 6, 8),
@@ -35,7 +35,7 @@ def measurer() -> Iterator[Measurer]:
 
 @pytest.fixture
 def task(measurer: Measurer) -> GeneratorTask:
-    """A program for each layer, one tile in each."""
+    """Return a task with one program per layer and one tile per program."""
     layers = {
         name: replace(
             layer,
@@ -55,8 +55,8 @@ def task(measurer: Measurer) -> GeneratorTask:
     return GeneratorTask(measurer.prepared, measurer.conditions, schedule, tuple(layers), measured)
 
 
-def tried(measurer: Measurer, task: GeneratorTask, program: str, *edits: tuple[str, str]) -> Result:
-    """What comes of a program with pieces of its text replaced; a piece may span lines, comments left out."""
+def measure_edited(measurer: Measurer, task: GeneratorTask, program: str, *edits: tuple[str, str]) -> Result:
+    """Measure a program with fragments of its text replaced. Fragments may span lines; comments are removed."""
     text = re.sub(r" *;.*", "", task.programs[program])
     for old, new in edits:
         assert old in text, old
@@ -65,18 +65,22 @@ def tried(measurer: Measurer, task: GeneratorTask, program: str, *edits: tuple[s
     return result
 
 
-def test_work_left_out_and_never_written(measurer: Measurer, task: GeneratorTask) -> None:
-    """The pool would find what another network, or the last sample, has left in the scratchpad."""
-    result = tried(measurer, task, SECOND, ("    issue fuse, wait(load:0, matrix:0), signal(fuse:0)\n", ""))
+def test_omitted_command_is_rejected(measurer: Measurer, task: GeneratorTask) -> None:
+    """A program without the given command is rejected: the pool would read stale scratchpad contents."""
+    result = measure_edited(
+        measurer, task, SECOND, ("    issue fuse, wait(load:0, matrix:0), signal(fuse:0)\n", "")
+    )
     assert isinstance(result, Rejected) and result.stage == "validate"
 
 
-def test_the_last_answer_read_back(measurer: Measurer, task: GeneratorTask) -> None:
-    """The result's place in DRAM still has that of the sample before: right as long as the input stays."""
+def test_reading_back_the_previous_result_is_rejected(measurer: Measurer, task: GeneratorTask) -> None:
+    """A program that reads back the previous result from DRAM, which is correct only for a constant input, is
+    rejected.
+    """
     (size,) = re.findall(r"set store.len, (\d+)", task.programs[POOL])
     read = f"set load.word, default\n set load.dram, r0, op2\n set load.dst, 12000\n set load.len, {size}\n"
     read += "set load.y_count, 1\n issue load, signal(store:0)\n"
-    result = tried(
+    result = measure_edited(
         measurer,
         task,
         POOL,
@@ -87,9 +91,9 @@ def test_the_last_answer_read_back(measurer: Measurer, task: GeneratorTask) -> N
     assert isinstance(result, Measurement) and not result.exact, result
 
 
-def test_work_that_the_outputs_do_not_show(measurer: Measurer, task: GeneratorTask) -> None:
-    """Negative numbers clipped away: the greatest of nine is hardly ever one of them."""
-    result = tried(measurer, task, SECOND, ("set fuse.clip_lo, -128", "set fuse.clip_lo, -20"))
+def test_errors_hidden_in_the_outputs_are_rejected(measurer: Measurer, task: GeneratorTask) -> None:
+    """Clipping negative values is detected, although the maximum of nine values is rarely negative."""
+    result = measure_edited(measurer, task, SECOND, ("set fuse.clip_lo, -128", "set fuse.clip_lo, -20"))
     assert isinstance(result, Rejected) and result.stage == "same", result
     assert re.search(
         r"program '.*' writes wrong values to tensor '.*': \d+ of \d+ bytes differ, the first at offset",
@@ -97,9 +101,9 @@ def test_work_that_the_outputs_do_not_show(measurer: Measurer, task: GeneratorTa
     )
 
 
-def test_a_lucky_input(measurer: Measurer, task: GeneratorTask) -> None:
-    """Right for every sum that random inputs come to, wrong for the greatest."""
-    result = tried(measurer, task, FIRST, ("set fuse.clip_hi, 127", "set fuse.clip_hi, 126"))
+def test_errors_that_random_inputs_do_not_reach_are_rejected(measurer: Measurer, task: GeneratorTask) -> None:
+    """Clipping the maximum is detected, although no sum of random inputs reaches it."""
+    result = measure_edited(measurer, task, FIRST, ("set fuse.clip_hi, 127", "set fuse.clip_hi, 126"))
     assert isinstance(result, Rejected) and result.stage == "same", result
     assert re.search(
         r"program '.*' writes wrong values to tensor '.*': \d+ of \d+ bytes differ, the first at offset",
@@ -107,28 +111,30 @@ def test_a_lucky_input(measurer: Measurer, task: GeneratorTask) -> None:
     )
 
 
-def test_cycles_that_count_for_another_layer(measurer: Measurer, task: GeneratorTask) -> None:
+def test_cycles_attributed_to_another_layer_are_rejected(measurer: Measurer, task: GeneratorTask) -> None:
     for edit in (
         ("tag 1", "tag 0"),
         ("tag 1\n", "\n"),
         ("halt", "tag 0\n    halt"),
         ("tag 1", "add r1, op0, 0\n    tag r1"),
     ):
-        result = tried(measurer, task, SECOND, edit)
+        result = measure_edited(measurer, task, SECOND, edit)
         assert isinstance(result, Rejected) and result.stage == "compile"
         assert "must be counted for the same layers" in result.reason, result
 
 
-def test_counters_are_out_of_reach(measurer: Measurer, task: GeneratorTask) -> None:
+def test_access_to_counters_is_rejected(measurer: Measurer, task: GeneratorTask) -> None:
     for line in ("set counter.cycles, 0", "csr COUNTER_SELECT, 0"):
-        result = tried(measurer, task, SECOND, ("halt", f"{line}\n    halt"))
+        result = measure_edited(measurer, task, SECOND, ("halt", f"{line}\n    halt"))
         assert isinstance(result, Rejected) and result.stage == "compile"
 
 
-def test_less_time_than_the_work_takes(measurer: Measurer, task: GeneratorTask) -> None:
-    """Sums over one block of channels in place of two."""
+def test_fewer_cycles_than_the_lower_bound_are_not_believed(measurer: Measurer, task: GeneratorTask) -> None:
+    """A measurement below the lower bound is rejected, as for a program that sums over only one of two channel
+    blocks.
+    """
     for program in (FIRST, SECOND):
-        result = tried(measurer, task, program, ("set matrix.ic_count, 2", "set matrix.ic_count, 1"))
-        assert isinstance(result, Measurement) and not result.believable
+        result = measure_edited(measurer, task, program, ("set matrix.ic_count, 2", "set matrix.ic_count, 1"))
+        assert isinstance(result, Measurement) and not result.valid
     fast = replace(task.measured, cycles=task.measured.floor - 1)
-    assert fast.exact and not fast.believable
+    assert fast.exact and not fast.valid

@@ -1,4 +1,4 @@
-"""The language model on the machine says what it says on the host."""
+"""The language model on the accelerator gives nearly the same scores as on the host."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from compiler.llm.tokens.vocabulary import Vocabulary
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 
-PLACES = 10
+LENGTH = 10
 LANGUAGE = Vocabulary([f"w{number}" for number in range(24)])
 SHAPE = TransformerShape(len(LANGUAGE), width=16, heads=2, layers=2, hidden=24, context=12)
 
@@ -26,17 +26,17 @@ def model() -> Gpt:
 @pytest.fixture(scope="module")
 def chip(model: Gpt):
     rng = np.random.default_rng(1)
-    texts = [rng.integers(len(LANGUAGE), size=PLACES).tolist() for _ in range(4)]
-    made = ChipGpt(model, load_target("n4"), GoldenDevice, PLACES, texts, continuations=3)
+    texts = [rng.integers(len(LANGUAGE), size=LENGTH).tolist() for _ in range(4)]
+    made = ChipGpt(model, load_target("n4"), GoldenDevice, LENGTH, texts, continuations=3)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_scores(model: Gpt, chip: ChipGpt, seed: int) -> None:
-    words = np.random.default_rng(10 + seed).integers(len(LANGUAGE), size=PLACES).tolist()
+def test_scores_are_close_to_the_host(model: Gpt, chip: ChipGpt, seed: int) -> None:
+    words = np.random.default_rng(10 + seed).integers(len(LANGUAGE), size=LENGTH).tolist()
     state = chip.read(words[:4])
-    for place in range(4, PLACES):
+    for place in range(4, LENGTH):
         wanted = model.read(words[:place]).scores[0]
         assert np.corrcoef(state.scores[0], wanted)[0, 1] > 0.98
         assert wanted[state.scores[0].argmax()] > wanted.max() - 0.1 * np.ptp(wanted)
@@ -44,7 +44,7 @@ def test_scores(model: Gpt, chip: ChipGpt, seed: int) -> None:
     assert state.full
 
 
-def test_continuations_have_keys_and_values_of_their_own(model: Gpt, chip: ChipGpt) -> None:
+def test_continuations_have_separate_keys_and_values(model: Gpt, chip: ChipGpt) -> None:
     state = chip.read([3, 1, 4, 1]).fork(3)
     ways = np.array([[5, 9], [2, 6], [5, 3]])
     state.push(ways)
@@ -58,16 +58,16 @@ def chip_scores(chip: ChipGpt, words: list[int]) -> np.ndarray:
     return chip.read(words).scores[0]
 
 
-def test_answers_are_drawn_from_it(model: Gpt, chip: ChipGpt) -> None:
-    before = chip.words
+def test_answers_of_the_accelerated_model(model: Gpt, chip: ChipGpt) -> None:
+    before = chip.tokens
     tally = (along := AgreementMeter(chip, model)).tally
     answers = draw(along, LANGUAGE, ["w1", "w2"], None, 2, np.random.default_rng(2))
-    assert [len(each.words) for each in answers] == [PLACES - 2] * 2
-    assert chip.words - before == 2 + 2 * (PLACES - 2) and chip.cycles > 0
-    assert tally.words == 1 + 2 * (PLACES - 2) and tally.same > 0.7 * tally.words
+    assert [len(each.tokens) for each in answers] == [LENGTH - 2] * 2
+    assert chip.tokens - before == 2 + 2 * (LENGTH - 2) and chip.cycles > 0
+    assert tally.tokens == 1 + 2 * (LENGTH - 2) and tally.same > 0.7 * tally.tokens
 
 
-@pytest.mark.parametrize("count", [0, PLACES + 1])
-def test_texts_that_do_not_fit(chip: ChipGpt, count: int) -> None:
-    with pytest.raises(ValueError, match=rf"a prompt must have 1\.\.{PLACES} tokens, not {count}"):
+@pytest.mark.parametrize("count", [0, LENGTH + 1])
+def test_too_long_texts_are_rejected(chip: ChipGpt, count: int) -> None:
+    with pytest.raises(ValueError, match=rf"a prompt must have 1\.\.{LENGTH} tokens, not {count}"):
         chip.read([1] * count)

@@ -1,4 +1,4 @@
-"""The language model as an ONNX network: onnxruntime says what numpy does."""
+"""The exported ONNX network has the same scores in onnxruntime as the numpy model."""
 
 import numpy as np
 import onnxruntime
@@ -10,13 +10,15 @@ from compiler.llm.tokens.vocabulary import LANGUAGE
 SHAPE = TransformerShape(len(LANGUAGE), width=16, heads=2, layers=2, hidden=24, context=12)
 
 
-def test_word_by_word() -> None:
+def test_exported_model_word_by_word() -> None:
     rng = np.random.default_rng(0)
     weights = {name: rng.normal(size=size).astype(np.float32) * 0.3 for name, size in SHAPE.tensors.items()}
     model = Gpt(SHAPE, weights)
     session = onnxruntime.InferenceSession(export(model, 8).SerializeToString())
     cache = {
-        f"{kind} {number}": rng.normal(size=(2, 8, 8)).astype(np.float32)  # what is not there yet is anything
+        f"{kind} {number}": rng.normal(size=(2, 8, 8)).astype(
+            np.float32
+        )  # unwritten cache entries are arbitrary
         for number in range(2)
         for kind in ("keys", "values")
     }

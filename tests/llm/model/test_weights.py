@@ -1,4 +1,4 @@
-"""Files of the language model's weights."""
+"""Tests of weight files of the language model."""
 
 import json
 from dataclasses import replace
@@ -36,9 +36,9 @@ def test_round_trip(model: Gpt, tmp_path: Path) -> None:
     np.testing.assert_allclose(again.weights["words"], read.weights["words"], rtol=1e-6)
 
 
-def test_a_model_that_knows_fewer_words_is_gone_on_from(model: Gpt, tmp_path: Path) -> None:
-    """Each word it knows has the numbers it had, wherever it stands now; the others have small ones."""
-    known = list(LANGUAGE.words[::-2])
+def test_model_with_fewer_words_is_extended(model: Gpt, tmp_path: Path) -> None:
+    """Known words keep their embeddings at their new indices; new words have small embeddings."""
+    known = list(LANGUAGE.tokens[::-2])
     rows = model.weights["words"][: len(known)]
     shape = replace(SHAPE, words=len(known))
     save(Gpt(shape, model.weights | {"words": rows}), tmp_path / "a", {})
@@ -47,7 +47,7 @@ def test_a_model_that_knows_fewer_words_is_gone_on_from(model: Gpt, tmp_path: Pa
         load(tmp_path / "a")
     made = load_extended(tmp_path / "a")
     assert made.shape == SHAPE
-    for number, word in enumerate(LANGUAGE.words):
+    for number, word in enumerate(LANGUAGE.tokens):
         row = made.weights["words"][number]
         if word in known:
             np.testing.assert_allclose(row, rows[known.index(word)], atol=np.abs(rows).max() / 127)
@@ -57,7 +57,7 @@ def test_a_model_that_knows_fewer_words_is_gone_on_from(model: Gpt, tmp_path: Pa
 
 
 def _changed(path: Path, header: dict | None = None, tensors: dict | None = None) -> Path:
-    """The file with some of its header's and tensors' values others."""
+    """Change some values of the file's header and tensors and return its path."""
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:
@@ -69,9 +69,9 @@ def _changed(path: Path, header: dict | None = None, tensors: dict | None = None
 @pytest.mark.parametrize(
     ("header", "tensors", "says"),
     [
-        ({"format": "x"}, {}, "no language model"),
-        ({"version": "99"}, {}, "no language model of version 1"),
-        ({"language": json.dumps([*LANGUAGE.words[1:], "a"])}, {}, "another vocabulary"),
+        ({"format": "x"}, {}, "not a language model"),
+        ({"version": "99"}, {}, "not a language model of version 1"),
+        ({"language": json.dumps([*LANGUAGE.tokens[1:], "a"])}, {}, "another vocabulary"),
         ({"language": json.dumps(["a"])}, {}, "dimensions are inconsistent"),
         ({"language": json.dumps([1])}, {}, "vocabulary is missing or invalid"),
         ({"language": "{"}, {}, "cannot be read as a language model"),
@@ -84,14 +84,16 @@ def _changed(path: Path, header: dict | None = None, tensors: dict | None = None
         ({}, {"words.factor": np.zeros((3, 1), np.float32)}, "'words'"),
     ],
 )
-def test_files_that_are_none(model: Gpt, tmp_path: Path, header: dict, tensors: dict, says: str) -> None:
+def test_invalid_files_are_rejected(
+    model: Gpt, tmp_path: Path, header: dict, tensors: dict, says: str
+) -> None:
     save(model, tmp_path / "a", {})
     with pytest.raises(InputError, match=says):
         load(_changed(tmp_path / "a", header, tensors))
 
 
 @pytest.mark.parametrize("name", ["shape", "language", "about", "profile"])
-def test_metadata_nested_too_deeply(model: Gpt, tmp_path: Path, name: str) -> None:
+def test_deeply_nested_metadata_is_rejected(model: Gpt, tmp_path: Path, name: str) -> None:
     save(model, tmp_path / "a", {})
     with pytest.raises(InputError, match=r"cannot be read as a language model: .*recursion"):
         load(_changed(tmp_path / "a", {name: "[" * 200_000}))

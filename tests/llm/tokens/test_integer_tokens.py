@@ -1,18 +1,18 @@
-"""Integers as words of the language model."""
+"""Tests of integers as words of the language model."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.llm.tokens.integer_tokens import WORDS, following, number_of, number_words
+from compiler.llm.tokens.integer_tokens import TOKENS, decode_single_number, encode_number, following
 from compiler.llm.tokens.vocabulary import Vocabulary
 
 
 @given(st.integers(-(2**32) + 1, 2**32 - 1))
 def test_round_trip(value: int) -> None:
-    words = number_words(value)
-    assert set(words) <= set(WORDS) and len(words) <= 6
-    assert number_of(words) == value
+    words = encode_number(value)
+    assert set(words) <= set(TOKENS) and len(words) <= 6
+    assert decode_single_number(words) == value
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_round_trip(value: int) -> None:
     ],
 )
 def test_integers_to_tokens_and_back(value: int, words: list[str]) -> None:
-    assert number_words(value) == words
+    assert encode_number(value) == words
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_integers_to_tokens_and_back(value: int, words: list[str]) -> None:
         ["x5", "1", "1", "1", "1", "1"],
     ],
 )
-def test_no_number(words: list[str]) -> None:
+def test_invalid_words_are_rejected(words: list[str]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        number_of(words)
+        decode_single_number(words)
 
 
 @pytest.mark.parametrize("value", [2**32, -(2**32)])
-def test_too_large(value: int) -> None:
-    with pytest.raises(ValueError, match="32 bits"):
-        number_words(value)
+def test_too_large_integers_are_rejected(value: int) -> None:
+    with pytest.raises(ValueError, match="must be below 2"):
+        encode_number(value)
 
 
 def test_vocabulary() -> None:
-    words = Vocabulary(WORDS)
+    words = Vocabulary(TOKENS)
     assert words.decode(words.encode(["x2", "1", "0"])) == ["x2", "1", "0"] and len(words) == 260
     assert "x2" in words and "x9" not in words
     with pytest.raises(ValueError, match="once"):
@@ -62,12 +62,12 @@ def test_vocabulary() -> None:
 
 
 @given(st.data())
-def test_following_leads_to_all_of_a_range_and_nothing_else(data: st.DataObject) -> None:
+def test_following_covers_exactly_the_range(data: st.DataObject) -> None:
     span = st.integers(-(2**32) + 1, 2**32 - 1) | st.integers(-300, 70_000)
     low, high = sorted((data.draw(span), data.draw(span)))
-    inside = number_words(data.draw(st.integers(low, high)))
+    inside = encode_number(data.draw(st.integers(low, high)))
     assert all(word in following(inside[:at], low, high) for at, word in enumerate(inside))
     drawn: list[str] = []
     while choices := following(drawn, low, high):
         drawn.append(data.draw(st.sampled_from(choices)))
-    assert low <= number_of(drawn) <= high
+    assert low <= decode_single_number(drawn) <= high

@@ -1,4 +1,4 @@
-"""Edits of programs as words, their grammar, and the outline of what they are edits of."""
+"""Tests of edits of programs as words, of their grammar, and of the outline of the edited programs."""
 
 import os
 import random
@@ -8,7 +8,7 @@ import pytest
 
 from compiler.codegen.semaphores import Issued
 from compiler.llm.decode.sampler import EditsGrammar
-from compiler.llm.tokens.integer_tokens import decode_number, number_words
+from compiler.llm.tokens.integer_tokens import decode_number, encode_number
 from compiler.llm.tokens.program_edits import (
     MAX_EDITS,
     MOVE,
@@ -18,7 +18,7 @@ from compiler.llm.tokens.program_edits import (
     encode_edits,
     index_from_nearer_end,
 )
-from compiler.llm.tokens.program_summary import LAYER, MORE, OUTLINE, TIMES, outline_words
+from compiler.llm.tokens.program_summary import LAYER, MORE, SUMMARY, TIMES, summary_tokens
 from compiler.llm.tokens.schedule_delta import END
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.tuning.edits.edit import (
@@ -40,31 +40,31 @@ from tests.llm.lm_fixtures import pieces, workshop
 
 @pytest.fixture
 def rng() -> random.Random:
-    """One of its own each time, unless MLA_SEED says which."""
+    """Return a random generator seeded by MLA_SEED or, if that is unset, at random."""
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return random.Random(seed)
 
 
-def numbers(commands: list[Issued]) -> list[tuple]:
+def values_of(commands: list[Issued]) -> list[tuple]:
     return [(each.unit, each.layer, each.values, each.region) for each in commands]
 
 
 def random_edits(config: MlaConfig, commands: list[Issued], rng: random.Random) -> list[Edit]:
-    """Edits in the form that the model says them."""
+    """Return random edits in the canonical form that the model writes."""
     out: list[Edit] = []
     for _ in range(rng.randint(1, MAX_EDITS)):
         found = draw_edits(config, commands, rng)
         if found is None:
             break
         edit = canonical(found[0], commands, config.n)
-        assert numbers(apply_edits(config, commands, [edit])) == numbers(found[1]), (found[0], edit)
+        assert values_of(apply_edits(config, commands, [edit])) == values_of(found[1]), (found[0], edit)
         out.append(edit)
         commands = found[1]
     return out
 
 
-def test_edits_round_trip_and_keep_to_the_grammar(rng: random.Random) -> None:
+def test_edits_round_trip_and_conform_to_the_grammar(rng: random.Random) -> None:
     count = 0
     for made, piece in pieces():
         commands = list(piece.unrolled.commands)
@@ -81,7 +81,7 @@ def test_edits_round_trip_and_keep_to_the_grammar(rng: random.Random) -> None:
     assert count > 50
 
 
-def test_the_grammar_never_offers_what_is_refused(rng: random.Random) -> None:
+def test_grammar_offers_only_valid_edits(rng: random.Random) -> None:
     for made, piece in pieces():
         grammar = EditsGrammar(made.config, piece.unrolled.commands)
         for _ in range(5):
@@ -94,7 +94,7 @@ def test_the_grammar_never_offers_what_is_refused(rng: random.Random) -> None:
 
 
 def every_edit(count: int) -> Iterator[Edit]:
-    """All that a program of so many commands could have said of it."""
+    """Yield every edit that can be written for a program with the given number of commands."""
     for at in range(count):
         place = index_from_nearer_end(at, count)
         yield from (Move(place, steps) for steps in range(-16, 17))
@@ -104,9 +104,9 @@ def every_edit(count: int) -> Iterator[Edit]:
 
 
 @pytest.mark.parametrize("name", ["conv", "max_pool"])
-def test_the_grammar_offers_all_that_is_allowed(name: str) -> None:
+def test_grammar_offers_all_valid_edits(name: str) -> None:
     made = workshop(name)
-    (piece,) = made.pieces
+    (piece,) = made.programs
     commands = piece.unrolled.commands[:12]
     grammar = EditsGrammar(made.config, commands)
     for edit in every_edit(len(commands)):
@@ -116,7 +116,7 @@ def test_the_grammar_offers_all_that_is_allowed(name: str) -> None:
 
 
 def _allowed(made: EditablePrograms, commands: tuple[Issued, ...], edit: Edit) -> bool:
-    """Also that it says no more than it must."""
+    """Return True if an edit is valid and in canonical form."""
     try:
         apply_edits(made.config, commands, [edit])
     except EditError:
@@ -124,9 +124,9 @@ def _allowed(made: EditablePrograms, commands: tuple[Issued, ...], edit: Edit) -
     return canonical(edit, commands, made.config.n) == edit
 
 
-def test_edits_that_change_nothing_and_those_that_were_tried_do_not_end() -> None:
+def test_unchanged_and_tried_programs_cannot_end() -> None:
     made = workshop("conv")
-    (piece,) = made.pieces
+    (piece,) = made.programs
     tried: set[tuple[Edit, ...]] = set()
     grammar = EditsGrammar(made.config, piece.unrolled.commands, tried)
     steps = next(
@@ -142,27 +142,29 @@ def test_edits_that_change_nothing_and_those_that_were_tried_do_not_end() -> Non
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "no edit"),
-        (["1", END], "no edit"),
+        ([], "not an edit"),
+        (["1", END], "not an edit"),
         ([SPLIT, "1", END], "byte"),
         ([END, MOVE], "follows"),
         ([MOVE, "1", "-", "0", END], "magnitude"),
     ],
 )
-def test_no_edits(words: list[str], says: str) -> None:
+def test_invalid_words_are_rejected(words: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         decode_edits(words)
 
 
-# The outline.
+# Outline of a program.
 
 _UNITS = {unit.name.lower(): unit for unit in Unit}
 
 
-def told(words: list[str]) -> tuple[int, list[tuple[str, ...]], int]:
-    """How many commands there are, those that are told of, one by one, and how many are not."""
+def parse_outline(words: list[str]) -> tuple[int, list[tuple[str, ...]], int]:
+    """Return the number of commands in a program, the commands that its outline lists, and the number of omitted
+    commands.
+    """
     rest = iter(words)
-    assert next(rest) == OUTLINE
+    assert next(rest) == SUMMARY
     count, each, left = decode_number(rest), [], 0
     words = list(rest)
     while words:
@@ -187,26 +189,26 @@ def told(words: list[str]) -> tuple[int, list[tuple[str, ...]], int]:
     return count, each, left
 
 
-def outlined(commands: list[Issued], n: int) -> list[tuple[str, ...]]:
-    """The words of each command by itself."""
+def words_of_commands(commands: list[Issued], n: int) -> list[tuple[str, ...]]:
+    """Return the words of each command."""
     out = []
     for number, command in enumerate(commands):
         sizes = [-(-get(command, dim.count) // dim.grain) for dim in dims_of(command, n)[:MAX_DIMS]]
         other = number > 0 and command.layer != commands[number - 1].layer
-        spelt = [word for size in sizes for word in number_words(size)]
+        spelt = [word for size in sizes for word in encode_number(size)]
         out.append((*[LAYER] * other, command.unit.name.lower(), *spelt))
     return out
 
 
-def test_an_outline_tells_of_all_commands_or_of_both_ends(rng: random.Random) -> None:
+def test_outline_lists_all_commands_or_both_ends(rng: random.Random) -> None:
     for made, piece in pieces():
         commands = list(piece.unrolled.commands)
         commands = apply_edits(made.config, commands, random_edits(made.config, commands, rng))
         for these in (commands, commands * 5, commands[:1]):
-            words = outline_words(these, made.config.n)
+            words = summary_tokens(these, made.config.n)
             LANGUAGE.encode(words)
-            count, each, left = told(words)
-            wanted = outlined(these, made.config.n)
+            count, each, left = parse_outline(words)
+            wanted = words_of_commands(these, made.config.n)
             assert count == len(these) == len(each) + left and len(words) <= 110
             if left:
                 front = next(at for at in range(len(each), -1, -1) if each[:at] == wanted[:at])

@@ -1,4 +1,4 @@
-"""Schedules as words of the language model."""
+"""Tests of changes of schedules as words of the language model."""
 
 from dataclasses import fields, replace
 
@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
-from compiler.llm.tokens.schedule_delta import END, SPANS, WORDS, ChangesGrammar, changes_words, with_changes
+from compiler.llm.tokens.integer_tokens import TOKENS as NUMBERS
+from compiler.llm.tokens.schedule_delta import (
+    END,
+    SPANS,
+    TOKENS,
+    ScheduleDeltaGrammar,
+    decode_schedule_delta,
+    encode_schedule_delta,
+)
 from compiler.schedule.schedule import LayerSchedule
 
 SCHEDULES = st.builds(
@@ -25,39 +32,39 @@ SCHEDULES = st.builds(
 
 
 @given(SCHEDULES, SCHEDULES)
-def test_changes_round_trip_and_keep_to_the_grammar(schedule: LayerSchedule, base: LayerSchedule) -> None:
-    words, grammar = changes_words(schedule, base), ChangesGrammar()
-    assert with_changes(words, base) == schedule
-    assert set(words) <= {*WORDS, *NUMBERS}
+def test_changes_round_trip_and_conform_to_the_grammar(schedule: LayerSchedule, base: LayerSchedule) -> None:
+    words, grammar = encode_schedule_delta(schedule, base), ScheduleDeltaGrammar()
+    assert decode_schedule_delta(words, base) == schedule
+    assert set(words) <= {*TOKENS, *NUMBERS}
     assert all(word in grammar.after(words[:at]) for at, word in enumerate(words))
     assert not grammar.after(words)
 
 
 @given(st.data(), SCHEDULES, st.sets(st.sampled_from(list(SPANS))))
-def test_what_the_grammar_allows_is_a_schedule(data: st.DataObject, base: LayerSchedule, names: set) -> None:
-    grammar, words = ChangesGrammar(tuple(names)), []
+def test_words_of_the_grammar_are_schedules(data: st.DataObject, base: LayerSchedule, names: set) -> None:
+    grammar, words = ScheduleDeltaGrammar(tuple(names)), []
     while choices := grammar.after(words):
         words.append(data.draw(st.sampled_from(choices)))
-    made = with_changes(words, base)
+    made = decode_schedule_delta(words, base)
     assert {name for name in SPANS if getattr(made, name) != getattr(base, name)} <= names
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "no field"),
+        ([], "not a field"),
         (["set rows", "0", END], "1..65535"),
         (["set order", "all", END], "byte"),
         (["set rows", END], "byte"),
         ([END, "set rows"], "follows"),
-        (["rows", "1", END], "no field"),
+        (["rows", "1", END], "not a field"),
     ],
 )
-def test_no_changes(words: list[str], says: str) -> None:
+def test_invalid_words_are_rejected(words: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        with_changes(words, LayerSchedule())
+        decode_schedule_delta(words, LayerSchedule())
 
 
-def test_a_value_without_words() -> None:
+def test_unrepresentable_value_is_rejected() -> None:
     with pytest.raises(ValueError, match="param_buffers must be in"):
-        changes_words(replace(LayerSchedule(), param_buffers=9), LayerSchedule())
+        encode_schedule_delta(replace(LayerSchedule(), param_buffers=9), LayerSchedule())

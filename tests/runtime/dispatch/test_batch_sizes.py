@@ -1,4 +1,4 @@
-"""Several sizes of batches behind one opcode: the machine takes the smallest that will do; every sample is right."""
+"""With several batch sizes under one opcode, the machine selects the smallest sufficient size; outputs are correct."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from compiler.api import compile
 from compiler.runtime.compiled import CompiledNetwork, split_batch, stack_batch
 from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.package.writer import from_bytes, to_bytes
-from compiler.runtime.report import back_to_back, document, run_samples
+from compiler.runtime.run_report import back_to_back, document, run_samples
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice
@@ -25,17 +25,17 @@ from tests.runtime.test_batching import _attention, _dense, _image, _moves
 from tests.support.graphs import Draft
 from tests.support.trained_networks import Reference, model
 
-#: Cycles of ad01 on n16 for 1..8 samples that wait: what was measured, and a little.
+#: Maximum cycles of ad01 on n16 for 1..8 waiting samples: the measured cycles plus a small margin.
 AD01_CEILINGS = (18_100, 18_900, 19_000, 19_000, 19_300, 19_300, 19_300, 19_300)
 
 
-def _quiet(_text: str) -> None:
-    """Nobody listens."""
+def _ignore(_text: str) -> None:
+    """Ignore a progress message."""
 
 
 @pytest.mark.parametrize("rtl", [False, True], ids=["golden", "rtl"])
 @pytest.mark.parametrize("maker", [_dense, _attention, _moves, _image])
-def test_random_sequences_of_counts(rng: np.random.Generator, maker: object, rtl: bool) -> None:
+def test_random_sample_counts(rng: np.random.Generator, maker: object, rtl: bool) -> None:
     draft = Draft(rng)
     graph = draft.graph.finish([maker(draft).name])  # type: ignore[operator]
     sizes = tuple(int(size) for size in np.sort(rng.choice(np.arange(1, 7), 3, replace=False)))
@@ -58,7 +58,7 @@ def test_random_sequences_of_counts(rng: np.random.Generator, maker: object, rtl
                 session.run(stack_batch(network, samples), count)
 
 
-def test_what_is_in_memory_does_not_matter_for_samples_that_count(rng: np.random.Generator) -> None:
+def test_unused_samples_do_not_affect_others(rng: np.random.Generator) -> None:
     draft = Draft(rng)
     graph = draft.graph.finish([_attention(draft).name])
     network, sample = compile(graph, "n4", batches=(1, 4)), draft.random_inputs()
@@ -72,7 +72,7 @@ def test_what_is_in_memory_does_not_matter_for_samples_that_count(rng: np.random
     np.testing.assert_equal(*outputs)
 
 
-def test_ad01_gives_litert_s_outputs_and_takes_few_cycles() -> None:
+def test_ad01_equals_litert_within_the_cycle_limit() -> None:
     path = model("ad01_int8")
     network, reference, rng = (
         compile(path, "n16", batches=(1, 2, 4, 8)),
@@ -84,7 +84,7 @@ def test_ad01_gives_litert_s_outputs_and_takes_few_cycles() -> None:
     wanted = np.concatenate([reference(sample)[0] for sample in samples])
     for count in (1, 2, 3, 8):
         with RtlDevice(network.config, dram_bytes(network)) as device:
-            run = run_samples(device, network, samples[:count], _quiet, steadily=False)
+            run = run_samples(device, network, samples[:count], _ignore, steadily=False)
         np.testing.assert_array_equal(next(iter(run.outputs.values())), wanted[:count])
         report = document(network, run)
         assert report["floor_cycles"] < report["cycles"] <= AD01_CEILINGS[count - 1]
@@ -95,7 +95,7 @@ def test_ad01_gives_litert_s_outputs_and_takes_few_cycles() -> None:
         assert [each["guard"] for each in report["variants"]] == ["op3 <u 2", "op3 <u 3", "op3 <u 5", None]
 
 
-def test_a_node_that_is_the_host_s_for_some_sizes_alone() -> None:
+def test_node_that_runs_on_the_host_for_some_sizes() -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((1, 5, 4, 6))
     y = draft.node(
@@ -115,8 +115,10 @@ def test_a_node_that_is_the_host_s_for_some_sizes_alone() -> None:
         compile(draft.graph.finish([y.name]), "n4", batches=(1, 3))
 
 
-def test_how_many_go_together() -> None:
-    """Weights that are loaded once make an empty place cheap; products of nothing take as long as others."""
+def test_best_batch_size() -> None:
+    """The best batch size exceeds the number of waiting samples only if unused slots are cheap, as with shared
+    weights.
+    """
     weights = compile(model("ad01_int8"), "n16", batches=(1, 2, 4, 8))
     assert [weights.best_batch(waiting) for waiting in (1, 2, 3, 5, 8, 30)] == [1, 2, 3, 5, 8, 8]
     array = compile(model("kws_ref_model"), "n16", batches=(1, 2, 4))
@@ -128,20 +130,20 @@ def test_how_many_go_together() -> None:
     ]
 
 
-def test_there_is_room_for_those_that_run_back_to_back() -> None:
-    """Three samples are two batches, of two and of one, though one of four would take them."""
+def test_memory_for_consecutive_batches() -> None:
+    """Three samples run as batches of two and one, although a batch of four would have room for them."""
     draft = Draft(np.random.default_rng(0))
     x = draft.input((1, 40, 40, 8))
     graph = draft.graph.finish([draft.node("mul", [x, draft.constant((8,))], x.shape, scale=30.0).name])
     network, samples = compile(graph, "n4", batches=(1, 2, 4)), [draft.random_inputs() for _ in range(3)]
     assert (network.best_batch(3), back_to_back(network, 3), back_to_back(network, 99)) == (2, 2, 4)
     with RtlDevice(network.config, dram_bytes(network, 2)) as device:
-        run = run_samples(device, network, samples, _quiet)
+        run = run_samples(device, network, samples, _ignore)
     assert run.groups == [2, 1] and run.steady
 
 
-def test_stages_on_the_host_between(rng: np.random.Generator) -> None:
-    """The host's nodes are carried out for whole batches."""
+def test_host_stage_between_accelerator_stages(rng: np.random.Generator) -> None:
+    """Nodes on the host process whole batches."""
     graph = compiled(3)[0].graph
     network, one = compile(graph, "n4", batches=(1, 3)), compile(graph, "n4")
     assert len(network.stages) > 1
@@ -149,18 +151,18 @@ def test_stages_on_the_host_between(rng: np.random.Generator) -> None:
         {t.name: rng.integers(-128, 128, t.shape).astype(t.dtype) for t in one.inputs} for _ in range(4)
     ]
     with GoldenDevice(network.config, dram_bytes(network)) as device:
-        run = run_samples(device, network, samples, _quiet)
+        run = run_samples(device, network, samples, _ignore)
     for name, found in run.outputs.items():
         wanted = [one(**sample)[name] for sample in samples]
         np.testing.assert_array_equal(found.reshape(4, -1), np.stack(wanted).reshape(4, -1))
     assert all(counts == Counter({0: 1, 1: 1}) for counts in run.taken)
 
 
-def test_the_proof_is_of_every_size(rng: np.random.Generator) -> None:
+def test_every_size_is_validated(rng: np.random.Generator) -> None:
     draft = Draft(rng)
     graph = draft.graph.finish([_dense(draft).name])
     network = compile(graph, "n4", batches=(1, 2, 4))
-    assert next(iter(validate_network(network, samples=2).values())).ways > 3
+    assert next(iter(validate_network(network, samples=2).values())).paths > 3
 
 
 @pytest.mark.parametrize(
@@ -171,12 +173,12 @@ def test_the_proof_is_of_every_size(rng: np.random.Generator) -> None:
         ((1, 2, 3, 4, 5), r"batches must be at most 4 sizes \(an opcode has 4 candidate programs\), not 5"),
     ],
 )
-def test_sizes_that_the_machine_cannot_choose_among(batches: tuple[int, ...], text: str) -> None:
+def test_invalid_sizes_are_rejected(batches: tuple[int, ...], text: str) -> None:
     with pytest.raises(InputError, match=text):
         check_sizes(load_target("n4"), batches)
 
 
-def test_programs_that_are_too_long_together() -> None:
+def test_sizes_that_exceed_the_instruction_store() -> None:
     with pytest.raises(
         InputError, match=r"instruction store, which holds 16 of 2,048 words|must be one program"
     ):
@@ -209,7 +211,7 @@ def test_files_hold_all_sizes() -> None:
         (("stages", 0, "code", "guards", 0), [{}] * 4, "KeyError|at most 4"),
     ],
 )
-def test_damaged_files(tmp_path: Path, place: tuple, value: object, text: str) -> None:
+def test_damaged_files_are_rejected(tmp_path: Path, place: tuple, value: object, text: str) -> None:
     made = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(to_bytes(_small()))) as old, zipfile.ZipFile(made, "w") as new:
         for info in old.infolist():
@@ -226,8 +228,8 @@ def test_damaged_files(tmp_path: Path, place: tuple, value: object, text: str) -
         from_bytes(made)
 
 
-def test_memory_that_programs_work_in() -> None:
-    """Tensors of ResNet-8 that do not stay on the chip: all sizes put them in one place behind the constants."""
+def test_working_memory_of_programs() -> None:
+    """All batch sizes of ResNet-8 place tensors that do not fit on the chip in one region after the constants."""
     path = model("pretrainedResnet_quant")
     network, reference, rng = compile(path, "n16", batches=(1, 4)), Reference(path), np.random.default_rng(4)
     (code,) = network.codes
@@ -236,7 +238,7 @@ def test_memory_that_programs_work_in() -> None:
     (tensor,) = network.sample
     samples = [{tensor.name: rng.integers(-128, 128, tensor.shape).astype(np.int8)} for _ in range(5)]
     with GoldenDevice(network.config, dram_bytes(network)) as device:
-        run = run_samples(device, network, samples, _quiet)
+        run = run_samples(device, network, samples, _ignore)
     assert run.taken == [Counter({0: 1, 1: 1})]
     wanted = np.concatenate([reference(sample)[0] for sample in samples])
-    assert np.abs(next(iter(run.outputs.values())).astype(int) - wanted).max() <= 1  # a softmax
+    assert np.abs(next(iter(run.outputs.values())).astype(int) - wanted).max() <= 1  # the output is a softmax

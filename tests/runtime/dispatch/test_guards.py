@@ -1,4 +1,4 @@
-"""Guards: what they compare, which program the machines take by them, and the proof of every program behind one."""
+"""Tests of guards: their comparisons, a device's selection of a program, and the validation of guarded programs."""
 
 from collections.abc import Iterator
 
@@ -21,19 +21,19 @@ from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE,
 
 CONFIG = load_target("n4")
 COMPARES = [compare for compare in Compare if compare != Compare.ALWAYS]
-#: Words at which comparisons with and without a sign differ.
+#: Words for which signed and unsigned comparisons differ.
 EDGES = (0, 1, 5, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 ZEROS = 3
 
 
 @pytest.fixture(scope="module", params=["golden", "rtl"])
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    """One of each kind."""
+    """Yield the golden model or the RTL."""
     with (RtlDevice if request.param == "rtl" else GoldenDevice)(CONFIG, 1 << 18) as made:
         yield made
 
 
-def test_what_a_guard_says() -> None:
+def test_text_and_truth_of_guards() -> None:
     assert str(at_most(3, 4)) == "op3 <u 5" and str(equal(Statistic.FUSE_MAX, -128)) == "%fuse_max == -128"
     assert at_most(0, 4).holds(4) and not at_most(0, 4).holds(5) and not at_most(0, 4).holds(-1)
     assert equal(Statistic.FUSE_MAX, -128).holds(-128)
@@ -43,14 +43,14 @@ def test_what_a_guard_says() -> None:
     ("fields", "text"),
     [
         ((Compare.ALWAYS, OPERAND_BASE, 0), "must compare"),
-        ((Compare.EQ, 3, 0), "an operand or a statistic, not at selector 3"),
+        ((Compare.EQ, 3, 0), "an operand or a statistic, not selector 3"),
         ((Compare.EQ, OPERAND_BASE + MAX_OPERANDS, 0), "an operand or a statistic"),
         ((Compare.EQ, STATISTIC_BASE + len(Statistic), 0), "an operand or a statistic"),
         ((Compare.EQ, OPERAND_BASE, -1), "a word of 32 bits, not -1"),
         ((Compare.EQ, OPERAND_BASE, 1 << 32), "a word of 32 bits"),
     ],
 )
-def test_guards_that_are_none(fields: tuple[Compare, int, int], text: str) -> None:
+def test_invalid_guards_are_rejected(fields: tuple[Compare, int, int], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Guard(*fields)
 
@@ -63,7 +63,7 @@ def _random_guard(rng: np.random.Generator) -> Guard:
 
 
 def _expected(guards: list[Guard], operands: list[int]) -> int | None:
-    """The first that holds; operand 7 is not there."""
+    """Return the index of the first guard that holds; guards on operand 7, which does not exist, never hold."""
     for number, guard in enumerate(guards):
         index = guard.operand
         word = ZEROS if index is None else operands[index] if index < len(operands) else None
@@ -72,11 +72,13 @@ def _expected(guards: list[Guard], operands: list[int]) -> int | None:
     return None
 
 
-def test_the_machine_takes_the_first_that_holds(rng: np.random.Generator, device: Device) -> None:
-    """Guards overlap, or none holds: then the last one without a guard, or a trap if there is none."""
+def test_first_guard_that_holds_selects_the_program(rng: np.random.Generator, device: Device) -> None:
+    """The first guard that holds selects the program; if none holds, the last, unguarded one runs or the machine
+    traps.
+    """
     device.reset()
     driver = Driver(device)
-    # %fuse_zeros is ZEROS from here on.
+    # From here on, %fuse_zeros is ZEROS.
     driver.load(
         assemble(f"set fuse.x_count, 1\nset fuse.lanes, {ZEROS}\nissue fuse\nfence fuse\nhalt"), opcode=0
     )
@@ -106,13 +108,13 @@ def test_the_machine_takes_the_first_that_holds(rng: np.random.Generator, device
 
 
 @pytest.mark.parametrize("selector", [OPERAND_BASE, STATISTIC_BASE + Statistic.FUSE_MAX])
-def test_what_guards_cost(selector: int) -> None:
-    """From the end of a program to the start of the next: 5 cycles, 4 for a guard that fails, 2 for one that holds."""
+def test_cycles_of_guards(selector: int) -> None:
+    """A program starts 5 cycles after the previous one, plus 4 for each guard that fails and 2 for one that holds."""
     with RtlDevice(CONFIG, 1 << 18) as device:
         driver = Driver(device)
         driver.load(
             assemble("loop 200, end\nadd r1, r1, 1\nend: halt"), opcode=0
-        )  # the next one has been read
+        )  # the next instruction has been fetched
         segment = driver.load(assemble("halt"))
         fails, holds = (Candidate(segment, compare, selector, 77) for compare in (Compare.EQ, Compare.NE))
         for failed in range(CONFIG.candidates):
@@ -132,31 +134,31 @@ COUNT = "issue fuse\n{}halt"
 
 def _proof(*calls: MacroCall, text: str | None = None, kind: str = "") -> int:
     if text is None:
-        return validate(CONFIG, calls, [(0x1000, 0x1FFF, 3)]).ways
+        return validate(CONFIG, calls, [(0x1000, 0x1FFF, 3)]).paths
     with pytest.raises(ValidationError) as refused:
         validate(CONFIG, calls, [(0x1000, 0x1FFF, 3)])
     assert refused.value.kind == kind and text in str(refused.value)
     return 0
 
 
-def test_a_program_that_a_guard_can_let_in_is_proved() -> None:
+def test_every_selectable_program_is_validated() -> None:
     guarded = (GuardedProgram(at_most(1, 4), BAD),)
     assert _proof(MacroCall(HALT, (0x1000, 4), instead=guarded)) == 1
     assert _proof(MacroCall(HALT, (0, 5), instead=guarded)) == 1  # the guard does not hold
     _proof(MacroCall(HALT, (0, 4), instead=guarded), kind="window", text="program 'bad', instruction 2")
     _proof(MacroCall(HALT, (0, None), instead=guarded), kind="window", text="program 'bad', instruction 2")
     assert _proof(MacroCall(HALT, (0x1000, None), instead=guarded)) == 2
-    assert _proof(MacroCall(HALT, (0,), instead=guarded)) == 1  # a guard on an operand that is not there
+    assert _proof(MacroCall(HALT, (0,), instead=guarded)) == 1  # a guard on a missing operand
 
 
-def test_the_first_guard_that_certainly_holds_ends_the_choice() -> None:
+def test_programs_after_a_guard_that_always_holds_are_ignored() -> None:
     both = (GuardedProgram(at_most(1, 4), HALT), GuardedProgram(at_most(1, 9), BAD))
     assert _proof(MacroCall(BAD, (0, 3), instead=both)) == 1
     _proof(MacroCall(HALT, (0, 5), instead=both), kind="window", text="'bad'")
     _proof(MacroCall(BAD, (0, 10), instead=(both[0],)), kind="window", text="'bad'")
 
 
-def test_an_operand_that_may_be_anything_is_no_address() -> None:
+def test_unknown_operand_is_not_a_valid_address() -> None:
     _proof(MacroCall(BAD, (None,)), kind="statistics", text="instruction 2")
 
 
@@ -176,13 +178,13 @@ def test_guards_on_statistics() -> None:
     _proof(MacroCall(HALT, instead=clock), kind="statistics", text="%cycle")
 
 
-def test_ways_meet_again_at_a_fence() -> None:
-    """Otherwise forty calls of two programs each would be far too many ways."""
+def test_paths_merge_at_a_fence() -> None:
+    """Paths merge at a fence; without merging, forty calls of two programs each would give too many paths."""
     program = assemble("fence load, matrix, fuse, store\nissue fuse\nfence fuse\nhalt", "either")
     guarded = (GuardedProgram(equal(Statistic.FUSE_ZEROS, 4), program),)
     assert _proof(*[MacroCall(program, instead=guarded)] * 40) < 100
 
 
-def test_more_programs_than_an_opcode_has_candidates() -> None:
+def test_too_many_guarded_programs_are_rejected() -> None:
     many = (GuardedProgram(at_most(0, 1), HALT),) * CONFIG.candidates
     _proof(MacroCall(HALT, (1,), instead=many), kind="size", text="at most 4 candidates, not 5")

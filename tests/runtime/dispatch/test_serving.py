@@ -1,4 +1,4 @@
-"""Requests that wait go through the machine together; what is skipped is skipped among requests, too."""
+"""Waiting requests are combined into batches, and skipping applies to each request of a batch."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,27 +8,27 @@ import pytest
 
 from compiler.api import compile
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.server.dynamic_batcher import DynamicBatcher
-from compiler.server.request import RequestResult
-from compiler.server.server import Server, serving_bytes
+from compiler.serving.dynamic_batcher import DynamicBatcher
+from compiler.serving.request import RequestResult
+from compiler.serving.server import Server, serving_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
-from tests.runtime.dispatch.test_skip import dark, gated, light
+from tests.runtime.dispatch.test_skip import bright_image, dark_image, gated
 from tests.runtime.test_batching import _attention, _dense
 from tests.support.graphs import Draft
 
 FLIGHTS = 2
 
 
-def opened(network: CompiledNetwork, *, rtl: bool = False) -> Device:
-    """A machine with room for it."""
+def open_device(network: CompiledNetwork, *, rtl: bool = False) -> Device:
+    """Return a device with enough DRAM to serve a network."""
     return (RtlDevice if rtl else GoldenDevice)(network.config, serving_bytes(network, FLIGHTS, 1))
 
 
-def served(together: DynamicBatcher, requests: Iterator[dict[str, np.ndarray]]) -> list[RequestResult]:
-    """Results of requests that are all there at once."""
+def serve_all(together: DynamicBatcher, requests: Iterator[dict[str, np.ndarray]]) -> list[RequestResult]:
+    """Return the results of requests submitted without a pause."""
     results = []
     for inputs in requests:
         together.submit(inputs)
@@ -37,15 +37,15 @@ def served(together: DynamicBatcher, requests: Iterator[dict[str, np.ndarray]]) 
 
 
 @pytest.mark.parametrize("maker", [_dense, _attention])
-def test_every_request_has_its_own_outputs(rng: np.random.Generator, maker: object) -> None:
+def test_requests_receive_their_own_outputs(rng: np.random.Generator, maker: object) -> None:
     draft = Draft(rng)
     graph = draft.graph.finish([maker(draft).name])  # type: ignore[operator]
     network, one = compile(graph, "n4", batches=(1, 2, 5)), compile(graph, "n4")
     requests = [draft.random_inputs() for _ in range(23)]
-    with opened(network) as device:
+    with open_device(network) as device:
         together = DynamicBatcher(Server(device, network, FLIGHTS))
-        results = served(together, iter(requests[:20]))
-        results += served(together, iter(requests[20:]))
+        results = serve_all(together, iter(requests[:20]))
+        results += serve_all(together, iter(requests[20:]))
     assert [result.index for result in results] == list(range(23)) and together.submitted == 23
     for request, result in zip(requests, results, strict=True):
         (found,), (wanted,) = result.outputs.values(), one(**request).values()
@@ -54,7 +54,7 @@ def test_every_request_has_its_own_outputs(rng: np.random.Generator, maker: obje
     assert max(result.batch_size for result in results) == 5
 
 
-def test_the_more_wait_the_fewer_cycles_each_takes(rng: np.random.Generator) -> None:
+def test_cycles_per_request_decrease_with_waiting_requests(rng: np.random.Generator) -> None:
     draft = Draft(rng)
     x = draft.input((1, 64))
     for _ in range(3):
@@ -62,22 +62,22 @@ def test_the_more_wait_the_fewer_cycles_each_takes(rng: np.random.Generator) -> 
     graph = draft.graph.finish([x.name])
     network = compile(graph, "n4", batches=(1, 8))
     requests, cycles, programs = [draft.random_inputs() for _ in range(26)], {}, Counter[str]()
-    with opened(network, rtl=True) as device:
-        for result in served(DynamicBatcher(Server(device, network, FLIGHTS)), iter(requests)):
+    with open_device(network, rtl=True) as device:
+        for result in serve_all(DynamicBatcher(Server(device, network, FLIGHTS)), iter(requests)):
             cycles[result.batch_size] = result.cycles / result.batch_size
             programs.update(macro.program for macro in result.macros)
     assert set(cycles) == {1, 8} and cycles[8] < cycles[1] / 4
     assert set(programs) == {program.name for program in network.codes[0].all_programs}
 
 
-def test_a_batch_of_one_size_serves_too(rng: np.random.Generator) -> None:
+def test_serving_with_one_batch_size(rng: np.random.Generator) -> None:
     draft = Draft(rng)
     graph = draft.graph.finish([_dense(draft).name])
     network, one = compile(graph, "n4", batch=3), compile(graph, "n4")
     requests = [draft.random_inputs() for _ in range(7)]
-    with opened(network) as device:
+    with open_device(network) as device:
         for request, result in zip(
-            requests, served(DynamicBatcher(Server(device, network, FLIGHTS)), iter(requests)), strict=True
+            requests, serve_all(DynamicBatcher(Server(device, network, FLIGHTS)), iter(requests)), strict=True
         ):
             np.testing.assert_equal(dict(result.outputs), one(**request))
 
@@ -85,7 +85,7 @@ def test_a_batch_of_one_size_serves_too(rng: np.random.Generator) -> None:
 def test_wrong_inputs_and_counts() -> None:
     draft = Draft(np.random.default_rng(0))
     network = compile(draft.graph.finish([_dense(draft).name]), "n4", batches=(1, 2))
-    with opened(network) as device:
+    with open_device(network) as device:
         server = Server(device, network, FLIGHTS)
         with pytest.raises(InputError, match=r"input 'x1' must be int8\[3, 8\], not int8\[6, 8\]"):
             DynamicBatcher(server).submit({"x1": np.zeros((6, 8), np.int8)})
@@ -98,11 +98,11 @@ def test_wrong_inputs_and_counts() -> None:
 @pytest.mark.parametrize("rtl", [False, True], ids=["golden", "rtl"])
 @pytest.mark.parametrize("tensor", ["x", "gate"])
 def test_skipping_among_requests(rng: np.random.Generator, tensor: str, rtl: bool) -> None:
-    """Several are in the ring at once: the guard of each sees the statistics of its own."""
+    """With several requests in the ring, each guard reads the statistics of its own request."""
     graph = gated(rng)
     network, one = compile(graph, "n4", skip=tensor), compile(graph, "n4")
-    images = [dark(graph) if rng.integers(2) else light(graph, rng) for _ in range(10)]
-    with opened(network, rtl=rtl) as device:
+    images = [dark_image(graph) if rng.integers(2) else bright_image(graph, rng) for _ in range(10)]
+    with open_device(network, rtl=rtl) as device:
         results = list(Server(device, network, FLIGHTS).serve({"x": image} for image in images))
     for image, result in zip(images, results, strict=True):
         np.testing.assert_equal(result.outputs, one(image))

@@ -1,4 +1,4 @@
-"""What follows a tensor that is all zero is not carried out, with the same outputs as if it were."""
+"""Layers after a tensor of zeros are skipped, and the outputs do not change."""
 
 import io
 from collections import Counter
@@ -12,7 +12,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.reference import evaluate
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.writer import from_bytes, to_bytes
-from compiler.runtime.report import document, run_samples
+from compiler.runtime.run_report import document, run_samples
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice
@@ -21,23 +21,28 @@ from hw.errors import InputError
 from tests.support.graphs import Draft
 from tests.support.trained_networks import Reference, model
 
-#: Cycles of ad01 on n16: one more look at the input, and what is left where it is all zero.
+#: Maximum cycles of ad01 on n16: with the additional check of the input, and for an input of zeros.
 AD01_CEILINGS = {"looked": 18_400, "skipped": 950}
 WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
 
 
 def gated(rng: np.random.Generator, channels: int = 8, dtype: str = "int8", zero: int | None = None) -> Graph:
-    """Convolution, ReLU, two more convolutions: the ReLU gives nothing but zeros where the image is dark.
+    """Return a graph of four layers, of which the second, a ReLU, gives only zeros for a dark image.
 
-    `zero` is its zero point, the least number if left out.
+    The layers are a convolution, the ReLU and two convolutions. `zero` is the zero point of the ReLU's output; the
+    default is the minimum of the type.
     """
     draft, low = Draft(rng), np.iinfo(dtype).min
-    x = draft.graph.add_input(Tensor("x", (1, 6, 5, 4), dtype, Quantization.of(0.05, low)))
-    meaning = Quantization.of(2.0, low if zero is None else zero)
+    x = draft.graph.add_input(Tensor("x", (1, 6, 5, 4), dtype, Quantization.per_tensor(0.05, low)))
+    meaning = Quantization.per_tensor(2.0, low if zero is None else zero)
     weights = np.asarray(rng.integers(1, 100, (channels, 3, 3, 4)), "int8")
-    w = draft.graph.add_tensor(Tensor("w", weights.shape, "int8", Quantization.of(0.01, 0), weights))
+    w = draft.graph.add_tensor(Tensor("w", weights.shape, "int8", Quantization.per_tensor(0.01, 0), weights))
     limits = Tensor(
-        "b", (channels,), "int32", Quantization.of(0.05 * 0.01, 0), np.full(channels, -20_000, "int32")
+        "b",
+        (channels,),
+        "int32",
+        Quantization.per_tensor(0.05 * 0.01, 0),
+        np.full(channels, -20_000, "int32"),
     )
     b = draft.graph.add_tensor(limits)
     y = draft.into(
@@ -54,35 +59,44 @@ def gated(rng: np.random.Generator, channels: int = 8, dtype: str = "int8", zero
     return draft.graph.finish([out.name])
 
 
-def dark(graph: Graph) -> np.ndarray:
-    """An image of which nothing is left behind the ReLU."""
+def dark_image(graph: Graph) -> np.ndarray:
+    """Return an image for which the ReLU gives only zeros."""
     (name,) = graph.inputs
     tensor = graph.tensors[name]
     return np.full(tensor.shape, np.iinfo(tensor.dtype).min, tensor.dtype)
 
 
-def light(graph: Graph, rng: np.random.Generator) -> np.ndarray:
-    """One of which much is left."""
-    return (dark(graph).astype(int) + rng.integers(100, 256, dark(graph).shape)).astype(dark(graph).dtype)
+def bright_image(graph: Graph, rng: np.random.Generator) -> np.ndarray:
+    """Return an image for which the ReLU gives many nonzero values."""
+    return (dark_image(graph).astype(int) + rng.integers(100, 256, dark_image(graph).shape)).astype(
+        dark_image(graph).dtype
+    )
 
 
 def names(network: CompiledNetwork) -> list[str]:
-    """Of its programs."""
+    """Return the names of the network's programs."""
     return [program.name for code in network.codes for program in code.all_programs]
 
 
 @pytest.mark.parametrize("rtl", [False, True], ids=["golden", "rtl"])
 @pytest.mark.parametrize("tensor", ["x", "y", "gate"])
 @pytest.mark.parametrize(("channels", "zero"), [(3, None), (8, None), (8, 5)])
-def test_outputs_are_the_same(
+def test_outputs_do_not_depend_on_skipping(
     rng: np.random.Generator, tensor: str, channels: int, zero: int | None, rtl: bool
 ) -> None:
     graph = gated(rng, channels, zero=zero)
     network = compile(graph, "n4", skip=tensor)
     assert len(network.stages) == 1
-    nearly = dark(graph)
+    nearly = dark_image(graph)
     nearly[0, 2, 2, 1] += 1 if tensor == "x" else 127
-    images = [dark(graph), light(graph, rng), dark(graph), nearly, light(graph, rng), dark(graph)]
+    images = [
+        dark_image(graph),
+        bright_image(graph, rng),
+        dark_image(graph),
+        nearly,
+        bright_image(graph, rng),
+        dark_image(graph),
+    ]
     with (RtlDevice if rtl else GoldenDevice)(network.config, dram_bytes(network)) as device:
         session, skipped = Session(device, network), 0
         for image in images:
@@ -96,7 +110,7 @@ def test_outputs_are_the_same(
 
 
 def _values(graph: Graph, tensor: str, image: np.ndarray) -> np.ndarray:
-    """What a tensor of the graph holds."""
+    """Return the value of a tensor of the graph."""
     if tensor == "x":
         return image
     part = Graph("part")
@@ -112,30 +126,32 @@ def _values(graph: Graph, tensor: str, image: np.ndarray) -> np.ndarray:
     return evaluate(part.finish([tensor]), {"x": image})[tensor]
 
 
-def test_unsigned_bytes(rng: np.random.Generator) -> None:
+def test_skipping_with_uint8(rng: np.random.Generator) -> None:
     graph = gated(rng, dtype="uint8")
-    for tensor in ("x", "make gate"):  # by the node that makes it
+    for tensor in ("x", "make gate"):  # the message names the node that computes the tensor
         network = compile(graph, "n4", skip=tensor)
-        for image in (dark(graph), light(graph, rng)):
+        for image in (dark_image(graph), bright_image(graph, rng)):
             (found,) = network(image).values()
             np.testing.assert_array_equal(found, next(iter(evaluate(graph, {"x": image}).values())))
 
 
-def test_a_tensor_that_is_an_output_too(rng: np.random.Generator) -> None:
-    """It has to come out, so the stages stay apart."""
+def test_skipped_tensor_that_is_an_output(rng: np.random.Generator) -> None:
+    """A skipped tensor that is also an output must be written, so the stages remain separate."""
     graph = gated(rng)
     graph.finish([*graph.outputs, "gate"])
     network, one = compile(graph, "n4", skip="gate"), compile(graph, "n4")
     assert len(network.stages) == 2
-    for image in (dark(graph), light(graph, rng)):
+    for image in (dark_image(graph), bright_image(graph, rng)):
         np.testing.assert_equal(network(image), one(image))
 
 
-def test_one_command_s_statistics_spare_the_look(rng: np.random.Generator) -> None:
-    """A drain of one command has counted all there is; of several, or where zero is not the least, somebody looks."""
+def test_statistics_of_one_command_replace_the_check(rng: np.random.Generator) -> None:
+    """The statistics of a single drain command replace the check; several commands, or a nonzero minimum, need a
+    check.
+    """
     draft = Draft(rng)
     x = draft.input((1, 12))
-    narrow = Tensor("narrow", (1, 4), "int8", Quantization.of(1.0, -128))
+    narrow = Tensor("narrow", (1, 4), "int8", Quantization.per_tensor(1.0, -128))
     y = draft.into("dense", [x, draft.constant((4, 12))], narrow)
     out = draft.node("dense", [y, draft.constant((9, 4))], (1, 9), scale=9.0)
     network = compile(draft.graph.finish([out.name]), "n4", skip="narrow")
@@ -147,10 +163,10 @@ def test_one_command_s_statistics_spare_the_look(rng: np.random.Generator) -> No
     assert str(network.codes[0].parts[-1].instead[0].guard) == f"%fuse_zeros == {6 * 5 * 4}"
 
 
-def test_back_to_back(rng: np.random.Generator) -> None:
-    """Samples that are skipped and others in the ring at once: each guard sees the statistics of its own."""
+def test_skipping_back_to_back(rng: np.random.Generator) -> None:
+    """With skipped and other samples in the ring, each guard reads the statistics of its own sample."""
     graph = gated(rng)
-    images = [light(graph, rng), dark(graph), light(graph, rng), dark(graph)]
+    images = [bright_image(graph, rng), dark_image(graph), bright_image(graph, rng), dark_image(graph)]
     network = compile(graph, "n4", skip="gate")
     with RtlDevice(network.config, dram_bytes(network, 4)) as device:
         run = run_samples(device, network, [{"x": image} for image in images], lambda _text: None)
@@ -181,9 +197,9 @@ def test_ad01_skips_silence() -> None:
     assert sum(layer["cycles"] for layer in report["layers"]) == report["cycles"]
 
 
-def test_the_proof_goes_both_ways(rng: np.random.Generator) -> None:
+def test_both_programs_are_validated(rng: np.random.Generator) -> None:
     network = compile(gated(rng), "n4", skip="gate")
-    assert [report.ways for report in validate_network(network, samples=2).values()] == [3]
+    assert [report.paths for report in validate_network(network, samples=2).values()] == [3]
     again = from_bytes(io.BytesIO(to_bytes(network)))
     assert to_bytes(again) == to_bytes(network) and names(again) == names(network)
 
@@ -197,12 +213,12 @@ def test_the_proof_goes_both_ways(rng: np.random.Generator) -> None:
         ({"skip": "x", "batches": (1, 2)}, "skip cannot be combined with batches"),
     ],
 )
-def test_what_is_refused(rng: np.random.Generator, options: dict, text: str) -> None:
+def test_invalid_tensors_are_rejected(rng: np.random.Generator, options: dict, text: str) -> None:
     with pytest.raises(InputError, match=text):
         compile(gated(rng), "n4", **options)
 
 
-def test_a_tensor_that_something_goes_past(rng: np.random.Generator) -> None:
+def test_bypassed_tensor_is_rejected(rng: np.random.Generator) -> None:
     draft = Draft(rng)
     x = draft.input((1, 4))
     y = draft.node("dense", [x, draft.constant((4, 4))], (1, 4), scale=9.0)
@@ -214,7 +230,7 @@ def test_a_tensor_that_something_goes_past(rng: np.random.Generator) -> None:
         compile(graph, "n4", skip=z.name)
 
 
-def test_a_tensor_of_other_numbers() -> None:
+def test_tensor_of_another_type_is_rejected() -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((1, 8), dtype="int16")
     y = draft.node("requantize", [x], (1, 8), dtype="int16")
@@ -222,7 +238,7 @@ def test_a_tensor_of_other_numbers() -> None:
         compile(draft.graph.finish([y.name]), "n4", skip="x1")
 
 
-def test_a_tensor_that_is_too_large() -> None:
+def test_too_large_tensor_is_rejected() -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((1, 300, 300, 1))
     y = draft.node("max_pool2d", [x], (1, 150, 150, 1), like=x, kernel=(2, 2), strides=(2, 2), pads=(0,) * 4)

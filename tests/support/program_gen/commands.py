@@ -1,4 +1,4 @@
-"""Random legal commands that stay inside an arena of each memory."""
+"""Random legal commands whose accesses stay within small ranges of each memory."""
 
 import random
 
@@ -11,19 +11,19 @@ from hw.isa.enums import Unit
 from tests.support.program_gen.items import Issue
 
 
-class Arena:
-    """Where commands may go: one range of each memory, small enough that commands meet.
+class CommandRanges:
+    """Ranges of the memories that commands may access, small enough that accesses of different commands overlap.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Sizes of the memories.
     rng : random.Random
-        Chooses the ranges.
+        Source of the ranges.
     dram : tuple of int
         First byte and size of the data in DRAM.
     window : tuple of int, optional
-        First and last byte that programs may touch when they run; the data and no more if left out.
+        First and last byte that programs may access when they run; by default those of the data.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ def _some(rng: random.Random, size: int, span: int) -> tuple[int, int]:
 
 
 def raw_fields(unit: Unit, values: dict[str, int]) -> list[int]:
-    """Field values in the order of the unit's table."""
+    """Return field values in the order of the unit's table."""
     out = []
     for item in UNIT_FIELDS[unit]:
         packed = PACKED[unit].get(item.name)
@@ -65,12 +65,12 @@ def raw_fields(unit: Unit, values: dict[str, int]) -> list[int]:
 
 
 def config_of(command: Issue) -> CommandFields:
-    """The fields a command is issued with."""
+    """Return the fields with which a command is issued."""
     return unpack_fields(command.unit, raw_fields(command.unit, command.values))
 
 
 def _streams(unit: Unit, c: CommandFields, count: int) -> list[str]:
-    """Names of the base fields of a command's boxes, in the order of `boxes`."""
+    """Return the names of the base fields of a command's boxes, in the order of `boxes`."""
     if unit == Unit.LOAD:
         return ["dst", "dram"][:count]
     if unit == Unit.STORE:
@@ -84,14 +84,14 @@ def _streams(unit: Unit, c: CommandFields, count: int) -> list[str]:
 
 
 def place(
-    arena: Arena, rng: random.Random, unit: Unit, values: dict[str, int], align: int = 1
+    ranges: CommandRanges, rng: random.Random, unit: Unit, values: dict[str, int], align: int = 1
 ) -> Issue | None:
-    """Choose the bases of a command so that it lies in the arena; None if it does not fit."""
+    """Choose the base addresses of a command so that its accesses stay in the ranges; return None if impossible."""
     command = Issue(unit, values, fresh=rng.random() < 0.5)
-    config = arena.config
+    config = ranges.config
     reach = list(boxes(config, unit, config_of(command)))
     for name, item in zip(_streams(unit, config_of(command), len(reach)), reach, strict=True):
-        first, stop = arena.ranges[item.space]
+        first, stop = ranges.ranges[item.space]
         low, high = max(first - item.low, 0), stop - 1 - item.high
         if item.space in ("param", "table"):
             low, high, step = -(-low // config.n), high // config.n, config.n
@@ -102,13 +102,13 @@ def place(
         if low > high:
             return None
         values[name] = rng.randint(low, high) * step
-    if check_command(config, arena.windows, unit, config_of(command)):
+    if check_command(config, ranges.windows, unit, config_of(command)):
         return None
     return command
 
 
-def attempt(arena: Arena, rng: random.Random, unit: Unit) -> Issue:
-    """A random legal command of a unit."""
+def attempt(ranges: CommandRanges, rng: random.Random, unit: Unit) -> Issue:
+    """Return a random legal command of a unit."""
     from tests.support.program_gen.fuse import random_fuse
     from tests.support.program_gen.matrix import random_matrix
 
@@ -119,14 +119,14 @@ def attempt(arena: Arena, rng: random.Random, unit: Unit) -> Issue:
         Unit.FUSE: random_fuse,
     }
     while True:
-        command = makers[unit](arena, rng)
+        command = makers[unit](ranges, rng)
         if command:
             return command
 
 
-def random_load(arena: Arena, rng: random.Random) -> Issue | None:
-    """A LOAD of any mode."""
-    n = arena.config.n
+def random_load(ranges: CommandRanges, rng: random.Random) -> Issue | None:
+    """Return a LOAD of a random mode, or None if it does not fit into the ranges."""
+    n = ranges.config.n
     mode = rng.choice(("plain", "plain", "plain", "fill", "transpose", "int4", "param", "table"))
     values = {"y_count": rng.randint(1, 5), "z_count": rng.choice((1, 1, 2, 3)), "len": rng.randint(1, 3 * n)}
     values |= {"dram_y": rng.randint(-4 * n, 4 * n), "dram_z": rng.randint(-4 * n, 8 * n)}
@@ -145,13 +145,13 @@ def random_load(arena: Arena, rng: random.Random) -> Issue | None:
     elif mode in ("param", "table"):
         values |= {"space": 1 if mode == "param" else 2, "len": n * rng.randint(1, 4)}
         values |= {"dst_y": n * rng.randint(0, 8), "dst_z": n * rng.randint(0, 8)}
-    return place(arena, rng, Unit.LOAD, values, n)
+    return place(ranges, rng, Unit.LOAD, values, n)
 
 
-def random_store(arena: Arena, rng: random.Random) -> Issue | None:
-    """A STORE."""
-    n = arena.config.n
+def random_store(ranges: CommandRanges, rng: random.Random) -> Issue | None:
+    """Return a STORE, or None if it does not fit into the ranges."""
+    n = ranges.config.n
     values = {"y_count": rng.randint(1, 5), "z_count": rng.choice((1, 1, 2, 3)), "len": rng.randint(1, 3 * n)}
     values |= {"dram_y": rng.randint(-4 * n, 4 * n), "dram_z": rng.randint(-4 * n, 8 * n)}
     values |= {"src_y": rng.randint(-4 * n, 4 * n), "src_z": rng.randint(-4 * n, 8 * n)}
-    return place(arena, rng, Unit.STORE, values, n)
+    return place(ranges, rng, Unit.STORE, values, n)

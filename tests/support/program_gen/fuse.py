@@ -6,35 +6,35 @@ from cosim.semantics.bounding_box import BoundingBox, boxes
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, Op, Post, Reduce, Unit
-from tests.support.program_gen.commands import Arena, config_of, place
+from tests.support.program_gen.commands import CommandRanges, config_of, place
 from tests.support.program_gen.items import Issue
 
 _POOL_CLIP = 1 << 9
 
 
-def random_fuse(arena: Arena, rng: random.Random) -> Issue | None:
-    """A FUSE command with any stages; None when the draw is not a legal one."""
-    values = _loops(arena, rng) | _operands(arena, rng) | _requant(arena, rng) | _residual(rng)
-    values |= _reduction(arena, rng, values)
+def random_fuse(ranges: CommandRanges, rng: random.Random) -> Issue | None:
+    """Return a FUSE command with random stages, or None if the drawn command is illegal."""
+    values = _loops(ranges, rng) | _operands(ranges, rng) | _requant(ranges, rng) | _residual(rng)
+    values |= _reduction(ranges, rng, values)
     for stream in "brd":
-        values |= _strides(arena, rng, stream, values)
-    command = place(arena, rng, Unit.FUSE, values, arena.config.n)
-    return command if command and independent(arena.config, command) else None
+        values |= _strides(ranges, rng, stream, values)
+    command = place(ranges, rng, Unit.FUSE, values, ranges.config.n)
+    return command if command and independent(ranges.config, command) else None
 
 
 def meets(a: BoundingBox, b: BoundingBox) -> bool:
-    """Whether two boxes share an address."""
+    """Return True if two boxes share an address."""
     return a.space == b.space and a.low <= b.high and b.low <= a.high
 
 
 def independent(config: MlaConfig, command: Issue) -> bool:
-    """Whether no point reads what another point of the command writes."""
+    """Return True if no point of the command reads an address that the same command writes."""
     reach = list(boxes(config, Unit.FUSE, config_of(command)))
     return not any(meets(item, out) for out in reach if out.write for item in reach if not item.write)
 
 
-def _loops(arena: Arena, rng: random.Random) -> dict[str, int]:
-    n = arena.config.n
+def _loops(ranges: CommandRanges, rng: random.Random) -> dict[str, int]:
+    n = ranges.config.n
     window = rng.random() < 0.4
     values = {
         "x_count": rng.choice((1, 2, 3, 7)),
@@ -55,8 +55,8 @@ def _loops(arena: Arena, rng: random.Random) -> dict[str, int]:
     return values
 
 
-def _operands(arena: Arena, rng: random.Random) -> dict[str, int]:
-    n = arena.config.n
+def _operands(ranges: CommandRanges, rng: random.Random) -> dict[str, int]:
+    n = ranges.config.n
     a_src, b_src = rng.randrange(2), rng.choice((0, 0, 1, 2))
     size = n * DTYPE_BYTES[3] if a_src else 1
     stride = lambda: rng.choice((0, 1, 2, -1)) * (rng.choice((n, size, 3)) if a_src else 1)  # noqa: E731
@@ -98,8 +98,8 @@ def _range(rng: random.Random) -> tuple[int, int]:
     return rng.choice((*choices, (low, high), (high, low)))
 
 
-def _requant(arena: Arena, rng: random.Random) -> dict[str, int]:
-    config = arena.config
+def _requant(ranges: CommandRanges, rng: random.Random) -> dict[str, int]:
+    config = ranges.config
     low, high = _range(rng)
     return {
         "requant": rng.choice((0, 1, 1, 2, 3)),
@@ -143,8 +143,8 @@ def _residual(rng: random.Random) -> dict[str, int]:
     }
 
 
-def _reduction(arena: Arena, rng: random.Random, drawn: dict[str, int]) -> dict[str, int]:
-    n = arena.config.n
+def _reduction(ranges: CommandRanges, rng: random.Random, drawn: dict[str, int]) -> dict[str, int]:
+    n = ranges.config.n
     windowed = drawn["wx_count"] * drawn["wy_count"] > 1
     low, high = _range(rng)
     lane_reduce = int(rng.choice(tuple(Reduce))) if rng.random() < 0.3 else 0
@@ -183,8 +183,8 @@ def _reduction(arena: Arena, rng: random.Random, drawn: dict[str, int]) -> dict[
     return values
 
 
-def _strides(arena: Arena, rng: random.Random, stream: str, drawn: dict[str, int]) -> dict[str, int]:
-    n = arena.config.n
+def _strides(ranges: CommandRanges, rng: random.Random, stream: str, drawn: dict[str, int]) -> dict[str, int]:
+    n = ranges.config.n
     in_acc = {"b": drawn["b_src"] == 1, "r": False, "d": not drawn["d_dst"]}[stream]
     size = DTYPE_BYTES[drawn[f"{stream}_dtype"]]
     if rng.random() < 0.3:

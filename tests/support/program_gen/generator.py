@@ -1,7 +1,7 @@
-"""Seeded random programs that are free of races, and some that must trap.
+"""Seeded random programs without races, and some that must trap.
 
-Everything derives from the seed: initial memories, programs, bindings, macro-instructions. Units run side
-by side wherever the order pass (programs_order) found nothing that conflicts.
+The seed determines initial memories, programs, bindings and macro-instructions. Units run in parallel wherever the
+order pass (`order.py`) finds no conflict.
 """
 
 import random
@@ -13,7 +13,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.isa.macro_instruction import HEADER, MAGIC, SLOT_BYTES
 from hw.isa.program import Program
-from tests.support.program_gen.commands import Arena, attempt
+from tests.support.program_gen.commands import CommandRanges, attempt
 from tests.support.program_gen.items import (
     Fence,
     Group,
@@ -26,7 +26,7 @@ from tests.support.program_gen.items import (
     Sync,
     Tag,
 )
-from tests.support.program_gen.matrix import random_kept_pair
+from tests.support.program_gen.matrix import random_continued_pair
 from tests.support.program_gen.order import Order
 from tests.support.program_gen.render import Renderer, library_groups
 from tests.support.program_gen.scalar import REGISTERS, STOPS, condition, scalar_code, stop
@@ -43,7 +43,7 @@ TAGS = 4
 
 @dataclass
 class Case:
-    """A whole run: programs and macro-instructions for one configuration."""
+    """Programs and macro-instructions of one run on one configuration."""
 
     config: MlaConfig
     seed: int
@@ -52,13 +52,13 @@ class Case:
     dma: bool = False
 
     def render(self) -> tuple[Program, list[Program]]:
-        """Pinned library and programs, semaphores included."""
+        """Return the pinned library and the programs, with semaphores."""
         order = Order(self.config, self.seed)
         order.run(self.macros, self.programs)
         entries: dict[int, int] = {}
         shelf = Renderer(order, entries, [])
         groups = [group for text in self.programs for group in library_groups(text.body)]
-        for group in reversed(groups):  # a body that another one calls comes first
+        for group in reversed(groups):  # called bodies precede their callers
             entries[id(group)] = len(shelf.code)
             shelf.subroutine(f"entry{len(entries)}", group.body)
         shelf.flush()
@@ -74,10 +74,10 @@ class Case:
 
 
 @dataclass
-class _Draw:
-    """What the generator knows while it draws one program."""
+class _ProgramState:
+    """State of the generator while it draws one program."""
 
-    arena: Arena
+    ranges: CommandRanges
     rng: random.Random
     operands: int
     depth: int = 0
@@ -85,12 +85,12 @@ class _Draw:
 
 
 def generate(config: MlaConfig, seed: int) -> Case:
-    """The case of a seed."""
+    """Return the case that belongs to a seed."""
     rng = random.Random(f"{config.n}:{seed}")
-    arena = Arena(config, rng, (DATA, DATA_BYTES), (DATA, IMAGES - 1))
+    ranges = CommandRanges(config, rng, (DATA, DATA_BYTES), (DATA, IMAGES - 1))
     programs, macros = [ProgramText(_prepare(config), shared=True)], [MacroCall(0, [], 0)]
     for _ in range(rng.randint(1, 4)):
-        _add_program(arena, rng, programs, macros)
+        _add_program(ranges, rng, programs, macros)
     tail = macros[1:]
     if len(tail) > 1 and rng.random() < 0.5:
         shared = [m for m in tail if m.header is None and programs[m.program].shared]
@@ -102,19 +102,19 @@ def generate(config: MlaConfig, seed: int) -> Case:
 
 
 def _words(case: Case) -> int:
-    """Instruction store that a case takes."""
+    """Return the number of instruction store words that a case occupies."""
     library, programs = case.render()
     return sum(len(program.words) for program in (library, *programs))
 
 
 def _drop_program(case: Case) -> None:
-    """Leave the last program out."""
+    """Remove the last program and its macro-instructions."""
     case.programs.pop()
     case.macros = [macro for macro in case.macros if macro.program < len(case.programs)]
 
 
 def _prepare(config: MlaConfig) -> list[Item]:
-    """Load every parameter slot and table: nothing relies on what memories hold at the start."""
+    """Return commands that load all parameter slots and tables, so that no result depends on initial contents."""
     size = config.param_slots * 16 * config.n
     return [
         Issue(Unit.LOAD, {"space": 1, "dram": SLOTS_AT, "len": size}),
@@ -127,12 +127,12 @@ def _operands(rng: random.Random, count: int) -> list[int]:
 
 
 def _add_program(
-    arena: Arena, rng: random.Random, programs: list[ProgramText], macros: list[MacroCall]
+    ranges: CommandRanges, rng: random.Random, programs: list[ProgramText], macros: list[MacroCall]
 ) -> None:
     number, kind = len(programs), rng.random()
     operands = _operands(rng, rng.choice((0, 1, 3, 48)))
     macro = MacroCall(number, operands, rng.randrange(TAGS))
-    draw = _Draw(arena, rng, len(operands))
+    draw = _ProgramState(ranges, rng, len(operands))
     text = ProgramText(_body(draw, rng.randint(1, 8)), shared=rng.random() < 0.25)
     if kind < 0.05:
         macro.header = rng.choice(
@@ -144,7 +144,7 @@ def _add_program(
         macro.invalid = True
     elif kind < 0.45:
         name = rng.choice(STOPS)
-        text.body.append(stop(arena, rng, len(operands), name))
+        text.body.append(stop(ranges, rng, len(operands), name))
         text.shared = False
         text.halt = name not in ("fall_off",)
         if text.halt and rng.random() < 0.5:
@@ -156,7 +156,7 @@ def _add_program(
 
 
 def _decoys(rng: random.Random, operands: list[int]) -> list[tuple[int, int, int]]:
-    """Guards (compare, selector, value); those that hold are left out when the table is written."""
+    """Return guards (compare, selector, value); those that would hold are removed when the table is written."""
     selectors = [64 + rng.randrange(48), 128 + 5, 128 + 6, 128 + 7, 40]
     return [
         (rng.randint(1, 6), rng.choice(selectors), rng.choice((0, 3, 1 << 31, rng.getrandbits(32))))
@@ -164,15 +164,15 @@ def _decoys(rng: random.Random, operands: list[int]) -> list[tuple[int, int, int
     ]
 
 
-def _body(draw: _Draw, length: int) -> list[Item]:
+def _body(draw: _ProgramState, length: int) -> list[Item]:
     body: list[Item] = []
     for _ in range(length):
         body += _piece(draw)
     return body
 
 
-def _piece(draw: _Draw) -> list[Item]:
-    rng, arena = draw.rng, draw.arena
+def _piece(draw: _ProgramState) -> list[Item]:
+    rng, ranges = draw.rng, draw.ranges
     kind = rng.random()
     if kind < 0.55:
         return [_command(draw) for _ in range(rng.randint(1, 4))]
@@ -187,7 +187,7 @@ def _piece(draw: _Draw) -> list[Item]:
     if kind < 0.88:
         return [Tag(rng.randrange(TAGS))]
     if kind < 0.9:
-        pair = random_kept_pair(arena, rng)
+        pair = random_continued_pair(ranges, rng)
         return [pair] if pair else []
     if draw.depth >= 2:
         return [_observe(draw)]
@@ -200,17 +200,19 @@ def _piece(draw: _Draw) -> list[Item]:
     return [Group(name, body, rng.choice((0, 1, 2, 3)), condition(rng, draw.operands))]
 
 
-def _command(draw: _Draw) -> Issue:
+def _command(draw: _ProgramState) -> Issue:
     rng = draw.rng
-    command = attempt(draw.arena, rng, rng.choice((Unit.LOAD, Unit.MATRIX, Unit.FUSE, Unit.FUSE, Unit.STORE)))
+    command = attempt(
+        draw.ranges, rng, rng.choice((Unit.LOAD, Unit.MATRIX, Unit.FUSE, Unit.FUSE, Unit.STORE))
+    )
     if draw.operands and rng.random() < 0.3:
         command.operand = rng.randrange(draw.operands)
     return command
 
 
-def _observe(draw: _Draw) -> Observe:
-    first, stop_ = draw.arena.ranges["sp"]
-    length = draw.rng.randint(1, 2 * draw.arena.config.n)
+def _observe(draw: _ProgramState) -> Observe:
+    first, stop_ = draw.ranges.ranges["sp"]
+    length = draw.rng.randint(1, 2 * draw.ranges.config.n)
     return Observe(
         draw.rng.randrange(1, REGISTERS),
         8 * draw.rng.randrange(4),
@@ -227,14 +229,14 @@ def _without_operands(body: list[Item]) -> list[Item]:
 
 
 def initial_dram(case: Case) -> np.ndarray:
-    """DRAM before the run, from the first byte after the ring."""
+    """Return the DRAM before the run, from the first byte after the ring."""
     rng = np.random.default_rng(case.seed)
     dram = rng.integers(0, 256, DRAM_BYTES, np.uint8)
     dram[:DATA] = 0
     n = case.config.n
     slots = dram[SLOTS_AT : SLOTS_AT + case.config.param_slots * 16 * n].reshape(-1, 16 * n)
     realistic = rng.random(len(slots)) < 0.8
-    for first in (8 * n, 13 * n):  # most exponents near what networks use
+    for first in (8 * n, 13 * n):  # most exponents are in the range that networks use
         slots[realistic, first : first + n] = (
             rng.integers(-12, 3, (int(realistic.sum()), n)).astype(np.int8).view(np.uint8)
         )
@@ -242,7 +244,7 @@ def initial_dram(case: Case) -> np.ndarray:
 
 
 def initial_memories(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Scratchpad and accumulator before the run."""
+    """Return the scratchpad and the accumulator before the run."""
     rng = np.random.default_rng(case.seed + (1 << 32))
     sp = rng.integers(0, 256, case.config.sp_bytes, np.uint8)
     acc = rng.integers(-(1 << 31), 1 << 31, (case.config.acc_rows, case.config.n), np.int64).astype(np.int32)

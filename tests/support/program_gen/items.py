@@ -1,4 +1,4 @@
-"""Pieces of a random program, before semaphores: the shrinker deletes them, the renderer makes words."""
+"""Items of a random program before semaphores are assigned: the input of the shrinker and the renderer."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from hw.isa.micro_instruction import MicroOp
 
 @dataclass
 class Instruction:
-    """One micro-instruction; `target` names a label that replaces imm (or LOOP's end) when set."""
+    """One micro-instruction; `target`, if set, names a label that replaces imm (or the end of LOOP)."""
 
     op: MicroOp
     d: int = 0
@@ -20,12 +20,12 @@ class Instruction:
 
 @dataclass
 class Item:
-    """Anything in a program's body."""
+    """Base class of the items of a program's body."""
 
 
 @dataclass
 class Scalar(Item):
-    """Straight scalar code; behind a fence when it reads statistics of units."""
+    """Straight-line scalar code; code that reads statistics of units follows a fence."""
 
     code: list[Instruction]
     fenced: bool = False
@@ -33,10 +33,10 @@ class Scalar(Item):
 
 @dataclass
 class Issue(Item):
-    """A unit command. `values` holds fields and parts of packed words that differ from their defaults.
+    """A unit command; `values` holds the fields and parts of packed words that differ from their defaults.
 
-    `wait` and `signal` are masks of its own (for commands that must never start); the order pass adds more.
-    `operand` is the macro operand that its addresses are given relative to, -1 for none.
+    `wait` and `signal` are masks in addition to those of the order pass (for commands that must never start).
+    `operand` is the index of the macro operand to which the command's addresses are relative, or -1.
     """
 
     unit: Unit
@@ -49,14 +49,14 @@ class Issue(Item):
 
 @dataclass
 class Pair(Item):
-    """Commands that only make sense together."""
+    """Consecutive commands that depend on each other."""
 
     commands: list[Issue]
 
 
 @dataclass
 class Observe(Item):
-    """Fill scratchpad bytes with the low byte of a value: what scalar code computed becomes visible."""
+    """Fill of scratchpad bytes with the low byte of a value, which makes the results of scalar code observable."""
 
     selector: int
     shift: int
@@ -66,35 +66,35 @@ class Observe(Item):
 
 @dataclass
 class Fence(Item):
-    """Wait for units; afterwards their statistics may be read."""
+    """Wait for units, after which their statistics may be read."""
 
     mask: int = 15
 
 
 @dataclass
 class Sync(Item):
-    """The sequencer takes a token of the last command of a unit."""
+    """Wait of the sequencer for a token of a unit's last command."""
 
     unit: Unit
 
 
 @dataclass
 class Tag(Item):
-    """Change the tag."""
+    """Change of the tag."""
 
     tag: int
 
 
 @dataclass
 class Group(Item):
-    """Code between two fences: a loop, a conditional part, or a subroutine that is called.
+    """Code between two fences: a loop, a conditional body or a called subroutine.
 
     Parameters
     ----------
     kind : str
-        loop, branch or call.
+        One of loop, branch, call, callp.
     count : int
-        Trips of a loop.
+        Trip count of a loop.
     condition : Instruction or None
         Branch that skips the body.
     """
@@ -107,7 +107,7 @@ class Group(Item):
 
 @dataclass
 class Stop(Item):
-    """What makes the program trap here; nothing after it runs."""
+    """Code that makes the program trap; nothing after it is executed."""
 
     code: list[Instruction]
     blocked: list[Issue] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Stop(Item):
 
 @dataclass
 class ProgramText:
-    """A program: its body, and whether several macro-instructions run it (then fences surround it)."""
+    """Body of a program; fences surround it if several macro-instructions run it (`shared`)."""
 
     body: list[Item]
     shared: bool = False
@@ -124,7 +124,7 @@ class ProgramText:
 
 @dataclass
 class MacroCall:
-    """A macro-instruction: the program it is meant to run, or a raw header that must trap."""
+    """A macro-instruction: the index of its program, or a raw header that must trap."""
 
     program: int
     operands: list[int]

@@ -3,7 +3,7 @@
 import random
 
 from hw.isa.enums import Unit
-from tests.support.program_gen.commands import Arena, place
+from tests.support.program_gen.commands import CommandRanges, place
 from tests.support.program_gen.items import Issue, Pair
 
 
@@ -18,13 +18,13 @@ def _edges(rng: random.Random) -> dict[str, int]:
     }
 
 
-def random_matrix(arena: Arena, rng: random.Random) -> Issue | None:
-    """A MATRIX command in normal or depthwise mode."""
-    return _depthwise(arena, rng) if rng.random() < 0.3 else _normal(arena, rng)
+def random_matrix(ranges: CommandRanges, rng: random.Random) -> Issue | None:
+    """Return a MATRIX command in normal or depthwise mode, or None if it does not fit into the ranges."""
+    return _depthwise(ranges, rng) if rng.random() < 0.3 else _normal(ranges, rng)
 
 
-def _normal(arena: Arena, rng: random.Random) -> Issue | None:
-    n = arena.config.n
+def _normal(ranges: CommandRanges, rng: random.Random) -> Issue | None:
+    n = ranges.config.n
     values = _edges(rng) | {
         "x_count": rng.choice((1, 2, 3, 5, 9)),
         "y_count": rng.choice((1, 1, 2, 3)),
@@ -54,11 +54,11 @@ def _normal(arena: Arena, rng: random.Random) -> Issue | None:
         values[name] = rng.choice((1, 1, 1, 2, -1, 0))
     for name in ("k_rows", "k_tail", "n_cols", "n_tail"):
         values[name] = rng.choice((0, 0, rng.randint(1, n)))
-    return place(arena, rng, Unit.MATRIX, values, n)
+    return place(ranges, rng, Unit.MATRIX, values, n)
 
 
-def _depthwise(arena: Arena, rng: random.Random) -> Issue | None:
-    n = arena.config.n
+def _depthwise(ranges: CommandRanges, rng: random.Random) -> Issue | None:
+    n = ranges.config.n
     groups = rng.randint(1, 3)
     taps = rng.randint(1, max(1, min(5, n // groups)))
     width, height = rng.randint(1, 6), rng.randint(1, 4)
@@ -92,12 +92,12 @@ def _depthwise(arena: Arena, rng: random.Random) -> Issue | None:
         "v_lim": rng.choice((0, width, 2)),
         "n_cols": rng.choice((0, rng.randint(1, n))),
     }
-    return place(arena, rng, Unit.MATRIX, values, n)
+    return place(ranges, rng, Unit.MATRIX, values, n)
 
 
-def random_kept_pair(arena: Arena, rng: random.Random) -> Pair | None:
-    """A depthwise command and one that continues its stream."""
-    first = _depthwise(arena, rng)
+def random_continued_pair(ranges: CommandRanges, rng: random.Random) -> Pair | None:
+    """Return a depthwise command and one that continues its stream, or None if they do not fit into the ranges."""
+    first = _depthwise(ranges, rng)
     if not first:
         return None
     first.values["oc_count"] = 1
@@ -106,5 +106,5 @@ def random_kept_pair(arena: Arena, rng: random.Random) -> Pair | None:
     reach = (values["groups"] - 1) * values["x_count"] + values["taps"] - 1
     if first.values["dw_len"] < reach or reach - values["dw_lead"] > 2 * values["x_count"]:
         return None
-    second = place(arena, rng, Unit.MATRIX, values, arena.config.n)
+    second = place(ranges, rng, Unit.MATRIX, values, ranges.config.n)
     return Pair([first, second]) if second else None

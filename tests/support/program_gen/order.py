@@ -1,4 +1,4 @@
-"""Order every conflicting pair of accesses: semaphores between units, from the boxes of the commands."""
+"""Ordering of all conflicting accesses by semaphores between units, based on the boxes of the commands."""
 
 import random
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from tests.support.program_gen.items import (
 
 
 def effects(config: MlaConfig, command: Issue) -> list[BoundingBox]:
-    """Everything a command reads or writes."""
+    """Return the boxes that a command reads or writes."""
     c = config_of(command)
     out = []
     for item in boxes(config, command.unit, c):
@@ -38,9 +38,9 @@ def effects(config: MlaConfig, command: Issue) -> list[BoundingBox]:
 
 
 def conflict(first: Issue, second: Issue, config: MlaConfig) -> bool:
-    """Whether the second command must wait for the first.
+    """Return True if the second command must wait for the first.
 
-    A unit's writes keep their order and their place behind its earlier reads: only its reads may come too soon.
+    A unit's writes stay in order and follow its earlier reads; only the unit's reads may overtake earlier writes.
     """
     same = first.unit == second.unit
     return any(
@@ -52,7 +52,7 @@ def conflict(first: Issue, second: Issue, config: MlaConfig) -> bool:
 
 @dataclass
 class Masks:
-    """Semaphores of one command, and what is known to have retired when it starts."""
+    """Semaphores of one command, and the number of commands per unit that have certainly retired when it starts."""
 
     wait: int = 0
     signal: int = 0
@@ -60,14 +60,14 @@ class Masks:
 
 
 class Order:
-    """Walks programs in the order they run and gives each command its masks.
+    """Assignment of semaphore masks to the commands of programs in execution order.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Sizes of the memories.
     seed : int
-        Chooses among equivalent semaphores.
+        Seed of the choice among equivalent semaphores.
     """
 
     def __init__(self, config: MlaConfig, seed: int):
@@ -79,7 +79,7 @@ class Order:
         self._epoch()
 
     def _epoch(self) -> None:
-        """All that was issued has retired."""
+        """Record that all issued commands have retired."""
         self.issued: list[list[Issue]] = [[] for _ in Unit]
         self.unit_known = [[0] * len(Unit) for _ in Unit]
         self.seq_known = [0] * len(Unit)
@@ -130,7 +130,7 @@ class Order:
                 self._learn(self.seq_known, unit, len(self.issued[unit]))
 
     def _learn(self, known: list[int], unit: int, count: int) -> None:
-        """`count` commands of `unit` have retired, and so has all that the last of them waited for."""
+        """Record that `count` commands of `unit` have retired, and all commands that the last of them waited for."""
         if count:
             behind = self.masks[id(self.issued[unit][count - 1])].known
             for other in Unit:
@@ -148,7 +148,9 @@ class Order:
             self._learn(self.seq_known, item.unit, count)
 
     def _free(self, producer: int, consumer: int, count: int) -> list[int]:
-        """Semaphores of a pair that the producer's command number `count` does not give yet."""
+        """Return the semaphores of a pair of units that are not yet signaled by the producer's command number
+        `count`.
+        """
         return [
             k for k in range(SEMAPHORES_PER_PAIR) if self.last_signal.get((producer, consumer, k), 0) < count
         ]
@@ -160,7 +162,7 @@ class Order:
         return k
 
     def _issue(self, command: Issue) -> None:
-        """Give a command the waits it needs, or a fence before it when semaphores run out."""
+        """Assign the waits that a command needs; if no semaphore is free, put a fence before the command."""
         unit = command.unit
         mask = Masks(
             command.wait,

@@ -1,4 +1,4 @@
-"""From pieces to words."""
+"""Rendering of program items to instruction words."""
 
 from cosim.semantics.command_fields import PACKED
 from hw.isa.commands import UNIT_FIELDS, field_number
@@ -28,21 +28,21 @@ _SCRATCH = 31
 
 
 def signed(value: int) -> int:
-    """Low 32 bits as a signed number."""
+    """Return the low 32 bits as a signed integer."""
     return (value & 0xFFFFFFFF ^ 1 << 31) - (1 << 31)
 
 
 class Renderer:
-    """Words of one program.
+    """Words of one program under construction.
 
     Parameters
     ----------
     order : Order
-        Semaphores.
+        Semaphores of the commands.
     library : dict
-        Where the bodies that pinned code holds begin, by id.
+        Start addresses of the bodies in pinned code, by id.
     operands : list of int
-        Operands of the only macro-instruction that runs the program (empty if there are several).
+        Operands of the only macro-instruction that runs the program; empty if several run it.
     """
 
     def __init__(self, order: Order, library: dict[int, int], operands: list[int]):
@@ -55,7 +55,7 @@ class Renderer:
         self._known: dict[Unit, list[int] | None] = dict.fromkeys(Unit)
 
     def program(self, text: ProgramText, name: str) -> Program:
-        """The whole program."""
+        """Return the whole program."""
         for unit in Unit:
             self._known[unit] = [f.default for f in UNIT_FIELDS[unit]]
         if text.shared:
@@ -65,27 +65,27 @@ class Renderer:
             self.emit(MicroOp.FENCE, d=15)
         if text.halt:
             self.emit(MicroOp.HALT)
-        elif self.later:  # called bodies stand between here and the end, which is what this program runs into
+        elif self.later:  # called bodies come first, so that execution can run past the end
             self.emit(MicroOp.BEQ, target="end")
         self.flush()
         self.labels["end"] = len(self.code)
         return Program(name, tuple(self.words()))
 
     def flush(self) -> None:
-        """Append the bodies that are called."""
+        """Append the bodies that the program calls."""
         while self.later:
             label, body = self.later.pop()
             self.subroutine(label, body)
 
     def subroutine(self, label: str, body: list[Item]) -> None:
-        """A body that is called."""
+        """Append a called body."""
         self.labels[label] = len(self.code)
         self._forget()
         self.body(body)
         self.emit(MicroOp.RET)
 
     def words(self) -> list[int]:
-        """Encoded instructions."""
+        """Return the encoded instructions."""
         out = []
         for item in self.code:
             imm = item.imm
@@ -134,7 +134,7 @@ class Renderer:
                     self.labels["stop"] = offset
 
     def issue(self, command: Issue) -> None:
-        """Set the fields that differ, and issue."""
+        """Set the fields that differ from their last values, and issue the command."""
         unit = command.unit
         masks = self.order.masks.get(id(command))
         wait, signal = (masks.wait, masks.signal) if masks else (command.wait, command.signal)
@@ -204,7 +204,7 @@ class Renderer:
 
 
 def library_groups(body: list[Item]) -> list[Group]:
-    """Bodies that belong into pinned code."""
+    """Return the bodies that must be in pinned code."""
     out = []
     for item in body:
         if isinstance(item, Group):

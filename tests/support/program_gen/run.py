@@ -1,4 +1,4 @@
-"""Run a case on a device, and compare what two devices leave."""
+"""Execution of a case on a device, and comparison of the outcomes on two devices."""
 
 from dataclasses import dataclass
 
@@ -28,13 +28,13 @@ from tests.support.program_gen.items import Stop
 from tests.support.program_gen.shrink import listing, shrink
 
 _UNBOUND_OPCODE = 200
-#: Far beyond what any case takes, so that a hang shows soon.
+#: Limit of cycles, far above the cycles of any case, at which a hang is detected.
 _TIMEOUT = 400_000
 
 
 @dataclass
 class Outcome:
-    """Everything that must not differ between devices."""
+    """State that must be equal on all devices."""
 
     sp: np.ndarray
     acc: np.ndarray
@@ -54,7 +54,7 @@ def execute(device: Device, case: Case) -> Outcome:
     driver = Driver(device, RING_SLOTS)
     driver.set_window(0, DATA, IMAGES - DATA)
     driver.set("STEP_LIMIT", STEP_LIMIT)
-    driver.memory.take(IMAGES - DATA, 64, "data of the case")
+    driver.memory.alloc(IMAGES - DATA, 64, "data of the case")
     library, programs = case.render()
     driver.programs.load(library, pin=True)
     segments = [driver.programs.load(program, dma=case.dma) for program in programs]
@@ -64,7 +64,7 @@ def execute(device: Device, case: Case) -> Outcome:
     _account(driver, max((record.cycles for record in records if record), default=0))
     dram = device.dram[:DRAM_BYTES].copy()
     slots = dram[: RING_SLOTS * SLOT_BYTES].view("<u4").reshape(RING_SLOTS, -1)
-    slots[:, 5:7] = 0  # cycles differ
+    slots[:, 5:7] = 0  # cycles differ between devices
     return Outcome(
         device.read_sp(0, case.config.sp_bytes),
         device.read_acc(0, case.config.acc_rows),
@@ -76,9 +76,9 @@ def execute(device: Device, case: Case) -> Outcome:
 
 
 def _account(driver: Driver, least: int) -> None:
-    """Raise unless the causes of all tags sum to the cycles counted, and these to a time that can have passed.
+    """Raise an error if the causes of all tags do not add up to the counted cycles, or if these are implausible.
 
-    `least` is what the longest macro-instruction took by its own record. A model without a clock counts none.
+    `least` is the recorded duration of the longest macro-instruction. The golden model counts no cycles.
     """
     if isinstance(driver.device, GoldenDevice):
         return
@@ -92,7 +92,7 @@ def _account(driver: Driver, least: int) -> None:
 
 
 def _enqueue(driver: Driver, case: Case, segments: list[int]) -> list[int]:
-    """Bind one opcode for each macro-instruction and enqueue them all before the doorbell."""
+    """Bind one opcode for each macro-instruction and enqueue all macro-instructions before the doorbell."""
     numbers = []
     free = case.config.segments - 1
     for index, macro in enumerate(case.macros):
@@ -115,7 +115,7 @@ def _enqueue(driver: Driver, case: Case, segments: list[int]) -> list[int]:
 
 
 def holds(case: Case, operands: list[int], tag: int, compare: int, selector: int, value: int) -> bool:
-    """Whether a guard holds, from its definition."""
+    """Return True if a guard holds by its definition."""
     if 64 <= selector < 64 + len(operands):
         x = operands[selector - 64]
     elif selector in (133, 134, 135):
@@ -134,7 +134,7 @@ def holds(case: Case, operands: list[int], tag: int, compare: int, selector: int
 
 
 def difference(a: Outcome, b: Outcome) -> str:
-    """First difference between two outcomes, in words; empty if there is none."""
+    """Return a description of the first difference between two outcomes; empty if they are equal."""
     if a.traps != b.traps:
         return f"traps: {[str(t) for t in a.traps]} against {[str(t) for t in b.traps]}"
     if a.completions != b.completions:
@@ -153,7 +153,7 @@ def difference(a: Outcome, b: Outcome) -> str:
 
 
 def check(device: Device, model: Device, case: Case, shrink_runs: int = 150) -> None:
-    """Assert that a device does what the model does; a failure is shrunk and printed with its seed."""
+    """Assert that a device and the model give the same outcome; shrink a failing case and print it with its seed."""
     expected = execute(model, case)
     _assert_stops(case, expected)
     found = _found(device, case, expected)
@@ -165,7 +165,7 @@ def check(device: Device, model: Device, case: Case, shrink_runs: int = 150) -> 
 
 
 def _assert_stops(case: Case, outcome: Outcome) -> None:
-    """Assert that what was generated to trap does: a stop that is none runs commands nobody ordered."""
+    """Assert that every program with a `Stop` traps; otherwise the commands after the `Stop` would run unordered."""
     for macro, completion in zip(case.macros, outcome.completions, strict=True):
         stops = any(isinstance(item, Stop) for item in case.programs[macro.program].body)
         if stops and not completion[0]:
@@ -173,7 +173,7 @@ def _assert_stops(case: Case, outcome: Outcome) -> None:
 
 
 def _found(device: Device, case: Case, expected: Outcome) -> str:
-    """First difference from what is expected; a device that gives up differs too."""
+    """Return the first difference from the expected outcome; an error of the device counts as a difference."""
     try:
         return difference(expected, execute(device, case))
     except WorkError as error:

@@ -1,4 +1,4 @@
-"""Random scalar code and the ways to trap."""
+"""Random scalar code, and code that traps."""
 
 import random
 
@@ -7,12 +7,12 @@ from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Trap, Unit
 from hw.isa.micro_instruction import LOOP_IMM, OPERAND_BASE, STATISTIC_BASE, MicroOp, Statistic
-from tests.support.program_gen.commands import Arena, attempt, config_of
+from tests.support.program_gen.commands import CommandRanges, attempt, config_of
 from tests.support.program_gen.items import Instruction, Issue, Stop
 
 ALU = tuple(op for op in MicroOp if MicroOp.ADD <= op <= MicroOp.SEQ)
 BRANCHES = tuple(op for op in MicroOp if MicroOp.BEQ <= op <= MicroOp.BGEU)
-#: Registers scalar code uses; the renderer's scratch register is not among them.
+#: Registers that scalar code uses; the scratch register of the renderer is not among them.
 REGISTERS = 8
 _FUSE = (
     Statistic.FUSE_ROWS,
@@ -49,7 +49,9 @@ STOPS = (
 
 
 def selector(rng: random.Random, operands: int, *, statistics: bool = False) -> int:
-    """A legal selector whose value does not depend on timing; unit statistics only right after a fence."""
+    """Return a legal selector that is independent of timing; `statistics` permits unit statistics (after a fence
+    only).
+    """
     kind = rng.random()
     if kind < 0.2 and operands:
         return OPERAND_BASE + rng.randrange(operands)
@@ -61,12 +63,12 @@ def selector(rng: random.Random, operands: int, *, statistics: bool = False) -> 
 
 
 def immediate(rng: random.Random) -> int:
-    """An immediate with interesting values."""
+    """Return an immediate, preferably a corner value."""
     return rng.choice((0, 0, 1, -1, rng.randint(-40, 40), rng.randint(-(1 << 31), (1 << 31) - 1)))
 
 
 def scalar_code(rng: random.Random, operands: int, *, statistics: bool = False) -> list[Instruction]:
-    """A few scalar operations."""
+    """Return one to five scalar operations."""
     return [
         Instruction(
             rng.choice(ALU),
@@ -80,34 +82,34 @@ def scalar_code(rng: random.Random, operands: int, *, statistics: bool = False) 
 
 
 def condition(rng: random.Random, operands: int) -> Instruction:
-    """A branch that follows a fence."""
+    """Return a branch; the branch must follow a fence."""
     return Instruction(
         rng.choice(BRANCHES), 0, selector(rng, operands, statistics=True), selector(rng, operands)
     )
 
 
-def illegal_command(arena: Arena, rng: random.Random) -> Issue:
-    """A command that the checks refuse, each cause as likely as the others."""
+def illegal_command(ranges: CommandRanges, rng: random.Random) -> Issue:
+    """Return a command that the checks reject; all trap causes are equally likely."""
     causes = (Trap.BAD_COMMAND, Trap.SP_BOUNDS, Trap.ACC_BOUNDS, Trap.SLOT_BOUNDS, Trap.DRAM_WINDOW)
     cause = rng.choice(causes)
     while True:
-        command = attempt(arena, rng, rng.choice(tuple(Unit)))
+        command = attempt(ranges, rng, rng.choice(tuple(Unit)))
         fields = [f for f in UNIT_FIELDS[command.unit] if f.name not in ("word", "src", "stage")]
         for _ in range(rng.randint(1, 2)):
             item = rng.choice(fields)
             command.values[item.name] = rng.choice((0, item.low, item.high, rng.randint(item.low, item.high)))
-        found = check_command(arena.config, arena.windows, command.unit, config_of(command))
+        found = check_command(ranges.config, ranges.windows, command.unit, config_of(command))
         if found and found[0] == cause:
             return command
 
 
-def stop(arena: Arena, rng: random.Random, operands: int, kind: str) -> Stop:
-    """What makes a program trap."""
-    config = arena.config
+def stop(ranges: CommandRanges, rng: random.Random, operands: int, kind: str) -> Stop:
+    """Return code of a kind in `STOPS`, which makes a program trap."""
+    config = ranges.config
     if kind == "command":
-        return Stop([], [illegal_command(arena, rng)])
+        return Stop([], [illegal_command(ranges, rng)])
     if kind.startswith("never"):
-        return _never(arena, rng, kind)
+        return _never(ranges, rng, kind)
     return Stop(_code(config, rng, operands, kind))
 
 
@@ -136,16 +138,16 @@ def _code(config: MlaConfig, rng: random.Random, operands: int, kind: str) -> li
     return codes[kind]
 
 
-def _never(arena: Arena, rng: random.Random, kind: str) -> Stop:
-    """A command that waits for a token nobody gives, and a sequencer that waits for it."""
-    command = attempt(arena, rng, rng.choice(tuple(Unit)))
+def _never(ranges: CommandRanges, rng: random.Random, kind: str) -> Stop:
+    """Return a command whose token no command signals, followed by a wait of the sequencer for the command."""
+    command = attempt(ranges, rng, rng.choice(tuple(Unit)))
     unit = command.unit
     command.wait = 1 << rng.randrange(16)
     if kind == "never":
         return Stop([Instruction(MicroOp.FENCE, d=1 << unit | rng.randrange(16))], [command])
     if kind == "never_wait":
         return Stop([Instruction(MicroOp.WAIT, d=unit << 2 | rng.randrange(4))], [command] * rng.randrange(2))
-    return Stop([], [command, *(_copy(command) for _ in range(arena.config.queue_depth + 1))])
+    return Stop([], [command, *(_copy(command) for _ in range(ranges.config.queue_depth + 1))])
 
 
 def _copy(command: Issue) -> Issue:

@@ -1,4 +1,4 @@
-"""Make a failing case small: delete and simplify while the difference remains."""
+"""Shrinking of a failing case: items are deleted and simplified as long as the difference remains."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from tests.support.program_gen.items import Group, Issue, Item, Pair, Scalar, St
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], budget: int = 400) -> Case:
-    """Smallest case found within `budget` runs for which `fails` still holds."""
+    """Return the smallest case for which `fails` returns True, as found within `budget` runs."""
     changed = True
     while changed and budget > 0:
         changed = False
@@ -28,7 +28,7 @@ def shrink(case: Case, fails: Callable[[Case], bool], budget: int = 400) -> Case
 
 
 def variants(case: Case) -> Iterator[Case]:
-    """Smaller cases, the boldest first."""
+    """Yield smaller cases, starting with the largest reductions."""
     for index in reversed(range(1, len(case.macros))):
         yield _edit(case, lambda c, i=index: c.macros.pop(i))
     used = {macro.program for macro in case.macros}
@@ -46,7 +46,7 @@ def variants(case: Case) -> Iterator[Case]:
 
 
 def _sound(case: Case) -> bool:
-    """Whether no FUSE command reads what it writes itself."""
+    """Return True if no FUSE command reads an address that it also writes."""
     return all(
         command.unit != Unit.FUSE or independent(case.config, command)
         for program in case.programs
@@ -128,7 +128,7 @@ def _commands(item: Item) -> list[Issue]:
 
 
 def _smaller(name: str, value: int) -> list[int]:
-    """Simpler values of a field, never an address: a command that moves may leave its arena."""
+    """Return simpler values of a field, but none for addresses, since a moved command may leave its ranges."""
     if name in ("dst", "dram", "src", "dw_len", "dw_lead") or name.endswith("base"):
         return []
     if name in ("len", "taps", "groups") or name.endswith("count"):
@@ -137,7 +137,7 @@ def _smaller(name: str, value: int) -> list[int]:
 
 
 def listing(case: Case) -> str:
-    """The case as text: macro-instructions and assembly."""
+    """Return the case as a string: macro-instructions and assembly."""
     library, programs = case.render()
     lines = [f"n={case.config.n} seed={case.seed}"]
     for index, macro in enumerate(case.macros):

@@ -5,17 +5,17 @@ import math
 import numpy as np
 
 from compiler.ir.tensor import Quantization, Tensor
-from tests.support.strategies.graph_grower import MOST, Grower, Shape
+from tests.support.strategies.graph_builder import MOST, GraphBuilder, Shape
 
 
-def _weights(g: Grower, shape: Shape, channels: int | None) -> Tensor:
-    """Weights with a scale for each channel along an axis, or one for all and perhaps a zero point."""
+def _weights(g: GraphBuilder, shape: Shape, channels: int | None) -> Tensor:
+    """Return weights with a scale for each channel along an axis, or with one scale and a random zero point."""
     if channels is None:
         dtype = g.dtype()
         limits = np.iinfo(dtype)
         data = g.rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
         middle = (limits.min + limits.max + 1) // 2
-        return g.held(data, Quantization.of(g.scale(), middle + g.choose((0, 3, -70))))
+        return g.held(data, Quantization.per_tensor(g.scale(), middle + g.choose((0, 3, -70))))
     scales = g.rng.uniform(0.001, 0.02, shape[channels])
     if g.chance():
         scales = 2.0 ** np.rint(np.log2(scales))
@@ -24,8 +24,8 @@ def _weights(g: Grower, shape: Shape, channels: int | None) -> Tensor:
     return g.held(data, Quantization(meaning, (0,) * len(meaning), channels))
 
 
-def _operands(g: Grower, x: Tensor, weights: Tensor, channels: int, axis: int) -> list[Tensor]:
-    """With a bias or without one."""
+def _operands(g: GraphBuilder, x: Tensor, weights: Tensor, channels: int, axis: int) -> list[Tensor]:
+    """Return x, the weights and, at random, a bias."""
     if g.chance():
         return [x, weights]
     assert x.quantization is not None and weights.quantization is not None
@@ -41,8 +41,8 @@ def _operands(g: Grower, x: Tensor, weights: Tensor, channels: int, axis: int) -
     ]
 
 
-def window(g: Grower, sizes: Shape, *, dilated: bool, most: int = 4) -> tuple[Shape, dict, Shape]:
-    """Kernel, attributes and the size of the output of windows over an image of some size."""
+def window(g: GraphBuilder, sizes: Shape, *, dilated: bool, most: int = 4) -> tuple[Shape, dict, Shape]:
+    """Return kernel, attributes and output size of random windows over an image of the given size."""
     kernel, strides, dilations, before, after, out = [], [], [], [], [], []
     for size in sizes:
         k, d = g.whole(1, most), g.choose((1, 1, 2, 3)) if dilated else 1
@@ -61,8 +61,8 @@ def window(g: Grower, sizes: Shape, *, dilated: bool, most: int = 4) -> tuple[Sh
     return tuple(kernel), attributes | ({"dilations": tuple(dilations)} if dilated else {}), tuple(out)
 
 
-def conv(g: Grower) -> Tensor:
-    """A convolution in one or more groups."""
+def conv(g: GraphBuilder) -> Tensor:
+    """Add a convolution in one or more groups."""
     x = g.image()
     n, h, w, c = x.shape
     kernel, attributes, out = window(g, (h, w), dilated=True)
@@ -74,8 +74,8 @@ def conv(g: Grower) -> Tensor:
     return g.made("conv2d", operands, (n, *out, outputs), groups=groups, **attributes)
 
 
-def conv_1d(g: Grower) -> Tensor:
-    """A convolution over one dimension, as front ends write it: of an image one row high."""
+def conv_1d(g: GraphBuilder) -> Tensor:
+    """Add a convolution over one dimension, in the form that front ends produce: on an image one row high."""
     x = g.line()
     n, w, c = x.shape
     line = g.made("reshape", [x], (n, 1, w, c), like=x, shape=(n, 1, w, c))
@@ -95,8 +95,8 @@ def conv_1d(g: Grower) -> Tensor:
     return g.made("reshape", [y], (n, out, outputs), like=y, shape=(n, out, outputs))
 
 
-def depthwise(g: Grower) -> Tensor:
-    """A convolution of each channel by itself."""
+def depthwise(g: GraphBuilder) -> Tensor:
+    """Add a depthwise convolution."""
     x = g.image()
     n, h, w, c = x.shape
     kernel, attributes, out = window(g, (h, w), dilated=True)
@@ -104,8 +104,8 @@ def depthwise(g: Grower) -> Tensor:
     return g.made("depthwise_conv2d", _operands(g, x, weights, c, 0), (n, *out, c), **attributes)
 
 
-def conv_transpose(g: Grower) -> Tensor:
-    """A transposed convolution."""
+def conv_transpose(g: GraphBuilder) -> Tensor:
+    """Add a transposed convolution."""
     x = g.image()
     n, *sizes, c = x.shape
     groups = g.choose([k for k in (1, 1, 2) if c % k == 0])
@@ -131,16 +131,18 @@ def conv_transpose(g: Grower) -> Tensor:
     )
 
 
-def dense(g: Grower) -> Tensor:
-    """A product with constants."""
+def dense(g: GraphBuilder) -> Tensor:
+    """Add a product with constants."""
     x = g.rows()
     outputs = g.size(24)
     weights = _weights(g, (outputs, x.shape[-1]), 0 if g.chance() else None)
     return g.made("dense", _operands(g, x, weights, outputs, 0), (*x.shape[:-1], outputs))
 
 
-def matmul(g: Grower) -> Tensor:
-    """A product of two activations, the second perhaps a constant, or a transpose of what is there."""
+def matmul(g: GraphBuilder) -> Tensor:
+    """Add a product of two activations; the right operand may also be a constant or a transpose of an existing
+    tensor.
+    """
     x = g.any(
         lambda t: len(t.shape) > 1 and math.prod(t.shape[:-1]) * 24 < MOST,
         lambda: (*(g.size(3) for _ in range(g.whole(0, 2))), g.size(12), g.size(24)),

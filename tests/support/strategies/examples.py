@@ -1,4 +1,4 @@
-"""Many random graphs, one after the other."""
+"""Functions that check random examples."""
 
 import os
 import sys
@@ -8,19 +8,20 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-#: Graphs that `make soak` tries on the golden model, on the RTL, and quantized ONNX models; `make test` tries a tenth.
+#: Numbers of examples in `make soak` (graphs on the golden model, graphs on the RTL, ONNX models); `make test` divides
+#: them by TENTH.
 GOLDEN, RTL, ONNX, TENTH = 500, 50, 100, 10
 
 
-def any_seed() -> int:
-    """A new one each time, or that of MLA_SEED."""
+def choose_seed() -> int:
+    """Return the seed in MLA_SEED or, if it is unset, a new random seed."""
     return int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
 
 
-def try_out(
+def check_examples(
     strategy: SearchStrategy[Any], check: Callable[[Any], object], count: int, number: int | None = None
 ) -> None:
-    """Check so many examples, those of a seed, or always the same ones; what fails is shrunk and shown."""
+    """Check `count` examples of a strategy, random or always the same ones; failing examples are shrunk and printed."""
     print("always the same examples" if number is None else f"MLA_SEED={number}", file=sys.stderr)
 
     @settings(

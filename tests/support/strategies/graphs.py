@@ -1,4 +1,4 @@
-"""Random graphs of all operators of the accelerator, and what must hold of them."""
+"""Random graphs of all operators of the accelerator, and their checks."""
 
 import re
 from collections import Counter
@@ -16,24 +16,24 @@ from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from tests.support.strategies.array_operators import SUMS
-from tests.support.strategies.graph_grower import Draw, Grower
+from tests.support.strategies.graph_builder import Draw, GraphBuilder
 from tests.support.strategies.move_operators import MOVES
 from tests.support.strategies.vector_operators import FUNCTIONS
 
 OPERATORS = SUMS | FUNCTIONS | MOVES
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 TARGETS = ("n8", "n16", "n4")
-#: Why a node may run on the host; every other reason is a failure.
+#: Permitted reasons for a node on the host; any other reason is a failure.
 KNOWN = (
-    "images of a batch whose .* rows are no multiple of the stride",
-    "no multiplier rounds .* as LiteRT's sums of float32 products do",
-    "float32 rounds some of the sums as no multiplier does",  # docs/numerics.md, MEAN
+    "images of a batch whose .* rows are not a multiple of the stride",
+    "no multiplier reproduces LiteRT's float32 rounding of .*",
+    "no multiplier reproduces the float32 rounding of some sums",  # docs/numerics.md, MEAN
 )
 
 
 @dataclass
-class Grown:
-    """A graph, its inputs, and what is known of it."""
+class RandomGraph:
+    """A random graph, its inputs, and the permitted differences of its outputs."""
 
     graph: Graph
     inputs: dict[str, np.ndarray]
@@ -44,14 +44,14 @@ class Grown:
 
 @dataclass
 class Tally:
-    """Nodes by operator and by where they ran."""
+    """Counts of nodes by operator, on the accelerator and on the host."""
 
     device: Counter[str] = field(default_factory=Counter)
     host: Counter[str] = field(default_factory=Counter)
     graphs: int = 0
 
     def add(self, network: CompiledNetwork) -> None:
-        """Count a network's nodes."""
+        """Count the nodes of a network."""
         assert network.graph is not None
         left = {each.node for each in network.host}
         self.graphs += 1
@@ -60,11 +60,11 @@ class Tally:
 
     @property
     def share(self) -> float:
-        """Of the nodes that ran on the accelerator."""
+        """Fraction of the nodes that ran on the accelerator."""
         return self.device.total() / (self.device.total() + self.host.total())
 
     def check(self, operators: int, share: float) -> None:
-        """At least a share of the nodes ran on the accelerator, and there were at least so many kinds of them."""
+        """Assert that the accelerator ran at least a fraction of the nodes and at least a number of operators."""
         assert self.share >= share, f"too much on the host: {self}"
         assert len(self.device) >= operators, f"{len(self.device)} operators, not {operators}: {self}"
 
@@ -78,10 +78,10 @@ class Tally:
 
 
 @st.composite
-def graphs(draw: Draw, most: int = 8) -> Grown:
-    """Graphs of up to so many operators, with branches, several inputs and outputs."""
+def graphs(draw: Draw, most: int = 8) -> RandomGraph:
+    """Return a strategy for graphs of up to `most` operators, with branches and several inputs and outputs."""
     rounding = draw(st.sampled_from(ROUNDINGS))
-    g = Grower(draw, rounding, batch=draw(st.sampled_from((1,) * 11 + (2,))))
+    g = GraphBuilder(draw, rounding, batch=draw(st.sampled_from((1,) * 11 + (2,))))
     for _ in range(draw(st.integers(most // 2, most))):
         OPERATORS[draw(st.sampled_from(tuple(OPERATORS)))](g)
     made = [tensor for tensor in g.live if tensor.name not in g.graph.inputs]
@@ -89,21 +89,21 @@ def graphs(draw: Draw, most: int = 8) -> Grown:
         made = [OPERATORS["unary"](g)]
     names = [t.name for t in made if _is_output(g, t)]
     inputs = {name: g.values[name] for name in g.graph.inputs}
-    return Grown(g.graph.finish(names), inputs, g.bounds, rounding, draw(st.sampled_from(TARGETS)))
+    return RandomGraph(g.graph.finish(names), inputs, g.bounds, rounding, draw(st.sampled_from(TARGETS)))
 
 
-def _is_output(g: Grower, tensor: Tensor) -> bool:
-    """What nothing reads is one, and what may be off, so that what follows is exact again; others now and then."""
+def _is_output(g: GraphBuilder, tensor: Tensor) -> bool:
+    """Return True for unread tensors, for tensors that may differ (so that later results are exact), and at random."""
     return tensor.name in g.bounds or not g.graph.consumers(tensor.name) or g.whole(0, 9) == 9
 
 
-def check(grown: Grown, tally: Tally, *, rtl: bool = False) -> None:
-    """Compile and run a graph; every output is what the host makes of the same inputs."""
+def check(grown: RandomGraph, tally: Tally, *, rtl: bool = False) -> None:
+    """Compile and run a graph and check that every output agrees with the host's operators."""
     network = compile(grown.graph, grown.target, rounding=grown.rounding)
     tally.add(network)
     for each in network.host:
         known = any(re.fullmatch(text, each.reason) for text in KNOWN)
-        alone = each.op == "reshape"  # between nodes on the host
+        alone = each.op == "reshape"  # a reshape between host nodes
         assert known or alone, f"{each.node} ({each.op}) is on the host: {each.reason}"
     size = dram_bytes(network)
     with RtlDevice(network.config, size) if rtl else GoldenDevice(network.config, size) as device:
@@ -111,8 +111,11 @@ def check(grown: Grown, tally: Tally, *, rtl: bool = False) -> None:
     compare(grown, found)
 
 
-def compare(grown: Grown, found: dict[str, np.ndarray]) -> None:
-    """Node by node: an output takes the place of the host's result once it is seen to be within its bound."""
+def compare(grown: RandomGraph, found: dict[str, np.ndarray]) -> None:
+    """Compare outputs with the host's node by node.
+
+    An output within its bound replaces the host's value for later nodes.
+    """
     values = dict(grown.inputs)
     for node in grown.graph:
         operands = [values[t.name] if t.data is None else t.data for t in grown.graph.ins(node)]

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.tensor import Tensor
-from tests.support.strategies.graph_grower import MOST, Grower, Shape
+from tests.support.strategies.graph_builder import MOST, GraphBuilder, Shape
 
 
-def _moved(g: Grower, op: str, inputs: list[Tensor], shape: Shape, **attributes: Any) -> Tensor:
-    """A node whose output mostly means what its input does."""
+def _moved(g: GraphBuilder, op: str, inputs: list[Tensor], shape: Shape, **attributes: Any) -> Tensor:
+    """Add a node whose output usually has the quantization of its input."""
     like = inputs[0] if g.choose((1, 1, 0)) else None
     return g.made(op, inputs, shape, like=like, **attributes)
 
 
-def transpose(g: Grower) -> Tensor:
-    """Dimensions in any order."""
+def transpose(g: GraphBuilder) -> Tensor:
+    """Add a transpose with a random permutation."""
     x = g.any(lambda t: len(t.shape) > 1, lambda: (g.size(6), g.size(9), g.size(20)))
     perm = list(range(len(x.shape)))
     for i in range(len(perm) - 1):
@@ -25,16 +25,16 @@ def transpose(g: Grower) -> Tensor:
     return _moved(g, "transpose", [x], tuple(x.shape[i] for i in perm), perm=tuple(perm))
 
 
-def reshape(g: Grower) -> Tensor:
-    """The first dimensions in one, or one in two."""
+def reshape(g: GraphBuilder) -> Tensor:
+    """Add a reshape to rows."""
     x = g.rows()
     first = g.choose([i for i in range(1, x.elements + 1) if x.elements % i == 0])
     shape = g.choose(((x.elements // first, first), (1, x.elements // first, 1, first)))
     return g.made("reshape", [x], shape, like=x, shape=shape)
 
 
-def concat(g: Grower) -> Tensor:
-    """With others that differ along one dimension, or with itself."""
+def concat(g: GraphBuilder) -> Tensor:
+    """Add a concatenation with tensors that differ along one dimension, or with the tensor itself."""
     x = g.rows()
     axis = g.whole(0, len(x.shape) - 1)
     inputs = [x]
@@ -51,14 +51,14 @@ def concat(g: Grower) -> Tensor:
     return _joined(g, inputs, (*x.shape[:axis], size, *x.shape[axis + 1 :]), axis)
 
 
-def _joined(g: Grower, inputs: list[Tensor], shape: Shape, axis: int) -> Tensor:
+def _joined(g: GraphBuilder, inputs: list[Tensor], shape: Shape, axis: int) -> Tensor:
     if math.prod(shape) > MOST:
         return inputs[0]
     return _moved(g, "concat", inputs, shape, axis=axis)
 
 
-def cut(g: Grower) -> Tensor:
-    """A part of each dimension, perhaps in steps or backwards."""
+def cut(g: GraphBuilder) -> Tensor:
+    """Add a slice of each dimension, at random with steps or reversed."""
     x = g.rows()
     starts, sizes, steps = [], [], []
     for total in x.shape:
@@ -71,8 +71,8 @@ def cut(g: Grower) -> Tensor:
     return _moved(g, "slice", [x], tuple(sizes), starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
 
 
-def split(g: Grower) -> Tensor:
-    """Two halves along a dimension, both of which go on."""
+def split(g: GraphBuilder) -> Tensor:
+    """Add two slices that split a dimension; later operators may read both."""
     x = g.any(lambda t: max(t.shape, default=0) > 1, lambda: (g.size(9), 2 * g.size(10)))
     axis = g.choose([i for i, size in enumerate(x.shape) if size > 1])
     at = g.whole(1, x.shape[axis] - 1)
@@ -86,8 +86,8 @@ def split(g: Grower) -> Tensor:
     return halves[g.choose((1, 0))]
 
 
-def pad(g: Grower) -> Tensor:
-    """A value around it."""
+def pad(g: GraphBuilder) -> Tensor:
+    """Add padding with a constant value."""
     x = g.rows()
     pads = tuple((g.whole(0, 2), g.whole(0, 2)) for _ in x.shape)
     shape = tuple(size + sum(pair) for size, pair in zip(x.shape, pads, strict=True))
@@ -96,8 +96,8 @@ def pad(g: Grower) -> Tensor:
     return _moved(g, "pad", [x], shape, pads=pads, value=g.choose((0.0, 0.5, -3.0)))
 
 
-def gather(g: Grower) -> Tensor:
-    """Rows along any axis."""
+def gather(g: GraphBuilder) -> Tensor:
+    """Add a gather along a random axis."""
     x = g.rows()
     axis = g.whole(0, len(x.shape) - 1)
     count = g.whole(1, 5)
@@ -108,8 +108,8 @@ def gather(g: Grower) -> Tensor:
     return _moved(g, "gather", [x, g.held(chosen, None)], shape, axis=axis)
 
 
-def resize(g: Grower) -> Tensor:
-    """An image in another size."""
+def resize(g: GraphBuilder) -> Tensor:
+    """Add a resize of an image."""
     x = g.image()
     n, h, w, c = x.shape
     size = tuple(g.choose((2 * total, max(total // 2, 1), g.size(12))) for total in (h, w))

@@ -1,4 +1,4 @@
-"""Random float ONNX models of operators that compute, keep, move and merge dimensions."""
+"""Random float ONNX models whose operators compute, and keep, move or merge dimensions."""
 
 import math
 from typing import Any
@@ -8,11 +8,11 @@ import onnx
 from hypothesis import strategies as st
 
 from tests.support.onnx_models import model, node
-from tests.support.strategies.graph_grower import Draw
+from tests.support.strategies.graph_builder import Draw
 
 
 class RandomModel:
-    """Grows a float model by nodes on values that it has already.
+    """A float model that is built node by node from existing values.
 
     Parameters
     ----------
@@ -30,31 +30,31 @@ class RandomModel:
         self.shapes: dict[str, tuple[int, ...]] = {"x": (batch, 4, 4, 6)}
 
     def numbers(self, *shape: int) -> np.ndarray:
-        """Real numbers."""
+        """Return random float32 values."""
         return self.rng.normal(size=shape).astype(np.float32)
 
     def constant(self, array: np.ndarray) -> str:
-        """A constant's name."""
+        """Add a constant and return its name."""
         name = f"c{len(self.held)}"
         self.held[name] = array
         return name
 
     def add(self, op: str, inputs: str, shape: tuple[int, ...], **attributes: object) -> None:
-        """A node and the shape that it makes."""
+        """Add a node and record the shape of its output."""
         name = f"v{len(self.nodes)}"
         self.nodes.append(node(op, inputs, name, **attributes))
         self.shapes[name] = tuple(int(n) for n in shape)
 
     def axis(self, rank: int) -> int:
-        """Any dimension."""
+        """Choose a dimension."""
         return self.draw(st.integers(0, rank - 1))
 
     def chance(self) -> bool:
-        """Yes or no."""
+        """Choose a bool."""
         return self.draw(st.booleans())
 
     def grow(self) -> None:
-        """One more node on one of the last values."""
+        """Add a random node that reads one of the last values."""
         name = list(self.shapes)[-1 - self.axis(min(3, len(self.shapes)))]
         kinds = [
             self.conv,
@@ -76,7 +76,7 @@ class RandomModel:
         kinds[self.axis(len(kinds))](name, self.shapes[name])
 
     def conv(self, x: str, shape: tuple[int, ...]) -> None:
-        """A convolution that keeps the size."""
+        """Add a convolution that keeps the spatial size."""
         if len(shape) not in (3, 4):
             return
         outputs = 1 + self.axis(4)
@@ -85,19 +85,19 @@ class RandomModel:
         self.add("Conv", f"{x} {w}", (shape[0], outputs, *shape[2:]), pads=[1] * (2 * len(kernel)))
 
     def pool(self, x: str, shape: tuple[int, ...]) -> None:
-        """Pooling that keeps the size."""
+        """Add a pooling operator that keeps the spatial size."""
         if len(shape) in (3, 4):
             kernel = [3] * (len(shape) - 2)
             op = ["MaxPool", "AveragePool"][self.axis(2)]
             self.add(op, x, shape, kernel_shape=kernel, pads=[1] * (2 * len(kernel)))
 
     def transpose(self, x: str, shape: tuple[int, ...]) -> None:
-        """Any order of dimensions."""
+        """Add a transpose with a random permutation."""
         perm = self.draw(st.permutations(range(len(shape))))
         self.add("Transpose", x, tuple(shape[i] for i in perm), perm=perm)
 
     def reshape(self, x: str, shape: tuple[int, ...]) -> None:
-        """Neighbouring dimensions merged, or one split."""
+        """Add a reshape that merges neighbouring dimensions or splits one."""
         made, i = list(shape), self.axis(len(shape))
         if i + 1 < len(made) and self.chance():
             made[i : i + 2] = [made[i] * made[i + 1]]
@@ -107,7 +107,7 @@ class RandomModel:
         self.add("Reshape", f"{x} {self.constant(np.array(made))}", tuple(made))
 
     def ones(self, x: str, shape: tuple[int, ...]) -> None:
-        """A dimension of size one more, or all of them less."""
+        """Add a dimension of size one, or remove all of them."""
         axis = self.axis(len(shape) + 1)
         if 1 in shape:
             self.add("Squeeze", x, tuple(n for n in shape if n > 1))
@@ -115,11 +115,11 @@ class RandomModel:
             self.add("Unsqueeze", f"{x} {self.constant(np.array([axis]))}", (*shape[:axis], 1, *shape[axis:]))
 
     def unary(self, x: str, shape: tuple[int, ...]) -> None:
-        """An activation."""
+        """Add an activation."""
         self.add(["Relu", "Sigmoid", "Tanh", "LeakyRelu"][self.axis(4)], x, shape)
 
     def binary(self, x: str, shape: tuple[int, ...]) -> None:
-        """With a value that broadcasts, or a constant along some dimensions."""
+        """Add a binary operator whose second operand broadcasts: another value, or a constant along some dimensions."""
         fitting = [name for name, other in self.shapes.items() if self.broadcasts(shape, other)]
         other = fitting[self.axis(len(fitting))]
         if self.chance():
@@ -131,12 +131,12 @@ class RandomModel:
 
     @staticmethod
     def broadcasts(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-        """The two go together."""
+        """Return True if two shapes broadcast."""
         pairs = zip(shape[::-1], other[::-1], strict=False)
         return all(a == b or 1 in (a, b) for a, b in pairs)
 
     def concat(self, x: str, shape: tuple[int, ...]) -> None:
-        """With a value of the same shape but for one dimension."""
+        """Add a concatenation with a value whose shape differs in one dimension only."""
         axis = self.axis(len(shape))
         rest = (shape[:axis], shape[axis + 1 :])
         fitting = [
@@ -147,14 +147,14 @@ class RandomModel:
         self.add("Concat", f"{x} {other}", (*shape[:axis], size, *shape[axis + 1 :]), axis=axis)
 
     def reduce(self, x: str, shape: tuple[int, ...]) -> None:
-        """Over one dimension."""
+        """Add a reduction over one dimension."""
         axis, keep = self.axis(len(shape)), self.axis(2)
         if len(shape) > 2:
             made = (*shape[:axis], *((1,) if keep else ()), *shape[axis + 1 :])
             self.add(["ReduceMean", "ReduceMax"][self.axis(2)], x, made, axes=[axis], keepdims=keep)
 
     def slice(self, x: str, shape: tuple[int, ...]) -> None:
-        """All but the first of a dimension, or all backwards."""
+        """Add a slice that drops the first element of a dimension or reverses it."""
         axis = self.axis(len(shape))
         if shape[axis] > 1:
             back = self.chance()
@@ -163,7 +163,7 @@ class RandomModel:
             self.add("Slice", f"{x} {names}", (*shape[:axis], shape[axis] - (not back), *shape[axis + 1 :]))
 
     def pad(self, x: str, shape: tuple[int, ...]) -> None:
-        """Some elements more around."""
+        """Add a padding of a few elements."""
         widths = np.array([self.axis(2) for _ in range(2 * len(shape))])
         made = tuple(
             n + a + b for n, a, b in zip(shape, widths[: len(shape)], widths[len(shape) :], strict=True)
@@ -171,18 +171,18 @@ class RandomModel:
         self.add("Pad", f"{x} {self.constant(widths)}", made)
 
     def matmul(self, x: str, shape: tuple[int, ...]) -> None:
-        """By constants."""
+        """Add a product with constants."""
         weights = self.constant(self.numbers(shape[-1], 4) / np.float32(math.sqrt(shape[-1])))
         self.add("MatMul", f"{x} {weights}", (*shape[:-1], 4))
 
     def softmax(self, x: str, shape: tuple[int, ...]) -> None:
-        """Along any dimension."""
+        """Add a softmax along a random dimension."""
         self.add("Softmax", x, shape, axis=self.axis(len(shape)))
 
 
 @st.composite
 def models(draw: Draw[Any], most: int = 14, batch: int = 2) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A model of some nodes with two outputs, and its input."""
+    """Return a strategy for models of a few nodes with two outputs, each with its input."""
     source = RandomModel(draw, batch)
     for _ in range(draw(st.integers(1, most))):
         source.grow()

@@ -1,4 +1,4 @@
-"""Random ONNX models as onnxruntime quantizes them, each layer on the accelerator against onnxruntime."""
+"""Layers of random ONNX models quantized by onnxruntime agree with onnxruntime on the accelerator."""
 
 import re
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from tests.support.onnx_layers import cut, differing
 
-#: Why a node of integers may run on the host (onnxruntime leaves some in float): batches and the less common ways to
-#: spread an operand over another are not for the machine.
+#: Permitted reasons for an integer node on the host (onnxruntime leaves some nodes in float): the accelerator does
+#: not
+#: support batches and the rarer kinds of broadcasting.
 KNOWN = (
     "its stage would consist of reshapes only",
     "a batch of .*",
@@ -19,12 +20,12 @@ KNOWN = (
     "a summand of one channel spread over several",
     "the first operand of a difference must have the shape of the result",
 )
-#: Least share of the layers that run wholly on the accelerator.
+#: Minimum fraction of the layers that run entirely on the accelerator.
 SHARE = 0.6
 
 
 class _Sample(CalibrationDataReader):
-    """One sample."""
+    """Calibration reader with one sample."""
 
     def __init__(self, inputs: dict[str, np.ndarray]):
         self.left = [inputs]
@@ -34,13 +35,13 @@ class _Sample(CalibrationDataReader):
 
 
 @dataclass
-class Layers:
-    """Layers seen so far.
+class LayerComparison:
+    """Counts over all layers checked.
 
     Parameters
     ----------
     folder : Path
-        For files.
+        Folder for the models' files.
     """
 
     folder: Path
@@ -50,7 +51,7 @@ class Layers:
     apart: int = 0
 
     def check(self, made: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> None:
-        """Quantize a model, cut it, compare each layer: none of its values is more than one off."""
+        """Quantize a model, cut it into layers, and compare each layer; no value may differ by more than one."""
         plain, path = self.folder / "plain.onnx", self.folder / "quantized.onnx"
         onnx.save(made[0], plain)
         quantize_static(
@@ -71,7 +72,7 @@ class Layers:
             self.values, self.apart = self.values + layer.wanted.size, self.apart + count
 
     def finish(self) -> None:
-        """Few values were off, most layers on the accelerator."""
+        """Assert that few values differed and that most layers ran on the accelerator."""
         assert self.layers and self.whole >= SHARE * self.layers, f"too much on the host: {self}"
         assert self.apart <= 0.01 * self.values, f"too much apart: {self}"
 

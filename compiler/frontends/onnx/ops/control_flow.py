@@ -40,14 +40,14 @@ from compiler.frontends.onnx.values import (
 )
 from compiler.ir.control import truth, whole
 from compiler.ir.tensor import Tensor
-from compiler.passes.unroll_control_flow import MOST_UNROLLED
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS
 from hw.errors import InputError
 
 BOOL = Kind("bool")
 
 
 def condition_of(emitter: OnnxGraphBuilder, value: Value) -> Tensor:
-    """A condition as a tensor; raises InputError unless it is one bool."""
+    """Return a condition as a tensor; raises InputError unless it is a single bool."""
     if natural(value)[0] != BOOL or len([n for n in value.shape if n != 1]):
         raise InputError(f"a condition must be one bool, not {natural(value)[0].dtype}{list(value.shape)}")
     return emitter.operand(value, plain(len(value.shape)), BOOL)
@@ -143,7 +143,7 @@ def _scan(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 
 
 def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> list[ScanAxis]:
-    """Axes and directions of the scanned inputs or stacked outputs; `ranks` is None for outputs."""
+    """Return the axes and directions of the scanned inputs or stacked outputs; `ranks` is None for outputs."""
     axes = integers(node, f"scan_{what}_axes", None) or (0,) * count
     backward = integers(node, f"scan_{what}_directions", None) or (0,) * count
     if len(axes) != count or len(backward) != count or not set(backward) <= {0, 1}:
@@ -163,8 +163,10 @@ def _converted(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
     try:
         return _as_node(emitter, loop)
     except UnsupportedNodeError as error:
-        trips = whole(loop.trips.data) if isinstance(loop.trips, ConstantValue) else MOST_UNROLLED + 1
-        if not isinstance(loop.condition, ConstantValue) or trips > MOST_UNROLLED:
+        trips = (
+            whole(loop.trips.data) if isinstance(loop.trips, ConstantValue) else MAX_UNROLLED_ITERATIONS + 1
+        )
+        if not isinstance(loop.condition, ConstantValue) or trips > MAX_UNROLLED_ITERATIONS:
             raise
         return unrolled(emitter, loop, trips, error)
 
@@ -206,7 +208,7 @@ def _as_node(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
 
 
 def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgraph:
-    """Convert the subgraph with states of given forms; its inputs are the iteration number, states and slices."""
+    """Convert the subgraph for states of the given forms; its inputs are the iteration number, states and slices."""
     names, inputs = loop.names, dict[str, tuple[Form, tuple[int, ...]]]()
     values: dict[str, Value] = dict(loop.values)
     inputs[names[0] if loop.ins else "iteration"] = ((_INTEGER, ()), ())
@@ -233,9 +235,9 @@ def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgr
 
 
 def _converged(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Form]]:
-    """Convert the subgraph until the forms of its states are those of its results.
+    """Convert the subgraph repeatedly until the forms of its states match those of its results.
 
-    Initial states are converted to the type that the subgraph computes, if that loses nothing.
+    Initial states are converted to the types that the subgraph computes, if the conversion is lossless.
     """
     forms = [natural(value) for value in loop.states]
     for attempt in range(_MAX_ATTEMPTS):
@@ -245,7 +247,7 @@ def _converged(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Fo
         wanted = [_next_form(first, result, form, first_time=not attempt) for first, result, form in triples]
         if wanted == forms:
             return part, forms
-        # Types of states depend on one another; from the second attempt on, real numbers are float32.
+        # Types of states depend on one another; from the second attempt on, floating-point values are float32.
         forms = [
             (FLOAT, plain(len(form[1]))) if attempt and (form[0].real or form[0] == FLOAT) else form
             for form in wanted
@@ -254,7 +256,7 @@ def _converged(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Fo
 
 
 def _next_form(first: Value, result: Value, form: Form, *, first_time: bool) -> Form:
-    """The form to try next for a state with the initial value `first` and the value `result` after an iteration."""
+    """Return the form to try next for a state with initial value `first` and value `result` after one iteration."""
     kind, order = natural(result)
     if (kind, order) == form:
         return form
@@ -271,7 +273,7 @@ def _next_form(first: Value, result: Value, form: Form, *, first_time: bool) -> 
 def _stacked(
     emitter: OnnxGraphBuilder, loop: Loop, part: Subgraph, condition: Value, slices: list[Value]
 ) -> tuple[list[DynamicValue], tuple[int, ...]]:
-    """Stacked outputs of the loop and their directions; the slices become outputs of the subgraph."""
+    """Return the stacked outputs of the loop and their directions; the slices become outputs of the subgraph."""
     names, stacks, signs = loop.node.outputs[len(loop.states) :], list[DynamicValue](), list[int]()
     for name, value, each in zip(names, slices, loop.stacks, strict=False):
         trips = _trips(loop, condition)
@@ -285,7 +287,7 @@ def _stacked(
 
 
 def _trips(loop: Loop, condition: Value) -> int:
-    """The constant number of iterations, which is a dimension of stacked outputs.
+    """Return the constant number of iterations, which is a dimension of stacked outputs.
 
     Parameters
     ----------
@@ -309,6 +311,6 @@ def _trips(loop: Loop, condition: Value) -> int:
 
 
 def _scanned(emitter: OnnxGraphBuilder, value: Value, each: ScanAxis) -> Tensor:
-    """A scanned value with the scanned dimension first."""
+    """Return a scanned value with the scanned dimension first."""
     kind, order = natural(value)
     return operand(emitter, value, (kind, (each.axis, *(i for i in order if i != each.axis))))

@@ -9,7 +9,7 @@ import numpy as np
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import function
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.ops.indexing import spread
+from compiler.frontends.onnx.ops.indexing import broadcast_to
 from compiler.frontends.onnx.ops.quantize import quantized
 from compiler.frontends.onnx.ops.shape import renamed, with_ones
 from compiler.frontends.onnx.registry import choice, converts, known
@@ -74,7 +74,7 @@ _UNARY = {
 
 
 def order_of(operands: Sequence[Value], rank: int) -> Order:
-    """The order of dimensions that most elements of the operands have already."""
+    """Return the order of dimensions that most elements of the operands have already."""
     elements: dict[Order, int] = {}
     for value in operands:
         if isinstance(value, DynamicValue) and value.rank == rank:
@@ -90,7 +90,7 @@ def binary(
     part: str = "",
     kind: Kind | None = None,
 ) -> DynamicValue:
-    """Add a node with two operands that are broadcast."""
+    """Add a node with two operands, which are broadcast to a common shape."""
     shape = broadcast([v.shape for v in operands])
     rank = len(shape)
     if not any(isinstance(v, DynamicValue) for v in operands):
@@ -109,7 +109,7 @@ def binary(
 
 
 def _vector_last(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> Order:
-    """The order with the dimension of a broadcast vector last, as the hardware broadcasts rows; else the file's."""
+    """Return the order with a broadcast vector's dimension last, since the hardware broadcasts rows, or the file's."""
     rank = len(result)
     for shape in shapes:
         extended = [i for i, size in enumerate(shape, rank - len(shape)) if size > 1]
@@ -121,7 +121,7 @@ def _vector_last(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> 
 
 
 def _one_scale(emitter: OnnxGraphBuilder, value: Value) -> Value:
-    """A value with at most one scale; a constant with several scales is dequantized."""
+    """Return a value with at most one scale; a constant with several scales is dequantized."""
     if isinstance(value, ConstantValue) and value.quantization is not None and not value.quantization.whole:
         return ConstantValue(value.name, value.real())
     return emitter.movable(value) if isinstance(value, DynamicValue) and value.real else value
@@ -207,7 +207,7 @@ def _swish(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
 
 @converts("FastGelu", inputs=(1, 2))
 def _fast_gelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """Tanh approximation of GELU, with an optional bias added to x first."""
+    """Convert the tanh approximation of GELU, with an optional bias that is added to x first."""
     x, bias = inputs
     if bias is not None:
         x = binary(emitter, node, "add", [x, bias], "biased", FLOAT)
@@ -231,7 +231,7 @@ def _elu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 
 
 def finite(number: float) -> float:
-    """The number; raises InputError unless it is finite."""
+    """Return the number; raises InputError unless it is finite."""
     if not math.isfinite(number):
         raise InputError(f"a number must be finite, not {number}")
     return number
@@ -239,7 +239,7 @@ def finite(number: float) -> float:
 
 @converts("PRelu", inputs=(2, 2))
 def _prelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """PReLU with a scalar slope (a leaky ReLU), a slope per channel, or one that broadcasts to x."""
+    """Convert PReLU with a scalar slope (a leaky ReLU), a slope per channel, or slopes that broadcast to x."""
     x, slope = emitter.flow(inputs[0]), _slope(emitter.flow(inputs[0]), known(inputs[1], "a slope"))
     shape = broadcast([x.shape, slope.shape])
     if shape != x.shape:
@@ -261,7 +261,7 @@ def _prelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
 
 
 def _slope(x: DynamicValue, slope: ConstantValue) -> ConstantValue:
-    """The slope; a vector of slopes per channel, as in old exports, is reshaped to broadcast to images."""
+    """Return the slope; a vector of slopes per channel, as in old exports, is reshaped to broadcast to images."""
     channels = x.shape[1] if x.rank > 1 else 0
     if slope.shape != (channels,) or channels in (1, x.shape[-1]):
         return slope
@@ -270,7 +270,7 @@ def _slope(x: DynamicValue, slope: ConstantValue) -> ConstantValue:
 
 @converts("HardSigmoid", inputs=(1, 1))
 def _hard_sigmoid(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """Compute alpha * x + beta, clipped to 0..1."""
+    """Convert HardSigmoid: alpha * x + beta, clipped to 0..1."""
     alpha, beta = node.float("alpha", 0.2), node.float("beta", 0.5)
     numbers = [
         ConstantValue(f"{node.name}:{part}", np.array(finite(number), np.float32))
@@ -282,7 +282,7 @@ def _hard_sigmoid(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
 
 
 def clipped(emitter: OnnxGraphBuilder, node: FileNode, x: Value, low: float, high: float) -> DynamicValue:
-    """Add a clip of a value to limits."""
+    """Add a node that clips a value to low..high."""
     x = emitter.flow(x)
     kind = emitter.arithmetic(node, x)
     if kind == FLOAT and x.quantized and low in (0.0, -math.inf) and high == math.inf:
@@ -310,7 +310,7 @@ def _clip(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 
 @converts("Min", "Max", inputs=(1, None))
 def _extreme(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """A clip if the other operands are scalar constants; otherwise a reduction over the concatenated operands."""
+    """Convert to a clip if the other operands are scalar constants, otherwise to a reduction over stacked operands."""
     if len(inputs) == 1:
         return [renamed(inputs[0], node.outputs[0])]
     x, *limits = sorted(inputs, key=lambda value: isinstance(value, ConstantValue))
@@ -327,7 +327,7 @@ def _extreme(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
 
 
 def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> DynamicValue:
-    """Minimum or maximum of operands: broadcast, stacked along a new dimension and reduced over it."""
+    """Return the minimum or maximum of operands, broadcast, stacked along a new dimension and reduced over it."""
     shape = broadcast([value.shape for value in inputs])
     if not shape:
         raise UnsupportedNodeError("scalars")
@@ -337,7 +337,7 @@ def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value
     for number, value in enumerate(inputs):
         ones = set(range(len(shape) - len(value.shape)))
         ranked = with_ones(emitter, value.name, _in_kind(emitter, value, kind), ones)
-        tensor = emitter.operand(spread(emitter, node, ranked, shape, f"operand{number}"), order, kind)
+        tensor = emitter.operand(broadcast_to(emitter, node, ranked, shape, f"operand{number}"), order, kind)
         rows.append(emitter.reshape(tensor, (1, *tensor.shape)))
     joined = emitter.emit(
         node, "concat", rows, (len(rows), *shape), (0, *(i + 1 for i in order)), kind, "both", axis=0
@@ -347,7 +347,7 @@ def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value
 
 
 def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
-    """A value converted to the output's type before Min or Max, which commute with rounding."""
+    """Return a value converted to the output's type before Min or Max, which commute with rounding."""
     if kind == FLOAT or kind.quantization is None or not kind.real:
         return value
     if isinstance(value, DynamicValue):
@@ -365,7 +365,7 @@ def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
 
 
 _BOOL = Kind("bool")
-#: Operators of the graph, and True if the operands are swapped.
+#: Operator of the graph, and True if the operands are swapped, for each ONNX operator.
 _COMPARISONS = {
     "Equal": ("equal", False),
     "Less": ("less", False),
@@ -385,7 +385,7 @@ def _compare(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
 
 
 def _numbers(value: Value) -> Kind:
-    """The type that a value has in the file."""
+    """Return the type that a value has in the file."""
     if isinstance(value, ConstantValue):
         name = value.numbers().dtype.name
         return FLOAT if name == "float32" else Kind(name)

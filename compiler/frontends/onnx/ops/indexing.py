@@ -30,7 +30,7 @@ _MAX_BROADCAST_ELEMENTS = 1 << 26
 
 
 def check_count(count: int) -> None:
-    """Raise UnsupportedNodeError for too many gathered indices, before the list of them is created."""
+    """Raise UnsupportedNodeError for too many gathered indices, before their list is created."""
     if count > _MAX_INDICES:
         raise UnsupportedNodeError(f"taking {count:,} elements of a dimension one by one")
 
@@ -53,10 +53,10 @@ def picked(
     )
 
 
-def spread(
+def broadcast_to(
     emitter: OnnxGraphBuilder, node: FileNode, value: Value, shape: tuple[int, ...], part: str
 ) -> Value:
-    """A value of the same rank as a shape, broadcast to it by repeating dimensions of size one."""
+    """Return a value, of the same rank as `shape`, broadcast to it by repeating dimensions of size one."""
     if isinstance(value, ConstantValue):
         check_size(shape, _MAX_BROADCAST_ELEMENTS)
         q = value.quantization
@@ -76,7 +76,7 @@ def _expand(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     shape = broadcast([x.shape, tuple(known(sizes, "a shape").integers())])
     check_size(shape)
     ranked = with_ones(emitter, node.outputs[0], x, set(range(len(shape) - len(x.shape))))
-    return [renamed(spread(emitter, node, ranked, shape, "spread"), node.outputs[0])]
+    return [renamed(broadcast_to(emitter, node, ranked, shape, "spread"), node.outputs[0])]
 
 
 @converts("Tile", inputs=(2, 2))
@@ -104,7 +104,7 @@ def part_of(
     part: str = "",
     index: int = 0,
 ) -> DynamicValue:
-    """A slice; starts, sizes and steps are in the file's order of dimensions."""
+    """Return a slice of x; starts, sizes and steps are in the file's order of dimensions."""
     x = emitter.movable(x)
     if tuple(sizes) == x.shape and set(steps) == {1}:
         return x
@@ -125,13 +125,15 @@ def _slice(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
     axes = plain(len(starts)) if axes is None else axes
     steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        raise InputError("starts, ends, axes and steps must be as many, no step 0")
+        raise InputError("starts, ends, axes and steps must have equal lengths, and steps must not be 0")
     begin, size, step = [0] * x.rank, list(x.shape), [1] * x.rank
     for start, end, axis, by in zip(starts, ends, axes, steps, strict=True):
         i = counted_from_front(axis, x.rank)
         span = range(x.shape[i])[start:end:by]
         if not span:
-            raise InputError(f"elements {start}..{end} of dimension {i} of shape {list(x.shape)} are none")
+            raise InputError(
+                f"elements {start}..{end} of dimension {i} of shape {list(x.shape)} do not exist"
+            )
         if by < 0:
             x, size[i] = picked(emitter, node, x, list(span), i), len(span)
         else:
@@ -241,7 +243,7 @@ def _pad(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
     x = part_of(emitter, node, x, starts, sizes, [1] * x.rank, "cut")
     edges = [(max(low, 0), max(high, 0)) for low, high in zip(before, after, strict=True)]
     q = x.tensor.quantization
-    if q is not None and not x.real:  # the file pads with an integer, the graph with the value it represents
+    if q is not None and not x.real:  # the file pads with an integer, the graph with its dequantized value
         number = q.scale[0] * (number - q.zero_point[0])
     kind = x.kind if number == 0 or not x.real else FLOAT
     if not any(map(any, edges)):
@@ -258,7 +260,7 @@ def _pad(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 def _mirrored(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, widths: list[tuple[int, int]], mode: Any
 ) -> DynamicValue:
-    """Padding by reflection, repetition or wrapping, as a gather along each dimension."""
+    """Convert padding by reflection, repetition or wrapping to a gather along each dimension."""
     for axis, pair in enumerate(widths):
         if min(pair) < 0 or max(pair) > _MAX_GATHERED_PAD:
             raise UnsupportedNodeError(f"padding dimension {axis} by {mode} with {pair[0]} and {pair[1]}")

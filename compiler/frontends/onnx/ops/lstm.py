@@ -21,7 +21,7 @@ from compiler.frontends.onnx.values import (
 )
 from hw.errors import InputError
 
-#: Maximum number of time steps; each becomes about twelve nodes.
+#: Maximum number of time steps; each is converted to about twelve nodes.
 _MAX_STEPS = 1024
 
 
@@ -104,7 +104,7 @@ def _check(
 
 
 def _bias(bias: Value | None, index: int, directions: int, hidden: int) -> ConstantValue | None:
-    """Sum of the input and recurrence biases of a direction."""
+    """Return the sum of the input and recurrence biases of a direction."""
     if bias is None:
         return None
     data = known(bias, "a bias").real()
@@ -116,7 +116,7 @@ def _bias(bias: Value | None, index: int, directions: int, hidden: int) -> Const
 def _start(
     emitter: OnnxGraphBuilder, node: FileNode, value: Value | None, index: int, shape: tuple[int, int, int]
 ) -> DynamicValue | None:
-    """An initial state (1, batch, hidden); None for zeros."""
+    """Return an initial state (1, batch, hidden); None for zeros."""
     if value is None or (isinstance(value, ConstantValue) and not value.data.any() and value.shape == shape):
         return None
     if value.shape != shape:
@@ -129,7 +129,7 @@ def _start(
 def _run(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, run: _Direction
 ) -> tuple[list[DynamicValue], DynamicValue]:
-    """Hidden states (1, batch, hidden) of all steps, in the order of x, and the last cell state."""
+    """Return the hidden states (1, batch, hidden) of all steps, in the order of x, and the last cell state."""
     steps, batch, _ = x.shape
     hidden = run.r.shape[1]
     projected = dense(emitter, node, x, run.w, run.bias, f"{run.name}:driven", floats=True)

@@ -55,7 +55,7 @@ def dense(
 def _in_memory_order(
     emitter: OnnxGraphBuilder, rows: Tensor, weights: ConstantValue
 ) -> tuple[Tensor, ConstantValue]:
-    """Rows and weights of a dense node on flattened images; a transposition before it is moved into the weights."""
+    """Return rows and weights of a dense node on flattened images; a preceding transpose is moved into the weights."""
     graph = emitter.build.graph
     flat = graph.producer(rows.name)
     transpose = graph.producer(flat.inputs[0]) if flat is not None and flat.op == "reshape" else None
@@ -87,7 +87,7 @@ def _linear(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
 
 def _product(emitter: OnnxGraphBuilder, node: FileNode, a: Value, b: Value, bias: Value | None) -> Value:
     if not a.shape or not b.shape:
-        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are none of matrices")
+        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are not those of matrices")
     left, right = len(a.shape) == 1, len(b.shape) == 1
     name = node.outputs[0]
     x = emitter.flow(with_ones(emitter, a.name, a, {0}) if left else a)
@@ -108,7 +108,7 @@ def _stacks(
     kind: Kind | None = None,
     part: str = "",
 ) -> DynamicValue:
-    """Add a product of two stacks of matrices."""
+    """Add a matrix product of two stacks of matrices."""
     if x.shape[-1] != y.shape[-2]:
         raise InputError(f"shapes {list(x.shape)} and {list(y.shape)} have no product")
     shape = (*broadcast([x.shape[:-2], y.shape[:-2]]), x.shape[-2], y.shape[-1])
@@ -123,7 +123,7 @@ def _stacks(
 def _gemm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     a, b, c = inputs
     if len(a.shape) != 2 or len(b.shape) != 2:
-        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are none of matrices")
+        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are not those of matrices")
     alpha, beta = finite(node.float("alpha", 1.0)), finite(node.float("beta", 1.0))
     x = emitter.flow(a.transposed((1, 0), a.name) if node.int("transA", 0) else a)
     b = b.transposed((1, 0), b.name) if not node.int("transB", 0) else b
@@ -153,7 +153,7 @@ def _number(node: FileNode, part: str, number: float) -> ConstantValue:
 
 
 def _times(value: ConstantValue, factor: float) -> ConstantValue:
-    """A constant multiplied by a number."""
+    """Return a constant multiplied by a number."""
     if factor == 1:
         return value
     q = value.quantization
@@ -164,7 +164,7 @@ def _times(value: ConstantValue, factor: float) -> ConstantValue:
 
 
 def _bias_row(c: Value | None, outputs: int, beta: float) -> ConstantValue | None:
-    """The constant row that Gemm adds to every row of the product, times beta; None if c is anything else."""
+    """Return the constant row c that Gemm adds to every row of the product, times beta; None if c is not such a row."""
     if (
         not isinstance(c, ConstantValue)
         or c.data.size not in (1, outputs)
@@ -183,7 +183,7 @@ def _softmax(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
     axis = counted_from_front(node.int("axis", -1 if later else 1), x.rank)
     shape = x.shape
     if not later and axis != x.rank - 1 and math.prod(shape[axis + 1 :]) > 1:
-        # Before operator set 13, softmax was computed over all dimensions from the axis on.
+        # Before operator set 13, softmax was computed over `axis` and all following dimensions.
         rows = reshaped(emitter, f"{name}:rows", x, (*shape[:axis], math.prod(shape[axis:])))
         x = emitter.flow(rows)
     kind = emitter.arithmetic(node, x)
@@ -198,7 +198,7 @@ def _softmax(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
 def _layer_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, gamma, beta = inputs
     if gamma is None and beta is not None:
-        raise InputError("must have a scale where it has a bias")
+        raise InputError("has a bias but no scale")
     return [_normalized(emitter, node, "layer_norm", x, [gamma, beta])]
 
 
@@ -210,10 +210,10 @@ def _rms_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> S
 def _normalized(
     emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, given: list[Value | None]
 ) -> Value:
-    """Add a normalization over all dimensions from an axis on."""
+    """Add a normalization over an axis and all following dimensions."""
     x, shape = emitter.movable(emitter.flow(x)), x.shape
     if not shape:
-        raise InputError("normalizes one number")
+        raise InputError("normalizes a single element")
     only = "only" in node.attributes
     axis = counted_from_front(node.int("only" if only else "axis", -1), x.rank)
     if only and axis != x.rank - 1 and any(value is not None for value in given):
@@ -279,7 +279,7 @@ def _grouped(
         raise InputError(f"shape {list(shape)} has no channels of more than one element")
     factor, shift = (known(v, "a scale or bias").real().reshape(-1) for v in given)
     if factor.size != shape[1] or shift.size != shape[1]:
-        raise InputError(f"its scale and bias must be {shape[1]} numbers each")
+        raise InputError(f"its scale and bias must have {shape[1]} elements each")
     rows = reshaped(emitter, f"{name}:rows", x, (shape[0], groups, math.prod(shape[1:]) // groups))
     epsilon = {"epsilon": node.float("epsilon", 1e-5)}
     inner = replace(

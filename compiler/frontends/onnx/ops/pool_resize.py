@@ -40,7 +40,7 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     more: dict[str, Any] = {"count_pads": False} if mean else {}
     pads = slide.pads
     if mean and node.int("count_include_pad", 0) and any(pads):
-        # Explicit pads count as zeros in the mean; padding added by ceil_mode is not counted.
+        # The mean includes explicit padding as zeros, but not the padding added by ceil_mode.
         floor = {**node.attributes, "ceil_mode": 0}
         own = flat(window(replace(node, attributes=floor), given.shape[2:], kernel), rank).pads
         pads = tuple(every - counted for every, counted in zip(pads, own, strict=True))
@@ -68,7 +68,7 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 def _undilated(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, slide: WindowSpec
 ) -> tuple[DynamicValue, WindowSpec]:
-    """Images with the elements of each dilated window gathered next to each other, and the window without dilation.
+    """Return images with the elements of each dilated window gathered in sequence, and the window without dilation.
 
     Padding is replaced by another element of the same window, which does not change its maximum.
     """
@@ -88,7 +88,7 @@ def _undilated(
 
 
 def _replaced(slide: WindowSpec, i: int, **sizes: int) -> WindowSpec:
-    """A window with some fields changed along one dimension."""
+    """Return a window with some fields changed along one dimension."""
     changed = {key: list(getattr(slide, key)) for key in sizes}
     for key, size in sizes.items():
         changed[key][i] = size
@@ -98,7 +98,7 @@ def _replaced(slide: WindowSpec, i: int, **sizes: int) -> WindowSpec:
 def _zero_padded(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, pads: tuple[int, ...]
 ) -> DynamicValue:
-    """Add a padding of images with zeros; `pads` are top, left, bottom, right."""
+    """Add zero padding to images; `pads` are top, left, bottom, right."""
     top, left, bottom, right = pads
     batch, channels, height, width = x.shape
     shape = (batch, channels, top + height + bottom, left + width + right)
@@ -130,7 +130,7 @@ def _reduce(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
 def _reduced(
     emitter: OnnxGraphBuilder, node: FileNode, op: str, x: DynamicValue, axes: set[int], *, keep: bool
 ) -> DynamicValue:
-    """Add a reduction over dimensions of the file."""
+    """Add a reduction over `axes`, which are in the file's order of dimensions."""
     if not axes:
         return DynamicValue(node.outputs[0], x.tensor, x.order, x.real)
     if op in ("reduce_max", "reduce_min"):
@@ -167,7 +167,7 @@ def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     ]
 
 
-#: Exclusive limit on the side of a resized image.
+#: Exclusive limit on the height and width of a resized image.
 _SIZE_LIMIT = 1 << 20
 
 
@@ -195,7 +195,7 @@ def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
 def _scales_and_shape(
     node: FileNode, x: DynamicValue, inputs: list[Any]
 ) -> tuple[list[float], tuple[int, ...]]:
-    """Scale and output size of each dimension."""
+    """Return the scale and the output size of each dimension."""
     scale_input, size_input = (inputs[1], None) if before_11(node) else inputs[2:4]
     axes = node.ints("axes") or plain(x.rank)
     if node.text("keep_aspect_ratio_policy", "stretch") != "stretch" or len(set(axes)) != len(axes):
@@ -228,7 +228,7 @@ def _scales_and_shape(
 def _gathered(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, shape: tuple[int, ...], scales: list[float]
 ) -> DynamicValue:
-    """A resize as a gather of rows, then of columns."""
+    """Convert a resize to a gather of rows and a gather of columns."""
     for axis, part in ((2, "rows"), (3, "")):
         sources = _source_indices(node, x.shape[axis], shape[axis], scales[axis]).astype(np.int32)
         indices = emitter.constant(f"{node.name}:places{axis}", ConstantValue(node.name, sources))
@@ -242,7 +242,7 @@ def _gathered(
 def _matching_centers(
     node: FileNode, old: tuple[int, ...], new: tuple[int, ...], scales: list[float]
 ) -> bool | None:
-    """The `centers` attribute with which the graph's operator selects the same elements; None if neither does."""
+    """Return the `centers` attribute with which the graph's operator selects the same elements, or None."""
     wanted = [_source_indices(node, *v) for v in zip(old, new, scales, strict=True)]
     for centers in (False, True):
         selected = [
@@ -255,7 +255,7 @@ def _matching_centers(
 
 
 def _source_indices(node: FileNode, size: int, count: int, scale: float) -> np.ndarray:
-    """Index of the source element, among `size`, of each of `count` outputs."""
+    """Return the index of the source element, among `size`, of each of `count` outputs."""
     if before_11(node):
         return nearest("asymmetric", "simple", ResizeAxis(size, count, scale))
     mode = node.text("coordinate_transformation_mode", "half_pixel")
@@ -265,5 +265,5 @@ def _source_indices(node: FileNode, size: int, count: int, scale: float) -> np.n
 
 
 def before_11(node: FileNode) -> bool:
-    """Return True for Upsample and for Resize before operator set 11, which have no coordinate modes."""
+    """Return True for Upsample, and for Resize before operator set 11, neither of which has coordinate modes."""
     return node.op == "Upsample" or node.opset < 11

@@ -54,7 +54,7 @@ def _dynamic(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> 
 
 @converts(":integers", inputs=(1, 1))
 def _integers(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> Sequence[Value]:
-    """Real numbers with integer values, converted to integers."""
+    """Convert floating-point values that are whole numbers to integers."""
     (x,) = inputs
     if isinstance(x, ConstantValue):
         return [ConstantValue(node.outputs[0], np.rint(x.real()).astype(np.int32))]
@@ -82,25 +82,25 @@ def _dequantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | 
 
 
 def _channels_last(emitter: OnnxGraphBuilder, x: DynamicValue, q: Quantization) -> DynamicValue:
-    """The value with the axis of its scales last, because the hardware quantizes with a scale per lane."""
+    """Return the value with the axis of its scales last, because the hardware quantizes with a scale per lane."""
     if q.axis is None:
         return x
     return emitter.in_order(x, (*(axis for axis in x.order if axis != q.axis), q.axis))
 
 
 def _along(q: Quantization, x: DynamicValue) -> Quantization:
-    """A quantization with its axis converted from the file's order to the tensor's."""
+    """Return a quantization with its axis converted from the file's order to the tensor's."""
     return q if q.axis is None else Quantization(q.scale, q.zero_point, x.order.index(q.axis))
 
 
 def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quantization) -> DynamicValue:
-    """Integers reinterpreted with another quantization than their tensor's: a multiplication and an addition.
+    """Reinterpret integers with another quantization than their tensor's, by a multiplication and an addition.
 
-    Integers that are computed as real numbers have the identity quantization.
+    Integers that are computed in floating point have the identity quantization.
     """
     present = IDENTITY if x.real or x.tensor.dtype == "float32" else x.tensor.quantization
     if present is None:
-        raise UnsupportedNodeError(f"integers {x.name!r} have no one scale")
+        raise UnsupportedNodeError(f"integers {x.name!r} do not have a single scale")
     if not (present.whole and q.whole):
         raise UnsupportedNodeError(f"integers of {x.name!r} with different scales along an axis")
     factor = q.scale[0] / present.scale[0]
@@ -118,7 +118,7 @@ def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quanti
 
 
 def quantized(real: np.ndarray, q: Quantization, dtype: str) -> np.ndarray:
-    """Quantize real numbers, rounding ties to even as ONNX does."""
+    """Quantize floating-point values, rounding ties to even as ONNX does."""
     shape = [1] * real.ndim
     if q.axis is not None:
         shape[q.axis] = -1

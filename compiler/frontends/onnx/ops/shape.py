@@ -29,7 +29,7 @@ from hw.errors import InputError, shown
 
 
 def reshaped(emitter: OnnxGraphBuilder, name: str, x: Value, shape: tuple[int, ...]) -> Value:
-    """A value reshaped, with its elements in the file's order."""
+    """Return a value reshaped, with its elements in the file's order."""
     if math.prod(x.shape) != math.prod(shape):
         raise InputError(f"shape {list(x.shape)} cannot become {shown(list(shape))}")
     if isinstance(x, ConstantValue):
@@ -41,10 +41,10 @@ def reshaped(emitter: OnnxGraphBuilder, name: str, x: Value, shape: tuple[int, .
 
 
 def _orders(old: tuple[int, ...], new: tuple[int, ...], order: Order) -> tuple[Order, Order]:
-    """Orders of the dimensions before and after a reshape of a tensor that is not in the file's order.
+    """Return the orders of dimensions before and after a reshape of a tensor that is not in the file's order.
 
-    Dimensions that are split or merged must be adjacent and in the file's order. Groups of them keep their positions,
-    so that splitting the channels of channels-last images leaves them last.
+    Dimensions that are split or merged must be adjacent and in the file's order. Each group of such dimensions keeps
+    its position: if the channels of channels-last images are split, the parts are the last dimensions.
     """
     if order == plain(len(old)):
         return order, plain(len(new))
@@ -66,7 +66,7 @@ def _orders(old: tuple[int, ...], new: tuple[int, ...], order: Order) -> tuple[O
 
 
 def _with_ones(order: Order, rank: int) -> Order:
-    """An order of some dimensions, completed with the other dimensions, which are of size one."""
+    """Return an order of some dimensions, completed with the other dimensions, which are of size one."""
     if order == tuple(sorted(order)):
         return plain(rank)
     return (*(i for i in plain(rank) if i not in order), *order)
@@ -75,7 +75,7 @@ def _with_ones(order: Order, rank: int) -> Order:
 def _groups(
     left: list[int], right: list[int], old: tuple[int, ...], new: tuple[int, ...]
 ) -> list[tuple[list[int], list[int]]]:
-    """Minimal groups of adjacent dimensions, without those of size one, with equal element counts in both shapes."""
+    """Return minimal groups of adjacent dimensions, larger than one, with equal element counts in both shapes."""
     groups: list[tuple[list[int], list[int]]] = []
     left, right = left[::-1], right[::-1]
     while left:
@@ -90,7 +90,7 @@ def _groups(
 
 
 def without_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int]) -> Value:
-    """A value without some dimensions of size one; the order of its tensor's other dimensions is unchanged."""
+    """Return a value without some dimensions of size one; the order of its tensor's other dimensions is unchanged."""
     shape = tuple(n for i, n in enumerate(x.shape) if i not in axes)
     if isinstance(x, ConstantValue):
         return x.reshaped(shape, name)
@@ -103,7 +103,7 @@ def without_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int])
 
 
 def with_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int]) -> Value:
-    """A value with additional dimensions of size one; a tensor not in the file's order gets them in front."""
+    """Return a value with additional dimensions of size one; in a tensor not in the file's order, they come first."""
     rank = len(x.shape) + len(axes)
     existing = [i for i in range(rank) if i not in axes]
     shape = [1] * rank
@@ -117,7 +117,7 @@ def with_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int]) ->
 
 
 def kept_order(order: Order, dropped: set[int]) -> Order:
-    """An order after some of the file's dimensions were removed."""
+    """Return an order without some of the file's dimensions, and with the others renumbered."""
     remaining = sorted(i for i in order if i not in dropped)
     return tuple(remaining.index(i) for i in order if i not in dropped)
 
@@ -185,7 +185,7 @@ def _transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
 
 
 def renamed(x: Value, name: str) -> Value:
-    """The value with another name."""
+    """Return the value with another name."""
     if isinstance(x, ConstantValue):
         return ConstantValue(name, x.data, x.quantization)
     return DynamicValue(name, x.tensor, x.order, x.real)
@@ -193,7 +193,7 @@ def renamed(x: Value, name: str) -> Value:
 
 @converts("DepthToSpace", "SpaceToDepth", inputs=(1, 1))
 def _blocks(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """DepthToSpace and SpaceToDepth as reshape, transpose and reshape."""
+    """Convert DepthToSpace and SpaceToDepth to reshape, transpose and reshape."""
     (x,) = inputs
     size, name = node.int("blocksize", 0), node.outputs[0]
     if len(x.shape) != 4 or size < 1:
@@ -213,7 +213,7 @@ def _blocks(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     return [reshaped(emitter, name, parts.transposed(perm, f"{name}:moved"), shape)]
 
 
-#: Types that the graph does not support; constants are wrapped to their range.
+#: Integer types that the graph does not support, to whose range constants are wrapped.
 _WRAPPING: dict[int, type] = {TensorProto.UINT16: np.uint16, TensorProto.UINT32: np.uint32}
 
 
@@ -247,7 +247,7 @@ def _cast_like(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
 
 
 def _cast_to(emitter: OnnxGraphBuilder, node: FileNode, x: Value, dtype: str) -> Value:
-    """A value converted to another type."""
+    """Return a value converted to another type."""
     name = node.outputs[0]
     if isinstance(x, ConstantValue):
         return x if dtype == "float32" and x.quantization else ConstantValue(name, x.numbers().astype(dtype))

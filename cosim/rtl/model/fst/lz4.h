@@ -1,5 +1,6 @@
 // The two functions of LZ4 that Verilator's wave writer calls, so that no system package is needed for waves.
-// Greedy compressor of the LZ4 block format: a token {literals, match length - 4}, literals, 16-bit distance.
+// Greedy compressor for the LZ4 block format, whose sequences consist of a token {number of literals, match length -
+// 4}, the literals and a 16-bit distance.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@ inline int LZ4_compressBound(int size) { return size + size / 255 + 16; }
 namespace lz4_detail {
 
 constexpr int MIN_MATCH = 4;
-constexpr int END_LITERALS = 5;    // the format ends in at least so many literals
-constexpr int LAST_MATCH_START = 12;  // and no match starts closer to the end than this
+constexpr int END_LITERALS = 5;    // a block ends with at least this number of literals
+constexpr int LAST_MATCH_START = 12;  // minimum distance of the start of a match from the end
 constexpr int MAX_DISTANCE = 65535;
 constexpr int HASH_BITS = 14;
 
@@ -28,7 +29,7 @@ inline char* put_length(char* out, int rest) {
     return out;
 }
 
-// One sequence; a match length of 0 stands for the last one, which is literals only.
+// Writes one sequence; a match length of 0 indicates the last sequence, which consists only of literals.
 inline char* put_sequence(char* out, const char* literals, int count, int distance, int match) {
     const int extra = match ? match - MIN_MATCH : 0;
     *out++ = static_cast<char>((count < 15 ? count : 15) << 4 | (extra < 15 ? extra : 15));

@@ -1,5 +1,6 @@
 // The part of zlib that Verilator's wave writer calls, so that no system package is needed for waves.
-// Writes stored blocks: valid for every reader, and the writer keeps the original where that is smaller.
+// Writes stored (uncompressed) blocks, which every reader accepts; the wave writer keeps the original data if they are
+// smaller.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ inline int compress2(Bytef* target, uLongf* target_size, const Bytef* source, uL
     uLong done = 0;
     do {
         const uLong count = size - done < ZLIB_STORED_MAX ? size - done : ZLIB_STORED_MAX;
-        *out++ = done + count == size;  // last block?
+        *out++ = done + count == size;  // set in the last block
         for (const uLong field : {count, ~count}) {
             *out++ = field & 255;
             *out++ = field >> 8 & 255;

@@ -1,0 +1,85 @@
+"""Relaxation of a schedule until it fits the memories.
+
+Prefetching is dropped first, then interleaving and double buffering, then tensors in the scratchpad.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+from compiler.codegen.buffer_allocation import MemoryFullError
+from compiler.codegen.executable import CommandStream, StageExecutable
+from compiler.codegen.generate import LayerCodegen, generate
+from compiler.commands.commands import BufferMemory
+from compiler.lowering.lower import LoweredNetwork
+from compiler.options import DEFAULT_DRAM, DramTiming
+from compiler.schedule.schedule import Schedule
+from hw.config import MlaConfig
+
+#: Divisor of the prefetch distance where memory is full, large because each attempt generates all code again.
+_PREFETCH_DIVISOR = 8
+#: Number of attempts that only change layers where memory is full. After that, the range around them doubles with each
+#: attempt, because a long network could otherwise need an attempt for each such position.
+_LOCAL_ATTEMPTS = 8
+
+
+def fit(
+    config: MlaConfig,
+    lowered: LoweredNetwork,
+    schedule: Schedule,
+    layer_counts: tuple[int, int],
+    offset: int = 0,
+    seen: list[CommandStream] | None = None,
+    dram: DramTiming = DEFAULT_DRAM,
+    codegen: LayerCodegen | None = None,
+) -> tuple[Schedule, StageExecutable]:
+    """Relax a schedule, first its prefetching, until it fits the memories; returns the schedule and its code.
+
+    `seen` and `codegen` are as in `generate`.
+
+    Raises
+    ------
+    MemoryFullError
+        The schedule does not fit even if all tensors that can be moved to DRAM are in DRAM.
+    """
+    producers = {layer.y: layer.name for layer in lowered.layers}
+    codegen = codegen or LayerCodegen(config)
+    for attempt in count():
+        try:
+            return schedule, generate(config, lowered, schedule, layer_counts, offset, seen, codegen, dram)
+        except MemoryFullError as error:
+            layers = dict(schedule.layers)
+            here = _around(list(producers.values()), error.layers, attempt)
+            turns = [layer for layer in here if layers[layer].interleave]
+            ahead = [layer for layer in here if layers[layer].prefetch]
+            kept = [producers[name] for name in error.buffers if name in producers]
+            kept = [layer for layer in kept if layers[layer].on_chip and error.memory == BufferMemory.SP]
+            split = [layer for layer in here if layers[layer].split_last_tile]
+            double = [layer for layer in here if layers[layer].param_buffers > 1]
+            if split and (error.memory == BufferMemory.ACC or not ahead):
+                layers |= {
+                    layer: replace(layers[layer], split_last_tile=False, y_buffers=2) for layer in split
+                }
+                ahead = []
+            elif turns and (error.memory != BufferMemory.SP or not ahead):
+                layers |= {layer: replace(layers[layer], interleave=False) for layer in turns}
+                ahead = []
+            elif error.memory == BufferMemory.SLOT and not ahead and double:
+                layers |= {layer: replace(layers[layer], param_buffers=1) for layer in double}
+            elif not ahead and not kept:
+                raise
+            elif not ahead:
+                layers[kept[0]] = replace(layers[kept[0]], on_chip=False)
+            for layer in ahead:
+                layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // _PREFETCH_DIVISOR)
+            schedule = replace(schedule, layers=layers)
+    raise AssertionError("attempts end with a schedule or an error")
+
+
+def _around(names: list[str], layers: Sequence[str], attempt: int) -> list[str]:
+    """Return the layers where memory is full, with the neighbours that later attempts change as well."""
+    if attempt < _LOCAL_ATTEMPTS or not layers:
+        return list(layers)
+    reach = 1 << min(attempt - _LOCAL_ATTEMPTS, len(names).bit_length())
+    indices = [names.index(layer) for layer in layers]
+    return names[max(min(indices) - reach, 0) : max(indices) + reach + 1]

@@ -1,0 +1,224 @@
+"""The naive and the initial schedule of a network."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from compiler.initial_schedule.co_schedule import MAX_OVERLAPPED_LAYERS, co_scheduled, memory_share
+from compiler.layers.base import Image, Layer
+from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.lowering_context import image_of
+from compiler.layers.move import MoveLayer, from_dram
+from compiler.layers.registry import kind_of
+from compiler.layers.tile_pipeline import simulate_pipeline
+from compiler.layers.tiling_context import LayerContext, TilingContext
+from compiler.lowering.lower import LoweredNetwork
+from compiler.options import DEFAULT_DRAM, DramTiming
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from hw.config import MlaConfig
+from hw.errors import InputError
+from hw.isa.enums import DTYPE_BYTES
+
+#: Layer schedule with one tile, a separate program, no prefetching and no interleaving.
+PLAIN = LayerSchedule(
+    x_buffers=1, w_buffers=1, y_buffers=1, acc_buffers=1, param_buffers=1, prefetch=0, on_chip=False
+)
+
+
+def naive_schedule(stages: Iterable[LoweredNetwork]) -> Schedule:
+    """Return the baseline schedule for searches, which executes each operator separately, from DRAM to DRAM.
+
+    Parameters
+    ----------
+    stages : iterable of LoweredNetwork
+        All layers of a model, without fusions.
+    """
+    return Schedule((), {layer.name: PLAIN for stage in stages for layer in stage.layers})
+
+
+#: Share of the scratchpad for tensors that stay on chip between layers.
+_RESIDENT = 0.6
+#: Cycles below which a layer is made part of the previous layer's program.
+_MIN_PROGRAM_CYCLES = 1000
+#: Number of tilings of a layer, those with the best estimates, that are simulated by the tile model.
+_MAX_SIMULATED = 48
+#: Assumed cycles before the start of a layer at which LOAD is idle and can load its first weights.
+_LOAD_LEAD_CYCLES = 1000.0
+
+
+def initial_schedule(
+    config: MlaConfig,
+    lowered: LoweredNetwork,
+    fusions: tuple[tuple[str, ...], ...],
+    dram: DramTiming = DEFAULT_DRAM,
+) -> Schedule:
+    """Return the initial schedule of every layer.
+
+    Raises
+    ------
+    InputError
+        A layer does not fit the machine with any tiling.
+    """
+    layers = {}
+    for number, (name, (cycles, best)) in enumerate(estimates(config, lowered, dram).items()):
+        layers[name] = (
+            replace(best, same_program_as_previous=True) if number and cycles < _MIN_PROGRAM_CYCLES else best
+        )
+    return Schedule(fusions, layers)
+
+
+def estimates(
+    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
+) -> dict[str, tuple[float, LayerSchedule]]:
+    """Return the best tiling of every layer, with its estimated cycles.
+
+    Raises
+    ------
+    InputError
+        A layer does not fit the machine with any tiling.
+    """
+    residents = _Residents(config, lowered)
+    contexts = _tiling_contexts(residents, dram)
+    found = [_schedule(context, layer) for context, layer in zip(contexts, lowered.layers, strict=True)]
+    alone = [cycles for cycles, _ in found]
+    for number in co_scheduled(lowered, alone):
+        context = replace(contexts[number], free=residents.free(number, MAX_OVERLAPPED_LAYERS))
+        context = memory_share(context, lowered, number, alone)
+        try:
+            cycles, schedule = _schedule(context, lowered.layers[number])
+        except InputError:
+            continue  # the tiling of the layer needs all memory
+        found[number] = cycles, replace(schedule, interleave=True)
+    return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
+
+
+def tiling_contexts(
+    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
+) -> list[TilingContext]:
+    """Return the tiling context of each layer, as if it were not interleaved with others."""
+    return _tiling_contexts(_Residents(config, lowered), dram)
+
+
+def _tiling_contexts(residents: "_Residents", dram: DramTiming) -> list[TilingContext]:
+    config = residents.config
+    return [
+        TilingContext(
+            config,
+            residents.free(number),
+            config.acc_rows,
+            residents.on_chip(layer.x),
+            residents.on_chip(layer.y),
+            residents.on_chip,
+            split_last_tile=residents.awaited(number),
+            dram=dram,
+            first=not number,
+        )
+        for number, layer in enumerate(residents.lowered.layers)
+    ]
+
+
+class _Residents:
+    """Tensors that stay in the scratchpad, because they fit together with all others that are live at the same time."""
+
+    def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
+        self.config, self.lowered = config, lowered
+        graph = lowered.graph
+        outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
+        for layer in lowered.layers:
+            if isinstance(layer, MoveLayer):
+                outside |= {lowered.root(name) for name in from_dram(layer)}
+        self.size: dict[str, int] = {}
+        self.life: dict[str, tuple[int, int]] = {}
+        for number, layer in enumerate(lowered.layers):
+            for name in (*layer.inputs, layer.y):
+                root = lowered.root(name)
+                first, _ = self.life.get(root, (number, number))
+                self.life[root] = (first, number)
+                self.size[root] = _bytes(image_of(graph.tensors[root]))
+        self.inside: set[str] = set()
+        budget = int(config.sp_bytes * _RESIDENT)
+        for root in sorted(self.life, key=lambda r: (self.size[r], self.life[r])):
+            first, last = self.life[root]
+            fits = all(self._held(at) + self.size[root] <= budget for at in range(first, last + 1))
+            if root not in outside and fits:
+                self.inside.add(root)
+
+    def _held(self, layer: int) -> int:
+        return sum(self.size[r] for r in self.inside if self.life[r][0] <= layer <= self.life[r][1])
+
+    def on_chip(self, name: str) -> bool:
+        """Return True if a tensor stays in the scratchpad."""
+        return self.lowered.root(name) in self.inside
+
+    def awaited(self, number: int) -> bool:
+        """Return True if the next layer waits for the whole result, because it is in DRAM or is read block by block."""
+        layers = self.lowered.layers
+        if not self.on_chip(layers[number].y):
+            return True
+        after = layers[number + 1 : number + 2]
+        return any(
+            isinstance(each, DepthwiseLayer)
+            and self.lowered.root(each.x) == self.lowered.root(layers[number].y)
+            for each in after
+        )
+
+    def free(self, layer: int, around: int = 0) -> int:
+        """Return the scratchpad bytes for the buffers of a layer, minus a share for the next layer's first weights.
+
+        `around` is the number of layers before and after the layer that may run at the same time.
+        """
+        first, last = layer - around, layer + around
+        held = sum(
+            self.size[root]
+            for root in self.inside
+            if self.life[root][0] <= last and first <= self.life[root][1]
+        )
+        return int((self.config.sp_bytes - held) * 0.9)
+
+
+def _bytes(image: Image) -> int:
+    return image.h * image.w * image.c * DTYPE_BYTES[image.dtype] + 64
+
+
+def ranked_tilings(context: TilingContext, layer: Layer) -> list[tuple[float, LayerSchedule]]:
+    """Return the distinct tilings of a layer that fit, with their estimated cycles, fastest first.
+
+    For layer kinds whose rough estimate does not model stalls between units, the most promising tilings are simulated
+    tile by tile. (Simulating convolutions as well makes single ones 1 % faster on the RTL, but networks slower.)
+    """
+    found: dict[LayerSchedule, float] = {}
+    for cycles, schedule in kind_of(layer).tilings(context, layer):
+        found[schedule] = min(cycles, found.get(schedule, cycles))
+    rough = sorted(((cycles, schedule) for schedule, cycles in found.items()), key=lambda each: each[0])
+    # Only the estimate accounts for layers that are interleaved with this layer.
+    if not kind_of(layer).rank_by_tile_model or not context.alone:
+        return rough
+    layer_context = LayerContext(
+        context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip
+    )
+    followed = [
+        ((cycles + _simulated_cycles(context, layer, schedule, layer_context)) / 2, schedule)
+        for cycles, schedule in rough[:_MAX_SIMULATED]
+    ]
+    followed.sort(key=lambda each: each[0])
+    return followed + rough[_MAX_SIMULATED:]
+
+
+def _simulated_cycles(
+    context: TilingContext, layer: Layer, schedule: LayerSchedule, layer_context: LayerContext
+) -> float:
+    """Return the cycles of a layer according to a simulation of its tile model."""
+    pipeline = kind_of(layer).tile_model(layer, schedule, layer_context)
+    return simulate_pipeline(
+        pipeline, context.beat, context.dram.latency, None if context.first else _LOAD_LEAD_CYCLES, last=False
+    ).total
+
+
+def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
+    found = ranked_tilings(context, layer)
+    if not found:
+        config = context.config
+        raise InputError(
+            f"layer {layer.name!r} does not fit {config.sp_bytes:,} bytes of scratchpad and {config.acc_bytes:,} bytes "
+            "of accumulator with any tiling: raise --sp-limit or --acc-limit, or choose a larger --target"
+        )
+    return found[0]

@@ -1,0 +1,1 @@
+"""Online tuning: a live machine serves requests while its programs are tuned and replaced."""

@@ -1,0 +1,454 @@
+"""Serving events as JSON documents, observers that write them, and statistics of each served version."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.online_tuning.sampling_profiler import ProfileSample, SamplingProfiler
+from compiler.options import DramTiming
+from compiler.profile.counters import ByTag, bound, growth
+from compiler.profile.measurement import HardwareProfile
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.serving.request import RequestResult
+from compiler.serving.server import Server
+from compiler.serving.versions import Version
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import Execution
+from compiler.tuning_db.session import key_of
+from compiler.util.progress import ProgressTask, log
+from compiler.util.tables import counted
+from hw.errors import WorkError
+from hw.isa.counters import CAUSES
+
+Document = dict[str, Any]
+
+
+class ServingEvents:
+    """Records serving decisions.
+
+    Parameters
+    ----------
+    sink : callable
+        Called with each decision.
+
+    Attributes
+    ----------
+    seen : list of dict
+        All decisions in order.
+    """
+
+    def __init__(self, sink: Callable[[Document], None] = lambda _document: None):
+        self.sink, self.seen = sink, list[Document]()
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Record a decision."""
+        self.seen.append({"event": event, **fields})
+        self.sink(self.seen[-1])
+
+    def events_named(self, event: str) -> list[Document]:
+        """Return all decisions with an event name, in order."""
+        return [each for each in self.seen if each["event"] == event]
+
+
+class LlmUsage:
+    """Logs language-model usage and cost when the budget is exhausted and at shutdown.
+
+    Parameters
+    ----------
+    events : ServingEvents
+        Receives the usage as `endpoint` events.
+    """
+
+    def __init__(self, events: ServingEvents):
+        self.events = events
+        self._last: Document | None = None
+
+    def update(self, document: Document | None, request: int) -> None:
+        """Update the usage with that of a finding; `document` is None if there is no language model."""
+        before, self._last = self._last, document or self._last
+        if document and document["ended"] and not (before and before["ended"]):
+            self.events.note("endpoint", request=request, reason=f"no more queries: {document['ended']}")
+
+    def end(self, request: int) -> None:
+        """Report the final usage."""
+        if self._last:
+            asked = self._last
+            counts = counted(asked["requests"], "request"), counted(asked["candidates"], "candidate")
+            reason = f"{', '.join(counts)}, {asked['better']} improved"
+            self.events.note("endpoint", request=request, reason=reason, asked=asked)
+
+
+_WHY = {"first": "heuristic schedule", "known": "best known for this DRAM timing"}
+
+
+def in_words(event: Document) -> str:
+    """Return a decision as one line of text."""
+    kind, at = event["event"], f"at {event.get('request')}"
+    if kind == "reload":
+        why = _WHY.get(event["why"], f"trial {event['trial']}")
+        return f"reload {at}: {why}, measured {event['measured_cycles']:,} cycles"
+    if kind == "rollback":
+        return f"rolled back {at}: {event['reason']}"
+    if kind == "kept":
+        return f"kept {at}: {event['cycles']:,.0f} cycles"
+    if kind == "drift":
+        return f"drift {at}: from {event['usual_cycles']:,.0f} to {event['cycles']:,.0f} cycles"
+    if kind == "conditions":
+        return f"DRAM timing {at}: latency {event['latency']}, {event['bytes_per_cycle']:g} bytes per cycle"
+    if kind == "rejected":
+        return f"{event['kind']} {event['trial']}: {event['reason']}"
+    return f"{kind} {at}: {event['reason']}" if "request" in event else f"{kind}: {event['reason']}"
+
+
+SCHEMA_VERSION = 1
+
+
+def _sha256(array: NDArray) -> str:
+    """Return the SHA-256 of an array's bytes in C order, little endian."""
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return hashlib.sha256(little.tobytes()).hexdigest()
+
+
+#: Number of final requests whose median cycles the summary reports.
+_LAST_REQUESTS = 20
+#: Decisions counted in the summary, with their labels.
+_COUNTED = {"reload": "reloads", "rollback": "rolled back", "rejected": "candidates rejected"}
+
+
+#: Decisions that are logged on a separate line.
+_LOGGED = ("reload", "rollback", "kept", "drift", "conditions", "search lost")
+
+_NAMES = tuple(f"cause_{cause}" for cause in CAUSES)
+#: Minimum number of requests between two samples of the counters.
+_MIN_INTERVAL_REQUESTS = 8
+
+
+@dataclass(frozen=True)
+class VersionWindow:
+    """Consecutive requests of one version without program loads.
+
+    Parameters
+    ----------
+    version : int
+        Number of the version.
+    requests : int
+        Number of requests in the window.
+    where : dict
+        Total cycles by cause, including those between requests.
+    layers : dict
+        Total cycles by the node names of each layer, or of layers that share a tag.
+    """
+
+    version: int
+    requests: int
+    where: dict[str, int]
+    layers: dict[tuple[str, ...], int]
+
+    @property
+    def cycles(self) -> float:
+        """Mean cycles per request."""
+        return sum(self.where.values()) / self.requests
+
+    def document(self) -> dict[str, object]:
+        """Return the window as a JSON document."""
+        layers = [
+            {"names": list(names), "cycles": round(cycles / self.requests, 1)}
+            for names, cycles in self.layers.items()
+        ]
+        return {
+            "version": self.version,
+            "requests": self.requests,
+            "cycles": round(self.cycles, 1),
+            "where": {cause: round(cycles / self.requests, 1) for cause, cycles in self.where.items()},
+            "layers": layers,
+        }
+
+
+class ServingObserver:
+    """Interface of observers of serving; the methods do nothing by default."""
+
+    def result(self, result: RequestResult) -> None:
+        """Process a completed request."""
+
+    def event(self, document: Document) -> None:
+        """Process a decision."""
+
+    def window(self, window: VersionWindow) -> None:
+        """Process a measurement window of one version that has ended."""
+
+
+class JsonLines(ServingObserver):
+    """Writes one JSON line per request and decision.
+
+    Parameters
+    ----------
+    stream : file
+        Text stream to which the lines are written.
+    clocked : bool
+        True if the machine counts cycles.
+    """
+
+    def __init__(self, stream: IO[str], *, clocked: bool):
+        self.stream, self.clocked = stream, clocked
+
+    def result(self, result: RequestResult) -> None:
+        """Write the line of a request."""
+        self.event(
+            {
+                "index": result.index,
+                "cycles": result.cycles if self.clocked else None,
+                "delay_cycles": result.delay if self.clocked else None,
+                "together": result.batch_size,
+                "version": result.version.number,
+                "programs": list(result.version.digests),
+                "outputs": {name: _sha256(array) for name, array in result.outputs.items()},
+            }
+        )
+
+    def event(self, document: Document) -> None:
+        """Write the line of a decision."""
+        print(json.dumps({"schema_version": SCHEMA_VERSION, **document}), file=self.stream, flush=True)
+
+
+class ServingHistory(ServingObserver):
+    """Records cycles, versions and decisions, but no inputs and outputs.
+
+    Parameters
+    ----------
+    clocked : bool
+        True if the machine counts cycles.
+
+    Attributes
+    ----------
+    cycles, versions : list of int
+        Cycles and version of each request; cycles are 0 on a machine without a clock.
+    events : list of dict
+        All decisions in order.
+    windows : list of VersionWindow
+        Cycle breakdown of each measurement window.
+    """
+
+    def __init__(self, *, clocked: bool):
+        self.clocked = clocked
+        self.cycles, self.versions = list[int](), list[int]()
+        self.events, self.windows = list[Document](), list[VersionWindow]()
+
+    def result(self, result: RequestResult) -> None:
+        """Record a request."""
+        self.cycles.append(result.cycles // result.batch_size)
+        self.versions.append(result.version.number)
+
+    def event(self, document: Document) -> None:
+        """Record a decision."""
+        self.events.append(document)
+
+    def window(self, window: VersionWindow) -> None:
+        """Record a measurement window."""
+        self.windows.append(window)
+
+    def count(self, event: str) -> int:
+        """Return the number of decisions with an event name."""
+        return sum(each["event"] == event for each in self.events)
+
+    @property
+    def first(self) -> int | None:
+        """Cycles of the first request; None if the machine has no clock."""
+        return self.cycles[0] if self.cycles and self.clocked else None
+
+    @property
+    def last(self) -> float | None:
+        """Median cycles of the final requests; None if the machine has no clock."""
+        return median(self.cycles[-_LAST_REQUESTS:]) if self.cycles and self.clocked else None
+
+    def summary(self, *, adapted: bool) -> str:
+        """Return the summary as one line of text."""
+        parts = [counted(len(self.cycles), "request")]
+        if self.first is not None and self.last is not None:
+            parts.append(f"{self.first:,} cycles for the first, {self.last:,.0f} for the last ones")
+        if adapted:
+            parts += [f"{self.count(event)} {words}" for event, words in _COUNTED.items()]
+        return "; ".join(parts)
+
+    def document(self) -> dict[str, Any]:
+        """Return the summary as a JSON document."""
+        asked = [each["asked"] for each in self.events if "asked" in each]
+        return {
+            "requests": len(self.cycles),
+            "first_cycles": self.first,
+            "last_cycles": self.last,
+            "reloads": self.count("reload"),
+            "rollbacks": self.count("rollback"),
+            "rejected": self.count("rejected"),
+            "cycles": self.cycles if self.clocked else None,
+            "versions": self.versions,
+            "windows": [window.document() for window in self.windows],
+            "events": self.events,
+            "endpoint": asked[-1] if asked else None,
+        }
+
+
+class ServingProgress(ServingObserver):
+    """Counts the requests of a task of `compiler.util.progress`, and writes a line for each decision.
+
+    Parameters
+    ----------
+    task : ProgressTask
+        Progress display of the requests served so far.
+    clocked : bool
+        True if the machine counts cycles.
+    note : callable
+        Returns an additional text for the display, which may be empty.
+    """
+
+    def __init__(self, task: ProgressTask, *, clocked: bool, note: Callable[[], str] = lambda: ""):
+        self.task, self.clocked, self.note = task, clocked, note
+        self._reloads = self._rollbacks = 0
+        self._candidate = ""
+
+    def result(self, result: RequestResult) -> None:
+        """Count one more request."""
+        parts = [self.note()]
+        if self.clocked:
+            parts.append(f"{result.cycles // result.batch_size:,} cycles")
+        if self._candidate:
+            parts += [f"{self._reloads} reloads", f"{self._rollbacks} rolled back", self._candidate]
+        self.task.advance(1, ", ".join(part for part in parts if part))
+
+    def event(self, document: Document) -> None:
+        """Update the counts, and log decisions in `_LOGGED`."""
+        kind = document["event"]
+        self._reloads += kind == "reload"
+        self._rollbacks += kind == "rollback"
+        if kind in ("reload", "rejected"):
+            self._candidate = in_words(document)
+        if kind in _LOGGED:
+            log(in_words(document))
+
+
+class VersionStats:
+    """Samples the cycle counters of each version, without using cycles of the machine.
+
+    Parameters
+    ----------
+    server : Server
+        Server on a machine with a clock.
+    on_window : callable
+        Called with each window when it ends.
+    """
+
+    def __init__(self, server: Server, on_window: Callable[[VersionWindow], None]):
+        self.server, self.on_window = server, on_window
+        self._version: Version | None = None
+        self._samples: list[tuple[int, ByTag]] = []  # first and last sample: completed requests, counters
+
+    def sample(self, result: RequestResult) -> None:
+        """Sample the counters; `result` is the last completed request."""
+        if result.version is not self._version:
+            self.close()
+        if result.disturbed:
+            return
+        completed, self._version = self.server.completed, result.version
+        if not self._samples or completed - self._samples[-1][0] >= _MIN_INTERVAL_REQUESTS:
+            self._samples[1:] = [(completed, self._read(result.version))]
+
+    def close(self) -> None:
+        """End the current window, if there is one."""
+        version, samples = self._version, self._samples
+        self._version, self._samples = None, []
+        if version is None or len(samples) < 2:
+            return
+        (first, before), (last, after) = samples
+        grown = growth(before, after)
+        where = {cause: sum(row[f"cause_{cause}"] for row in grown.values()) for cause in CAUSES}
+        layers: dict[tuple[str, ...], int] = {}
+        for tag, row in grown.items():
+            nodes = tuple(name for info in version.network.infos if info.tag == tag for name in info.nodes)
+            layers[nodes] = sum(row.values()) - row["cause_idle"]
+        self.on_window(VersionWindow(version.number, last - first, where, layers))
+
+    def _read(self, version: Version) -> ByTag:
+        tags = sorted({tag for code in version.network.codes for tag in code.tags})
+        return {tag: self.server.driver.counters.read_all(_NAMES, tag) for tag in tags}
+
+
+#: Minimum number of requests between two entries.
+_LOG_INTERVAL_REQUESTS = 64
+
+
+class ExecutionLog:
+    """Periodically stores the cost of a request: the sum of the latest samples of its layers.
+
+    Parameters
+    ----------
+    url : str or Path
+        Location of the tuning database.
+    profiler : SamplingProfiler
+        Samples the counters of the layers.
+    events : ServingEvents
+        Receives an event if the database fails; serving continues.
+
+    Raises
+    ------
+    InputError, WorkError
+        The database cannot be opened.
+    """
+
+    def __init__(self, url: str | Path, profiler: SamplingProfiler, events: ServingEvents):
+        self.database: TuningDatabase | None = TuningDatabase(url)
+        self.profiler, self.events = profiler, events
+        self._last = 0
+
+    def record(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
+        """Store an execution if all layers have new samples; arguments as for `SamplingProfiler.sample`."""
+        if self.database is None or completed < self._last + _LOG_INTERVAL_REQUESTS:
+            return
+        samples = [
+            each[-1]
+            for each in self.profiler.layers.values()
+            if each[-1].version == version and each[-1].request - each[-1].requests >= self._last
+        ]
+        if len(samples) < len({info.tag for info in network.infos}):
+            return
+        self._last = completed
+        try:
+            self.database.add_execution(_execution(network, samples, dram))
+        except WorkError as error:
+            self.close()
+            self.events.note("database lost", reason=str(error))
+
+    def close(self) -> None:
+        """Close the database; may be called twice."""
+        if self.database is not None:
+            self.database.close()
+            self.database = None
+
+
+def _execution(network: CompiledNetwork, samples: list[ProfileSample], dram: DramTiming) -> Execution:
+    """Return the execution of a request as the sum of its layers' samples."""
+    assert network.graph is not None
+    config = network.config
+    cycles = sum(sample.cycles for sample in samples)
+    where = {cause: round(sum(sample.where[cause] for sample in samples)) for cause in samples[0].where}
+    macs = sum(sample.utilization * sample.cycles for sample in samples) * config.n**2
+    moved = sum(sample.dram_bytes for sample in samples)
+    return Execution(
+        key=key_of(network.graph, network.rounding, HardwareProfile(config, dram)),
+        when=time.time(),
+        cycles=round(cycles),
+        utilization=macs / (cycles * config.n**2) if cycles else 0.0,
+        where=where,
+        load_bytes=round(sum(sample.load_bytes for sample in samples)),
+        store_bytes=round(sum(sample.dram_bytes - sample.load_bytes for sample in samples)),
+        conflicts=round(sum(sample.conflicts for sample in samples)),
+        reuse=macs / moved if moved else 0.0,
+        energy_uj=sum(sample.energy_uj for sample in samples),
+        bound=bound(where),
+    )

@@ -1,0 +1,272 @@
+"""Online tuner: deploys candidates that measured faster, checks them as canaries, accepts them or rolls back."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from compiler.online_tuning.canary import CANARY_REQUESTS, CanaryRequest, canary_failure, reject_reason
+from compiler.online_tuning.dram_identification import read_loads
+from compiler.online_tuning.observers import LlmUsage, ServingEvents
+from compiler.online_tuning.search_process import LostError, SearchClient
+from compiler.online_tuning.search_worker import Begin, Changed, SearchFinding
+from compiler.options import DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.counters import ByTag, growth
+from compiler.profile.measurement import Measurement
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.serving.request import RequestResult
+from compiler.serving.server import Server
+from compiler.serving.versions import Version
+from cosim.status import TrapReport
+from hw.errors import InputError
+
+#: Minimum relative gain of a candidate over the served version.
+_MIN_GAIN = 0.002
+#: Number of requests over which the counters of LOAD are sampled after a change.
+_SAMPLED_REQUESTS = 8
+#: Maximum pending orders of the search process.
+_MAX_PENDING_ORDERS = 2
+
+
+class OnlineTuner:
+    """Tunes the network of a running server.
+
+    Parameters
+    ----------
+    server : Server
+        Server that already runs the first version.
+    prepared : callable
+        Returns the model's compiler for a DRAM timing.
+    reference : CompiledNetwork
+        Network whose outputs on the golden model are expected.
+    search : SearchClient
+        Client of the search that supplies candidates.
+    events : ServingEvents
+        Record of the tuner's decisions.
+    dram : DramTiming
+        Assumed timing of the DRAM.
+    trials_per_request : int or None
+        Trials per request, completed before the next request so that runs are reproducible; None: asynchronous search.
+
+    Attributes
+    ----------
+    served : CanaryRequest
+        Version that new requests use, with its cycles.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        prepared: Callable[[DramTiming], ModelCompiler],
+        reference: CompiledNetwork,
+        search: SearchClient,
+        events: ServingEvents,
+        dram: DramTiming,
+        trials_per_request: int | None = None,
+    ):
+        self.server, self.prepared, self.reference = server, prepared, reference
+        self.search, self.events, self.dram = search, events, dram
+        self.trials_per_request = trials_per_request
+        self.served = CanaryRequest(server.current, server.current.network.schedule, None)
+        self._before: CanaryRequest | None = None  # the version that the canary replaced
+        self._best: SearchFinding | None = None
+        self._known: dict[DramTiming, SearchFinding] = {}
+        self._rolled_back: set[str] = set()
+        self._retired: list[Version] = []
+        self._sampling: tuple[int, ByTag] | None = None
+        self._candidate: SearchFinding | None = None
+        self._lost, self.llm_usage = False, LlmUsage(events)
+        self._changes = 0  # changes of DRAM timing that are being identified
+        server.rejects, server.trapped = self._rejects, self._trapped
+        self.search.submit(Begin(dram, self.served.schedule))
+
+    def tick(self) -> None:
+        """Process findings, deploy the best candidate, and submit more trials; called between requests."""
+        if not self._lost:
+            try:
+                for finding in self.search.findings(wait=self.trials_per_request is not None):
+                    self._on_finding(finding)
+                self._ask()
+            except LostError as error:
+                self._lose(error)
+        ready = self._before is None and self.served.count >= CANARY_REQUESTS and self.served.settled
+        if self._best is not None and ready and not self._changes:
+            finding, self._best = self._best, None
+            self._swap_in(finding)
+        self._drop_unused()
+
+    def _ask(self) -> None:
+        """Submit trials: up to the pending limit, or `trials_per_request` of them for the next request."""
+        count = self.trials_per_request
+        if count is None:
+            count = _MAX_PENDING_ORDERS - self.search.waiting
+        for _ in range(0 if self._changes else count):
+            self.search.submit(None)
+
+    def _on_finding(self, finding: SearchFinding) -> None:
+        """Process a finding; remember the best candidate that beats the served version."""
+        result = finding.result
+        self.llm_usage.update(finding.llm_usage, self.server.submitted)
+        if finding.kind == "served":
+            self._change_to(finding)
+        if self._changes or finding.dram != self.dram:
+            return  # measured under outdated conditions
+        if why := reject_reason(result):
+            self._reject(finding, why)
+        elif isinstance(result, Measurement) and finding.schedule != self.served.schedule:
+            self._compare(finding, result.cycles)
+
+    def _compare(self, finding: SearchFinding, cycles: int) -> None:
+        best = self.served.measured
+        if self._best is not None and isinstance(self._best.result, Measurement):
+            best = self._best.result.cycles
+        if best is not None and cycles >= best * (1 - _MIN_GAIN):
+            self._reject(finding, f"{cycles:,} cycles, no improvement on {best:,}")
+        elif finding.schedule.to_json() in self._rolled_back:
+            self._reject(finding, "rolled back before under the same DRAM timing")
+        else:
+            self._best = finding
+
+    def _change_to(self, finding: SearchFinding) -> None:
+        """Adopt identified conditions and the served version's measurement under these conditions."""
+        if self._changes:
+            self._changes -= 1
+            self._rolled_back.clear()  # rolled-back candidates may do well under the new timing
+            rate = finding.dram.bytes_per_cycle or self.server.driver.config.n
+            self.events.note(
+                "conditions",
+                request=self.server.submitted,
+                latency=finding.dram.latency,
+                bytes_per_cycle=rate,
+            )
+        self.dram, self._best = finding.dram, None
+        if isinstance(finding.result, Measurement):
+            self.served.measured = finding.result.cycles
+            known = self._known.setdefault(finding.dram, finding)
+            if known is not finding:
+                self._on_finding(replace(known, kind="known"))
+
+    def _swap_in(self, finding: SearchFinding) -> None:
+        """Deploy a candidate as the canary version for new requests."""
+        assert isinstance(finding.result, Measurement)
+        server, resident_programs = self.server, self.server.queue.resident_programs
+        loads, cycles = resident_programs.loads, resident_programs.load_cycles
+        try:
+            network = self.prepared(self.dram).network(finding.schedule)
+            version = server.versions.add(network, server.current)
+        except InputError as error:
+            self._reject(finding, str(error))
+            return
+        resident = server.prefetch(version)
+        server.switch(version)
+        self._before, self._candidate = self.served, finding
+        self.served = CanaryRequest(version, finding.schedule, finding.result.cycles)
+        self.events.note(
+            "reload",
+            request=server.submitted,
+            version=version.number,
+            replaces=self._before.version.number,
+            why=finding.kind,
+            trial=finding.number,
+            measured_cycles=finding.result.cycles,
+            programs_loaded=resident_programs.loads - loads,
+            load_cycles=resident_programs.load_cycles - cycles,
+            resident=resident,
+        )
+
+    def _reject(self, finding: SearchFinding, reason: str) -> None:
+        self.events.note("rejected", kind=finding.kind, trial=finding.number, reason=reason)
+
+    def _rejects(self, result: RequestResult) -> bool:
+        """Check a result before it is delivered; return True if it must be discarded."""
+        served = self.served
+        if result.version is not served.version:
+            return False
+        served.record(result)
+        if self._before is not None:
+            served.drift.add(result)
+            fault, wrong = canary_failure(
+                result, served, self._before, self.reference, self.dram if self.server.clocked else None
+            )
+            if fault:
+                self._roll_back(fault, result.index)
+                return wrong
+            if served.count >= CANARY_REQUESTS:
+                self._accept(result.index)
+        elif self.server.clocked:
+            self._watch(result)
+        return False
+
+    def _accept(self, request: int) -> None:
+        """Accept the canary version, which has passed its checks."""
+        assert self._before is not None and self._candidate is not None
+        self.events.note(
+            "kept", request=request, version=self.served.version.number, cycles=self.served.typical
+        )
+        self._retired.append(self._before.version)
+        self._known[self.dram] = self._candidate
+        self._before = None
+
+    def _roll_back(self, reason: str, request: int) -> None:
+        assert self._before is not None
+        bad, self.served, self._before = self.served, self._before, None
+        self.served.start_cooldown()
+        self.server.switch(self.served.version)
+        self._rolled_back.add(bad.schedule.to_json())
+        self._retired.append(bad.version)
+        self.events.note(
+            "rollback",
+            request=request,
+            version=bad.version.number,
+            to=self.served.version.number,
+            reason=reason,
+        )
+
+    def _trapped(self, version: Version, report: TrapReport) -> bool:
+        """Roll back after a trap in the canary version; return False if another version trapped."""
+        if self._before is None or version is not self.served.version:
+            return False
+        self._roll_back(f"trap: {report}", self.server.completed)
+        return True
+
+    def _watch(self, result: RequestResult) -> None:
+        """Detect a change in the cycles of the served version and start sampling LOAD counters."""
+        if self._sampling is not None:
+            self._sample(result.index, *self._sampling)
+            return
+        drift = self.served.drift.add(result)
+        if drift is None or self._lost:
+            return
+        self.events.note(
+            "drift",
+            request=result.index,
+            program=drift.program,
+            usual_cycles=drift.usual,
+            cycles=drift.now,
+            requests=drift.requests,
+        )
+        self._changes, self._best = self._changes + 1, None
+        self._sampling = result.index, read_loads(self.server.driver, result.version.network)
+
+    def _sample(self, request: int, since: int, before: ByTag) -> None:
+        """Submit an order to identify the new conditions after enough requests under them."""
+        if request < since + _SAMPLED_REQUESTS:
+            return
+        network = self.served.version.network
+        loads = growth(before, read_loads(self.server.driver, network))
+        self._sampling = None
+        self.served.reset()
+        try:
+            self.search.submit(Changed(self.served.schedule, loads, self.dram))
+        except LostError as error:
+            self._lose(error)
+
+    def _lose(self, error: LostError) -> None:
+        """Stop tuning because the search failed; serving continues."""
+        self._lost = True
+        self.events.note("search lost", request=self.server.submitted, reason=str(error))
+
+    def _drop_unused(self) -> None:
+        """Drop replaced versions that no request in flight uses."""
+        for version in [each for each in self._retired if not self.server.uses(each)]:
+            self._retired.remove(version)
+            self.server.drop(version)

@@ -1,0 +1,135 @@
+"""Client of a background search, which proposes candidates to a server from a separate process."""
+
+import multiprocessing
+import signal
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Self, TypeVar
+
+from compiler.online_tuning.search_worker import Begin, Changed, SearchFinding, SearchJob, SearchWorker
+from hw.errors import MlaError
+
+#: Order to a search: begin, restart after a change, or (None) try a candidate.
+Order = Begin | Changed | None
+_END = "end"
+T = TypeVar("T")
+#: Seconds within which the process must exit after the end message, and after SIGTERM.
+_EXIT_TIMEOUT_S, _TERMINATE_TIMEOUT_S = 2, 20
+
+
+class LostError(MlaError):
+    """The search process was killed or has failed."""
+
+
+class SearchClient(ABC):
+    """Interface of a search that executes orders asynchronously, first in, first out.
+
+    Attributes
+    ----------
+    waiting : int
+        Number of orders without a result.
+    """
+
+    waiting: int = 0
+
+    @abstractmethod
+    def submit(self, what: Order) -> None:
+        """Submit an order; raise LostError if the search has ended unexpectedly."""
+
+    @abstractmethod
+    def findings(self, *, wait: bool = False) -> list[SearchFinding]:
+        """Return the findings since the last call; with `wait`, block until all orders are complete.
+
+        Raises
+        ------
+        LostError
+            The search has ended unexpectedly.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the search; may be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class SearchProcess(SearchClient):
+    """Search in a separate process, which may be killed at any time."""
+
+    def __init__(self, job: SearchJob):
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(job, theirs), daemon=True, name="mla search")
+        self.process.start()
+        theirs.close()
+        self._why: str | None = None
+
+    def submit(self, what: Order) -> None:
+        """Send an order to the process."""
+        self._talk(lambda: self._connection.send(what))
+        self.waiting += 1
+
+    def findings(self, *, wait: bool = False) -> list[SearchFinding]:
+        """Receive the available findings."""
+        out: list[SearchFinding] = []
+        while self.waiting and (wait or self._talk(self._connection.poll)):
+            answer = self._talk(self._connection.recv)
+            self.waiting -= 1
+            if isinstance(answer, str):
+                raise LostError(answer)
+            out += answer
+        return out
+
+    def close(self) -> None:
+        """End the process: send the end message, then SIGTERM, then SIGKILL."""
+        with suppress(OSError):
+            self._connection.send(_END)
+            self._connection.close()
+        self.process.join(_EXIT_TIMEOUT_S)
+        self.process.terminate()
+        self.process.join(_TERMINATE_TIMEOUT_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    def _talk(self, what: Callable[[], T]) -> T:
+        try:
+            return what()
+        except (EOFError, OSError) as error:
+            raise LostError("the search process has ended unexpectedly") from error
+
+
+def _work(job: SearchJob, connection: Connection) -> None:
+    """Execute orders until the end message or until the connection closes."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is handled by the serving process, which ends this one
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # unwinds the stack, so that the simulators close
+    searcher = SearchWorker(job)
+    try:
+        with suppress(EOFError, OSError):
+            while (order := connection.recv()) != _END:
+                try:
+                    answer: list[SearchFinding] | str = _execute(searcher, order)
+                except MlaError as error:
+                    answer = str(error)
+                connection.send(answer)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        searcher.close()
+
+
+def _execute(searcher: SearchWorker, order: Order) -> list[SearchFinding]:
+    """Execute an order and return its findings."""
+    if isinstance(order, Begin):
+        return searcher.begin(order.dram, order.schedule)
+    if isinstance(order, Changed):
+        return searcher.adapt(order)
+    return [searcher.trial()]

@@ -1,0 +1,236 @@
+"""Search worker of the online tuner: measures candidates on its own simulators."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compiler.ir.graph import Graph
+from compiler.llm.endpoint.settings import Endpoint
+from compiler.online_tuning.dram_identification import estimate
+from compiler.options import CompileOptions, DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.counters import ByTag
+from compiler.profile.measurement import HardwareProfile, Result
+from compiler.quantize.ranges import random_samples
+from compiler.schedule.schedule import Schedule
+from compiler.tuning.constraints import Objective
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.method import SearchMethod
+from compiler.tuning.search.registry import LLM
+from compiler.tuning.search.tuner import initial_schedules, make_method, store_best
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.program_cache import ProgramCache
+from compiler.tuning_db.session import DatabaseSession
+from cosim.device import Device
+from hw.config import MlaConfig
+
+if TYPE_CHECKING:
+    from compiler.llm.language_model_generator import LanguageModelGenerator
+
+#: Maximum relative difference at which two latencies or rates are treated as equal.
+_MAX_DIFFERENCE = 0.1
+
+
+@dataclass(frozen=True)
+class SearchJob:
+    """Settings of a search for better schedules of a model on a machine.
+
+    `method` is a name or `module:Class`; `generators` are the names of its generators, () for all. `db` is the database
+    of measurements, `endpoint` is the language model endpoint of the method `llm`.
+    """
+
+    graph: Graph
+    config: MlaConfig
+    options: CompileOptions
+    method: str
+    goal: Objective = Objective.THROUGHPUT
+    seed: int = 0
+    db: str | Path | None = None
+    endpoint: Endpoint | None = None
+    generators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SearchFinding:
+    """Result of a trial.
+
+    Parameters
+    ----------
+    kind : str
+        "served": the served schedule; "first": the initial schedule for these conditions; "known": the best one in the
+        database for them; "trial": a candidate of the search.
+    dram : DramTiming
+        DRAM timing of the measurement.
+    schedule : Schedule
+        Schedule that was measured.
+    result : Measurement or Rejected
+        Measurement of the schedule, or reason for its rejection.
+    number : int
+        Number of trials so far under these conditions.
+    llm_usage : dict or None
+        Language-model usage and cost so far; None if there is no language model.
+    """
+
+    kind: str
+    dram: DramTiming
+    schedule: Schedule
+    result: Result
+    number: int
+    llm_usage: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Order to start a search from the served schedule for a DRAM timing."""
+
+    dram: DramTiming
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Order to identify a changed DRAM timing from LOAD counters of the served schedule and the last known timing."""
+
+    schedule: Schedule
+    loads: ByTag
+    known: DramTiming
+
+
+class SearchWorker:
+    """Executes the orders of the online tuner in sequence.
+
+    Parameters
+    ----------
+    job : SearchJob
+        Settings of the search.
+    """
+
+    def __init__(self, job: SearchJob):
+        self.job = job
+        self.measurer: Measurer | None = None
+        self._method: SearchMethod | None = None
+        self._number, self._known = 0, list[DramTiming]()
+        self._database: TuningDatabase | None = None
+        self._programs: ProgramCache | None = None
+        self._session: DatabaseSession | None = None
+        self._starts: list[Schedule] = []
+        self._author = self._language_model()
+
+    def begin(self, dram: DramTiming, served: Schedule) -> list[SearchFinding]:
+        """Start a search for a DRAM timing; measure the served schedule, the initial one and the best known one."""
+        self._end()
+        job = self.job
+        self.measurer = measurer = Measurer(
+            job.graph,
+            HardwareProfile(job.config, dram),
+            job.options,
+            1,
+            job.seed,
+            stream=job.goal is Objective.THROUGHPUT,
+        )
+        first = measurer.first.schedule
+        self._session = measurer.cache = self._open_session(measurer)
+        self._number = 0
+        if dram not in self._known:
+            self._known.append(dram)
+        baseline = measurer.baseline()
+        self._method = make_method(
+            job.method,
+            measurer,
+            job.goal,
+            baseline,
+            job.seed,
+            language_model=self._author,
+            generator=job.generators or None,
+        )
+        store_best(self._session, self._method)
+        out = [SearchFinding("first", dram, first, baseline, 0)]
+        if served != first:
+            out.insert(0, SearchFinding("served", dram, served, self._try(served), 0))
+        else:
+            out.insert(0, replace(out[0], kind="served"))
+        best = None if self._session is None else self._session.best()
+        if best is not None and isinstance(best.schedule, Schedule) and best.schedule not in (first, served):
+            out.append(SearchFinding("known", dram, best.schedule, self._try(best.schedule), 0))
+        self._starts = initial_schedules(self._session, self._method)
+        return out
+
+    def _try(self, schedule: Schedule) -> Result:
+        """Measure a schedule, record the result in the method, and store the programs if they are the best."""
+        assert self.measurer is not None and self._method is not None
+        (result,) = self.measurer.measure([schedule])
+        if self._method.record(schedule, result) is self._method.best:
+            store_best(self._session, self._method)
+        return result
+
+    def adapt(self, changed: Changed) -> list[SearchFinding]:
+        """Identify the changed DRAM timing and restart the search for it."""
+        job = self.job
+        network = ModelCompiler(job.graph, job.config, replace(job.options, dram=changed.known)).network(
+            changed.schedule
+        )
+        assert network.graph is not None
+        sample = random_samples(network.graph, job.seed, 1)[0]
+        known = [changed.known, *(each for each in self._known if each != changed.known)]
+        found = estimate(network, changed.loads, sample, known, self._opener())
+        return self.begin(self._match_known(found), changed.schedule)
+
+    def _match_known(self, dram: DramTiming) -> DramTiming:
+        """Return a known DRAM timing close to `dram`, or `dram` if there is none."""
+        kept = [] if self._database is None else self._database.profiles()
+        own = [each.conditions for each in kept if each.trusted and each.conditions.config == self.job.config]
+        for known in (*self._known, *(each.dram for each in own)):
+            pairs = [(known.latency, dram.latency), (self._rate(known), self._rate(dram))]
+            if all(abs(one - other) <= _MAX_DIFFERENCE * max(one, other) for one, other in pairs):
+                return known
+        return dram
+
+    def _rate(self, dram: DramTiming) -> float:
+        return dram.bytes_per_cycle or self.job.config.n
+
+    def trial(self) -> SearchFinding:
+        """Measure the next candidate."""
+        assert self.measurer is not None and self._method is not None
+        schedule = self._starts.pop(0) if self._starts else self._method.propose()
+        result = self._try(schedule)
+        self._number += 1
+        usage = self._author.document() if self._author else None
+        return SearchFinding("trial", self.measurer.conditions.dram, schedule, result, self._number, usage)
+
+    def close(self) -> None:
+        """Close the simulators and the database; may be called twice."""
+        self._end()
+        if self._database is not None:
+            self._database.close()
+            self._database = self._programs = None
+
+    def _language_model(self) -> "LanguageModelGenerator | None":
+        """Return the language model of the method `llm`, with one budget for all conditions; None for other methods."""
+        if self.job.method != LLM:
+            return None
+        from compiler.llm.generate.lm_generator import language_model
+
+        return language_model(self.job.endpoint)
+
+    def _open_session(self, measurer: Measurer) -> DatabaseSession | None:
+        """Return a database session for the conditions of a measurer; None if there is no database."""
+        job = self.job
+        if job.db is None:
+            return None
+        database = self._database = self._database or TuningDatabase(job.db)
+        programs = self._programs = self._programs or ProgramCache(database)
+        return DatabaseSession(
+            database, measurer.prepared, measurer.conditions, job.goal, job.method, job.seed, programs
+        )
+
+    def _end(self) -> None:
+        """End the search under the present conditions."""
+        if self.measurer is not None:
+            self.measurer.close()
+            self.measurer = None
+
+    def _opener(self) -> Callable[[int], Device]:
+        from cosim.rtl.rtl_device import RtlDevice
+
+        return lambda size: RtlDevice(self.job.config, size)

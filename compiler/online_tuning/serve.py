@@ -1,0 +1,233 @@
+"""Serving of a request stream, from opening the machine to the final report."""
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from compiler.cache.content_store import ContentStore
+from compiler.online_tuning.observers import (
+    SCHEMA_VERSION,
+    Document,
+    ExecutionLog,
+    ServingEvents,
+    ServingObserver,
+    VersionStats,
+    VersionWindow,
+)
+from compiler.online_tuning.online_tuner import OnlineTuner
+from compiler.online_tuning.sampling_profiler import SamplingProfiler
+from compiler.online_tuning.search_process import SearchProcess
+from compiler.online_tuning.search_worker import SearchJob
+from compiler.options import DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.serving.dynamic_batcher import DynamicBatcher
+from compiler.serving.request import Arrays, RequestSource
+from compiler.serving.server import (
+    INTERRUPTED,
+    VERSIONS,
+    InterruptHandler,
+    Server,
+    interruptible,
+    serving_bytes,
+)
+from cosim.device import Device
+from cosim.golden import GoldenDevice
+from hw.errors import InputError
+
+
+@dataclass(frozen=True)
+class Change:
+    """Change of the simulated DRAM timing at request `at`: latency in cycles, bytes per cycle (None: the bus width)."""
+
+    at: int
+    latency: int
+    rate: float | None
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Settings of a serving run.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        First version of the network.
+    dram : DramTiming
+        Timing of the simulated DRAM.
+    job : SearchJob or None
+        Search of the online tuner; None: no tuning.
+    max_in_flight : int
+        Maximum number of requests in flight.
+    trials_per_request : int or None
+        Number of candidates tried per request; None: asynchronous search.
+    adapt_from : int
+        First request at which the tuner may act.
+    changes : tuple of Change
+        Scheduled changes of the DRAM timing.
+    profile : Path or None
+        Output file for layer profiles.
+    proofs : ContentStore or None
+        Cache of safety proofs.
+    """
+
+    network: CompiledNetwork
+    dram: DramTiming
+    job: SearchJob | None = None
+    max_in_flight: int = 4
+    trials_per_request: int | None = None
+    adapt_from: int = 0
+    changes: tuple[Change, ...] = ()
+    profile: Path | None = None
+    proofs: ContentStore | None = None
+
+
+def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) -> Device:
+    """Open a device with the DRAM that serving needs.
+
+    Parameters
+    ----------
+    device : str
+        "rtl" or "golden".
+    waves : bool
+        True to support the recording of signals.
+    """
+    network = serving.network
+    size = serving_bytes(network, serving.max_in_flight, 2 * VERSIONS if serving.job else 1)
+    if device == "golden":
+        return GoldenDevice(network.config, size)
+    from compiler.util.progress import building
+    from cosim.rtl.build import Variant
+    from cosim.rtl.rtl_device import RtlDevice
+
+    latency, rate = serving.dram.latency, serving.dram.bytes_per_cycle or network.config.n
+    return RtlDevice(
+        network.config,
+        size,
+        latency=latency,
+        bytes_per_cycle=rate,
+        variant=Variant(waves=waves),
+        monitor=building,
+    )
+
+
+def serve(
+    serving: Serving, device: Device, requests: RequestSource, listeners: Sequence[ServingObserver]
+) -> int:
+    """Serve requests and return the exit status.
+
+    Raises
+    ------
+    InputError
+        An input does not fit the model; the results of earlier requests have been delivered.
+    """
+    with ExitStack() as stack:
+        stop = stack.enter_context(interruptible())
+        return _Run(serving, device, listeners, stack).go(requests, stop)
+
+
+class _Run:
+    """State of one serving run."""
+
+    def __init__(
+        self, serving: Serving, device: Device, listeners: Sequence[ServingObserver], stack: ExitStack
+    ):
+        self.serving, self.device, self.listeners = serving, device, listeners
+        self.server = Server(device, serving.network, serving.max_in_flight, serving.proofs)
+        self.requests = DynamicBatcher(self.server) if serving.network.batch > 1 else self.server
+        self.events = ServingEvents(self._event)
+        clocked, db = self.server.clocked, serving.job.db if serving.job else None
+        self.profiler = SamplingProfiler(self.server.driver) if (serving.profile or db) and clocked else None
+        self.execution_log = ExecutionLog(db, self.profiler, self.events) if db and self.profiler else None
+        if self.execution_log:
+            stack.callback(self.execution_log.close)
+        self.windows = VersionStats(self.server, self._window) if clocked else None
+        self.adapter = self._adapter(serving.job, stack) if serving.job else None
+
+    def go(self, requests: RequestSource, stop: InterruptHandler) -> int:
+        """Serve all requests and return the exit status."""
+        error_to_raise: InputError | None = None
+        while not stop.requested:
+            try:
+                if not requests.ready():
+                    self._results(wait=True)
+                with stop.waiting():
+                    inputs = next(requests.each, None)
+                if inputs is None:
+                    break
+                self._one(inputs)
+            except InputError as error:
+                error_to_raise = error
+                break
+            except KeyboardInterrupt:
+                break
+        self._results(wait=True)
+        self._end()
+        if error_to_raise is not None:
+            raise error_to_raise
+        return INTERRUPTED if stop.requested else 0
+
+    def _one(self, inputs: Arrays) -> None:
+        server, number = self.server, self.requests.submitted
+        for change in self.serving.changes:
+            if change.at == number:
+                self.device.set_dram_timing(change.latency, change.rate)
+        self.requests.submit(inputs)
+        self._results(wait=False)
+        dram = self.serving.dram
+        if self.adapter:
+            dram = self.adapter.dram
+            if number >= self.serving.adapt_from:
+                self.adapter.tick()
+        now = server.current.network, server.current.number, server.completed, dram
+        if self.profiler:
+            self.profiler.sample(*now)
+        if self.execution_log:
+            self.execution_log.record(*now)
+
+    def _results(self, *, wait: bool) -> None:
+        results = self.requests.results(wait=wait)
+        for result in results:
+            for listener in self.listeners:
+                listener.result(result)
+        if results and self.windows:
+            self.windows.sample(results[-1])
+
+    def _event(self, document: Document) -> None:
+        for listener in self.listeners:
+            listener.event(document)
+
+    def _window(self, window: VersionWindow) -> None:
+        for listener in self.listeners:
+            listener.window(window)
+
+    def _adapter(self, job: SearchJob, stack: ExitStack) -> OnlineTuner:
+        @cache
+        def prepared(dram: DramTiming) -> ModelCompiler:
+            return ModelCompiler(job.graph, job.config, replace(job.options, dram=dram))
+
+        serving = self.serving
+        search = stack.enter_context(SearchProcess(job))
+        return OnlineTuner(
+            self.server,
+            prepared,
+            serving.network,
+            search,
+            self.events,
+            serving.dram,
+            serving.trials_per_request,
+        )
+
+    def _end(self) -> None:
+        """Report the language-model usage, close the last window and write the profile."""
+        if self.adapter:
+            self.adapter.llm_usage.end(self.server.submitted)
+        if self.windows:
+            self.windows.close()
+        if self.serving.profile:
+            document = self.profiler.document() if self.profiler else {"bottlenecks": [], "layers": []}
+            text = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
+            self.serving.profile.write_text(text + "\n")

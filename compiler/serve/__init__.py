@@ -1,1 +1,0 @@
-"""Streaming inference on a live machine, with programs replaced while it serves."""

@@ -1,0 +1,154 @@
+"""Requests: source, state in flight, results."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from numpy.typing import NDArray
+
+from compiler.runtime.session import value_of
+from compiler.runtime.stages import Stage
+from compiler.serving.versions import Version
+
+Arrays = Mapping[str, NDArray]
+#: Coroutine of a request: yields stages with their inputs and receives the outputs.
+Steps = Generator[tuple[Stage, Arrays], Arrays, None]
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class MacroTime:
+    """Timing of a completed macro-instruction.
+
+    Parameters
+    ----------
+    program : str
+        Name of the program.
+    started, retired : int
+        Start and retirement time in cycles, low 32 bits.
+    cycles : int
+        Cycles from its start, or from the end of its predecessor if that is later, to its end.
+    """
+
+    program: str
+    started: int
+    retired: int
+    cycles: int
+
+
+@dataclass(frozen=True)
+class RequestResult:
+    """Result of a completed request.
+
+    Parameters
+    ----------
+    index : int
+        Index of the request, from 0.
+    inputs, outputs : dict
+        Input and output arrays by name.
+    version : Version
+        Version that ran the whole request.
+    macros : tuple of MacroTime
+        Timings of the request's macro-instructions.
+    cycles : int
+        Total cycles of the macro-instructions.
+    delay : int
+        Cycles in which the machine was idle while this request waited for programs to load.
+    runs : tuple of int
+        Number of runs of each accelerator stage.
+    disturbed : bool
+        True if programs were loaded while it ran, or if the previous request used another version.
+    queued_after : int
+        Number of later requests in flight when it completed.
+    batch_size : int
+        Number of requests in its batch.
+    """
+
+    index: int
+    inputs: Arrays
+    outputs: dict[str, NDArray]
+    version: Version
+    macros: tuple[MacroTime, ...]
+    cycles: int
+    delay: int
+    runs: tuple[int, ...]
+    disturbed: bool
+    queued_after: int
+    batch_size: int = 1
+
+
+@dataclass(eq=False)
+class InFlightRequest:
+    """Request in flight, with its buffer slot.
+
+    `count` is the number of samples of the batch that are used. `steps` is None when all stages are complete.
+    `issued_at` is the cycle in which its stage was issued, `inside` the nesting depth of subgraphs, `begun` the number
+    of starts, `loads` the number of programs loaded before its last start.
+    """
+
+    index: int
+    inputs: Arrays
+    slot: int
+    version: Version
+    count: int
+    issued_at: int = 0
+    loads: int = 0
+    steps: Steps | None = None
+    stage: Stage | None = None
+    values: dict[str, NDArray] = field(default_factory=dict)
+    inside: int = 0
+    begun: int = 0
+    macros: list[MacroTime] = field(default_factory=list)
+    runs: list[int] = field(default_factory=list)
+    delay: int = 0
+
+    def result(self, *, disturbed: bool, queued_after: int) -> RequestResult:
+        """Return the result of the completed request."""
+        outputs = {t.name: value_of(t, self.values) for t in self.version.network.outputs}
+        cycles = sum(macro.cycles for macro in self.macros)
+        return RequestResult(
+            self.index,
+            self.inputs,
+            outputs,
+            self.version,
+            tuple(self.macros),
+            cycles,
+            self.delay,
+            tuple(self.runs),
+            disturbed,
+            queued_after,
+        )
+
+
+class Clock:
+    """Computes the cycles of macro-instructions from completion records in ring order."""
+
+    def __init__(self) -> None:
+        self._before: int | None = None
+
+    def time(self, flight: InFlightRequest, name: str, started: int, retired: int) -> None:
+        """Record a completed macro-instruction."""
+        wait = 0 if self._before is None else started - self._before & _MASK
+        free = wait < 1 << 31  # it started after its predecessor had ended
+        begin = started if self._before is None or free else self._before
+        flight.macros.append(MacroTime(name, started, retired, retired - begin & _MASK))
+        since = max(wait, 0) if free else 0
+        waited = started - flight.issued_at & _MASK
+        if waited < 1 << 31:
+            flight.delay += min(since, waited)
+        self._before = retired
+
+
+@dataclass(frozen=True)
+class RequestSource:
+    """Stream of request inputs.
+
+    Parameters
+    ----------
+    each : iterator
+        Iterator over the inputs of each request.
+    ready : callable
+        Returns True if the next request is available without waiting; else requests in flight are completed first.
+    """
+
+    each: Iterator[Arrays]
+    ready: Callable[[], bool] = lambda: True

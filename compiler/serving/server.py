@@ -1,0 +1,313 @@
+"""Request server: pipelined requests on a live machine, with network versions that can be replaced."""
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.cache.content_store import ContentStore
+from compiler.reference import evaluate
+from compiler.reference.control import Trips
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import run_control_flow
+from compiler.runtime.stages import Stage
+from compiler.serving.issue_queue import IssueQueue, StageIO
+from compiler.serving.request import Arrays, InFlightRequest, RequestResult, Steps
+from compiler.serving.versions import PAGE, Buffers, FirstFitAllocator, Version, Versions, coded
+from cosim.device import Device
+from cosim.driver import Driver
+from cosim.golden import GoldenDevice
+from cosim.status import TrapError, TrapReport
+from hw.isa.macro_instruction import SLOT_BYTES
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class InterruptHandler:
+    """Records Ctrl-C, after which the stream ends once requests in flight are complete."""
+
+    def __init__(self) -> None:
+        self.requested = self._waiting = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Return a context in which Ctrl-C interrupts at once, since the process only waits for input."""
+        self._waiting = True
+        try:
+            if self.requested:  # Ctrl-C was pressed just before
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._waiting = False
+
+    def on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        """Handle the signal of Ctrl-C."""
+        again, self.requested = self.requested, True
+        if self._waiting or again:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Iterator[InterruptHandler]:
+    """Install the Ctrl-C handler; a second Ctrl-C interrupts at once."""
+    stop = InterruptHandler()
+    previous: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, stop.on_signal)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+class _RestartedError(Exception):
+    """Signals that a request was restarted while it was inside a subgraph."""
+
+
+RING_SLOTS = 256
+#: Maximum number of requests in flight.
+MAX_IN_FLIGHT = 4
+
+
+class Server:
+    """Serves requests on a live machine, with results in order; versions can be changed between requests.
+
+    Each request runs on one version. If the host works between stages, requests are interleaved; if the host decides
+    which stages run, requests run one at a time.
+
+    Parameters
+    ----------
+    device : Device
+        RTL or golden model, with DRAM of at least `serving_bytes`.
+    network : CompiledNetwork
+        First version of the network.
+    max_in_flight : int
+        Maximum number of requests in flight.
+    proofs : ContentStore or None
+        Cache of safety proofs.
+
+    Raises
+    ------
+    ValidationError
+        A program could not be proved safe.
+
+    Attributes
+    ----------
+    current : Version
+        Version that new requests use.
+    rejects : callable
+        Called with each result before delivery; if it returns True, the result is discarded, and the request and all
+        later ones are rerun on the version that is current then.
+    trapped : callable
+        Called with the version and report of a trap; if it returns True, requests continue on the current version, else
+        the trap is raised.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        network: CompiledNetwork,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        proofs: ContentStore | None = None,
+    ):
+        self.device, self.clocked = device, not isinstance(device, GoldenDevice)
+        self.driver = Driver(device, RING_SLOTS)
+        self.queue = IssueQueue(self.driver)
+        decided = any(stage.control for stage in network.stages)
+        self.max_in_flight = 1 if decided else max_in_flight
+        memory = self.driver.memory
+        room = device.dram.size - memory.used - 8 * network.config.wis_words - PAGE
+        arena = FirstFitAllocator(memory.alloc(room, name="versions and requests"), room)
+        buffers = Buffers(arena, network, self.max_in_flight)
+        self._stage_io = StageIO(self.driver, self.queue, buffers)
+        self.versions = Versions(self.driver, arena, buffers, proofs)
+        self.current = self.versions.add(network)
+        self.rejects: Callable[[RequestResult], bool] = lambda _result: False
+        self.trapped: Callable[[Version, TrapReport], bool] = lambda _version, _report: False
+        self._index = 0
+        self._last: Version | None = None  # version of the previous result
+        self._in_flight: deque[InFlightRequest] = deque()
+        self._ready: deque[RequestResult] = deque()
+        self.prefetch(self.current)
+        self.driver.counters.read(
+            "cycles", 0
+        )  # the chip clears them after reset, and a change of tag waits for that
+
+    @property
+    def submitted(self) -> int:
+        """Number of submitted requests."""
+        return self._index
+
+    @property
+    def completed(self) -> int:
+        """Number of completed requests."""
+        return self._index - len(self._in_flight)
+
+    @property
+    def busy(self) -> int:
+        """Number of requests in flight."""
+        return len(self._in_flight)
+
+    def submit(self, inputs: Arrays, count: int | None = None) -> int:
+        """Submit a request and return its index; block while there is no free slot.
+
+        Only the first `count` samples of a batch are used (default: all).
+
+        Raises
+        ------
+        InputError
+            An input is missing or unknown, or its shape or type differs from the model's.
+        """
+        network = self.current.network
+        checked, count = network.check(inputs), network.batch if count is None else count
+        network.count(count)
+        while len(self._in_flight) == self.max_in_flight:
+            self._wait()
+        taken = {flight.slot for flight in self._in_flight}
+        slot = min(set(range(self.max_in_flight)) - taken)
+        flight = InFlightRequest(self._index, checked, slot, self.current, count)
+        self._index += 1
+        self._in_flight.append(flight)
+        self._begin(flight)
+        return flight.index
+
+    def results(self, *, wait: bool = False) -> list[RequestResult]:
+        """Return the results since the last call, in order; with `wait`, block until no request is in flight."""
+        self._collect()
+        while wait and self._in_flight:
+            self._wait()
+        out = list(self._ready)
+        self._ready.clear()
+        return out
+
+    def serve(self, requests: Iterable[Arrays]) -> Iterator[RequestResult]:
+        """Yield results of requests, submitting them as slots become free."""
+        for inputs in requests:
+            self.submit(inputs)
+            yield from self.results()
+        yield from self.results(wait=True)
+
+    def switch(self, version: Version) -> None:
+        """Use another version for later requests; requests in flight keep theirs."""
+        self.current = version
+
+    def prefetch(self, version: Version) -> bool:
+        """Load the programs of a version without evicting any in use; return True if all are resident."""
+        keep = [*self.current.parts, *version.parts, *self.queue.needed]
+        resident = [self.queue.resident_programs.load(part, keep) for part in version.parts]
+        return all(resident)
+
+    def uses(self, version: Version) -> bool:
+        """Return True if a version is current or if a request in flight uses it."""
+        return version is self.current or any(flight.version is version for flight in self._in_flight)
+
+    def drop(self, version: Version) -> None:
+        """Free the memory of an unused version and unload its programs."""
+        self.versions.drop(version)
+        self.queue.resident_programs.unload(version.parts, self.current.parts)
+
+    def _begin(self, flight: InFlightRequest) -> None:
+        flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
+        flight.values, flight.inside = dict(flight.inputs), 0
+        flight.begun, flight.loads = flight.begun + 1, self.queue.resident_programs.loads
+        flight.steps = self._steps(flight, flight.version.network.stages, flight.values)
+        self._advance(flight, None)
+
+    def _steps(self, flight: InFlightRequest, stages: Iterable[Stage], values: dict[str, NDArray]) -> Steps:
+        """Run the host stages, and yield the accelerator stages in order."""
+        rounding, trips = flight.version.network.rounding, Trips()
+        for stage in stages:
+            mine = {tensor.name: values[tensor.name] for tensor in stage.inputs}
+            if stage.control is not None:
+                values |= run_control_flow(
+                    stage.control, mine, lambda s, v: self._inside(flight, s, v), trips
+                )
+            elif stage.graph is not None:
+                values |= evaluate(stage.graph, mine, rounding=rounding)  # type: ignore[arg-type]
+            else:
+                values |= yield stage, mine
+
+    def _inside(self, flight: InFlightRequest, stages: Iterable[Stage], values: dict[str, NDArray]) -> None:
+        """Run the stages of a subgraph to completion on behalf of a request."""
+        outer, begun = flight.steps, flight.begun
+        flight.inside += 1
+        flight.steps = self._steps(flight, stages, values)
+        self._advance(flight, None)
+        while flight.steps is not None and flight.begun == begun:
+            self._wait()
+        if flight.begun != begun:
+            raise _RestartedError
+        flight.inside -= 1
+        flight.steps = outer
+
+    def _advance(self, flight: InFlightRequest, answer: Arrays | None) -> None:
+        """Resume a request with the outputs of its stage and issue the next one."""
+        assert flight.steps is not None
+        try:
+            stage, inputs = flight.steps.send(answer)  # type: ignore[arg-type] # None starts it
+        except StopIteration:
+            flight.steps = None
+            return
+        except _RestartedError:
+            return
+        self._stage_io.issue(flight, stage, inputs)
+        self.queue.send()
+
+    def _wait(self) -> None:
+        self.queue.wait()
+        self._collect()
+
+    def _collect(self) -> None:
+        """Process completed macro-instructions and deliver finished requests."""
+        done, trapped = self.queue.completed()
+        for macro in done:
+            if macro.last:
+                self._advance(macro.flight, self._stage_io.read_outputs(macro))
+        if trapped:
+            self._recover()
+        self.queue.send()
+        self._deliver()
+
+    def _deliver(self) -> None:
+        while self._in_flight and self._in_flight[0].steps is None and not self._in_flight[0].inside:
+            flight = self._in_flight[0]
+            same = flight.version is self._last and flight.loads == self.queue.resident_programs.loads
+            result = flight.result(disturbed=not same, queued_after=len(self._in_flight) - 1)
+            if self.rejects(result):
+                self._rerun()
+                return
+            self._in_flight.popleft()
+            self._last = flight.version
+            self._ready.append(result)
+
+    def _recover(self) -> None:
+        """Recover from a trap on the current version if the `trapped` callback allows it."""
+        trap, flight = self.queue.trap()
+        self.queue.clear()
+        if not self.trapped(flight.version, trap):
+            raise TrapError(trap)
+        self._rerun()
+
+    def _rerun(self) -> None:
+        """Rerun all requests in flight on the current version."""
+        self.queue.clear()
+        for flight in list(self._in_flight):
+            flight.version = self.current
+            self._begin(flight)
+
+
+#: Minimum number of versions that fit into DRAM together, if all are as large as the first.
+VERSIONS = 4
+
+
+def serving_bytes(
+    network: CompiledNetwork, max_in_flight: int = MAX_IN_FLIGHT, versions: int = VERSIONS
+) -> int:
+    """Return the DRAM size in bytes that a server of a network needs."""
+    io = sum(t.bytes + 64 for stage in coded(network) for t in (*stage.inputs, *stage.outputs))
+    memory = PAGE + sum(code.memory + 64 for code in network.codes)
+    program = 8 * network.config.wis_words
+    total = RING_SLOTS * SLOT_BYTES + 2 * PAGE + program + max_in_flight * io + versions * memory
+    return -(-total // PAGE) * PAGE

@@ -1,0 +1,46 @@
+"""Registry of generators. To add a built-in one, write its class and register it here (docs/generators.md)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from compiler.util.plugin_registry import Registry
+
+if TYPE_CHECKING:
+    from compiler.tuning.generators.generator import Generator
+
+#: Generators in the order in which they are queried: programs are rewritten after schedules are found.
+GENERATORS: "Registry[Generator]" = Registry(
+    "generator",
+    group="mla.generators",
+    base="compiler.tuning.generators.generator:Generator",
+    guard="compiler.tuning.plugin_errors:guarded_generator",
+    classes={
+        "fusion": "compiler.tuning.generators.schedule_generators:FusionGenerator",
+        "tiling": "compiler.tuning.generators.schedule_generators:TilingGenerator",
+        "peephole": "compiler.tuning.generators.peephole:PeepholeGenerator",
+    },
+    aliases={"polish": "peephole"},
+)
+
+#: Types by which users specify a generator: a name, a class or an instance.
+GeneratorSpec = "str | type[Generator] | Generator"
+
+
+def make_generators(given: "GeneratorSpec | Sequence[GeneratorSpec]") -> "list[Generator]":
+    """Create the generators that a user specified.
+
+    Parameters
+    ----------
+    given : str, class, instance, or sequence of them
+        A name, `module:Class`, a subclass of Generator, or an instance of one, which is used unchanged.
+
+    Raises
+    ------
+    InputError
+        A generator does not exist, or its constructor needs arguments.
+    """
+    from compiler.tuning.generators.generator import Generator
+
+    if isinstance(given, str | type | Generator):
+        given = [given]
+    return [each if isinstance(each, Generator) else GENERATORS.resolve(each)() for each in given]

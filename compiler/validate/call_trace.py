@@ -1,0 +1,217 @@
+"""Address-independent traces of programs without data-dependent control flow.
+
+Such a program uses its operands only as base addresses of LOAD and STORE. One trace therefore holds for all calls: its
+DRAM accesses are recorded as offsets from each operand.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.validate.errors import InstructionLocation, ProofFigures, ValidationError
+from compiler.validate.execution_path import DecodedProgram, ExecutionPath
+from compiler.validate.footprint import StridedRegion
+from compiler.validate.happens_before import HappensBefore
+from compiler.validate.sequencer import SymbolicSequencer
+from compiler.validate.unit_commands import CommandLine, examine
+from cosim.semantics.alu import ALU
+from cosim.semantics.command_checks import DramWindow
+from cosim.semantics.command_fields import CommandFields
+from hw.config import MlaConfig
+from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
+from hw.isa.enums import Unit
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
+
+#: Maximum number of commands of a trace; a longer program is explored for each call.
+MOST_COMMANDS = 1 << 14
+#: Maximum number of instructions of a traced program.
+_LIMIT = 1 << 16
+_PLAIN = {
+    MicroOp.SET,
+    MicroOp.ISSUE,
+    MicroOp.WAIT,
+    MicroOp.FENCE,
+    MicroOp.TAG,
+    MicroOp.LOOP,
+    MicroOp.BREAK,
+    MicroOp.HALT,
+    *ALU,
+}
+_DRAM = {
+    int(unit) << FIELD_INDEX_BITS | index
+    for unit in Unit
+    for index, item in enumerate(UNIT_FIELDS[unit])
+    if item.name == "dram"
+}
+_ALL = (1 << len(Unit)) - 1
+#: DRAM window for tracing; the actual windows are checked once the addresses are known.
+_ANYWHERE: DramWindow = (0, 1 << 40, 3)
+
+#: Kind of access: unit, memory (`dram<i>` for addresses relative to operand i), and True for writes.
+Kind = tuple[Unit, str, bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """Accesses of one kind, in command order.
+
+    Parameters
+    ----------
+    numbers : array of int
+        Command index of each access, counted per unit.
+    low, high : array of int
+        First and last address of each access.
+    regions : list of StridedRegion
+        Exact region of each access.
+    """
+
+    numbers: NDArray[np.int64]
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+    regions: list[StridedRegion]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Recorded call of a program.
+
+    Parameters
+    ----------
+    events : list of (int, int, int)
+        Commands as (unit, wait mask, signal mask), waits as (`WAIT`, semaphore, 0), fences as (`FENCE`, unit mask, 0).
+    logs : dict
+        Accesses of all commands by kind.
+    figures : ProofFigures
+        Figures of the call; `peak` is 0 because it depends on earlier calls.
+    steps : int
+        Number of instructions executed.
+    line : CommandLine or None
+        Contents of the line buffers after the call; None: unchanged.
+    """
+
+    events: list[tuple[int, int, int]]
+    logs: dict[Kind, Log]
+    figures: ProofFigures
+    steps: int
+    line: CommandLine | None
+
+
+WAIT, FENCE = len(Unit), len(Unit) + 1
+
+
+def operands_of(code: DecodedProgram) -> frozenset[int] | None:
+    """Return the indices of the operands that a program uses; None if the program cannot be traced."""
+    used: set[int] = set()
+    for op, d, a, b, _ in code.words:
+        if op not in _PLAIN:
+            return None
+        for selector in (a, b):
+            if selector >= REGISTERS:
+                if op is not MicroOp.SET or d not in _DRAM or not 0 <= selector - OPERAND_BASE < MAX_OPERANDS:
+                    return None
+                used.add(selector - OPERAND_BASE)
+        if op is MicroOp.SET and a >= OPERAND_BASE and b >= OPERAND_BASE:
+            return None
+    return frozenset(used)
+
+
+def begins_fenced(code: DecodedProgram) -> bool:
+    """Return True if the first instruction waits for all units."""
+    op, d, *_ = code.words[0]
+    return op is MicroOp.FENCE and d & 15 == _ALL
+
+
+def follow(
+    config: MlaConfig, code: DecodedProgram, operands: frozenset[int], line: CommandLine | None
+) -> Trace | None:
+    """Trace a call, given the contents `line` of the line buffers; return None if it is unsafe or too long."""
+    tape = _Tape(config)
+    follower = _Follower(config, code, operands)
+    path = ExecutionPath(tape, None, line=line)
+    path.begin(0)
+    try:
+        while follower.run(path) is not MicroOp.HALT:
+            pass
+    except (ValidationError, _TooLongError):
+        return None
+    path.figures.peak = 0
+    return Trace(tape.events, tape.logs(), path.figures, path.steps, path.line)
+
+
+class _TooLongError(Exception):
+    """A trace exceeds `MOST_COMMANDS`."""
+
+
+class _Tape(HappensBefore):
+    """Records commands, waits and fences without ordering them."""
+
+    def __init__(self, config: MlaConfig):
+        super().__init__(config.queue_depth)
+        self.events: list[tuple[int, int, int]] = []
+        self._touched: dict[Kind, tuple[list[int], list[StridedRegion]]] = {}
+
+    def issue(
+        self,
+        unit: Unit,
+        wait: int,
+        signal: int,
+        regions: Sequence[StridedRegion],
+        location: InstructionLocation,
+    ) -> None:
+        """Record a command."""
+        if len(self.events) >= MOST_COMMANDS:
+            raise _TooLongError
+        self.events.append((unit, wait, signal))
+        for item in regions:
+            numbers, mine = self._touched.setdefault((unit, item.space, item.write), ([], []))
+            numbers.append(self.issued[unit])
+            mine.append(item)
+        self.issued[unit] += 1
+
+    def wait(self, number: int, location: InstructionLocation) -> None:
+        """Record that the sequencer consumes a token."""
+        self.events.append((WAIT, number, 0))
+
+    def fence(self, mask: int, location: InstructionLocation) -> None:
+        """Record that the sequencer waits for units."""
+        self.events.append((FENCE, mask, 0))
+
+    def logs(self) -> dict[Kind, Log]:
+        """Return the accesses of all commands by kind."""
+        out = {}
+        for kind, (numbers, regions) in self._touched.items():
+            low = np.array([item.low for item in regions], np.int64)
+            high = np.array([item.high for item in regions], np.int64)
+            out[kind] = Log(np.array(numbers, np.int64), low, high, regions)
+        return out
+
+
+class _Follower(SymbolicSequencer):
+    """Executes a program with all operands 0 and tracks the operand that each DRAM address is relative to."""
+
+    def __init__(self, config: MlaConfig, code: DecodedProgram, operands: frozenset[int]):
+        zeros = (0,) * (max(operands, default=-1) + 1)
+        super().__init__(config, [_ANYWHERE], code, (), zeros, _LIMIT)
+        self._spaces = dict.fromkeys(Unit, "dram")
+
+    def _set(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+        super()._set(path, d, a, b, imm)
+        if d in _DRAM:
+            operand = max(a, b) - OPERAND_BASE
+            self._spaces[Unit(d >> FIELD_INDEX_BITS)] = f"dram{operand}" if operand >= 0 else "dram"
+
+    def _examined(self, unit: Unit, fields: list[int]) -> tuple[CommandFields, list[StridedRegion]]:
+        c, regions = _known(self.config, unit, tuple(fields))
+        space = self._spaces[unit]
+        return c, [item._replace(space=space) if item.space == "dram" else item for item in regions]
+
+
+@lru_cache(maxsize=1 << 12)
+def _known(
+    config: MlaConfig, unit: Unit, fields: tuple[int, ...]
+) -> tuple[CommandFields, list[StridedRegion]]:
+    """Return the fields and the regions of a command, with unlimited DRAM."""
+    return examine(config, [_ANYWHERE], unit, list(fields))

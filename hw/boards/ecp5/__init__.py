@@ -1,0 +1,1 @@
+"""Support for Lattice ECP5 FPGAs: primitives, tools and netlist edits."""

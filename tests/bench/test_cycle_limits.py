@@ -1,0 +1,59 @@
+"""Compiled cases do not exceed their cycle limits on n16; simulated cycles are exact and reproducible."""
+
+import numpy as np
+import pytest
+
+from compiler.bench.case import Case, run_case
+from compiler.bench.conv import conv_case
+from compiler.bench.gemm import gemm_case
+from compiler.bench.tiny import tiny_case
+from compiler.options import DramTiming
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_device
+from cosim.device import Device
+from hw.config import load_target
+
+CEILINGS = (
+    (gemm_case("17x17x17"), 570),
+    (gemm_case("64x64x64"), 1_540),
+    (gemm_case("100x70x33"), 2_060),
+    (gemm_case("128x128x128"), 8_780),
+    (gemm_case("256x256x256"), 66_400),
+    (gemm_case("100x200x1000"), 83_450),
+    (gemm_case("1x1024x1024"), 67_000),
+    (conv_case("14x14x64-64-3-1"), 28_950),
+    (conv_case("14x14x512-512-1-1"), 201_800),
+    (conv_case("56x56x64-256-1-1"), 201_450),
+    (conv_case("56x56x3-32-3-2"), 5_450),
+    (conv_case("7x7x512-512-3-1-dw"), 4_270),
+    (conv_case("28x28x64-64-3-1-dw"), 7_020),
+    (conv_case("112x112x16-16-3-2-dw"), 19_400),
+    (tiny_case("ad01_int8"), 17_760),
+    (tiny_case("kws_ref_model"), 14_700),
+    (tiny_case("pretrainedResnet_quant"), 51_550),
+    (tiny_case("vww_96_int8"), 46_800),
+)
+#: DRAM latency in cycles, DRAM bytes per cycle, maximum cycles.
+MEMORIES = ((20, 16, 8_640), (400, 16, 9_400), (100, 8, 9_740))
+
+
+def _cycles(case: Case, latency: int = 100, rate: int = 16) -> int:
+    def machine(network: CompiledNetwork) -> Device:
+        return open_device(network, "rtl", 1, latency, rate, lambda _text: None)
+
+    dram = DramTiming(latency, rate)
+    rng = np.random.default_rng(0)
+    result, _ = run_case(case, load_target("n16"), rng, machine, lambda _text: None, dram=dram)
+    assert result["exact"]
+    print(f"{case.name}: {result['cycles']:,} cycles")
+    return result["cycles"]
+
+
+@pytest.mark.parametrize(("case", "ceiling"), CEILINGS, ids=[case.name for case, _ in CEILINGS])
+def test_cycles(case: Case, ceiling: int) -> None:
+    assert _cycles(case) <= ceiling
+
+
+@pytest.mark.parametrize(("latency", "rate", "ceiling"), MEMORIES)
+def test_cycles_with_other_memories(latency: int, rate: int, ceiling: int) -> None:
+    assert _cycles(gemm_case("128x128x128"), latency, rate) <= ceiling

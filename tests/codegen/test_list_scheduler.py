@@ -1,0 +1,88 @@
+"""Interleaving the tile steps of several layers saves cycles and gives the same result.
+
+One network has a softmax that is independent of other products; the other has a pool after a convolution.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
+from cosim.golden import GoldenDevice
+from cosim.rtl.rtl_device import RtlDevice
+from tests.support.graphs import Draft
+
+#: Cycles after a reset in which the machine clears its counters.
+_AFTER_RESET = 20_000
+#: Maximum cycles of the graphs below with interleaving: the measured cycles plus a small margin.
+_CEILING, _POOL_CEILING = 209_000, 131_000
+
+
+def attention(rows: int, width: int) -> tuple[CompiledNetwork, dict[str, np.ndarray]]:
+    """Return a network that multiplies the softmax of a product by the result of a dense layer."""
+    draft = Draft(np.random.default_rng(3))
+    x = draft.input((rows, width))
+    weights = draft.constant((width, width), quantization=Quantization.per_tensor(0.02, 0))
+    assert x.quantization is not None
+    bias = draft.constant((width,), "int32", Quantization.per_tensor(x.quantization.scale[0] * 0.02, 0))
+    value = draft.node("dense", [x, weights, bias], (rows, width), scale=0.5)
+    other = draft.input((width, rows))
+    scores = draft.node("matmul", [x, other], (rows, rows), scale=0.5)
+    share = Tensor("share", (rows, rows), "int8", Quantization.per_tensor(1 / 256, -128))
+    draft.into("softmax", [scores], share, axis=1, beta=1.0)
+    y = draft.node("matmul", [share, value], (rows, width), scale=0.1)
+    graph = draft.graph.finish([y.name])
+    return compile(graph, "n16"), draft.random_inputs()
+
+
+def convolution_and_pool(size: int, channels: int) -> tuple[CompiledNetwork, dict[str, np.ndarray]]:
+    """Return a convolution and a pool after it whose rows need all blocks of channels."""
+    draft, half = Draft(np.random.default_rng(4)), size // 2
+    x = draft.input((1, size, size, 3))
+    y = draft.node(
+        "conv2d",
+        [x, draft.constant((channels, 7, 7, 3))],
+        (1, half, half, channels),
+        scale=40.0,
+        strides=(2, 2),
+        dilations=(1, 1),
+        pads=(3, 3, 3, 3),
+        groups=1,
+    )
+    z = replace(y, name="pooled", shape=(1, half // 2, half // 2, channels))
+    draft.into("max_pool2d", [y], z, kernel=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
+    return compile(draft.graph.finish([z.name]), "n16"), draft.random_inputs()
+
+
+@pytest.mark.parametrize(
+    ("made", "ceiling"), [((attention, 128, 512), _CEILING), ((convolution_and_pool, 112, 64), _POOL_CEILING)]
+)
+def test_interleaving_saves_cycles(made: tuple[Callable[..., Any], int, int], ceiling: int) -> None:
+    maker, *sizes = made
+    network, inputs = maker(*sizes)
+    apart = replace(
+        network.schedule,
+        layers={name: replace(layer, interleave=False) for name, layer in network.schedule.layers.items()},
+    )
+    assert network.schedule != apart
+    assert network.graph is not None
+    alone = compile(network.graph, "n16", schedule=apart)
+    results, cycles = [], []
+    for each in (network, alone):
+        with GoldenDevice(each.config, dram_bytes(each)) as device:
+            results.append(Session(device, each).run(inputs))
+        with RtlDevice(each.config, dram_bytes(each)) as device:
+            device.run_cycles(_AFTER_RESET)
+            found, taken = Session(device, each).measure(inputs)
+            results.append(found)
+            cycles.append(taken)
+    for found in results[1:]:
+        assert all(np.array_equal(found[name], results[0][name]) for name in found)
+    assert cycles[0] < cycles[1], cycles
+    assert cycles[0] < ceiling, cycles

@@ -1,0 +1,67 @@
+"""Schedules that exceed the machine's memories are reduced until they fit."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.codegen.executable import StageExecutable
+from compiler.initial_schedule import fit_memory as fitting
+from compiler.ir.tensor import Tensor
+from tests.support.graphs import Draft, check
+
+
+def test_residual_without_room_next_to_large_weights_moves_to_dram(rng: np.random.Generator) -> None:
+    draft = Draft(rng)
+
+    def conv(x: Tensor, outputs: int) -> Tensor:
+        weights = draft.constant((outputs, 1, 1, x.shape[3]))
+        made = (1, 7, 7, outputs)
+        return draft.node(
+            "conv2d",
+            [x, weights],
+            made,
+            scale=40.0,
+            strides=(1, 1),
+            dilations=(1, 1),
+            pads=(0, 0, 0, 0),
+            groups=1,
+        )
+
+    def block(x: Tensor) -> Tensor:
+        inner = conv(x, 960)
+        weights = draft.constant((3, 3, 960), quantization=draft.quantization().per_tensor(0.1))
+        inner = draft.node(
+            "depthwise_conv2d",
+            [inner, weights],
+            inner.shape,
+            scale=40.0,
+            strides=(1, 1),
+            dilations=(1, 1),
+            pads=(1, 1, 1, 1),
+        )
+        return draft.node("add", [conv(inner, 160), x], x.shape, scale=40.0)
+
+    x = conv(draft.input((1, 7, 7, 64)), 160)
+    first = block(x)
+    second = block(first)
+    network = check(draft, [conv(second, 960)], "n16")
+    assert not all(each.on_chip for name, each in network.schedule.layers.items() if name != "n1")
+
+
+def test_attempts_do_not_depend_on_the_length_of_the_network(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts, generate = [0], fitting.generate
+
+    def counted(*given: Any) -> StageExecutable:
+        attempts[0] += 1
+        return generate(*given)
+
+    monkeypatch.setattr(fitting, "generate", counted)
+    draft = Draft(rng)
+    x = draft.input((1, 1, 1, 4))
+    for _ in range(250):  # one table per layer is too much for any schedule
+        x = draft.node("sigmoid", [x], x.shape)
+    check(draft, [x], "n16")
+    assert 8 < attempts[0] < 24

@@ -1,0 +1,5 @@
+"""Fixtures of a small network and its measurer, shared by all tests of online tuning."""
+
+from tests.support.small_network import graph, measurer
+
+__all__ = ["graph", "measurer"]

@@ -1,5 +1,0 @@
-"""A small network and its measurer, shared by all tests."""
-
-from tests.support.small_network import graph, measurer
-
-__all__ = ["graph", "measurer"]
