@@ -189,7 +189,7 @@ def main() -> int:
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
-    """Return all jobs: each kind of answers about each layer."""
+    """Return one job for each layer and each kind of answer."""
     machine = MACHINES[args.machine]
     load(args.llm)
     model = digest(args.llm.read_bytes())[:12]

@@ -24,7 +24,7 @@ def corpus_of(folder: Path) -> Path:
 
 
 def begin(folder: Path, options: Mapping[str, Any], llm: Path, corpus: Path) -> None:
-    """Store the initial inputs of a folder; all of its rounds must have the same model, corpus and options.
+    """Copy model, corpus and options to a new folder; check that a folder with rounds has the same options.
 
     Raises
     ------

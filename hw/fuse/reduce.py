@@ -20,7 +20,7 @@ class WindowReduce(wiring.Component):
     """Computes the sum, maximum or minimum of each lane over the points of a window; every beat outputs the reduction
     so far.
 
-    Latency: LATENCY. Throughput: one beat per cycle.
+    Latency: WINDOW_LATENCY. Throughput: one beat per cycle.
 
     Parameters
     ----------

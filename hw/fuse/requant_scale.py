@@ -199,7 +199,7 @@ class ScaleLane(wiring.Component):
     rounding: 32 bits, the bit below them, a sticky flag that is set if a lower bit is set, and an overflow flag that is
     set if a higher bit differs from the sign. The reduced product is then rounded.
 
-    Latency: LATENCY. Throughput: one value per cycle.
+    Latency: SCALE_LATENCY. Throughput: one value per cycle.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class NullListener:
 
 
 def word_of(head: Head, values: Values, end: int) -> int:
-    """Encode the micro-instruction of a first token and its operands.
+    """Encode a micro-instruction, given its first token and the values of its operands.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ LEAVE = (HEAD_OF[MicroOp.BREAK, 0].token, *encode_number(1), END)
 
 
 def semaphore_index(producer: int, consumer: int, number: int) -> int:
-    """Return the index of a semaphore among all counts."""
+    """Return the index of a semaphore's count among the counts of all semaphores."""
     return consumer * SEMAPHORES_PER_CONSUMER + producer * SEMAPHORES_PER_PAIR + number
 
 

@@ -352,7 +352,7 @@ class _State:
         return reversed(found)
 
     def _dims(self, at: int, run: int) -> list[int]:
-        """Return for each dimension a bit mask of the eighths that every command of a run allows."""
+        """Return a bit mask per dimension: the eighths of a command at which every command of a run can be split."""
         each = [parts for command in self.commands[at : at + run] if (parts := self.known.parts(command))]
         out = []
         for number in range(max(map(len, each), default=0)):
