@@ -171,9 +171,9 @@ def _integer_graph(graph: Graph, options: CompileOptions) -> tuple[Graph, Quanti
     if why is None:
         return _quantized(graph, options)
     if options.calibration is not None:
-        raise InputError(f"{graph.name} {why}; calibration is for float models")
+        raise InputError(f"calibration is for float models; {graph.name} {why}")
     if options.keep_float:
-        raise InputError(f"{graph.name} {why}; keep_float is for float models")
+        raise InputError(f"keep_float is for float models; {graph.name} {why}")
     return chains_as_tables(graph, options.rounding), None
 
 

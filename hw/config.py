@@ -3,11 +3,10 @@
 import re
 import tomllib
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hw.errors import InputError, shown
+from hw.errors import InputError, did_you_mean, shown
 
 _Variant = TypeVar("_Variant")
 
@@ -206,10 +205,9 @@ def _target_file(name: str) -> Path:
             return path
     except (OSError, ValueError):  # a file cannot have this name
         pass
-    near = get_close_matches(str(name), target_names(), n=1)
     raise InputError(
         f"target must be one of {' '.join(target_names())} or an existing .toml file, not {shown(name)}"
-        + (f" (did you mean {near[0]}?)" if near else "")
+        f"{did_you_mean(str(name), target_names())}"
     )
 
 

@@ -5,6 +5,8 @@ Each message is one sentence for the user; the command line prints this sentence
 """
 
 import reprlib
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 _MOST_CHARACTERS = 120
@@ -27,6 +29,17 @@ _SHORTENER.maxstring = _SHORTENER.maxother = _MOST_CHARACTERS
 def shown(value: Any) -> str:
     """Return the text of an invalid value for messages: its `repr`, shortened if it is long."""
     return _SHORTENER.repr(value)
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return a suggestion for a misspelled word to append to a message, or "" if no name is similar."""
+    near = get_close_matches(word, list(names), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def reason_of(error: Exception) -> str:
+    """Return the reason for an error: the system's text without number and file name, if there is one."""
+    return str(getattr(error, "strerror", None) or error)
 
 
 class MlaError(Exception):

@@ -1,6 +1,7 @@
 """`mla compile`: compiles a model to a file that can be run without the compiler."""
 
 import argparse
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from compiler.cli.exit_status import warn, warnings
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, check_files, integer, size
-from compiler.util.files import report, write_output
+from compiler.util.files import PACKAGE_SUFFIX, report, write_output
 from compiler.util.tables import counted
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def compile_model(
 
     use_cache = record is None and not args.no_cache
     source, options = source_of(args, graph, use_cache)
-    with progress(f"compiling {args.model.name}"), _named_options():
+    with progress(f"compiling {args.model.name}"), _named_options(args):
         return compile(
             source,
             target or args.target,
@@ -166,15 +167,18 @@ def compile_model(
 
 
 @contextmanager
-def _named_options() -> Iterator[None]:
-    """Replace an argument name of `compiler.compile` at the start of a message by the name of the option."""
+def _named_options(args: argparse.Namespace) -> Iterator[None]:
+    """Replace a parameter name of `compiler.compile` at the start of a message by the name of the option."""
+    from compiler.api import compile
     from hw.errors import InputError
 
+    options = (inspect.signature(compile).parameters.keys() & vars(args).keys()) - {"model"}
     try:
         yield
     except InputError as error:
-        if re.match(r"(skip|batch|batches)\b", str(error)):
-            raise InputError(f"--{error}") from None
+        name, text = re.fullmatch(r"(\w*)(.*)", str(error), re.DOTALL).groups()  # type: ignore[union-attr]
+        if name in options:
+            raise InputError(f"--{name.replace('_', '-')}{text}") from None
         raise
 
 
@@ -278,16 +282,16 @@ def run(args: argparse.Namespace) -> int:
     """Compile and write the output files."""
     from compiler.cli.run_report import memory_lines
     from compiler.quantize.report import summary
-    from compiler.runtime.package.writer import SUFFIX, to_bytes
+    from compiler.runtime.package.writer import to_bytes
     from compiler.runtime.program_text import listing
     from compiler.runtime.run_report import memory_use
     from hw.errors import InputError
 
     check_files(args, "output", "save_schedule", "listing")
     device = args.output.exists() and not args.output.is_file()  # such as /dev/null
-    if args.output.suffix.lower() != SUFFIX and not device:
+    if args.output.suffix.lower() != PACKAGE_SUFFIX and not device:
         raise InputError(
-            f"--output: {args.output} must end in {SUFFIX}, by which the other commands recognize a compiled network"
+            f"--output: {args.output} must end in {PACKAGE_SUFFIX}, the suffix of compiled networks"
         )
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)
     write_output(args.output, to_bytes(network))

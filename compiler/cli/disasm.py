@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from compiler.util.files import read_input
+from compiler.util.files import PACKAGE_SUFFIX, read_input
 from hw.errors import InputError
 
 SUMMARY = "disassemble a program file, or a compiled network, to standard output"
@@ -17,11 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the assembly text; raise InputError for a damaged file."""
-    from compiler.runtime.package.writer import SUFFIX, read_package
+    from compiler.runtime.package.writer import read_package
     from compiler.runtime.program_text import listing, program_text
     from hw.isa.program import Program
 
-    if args.program.suffix.lower() == SUFFIX:
+    if args.program.suffix.lower() == PACKAGE_SUFFIX:
         print(listing(read_package(args.program)), end="")
         return 0
     try:

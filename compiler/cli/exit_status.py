@@ -11,7 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from compiler.cli.options import unwatch_files
-from hw.errors import MlaError
+from hw.errors import MlaError, reason_of
 
 INTERRUPTED = 128 + signal.SIGINT
 FAILED = 1
@@ -85,7 +85,7 @@ def run_to_status(name: str, work: Callable[[], int]) -> int:
             return FAILED
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            _log(f"{name}: {error.strerror or error}{where}")
+            _log(f"{name}: {reason_of(error)}{where}")
             return FAILED
         finally:
             _drop_unwritten_output()

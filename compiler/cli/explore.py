@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, check_files
-from compiler.util.files import report
+from compiler.util.files import PACKAGE_SUFFIX, report
 from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
@@ -70,14 +70,13 @@ def run(args: argparse.Namespace) -> int:
     """Compile and run the model on each target; return status 1 if it fits no target or outputs differ."""
     from compiler.cli.inputs import read_samples
     from compiler.cli.run import warn_about_clock
-    from compiler.runtime.package.writer import SUFFIX
     from compiler.util.progress import log
     from hw.config import load_target
 
     check_files(args)
     warn_about_clock(args)
     configs = {name: load_target(name) for name in args.targets}
-    if args.model.suffix.lower() == SUFFIX:
+    if args.model.suffix.lower() == PACKAGE_SUFFIX:
         raise InputError(f"{args.model} is compiled for one target: explore needs the model itself")
     graph = source_of(args)[0].graph
     rows: list[dict[str, Any]] = []

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_memory, add_seed, add_target, check_files
-from compiler.cli.parser import did_you_mean
 from compiler.util.files import print_text, write_output
-from hw.errors import InputError, shown
+from hw.errors import InputError, did_you_mean, shown
 
 if TYPE_CHECKING:
     from compiler.ir.graph import Graph

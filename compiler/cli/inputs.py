@@ -23,7 +23,7 @@ from compiler.ir.graph import random_input
 from compiler.ir.tensor import Tensor
 from compiler.passes.index_bounds import index_bounds
 from compiler.util import checks
-from hw.errors import InputError, shown
+from hw.errors import InputError, reason_of, shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -47,7 +47,6 @@ _FORMAT_ERRORS = (
     MemoryError,
     RecursionError,
     RuntimeError,
-    NotImplementedError,
     tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
@@ -166,7 +165,7 @@ def open_arrays(path: "Path | io.BytesIO") -> Iterator[ArrayFile]:
             file = path if isinstance(path, io.BytesIO) else stack.enter_context(path.open("rb"))
             yield ArrayFile(path, file, stack)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise InputError(f"{path}: cannot be read: {reason_of(error)}") from None
     except _FORMAT_ERRORS as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise InputError(f"{path}: must be a .npy or .npz file of numbers: {lines[0]}") from None
@@ -273,8 +272,7 @@ def _pixels(path: Path, tensor: Tensor, channels: int, size: tuple[int, int]) ->
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise InputError(f"{path}: has too many pixels for input {tensor.name!r}") from None
     except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read as PNG: {reason}") from None
+        raise InputError(f"{path}: cannot be read as PNG: {reason_of(error)}") from None
 
 
 def _converted(path: Path, image: "Image", channels: int) -> "Image":
@@ -352,7 +350,7 @@ def read_sound(path: Path, tensor: Tensor) -> NDArray[np.float32]:
                 )
             data = sound.readframes(length)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise InputError(f"{path}: cannot be read: {reason_of(error)}") from None
     except (wave.Error, EOFError) as error:
         raise InputError(f"{path}: must be a PCM .wav file: {str(error) or 'it is cut short'}") from None
     if len(data) != 2 * length:

@@ -3,11 +3,10 @@
 import argparse
 import importlib
 import sys
-from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler import __version__
+from hw.errors import did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -69,12 +68,6 @@ class Parser(argparse.ArgumentParser):
         names = [str(each) for each in action.choices]
         advice = did_you_mean(str(value), names) or f" (choose from {', '.join(names)})"
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}{advice}")
-
-
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return a suggestion for a misspelled word to append to a message, or "" if no name is similar."""
-    near = get_close_matches(word, list(names), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class _Version(argparse.Action):

@@ -25,7 +25,7 @@ from compiler.cli.options import (
     add_target,
     check_files,
 )
-from compiler.util.files import report, write_output
+from compiler.util.files import PACKAGE_SUFFIX, report, write_output
 from compiler.util.progress import log
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
     from compiler.frontends.model import check_suffix
     from compiler.frontends.torch_module import is_reference
     from compiler.lowering.partition import check_strict
-    from compiler.runtime.package.writer import SUFFIX, read_package
+    from compiler.runtime.package.writer import read_package
     from hw.errors import InputError
 
-    if args.model.suffix.lower() != SUFFIX:
+    if args.model.suffix.lower() != PACKAGE_SUFFIX:
         if not is_reference(args.model):
             check_suffix(args.model, compiled=True)
         return compile_model(args)
@@ -165,13 +165,12 @@ def check_machine(path: Path, network: "CompiledNetwork", target: str) -> None:
 @contextmanager
 def named(model: Path) -> Iterator[None]:
     """Prefix InputErrors that occur while running a compiled file with the name of the file."""
-    from compiler.runtime.package.writer import SUFFIX
     from hw.errors import InputError
 
     try:
         yield
     except InputError as error:
-        if model.suffix.lower() != SUFFIX:
+        if model.suffix.lower() != PACKAGE_SUFFIX:
             raise
         raise InputError(f"{model}: {error}") from None
 

@@ -19,7 +19,7 @@ from compiler.cli.options import (
     integer,
 )
 from compiler.cli.search import add_endpoint, add_method, check_method, generator_of
-from compiler.util.files import write_output, write_report
+from compiler.util.files import PACKAGE_SUFFIX, write_output, write_report
 from hw.errors import shown
 
 if TYPE_CHECKING:
@@ -184,7 +184,6 @@ def _lines(args: argparse.Namespace) -> "Iterator[IO[str]]":
 
 def _check(args: argparse.Namespace) -> None:
     """Raise InputError for conflicting options, before anything is compiled."""
-    from compiler.runtime.package.writer import SUFFIX
     from hw.errors import InputError
 
     given = {
@@ -198,7 +197,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.device == "golden" and (args.adapt or args.conditions_at):
         option = "--adapt" if args.adapt else "--conditions-at"
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
-    if args.adapt and args.model.suffix.lower() == SUFFIX:
+    if args.adapt and args.model.suffix.lower() == PACKAGE_SUFFIX:
         raise InputError(f"{args.model} is already compiled: --adapt needs the model itself")
     endpoint = [name for name in vars(args) if name.startswith("endpoint")]
     for name in ("trials_per_request", "adapt_from", "schedule", "db", "method", "generator", *endpoint):

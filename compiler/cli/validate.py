@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from compiler.cli.options import add_json, add_target, check_files, integer
 from compiler.cli.programs import add_call, in_network, in_program, read_program
-from compiler.util.files import report
+from compiler.util.files import PACKAGE_SUFFIX, report
 from hw.config import DEFAULT_TARGET
 from hw.errors import InputError
 
@@ -62,11 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the statistics of the proof, or the instruction at which it fails, and the reason."""
-    from compiler.runtime.package.writer import SUFFIX
     from hw.config import load_target
 
     check_files(args)
-    if args.program.suffix.lower() == SUFFIX:
+    if args.program.suffix.lower() == PACKAGE_SUFFIX:
         return _network(args)
     return _program(args, load_target(args.target or DEFAULT_TARGET))
 

@@ -17,12 +17,12 @@ from compiler.frontends.torch_module import (
     torch_library,
 )
 from compiler.ir.graph import Graph
+from compiler.util.files import PACKAGE_SUFFIX
 from compiler.util.plugin_registry import check_module
 from hw.errors import InputError, shown
 
 _SUFFIXES = (".tflite", ".onnx")
 #: Suffix of compiled networks, which only some subcommands accept.
-_COMPILED = ".mla"
 #: Suffixes of PyTorch files; these hold weights or code and cannot be imported as models.
 _TORCH_SUFFIXES = (".py", ".pt", ".pth")
 #: Suffix of files written by `torch.export.save`.
@@ -92,10 +92,10 @@ def check_suffix(path: Path, *, compiled: bool = False) -> None:
         True if the file may also be a compiled network.
     """
     suffix = path.suffix.lower()
-    known = (*_SUFFIXES, _COMPILED) if compiled else _SUFFIXES
+    known = (*_SUFFIXES, PACKAGE_SUFFIX) if compiled else _SUFFIXES
     if suffix in known:
         return
-    if suffix == _COMPILED:
+    if suffix == PACKAGE_SUFFIX:
         raise InputError(f"{path} is already compiled: give the model itself")
     if suffix in _TORCH_SUFFIXES:
         raise InputError(

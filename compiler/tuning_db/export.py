@@ -17,7 +17,7 @@ from compiler.tuning_db import json_codec, machines, trials
 from compiler.tuning_db.connection import MAX_ENTRY_BYTES, SealedRows, many
 from compiler.tuning_db.schema import EXECUTIONS, PROFILES, TRIALS
 from compiler.util.checks import DAMAGE, Fields, parsed, written
-from hw.errors import InputError, WorkError, shown
+from hw.errors import InputError, WorkError, reason_of, shown
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def export(rows: SealedRows, connection: Connection, path: Path) -> int:
                     file.write(written({"kind": kind, "entry": values}) + b"\n")
                     count += 1
     except OSError as error:
-        raise WorkError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise WorkError(f"{path}: cannot be written: {reason_of(error)}") from None
     return count
 
 
@@ -63,7 +63,7 @@ def import_(rows: SealedRows, path: Path) -> int:
             while chunk := list(islice(entries, _BATCH_SIZE)):
                 count += rows.write(lambda connection, chunk=chunk: _add(rows, connection, chunk))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise InputError(f"{path}: cannot be read: {reason_of(error)}") from None
     return count
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from hw.errors import InputError, WorkError
 
 SCHEMA_VERSION = 1
+#: Suffix of compiled networks.
+PACKAGE_SUFFIX = ".mla"
 
 #: Error numbers of a full or broken device, for which another path in the same folder would fail as well.
 _DEVICE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cosim.rtl.descriptors import above_standard
 from cosim.rtl.errors import DiskFullError
-from hw.errors import InputError, WorkError, shown
+from hw.errors import InputError, WorkError, reason_of, shown
 
 MAX_ENTRIES = 32
 """Maximum number of entries of each kind; beyond it, the least recently used entries are removed."""
@@ -158,4 +158,4 @@ def _prune(shelf: Path) -> None:
 def _explained(error: OSError, shelf: Path) -> WorkError:
     if error.errno in FULL:
         return DiskFullError(f"no room left on the disk of the cache {shelf}; free some, or set MLA_CACHE")
-    return WorkError(f"the cache {shelf} cannot be used: {error.strerror or error}; set MLA_CACHE to move it")
+    return WorkError(f"the cache {shelf} cannot be used: {reason_of(error)}; set MLA_CACHE to move it")

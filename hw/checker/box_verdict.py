@@ -1,5 +1,7 @@
 """Last stage of both checkers, which compares bounding boxes with their address spaces."""
 
+from abc import ABC, abstractmethod
+
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Member, Out
@@ -11,7 +13,7 @@ from hw.config import MlaConfig
 SUM_BITS = 52
 
 
-class BoxVerdict(wiring.Component):
+class BoxVerdict(wiring.Component, ABC):
     """Stores the first box, in the order of checks, that is outside its address space; each checker has a variant of
     this class.
 
@@ -85,8 +87,8 @@ class BoxVerdict(wiring.Component):
             ]
         return m
 
+    @abstractmethod
     def _judge(self, m: Module, reaches: Value) -> tuple[Value, Value]:
         """Return the conditions that the box exceeds its on-chip space (`reaches`) and that a window permits the DRAM
         access.
         """
-        raise NotImplementedError

@@ -1,5 +1,6 @@
 """Issue of commands: the check of a command, and its transfer to its unit's queue."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value
@@ -24,7 +25,7 @@ from hw.sequencer.execute import Execute
 WRITES = {"w_en": 1, "w_field": 2 + FIELD_INDEX_BITS, "w_data": 32, "clear": len(Unit)}
 
 
-class CommandIssue(wiring.Component):
+class CommandIssue(wiring.Component, ABC):
     """Executes the `issue` instruction; `command_issue` chooses the variant of a machine.
 
     Latency: a command is offered as many cycles after `start` as the checker takes; `issued` is high in the cycle of
@@ -134,10 +135,11 @@ class CommandIssue(wiring.Component):
         """Connect the start of an issue and its outcome, in the module of the core."""
         self._connect_execute(m.d.comb, self.start, execute)
 
+    @abstractmethod
     def make_registers(self) -> ConfigRegisters | data.View:
         """Return the destination of the fields that a program writes, with the members of `WRITES`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def connect_fields(
         self, m: Module, core: wiring.Component, registers: ConfigRegisters | data.View
     ) -> None:
@@ -152,7 +154,6 @@ class CommandIssue(wiring.Component):
         registers : ConfigRegisters or View
             Result of `make_registers`, whose inputs are driven.
         """
-        raise NotImplementedError
 
     def _connect_execute(self, domain: Any, start: Signal, execute: Execute) -> None:
         domain += [
@@ -173,21 +174,21 @@ class CommandIssue(wiring.Component):
         """
         return m.d.comb, checker.done
 
+    @abstractmethod
     def _checker(self, m: Module) -> tuple[ParallelChecker | SerialChecker, wiring.Component]:
         """Add the checker, and the component that multiplies for the scalar MUL, as submodules; returns both."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _rules(self, m: Module, checker: wiring.Component) -> Value:
         """Connect the fields; returns a signal that is high if they violate a rule that the checker does not check."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _sent(self) -> Value | int:
         """Return the condition that the fields of the command have reached its queue."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _payload(self, m: Module, unit: Unit, checker: wiring.Component) -> None:
         """Drive the payload of a unit's command stream."""
-        raise NotImplementedError
 
 
 class ParallelIssue(CommandIssue):

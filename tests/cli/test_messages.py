@@ -26,7 +26,8 @@ def package(mla, tmp_path) -> Path:
 
 @pytest.mark.parametrize("address", ["foo", "tcp://foo", "127.0.0.1:99999", "http://x:1", "tcp://a b:3"])
 def test_malformed_cluster_address_is_rejected_before_a_connection(address, monkeypatch):
-    distributed = pytest.importorskip("distributed")
+    missing = "the extra `cluster` is not installed: make setup EXTRAS=cluster"
+    distributed = pytest.importorskip("distributed", reason=missing)
     monkeypatch.setattr(distributed, "Client", None)
     with pytest.raises(InputError, match=r"--cluster: an address must have the form tcp://HOST:8786, not "):
         DaskCluster(None, address)  # type: ignore[arg-type]
@@ -104,7 +105,7 @@ def test_limits_and_dispatch_options_are_named(complains):
     complains(2, "raise --sp-limit or --acc-limit, or choose a larger --target", *run, "--sp-limit", 200)
     complains(
         2,
-        "--skip: there is no tensor and no node 'conv2_sun'; nodes: conv2_sum, ",
+        "--skip: there is no tensor and no node 'conv2_sun' (did you mean conv2_sum?); nodes: ",
         *run,
         "--skip",
         "conv2_sun",

@@ -237,4 +237,4 @@ def test_keep_float_option(mla, complains, noisy, tmp_path):
         "--keep-float",
         "Mul:y",
     )
-    complains(2, "keep_float is for float models", "run", DIGITS, "--keep-float", "scores")
+    complains(2, "--keep-float is for float models; ", "run", DIGITS, "--keep-float", "scores")

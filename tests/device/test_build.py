@@ -138,7 +138,7 @@ def is_free(file: TextIO) -> bool:
 
 
 def installation(folder: Path) -> dict[str, str]:
-    """Return the environment of a checkout in a separate folder, with a stub of cocotb that contains only the paths."""
+    """Return the environment of a checkout in a separate folder, with a cocotb package that contains only the paths."""
     for package in ("cosim", "hw"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(Path(cocotb_tools.__file__).parent, folder / "packages" / "cocotb_tools")

@@ -24,7 +24,7 @@ def test_parameter_descriptions_have_three_words() -> None:
 def test_docstrings_start_with_a_statement() -> None:
     found = [
         f"{place}: {text.splitlines()[0]}"
-        for place, text in docstrings((*TREES, "tests"))
+        for place, text in docstrings((*TREES, "scripts", "examples", "tests"))
         if text.startswith(FRAGMENTS)
     ]
     assert not found, f"{len(found)} fragments:\n" + "\n".join(found)

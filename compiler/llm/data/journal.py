@@ -8,7 +8,7 @@ from typing import Any
 
 from compiler.llm.data.trajectories import Trajectory
 from compiler.util.files import parsed_line
-from hw.errors import InputError, WorkError
+from hw.errors import InputError, WorkError, reason_of
 
 FORMAT = "mla-llm-corpus"
 VERSION = 1
@@ -38,8 +38,7 @@ class CorpusJournal:
         try:
             text = path.read_text("utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{path}: cannot be read: {reason}") from None
+            raise InputError(f"{path}: cannot be read: {reason_of(error)}") from None
         lines = [
             line for line in text.splitlines(keepends=True) if line.endswith("\n")
         ]  # the last line may be incomplete
@@ -80,8 +79,7 @@ def read(path: Path) -> list[Trajectory]:
             data = path.read_bytes()
         text = data.decode("utf-8")
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {reason}") from None
+        raise InputError(f"{path}: cannot be read: {reason_of(error)}") from None
     if len(data) > _MAX_BYTES:
         raise InputError(f"{path}: more than {_MAX_BYTES:,} bytes of measurements")
     return list(_trajectories(text.splitlines(keepends=True), path))

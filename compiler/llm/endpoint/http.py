@@ -120,8 +120,8 @@ def _connection_failure(error: httpx.ConnectError) -> tuple[str, bool]:
         if isinstance(cause, SSLError):
             return f"no secure connection: {getattr(cause, 'verify_message', '') or cause.reason}", False
         if isinstance(cause, OSError) and cause.errno is not None:
-            tokens = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
-            return f"{str(tokens).lower()}: no server may be running there", True
+            message = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
+            return f"{str(message).lower()}: no server may be running there", True
     return "no connection", True
 
 

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from hw.errors import InputError, WorkError
+from hw.errors import InputError, WorkError, reason_of
 
 FORMAT = "mla-llm"
 VERSION = 1
@@ -61,8 +61,7 @@ def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
     try:
         save_file(tensors, path, header)
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise WorkError(f"{path}: cannot be written: {reason}") from None
+        raise WorkError(f"{path}: cannot be written: {reason_of(error)}") from None
 
 
 def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
@@ -119,8 +118,7 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
             about, profile = _about(header), json.loads(header.get("profile", "true")) is not False
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read as a language model: {reason}") from None
+        raise InputError(f"{path}: cannot be read as a language model: {reason_of(error)}") from None
     weights = {}
     for name, size in shape.tensors.items():
         array, factors = tensors.get(name), tensors.get(name + _FACTOR)

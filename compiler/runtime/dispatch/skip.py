@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from math import prod
 
 import numpy as np
@@ -22,7 +21,7 @@ from compiler.runtime.stages import Stage
 from compiler.schedule.schedule import Schedule
 from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
-from hw.errors import InputError, shown
+from hw.errors import InputError, did_you_mean, shown
 from hw.isa.assembler import assemble
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import Unit
@@ -44,12 +43,10 @@ def tensor_named(graph: Graph, name: str) -> str:
     if name in graph.nodes:
         return graph.nodes[name].outputs[0]
     if name not in graph.tensors:
-        near = get_close_matches(name, [*graph.nodes, *graph.tensors], n=1)
-        names = [*near, *(each for each in graph.nodes if each not in near)]
-        more = ", ..." if len(names) > _MAX_NAMES else ""
-        raise InputError(
-            f"skip: there is no tensor and no node {shown(name)}; nodes: {', '.join(names[:_MAX_NAMES])}{more}"
-        )
+        names, more = list(graph.nodes), ", ..." if len(graph.nodes) > _MAX_NAMES else ""
+        near = did_you_mean(name, [*graph.nodes, *graph.tensors])
+        listed = f"{', '.join(names[:_MAX_NAMES])}{more}"
+        raise InputError(f"skip: there is no tensor and no node {shown(name)}{near}; nodes: {listed}")
     return name
 
 

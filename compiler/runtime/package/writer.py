@@ -21,11 +21,11 @@ from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.reader import FORMAT, MANIFEST, VERSION, PackageReader
 from compiler.runtime.stages import Control, Origin, Stage
-from hw.errors import InputError
+from compiler.util.files import PACKAGE_SUFFIX
+from hw.errors import InputError, reason_of
 
-SUFFIX = ".mla"
 #: Message for a file that is not a ZIP archive with a manifest.
-_OTHER_FILE = f"is not a compiled network ({SUFFIX}, written by mla compile), or is cut short"
+_OTHER_FILE = f"is not a compiled network ({PACKAGE_SUFFIX}, written by mla compile), or is cut short"
 #: Exceptions raised by reading a damaged archive or manifest.
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -85,7 +85,7 @@ def read_package(path: Path) -> CompiledNetwork:
         with path.open("rb") as file:
             network = from_bytes(file)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise InputError(f"{path}: cannot be read: {reason_of(error)}") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return replace(network, origin=Origin.FILE, compile_seconds=time.monotonic() - started)

@@ -25,7 +25,7 @@ from compiler.util.files import parsed_line
 from compiler.util.progress import building, progress
 from cosim.device_pool import DevicePool
 from hw.config import MlaConfig
-from hw.errors import InputError, WorkError
+from hw.errors import InputError, WorkError, reason_of
 
 if TYPE_CHECKING:
     from cosim.rtl.rtl_device import RtlDevice
@@ -97,8 +97,9 @@ class CalibrationJournal:
         try:
             text = path.read_text("utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{path}: cannot be read ({reason}); remove it to start over") from None
+            raise InputError(
+                f"{path}: cannot be read ({reason_of(error)}); remove it to start over"
+            ) from None
         lines = text.splitlines(keepends=True)
         if lines and parsed_line(lines[0]) != header:
             raise InputError(

@@ -39,7 +39,7 @@ _KEY = {
 
 @dataclass
 class _Item:
-    """Box in a band: a node, or a placeholder for a tensor from another band."""
+    """Box in a band: a node, or a tensor that comes from another band."""
 
     key: str
     lane: int
