@@ -25,7 +25,8 @@ from compiler.schedule.schedule import Schedule
 from compiler.serving.server import VERSIONS, Server, serving_bytes
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.layer_space import spaces_of
-from compiler.util.progress import building
+from compiler.util.progress import building, progress
+from compiler.util.tables import Column, figures, format_table
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError
@@ -119,16 +120,17 @@ def main() -> int:
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the times of every candidate")
     args = parser.parse_args()
-    print(f"{'milliseconds':<26}" + "".join(f"{head:>10}" for head in (*_STAGES, "total")))
-    document, met = {}, True
+    document, rows, met = {}, [], True
     for name in args.names or (SINGLE, *NETWORKS):
-        times = measure(ModelSource(LAYER.graph() if name == SINGLE else model_path(name)))
+        with progress(f"measuring {name}"):
+            times = measure(ModelSource(LAYER.graph() if name == SINGLE else model_path(name)))
         document[name] = [vars(each) | {"total": each.total} for each in times]
         row = [median(getattr(each, stage) for each in times) for stage in (*_STAGES, "total")]
-        print(f"{name:<26}" + "".join(f"{value:>10.1f}" for value in row), flush=True)
+        rows.append([name, *(f"{value:.1f}" for value in row)])
         met = met and row[-1] < BAR
     if args.json:
         args.json.write_text(json.dumps({"bar": BAR, "milliseconds": document}, indent=1) + "\n")
+    print(format_table([Column("milliseconds"), *figures(*_STAGES, "total")], rows))
     print(f"target: {BAR:.0f} ms in total: {'met' if met else 'not met'}")
     return 0 if met else 1
 

@@ -27,6 +27,8 @@ from compiler.runtime.session import Session, dram_bytes
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry, EntryKey, TrialEntry, options_of, subgraph_of
 from compiler.tuning_db.program_cache import Placement, ProgramCache
+from compiler.util.progress import progress
+from compiler.util.tables import Column, figures, format_table
 from cosim.golden import GoldenDevice
 
 LAYER = "14x14x64-64-3-1"
@@ -85,16 +87,17 @@ def main() -> int:
     url = parser.parse_args().db
     version()  # computes the digest of the sources, once per process
     heads = ("bytes", "hit", "proved", "memory", "keep", "open")
-    print(f"{'milliseconds':<24}" + "".join(f"{head:>10}" for head in heads))
-    met = True
+    rows, met = [], True
     with tempfile.TemporaryDirectory(prefix="mla-store-") as folder:
         proofs = ContentStore(Path(folder))
         layer = conv_case(LAYER).prepare(np.random.default_rng(0)).model
         for name, model in [(LAYER, layer), *((name, model_path(name)) for name in NETWORKS)]:
-            network = compile(model, cache=False)
-            size, times = measure(url or f"sqlite:///{folder}/profile.db", network, proofs)
-            print(f"{name:<24}{size:>10,}" + "".join(f"{each:>10.3f}" for each in times))
+            with progress(f"measuring {name}"):
+                network = compile(model, cache=False)
+                size, times = measure(url or f"sqlite:///{folder}/profile.db", network, proofs)
+            rows.append([name, f"{size:,}", *(f"{each:.3f}" for each in times)])
             met = met and times[1] < DATABASE_BAR and times[2] < MEMORY_BAR
+    print(format_table([Column("milliseconds"), *figures(*heads)], rows))
     print(
         f"targets: proved under {DATABASE_BAR} ms, memory under {MEMORY_BAR} ms: {'met' if met else 'not met'}"
     )

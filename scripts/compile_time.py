@@ -14,6 +14,8 @@ from pathlib import Path
 
 from compiler.bench.architectures import NETWORKS, model_file
 from compiler.bench.tiny import model_path
+from compiler.util.progress import progress
+from compiler.util.tables import Column, figures, format_table
 
 SMALL = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Targets in seconds for a small network, a published network, and a cached network.
@@ -45,15 +47,16 @@ def _compiled(model: Path, folder: Path) -> dict:
 
 def table(names: list[str]) -> tuple[str, bool]:
     """Return the table, and True if all targets are met."""
-    lines, met = [f"{'network':<26}{'seconds':>9}{'target':>7}{'again':>9}{'target':>7}"], True
+    rows, met = [], True
     for name in names:
         model = model_path(name) if name in SMALL else model_file(name)
-        with tempfile.TemporaryDirectory(prefix="mla-compile-") as folder:
+        with progress(f"compiling {name}"), tempfile.TemporaryDirectory(prefix="mla-compile-") as folder:
             first, again = measure(model, Path(folder))
         bar = SMALL_BAR if name in SMALL else LARGE_BAR
         met = met and first < bar and again < AGAIN_BAR
-        lines.append(f"{name:<26}{first:>9.2f}{bar:>7.0f}{again:>9.2f}{AGAIN_BAR:>7.1f}")
-    return "\n".join(lines), met
+        rows.append([name, f"{first:.2f}", f"{bar:.0f}", f"{again:.2f}", f"{AGAIN_BAR:.1f}"])
+    columns = [Column("network"), *figures("seconds", "target", "again", "target")]
+    return format_table(columns, rows), met
 
 
 def main() -> int:

@@ -28,7 +28,7 @@ def main() -> int:
         errors = PredictionErrors.from_pairs([a for a, _ in pairs], [b for _, b in pairs])
         predicted, measured = sum(a for a, _ in pairs), sum(b for _, b in pairs)
         print(
-            f"{name:<24} {predicted:>9,.0f} predicted, {measured:>9,.0f} measured: "
+            f"{name}: {predicted:,.0f} predicted, {measured:,.0f} measured: "
             f"{100 * (predicted / measured - 1):+.1f}%; {errors.count} layers: {errors.mape:.1f}% mean error, "
             f"Spearman {errors.spearman:.4f}",
             flush=True,

@@ -110,9 +110,7 @@ def _raced(race: list[dict]) -> str:
 
 
 def _shown(row: dict) -> str:
-    parts = [
-        f"{row['layer']:<17} {row['tilings']:>4} tilings, first {row['first']:>6}, best {row['best']:>6}"
-    ]
+    parts = [f"{row['layer']}: {row['tilings']} tilings, first {row['first']:,}, best {row['best']:,}"]
     for method, each in row["methods"].items():
         known = [trial for trial in each["after"] if trial is not None]
         middle = f"{median(known):g}" if 2 * len(known) > len(each["after"]) else "never"

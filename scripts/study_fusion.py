@@ -112,8 +112,8 @@ def _shown(row: dict[str, Any]) -> str:
     chosen, best, unfused = _chosen(row)
     what = next(each["what"] for each in row["ways"] if each["chosen"])
     return (
-        f"{row['chain']:<32} {len(row['ways']):>3} variants, unfused {unfused:>6}, best {best:>6}, "
-        f"chosen {chosen:>6} ({what})"
+        f"{row['chain']}: {len(row['ways'])} variants, unfused {unfused:,}, best {best:,}, "
+        f"chosen {chosen:,} ({what})"
     )
 
 

@@ -23,12 +23,19 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
+from compiler.util.progress import log
+from compiler.util.tables import Column, figures, format_table
 from hw.config import load_target
 from scripts.measurement_cache import FileCache
 
 FROZEN = Path(__file__).with_suffix(".json")
 PUBLISHED = ("mobilenet_v1", "mobilenet_v2")
 DEFAULT_CONDITIONS = "usual"
+_COLUMNS = (
+    Column("network"),
+    Column("condition"),
+    *figures("frozen", "static", "found", "range", "bound", "closed", "carried over"),
+)
 
 
 def conditions() -> dict[str, HardwareProfile]:
@@ -73,13 +80,20 @@ class Row:
         """Remaining share of the gap to the lower bound, relative to commit 3783297; median over seeds."""
         return (median(self.found) - self.floor) / (self.frozen - self.floor)
 
-    def __str__(self) -> str:
+    def cells(self) -> list[str]:
+        """Return the cells of the table's row."""
         over = "-" if self.carried_over is None else f"{self.carried_over / median(self.found):.2f}x"
         spread = f"{min(self.found):,}..{max(self.found):,}"
-        return (
-            f"{self.network:<24} {self.condition:<14} {self.frozen:>10,} {self.static:>10,} "
-            f"{median(self.found):>12,.0f} ({spread}) {self.floor:>10,} {100 * (1 - self.left):>6.1f}% {over:>7}"
-        )
+        counts = [f"{count:,.0f}" for count in (self.frozen, self.static, median(self.found))]
+        return [
+            self.network,
+            self.condition,
+            *counts,
+            spread,
+            f"{self.floor:,}",
+            f"{1 - self.left:.1%}",
+            over,
+        ]
 
 
 def main() -> int:
@@ -105,9 +119,10 @@ def main() -> int:
             row, schedule = _row(network, condition, best, args)
             best = schedule if condition == DEFAULT_CONDITIONS else best
             rows.append(row)
-            print(row, flush=True)
+            log(f"{network}, {condition}: {row.static:,} -> {median(row.found):,.0f} cycles")
             if args.json:
                 args.json.write_text(json.dumps([vars(each) for each in rows], indent=1), "utf-8")
+    print(format_table(_COLUMNS, [row.cells() for row in rows]))
     for condition in args.conditions:
         left = geometric_mean(row.left for row in rows if row.condition == condition)
         print(f"{condition}: {100 * (1 - left):.1f}% of the gap to the lower bound closed (geometric mean)")

@@ -140,6 +140,11 @@ def _cases(condition: Condition) -> list[Case]:
     return [*(gemm.gemm_case(n) for n in _GEMM), *(conv.conv_case(n) for n in _CONV), *networks]
 
 
+def condition_cases() -> int:
+    """Return the number of results of `run_conditions`."""
+    return sum(len(_cases(condition)) for condition in CONDITIONS)
+
+
 def run_conditions(seed: int, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Yield results of every case and configuration, in the form of `run_case` with the name of the configuration."""
     for condition in CONDITIONS:

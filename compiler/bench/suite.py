@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.bench import conv, gemm, networks_suite, tiny
 from compiler.bench.case import Case, OpenDevice, run_case
-from compiler.bench.networks_suite import run_conditions
+from compiler.bench.networks_suite import condition_cases, run_conditions
 from compiler.options import DramTiming
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
@@ -97,8 +97,10 @@ def run_suite(
             task.advance()
     if suite == "conditions":
         document["target"] = "n16 and others"
-        with progress("measuring conditions"):
-            document["results"] = list(run_conditions(seed, _log))
+        with progress("measuring conditions", condition_cases(), "cases") as task:
+            for result in run_conditions(seed, _log):
+                document["results"].append(result)
+                task.advance()
     if cycles:
         document["sim_khz"] = cycles / seconds / 1000
     if bare:  # measured before and after, because the host's own speed changes

@@ -1,7 +1,6 @@
 """`mla fpga`: builds the bitstream of a board and a report."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from compiler.cli.options import add_json, check_files, integer
@@ -38,8 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build the bitstream; return status 1 if the worst placement misses the clock of the board."""
+    from compiler.util.progress import log, progress
     from hw.boards.board import find_board
-    from hw.boards.flow import build
+    from hw.boards.flow import build, job_count
     from hw.boards.report import format_report
     from hw.config import load_target
     from hw.errors import InputError
@@ -50,11 +50,12 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.json} must be outside {folder}, which the build manages")
     check_files(args)
     config = load_target(args.target or board.name)
-    result = build(board, config, seeds=args.seeds, folder=folder, progress=_log)
+    with progress(f"building for {board.name}", job_count(args.seeds), "jobs") as task:
+
+        def ended(text: str, count: int) -> None:
+            log(text)
+            task.advance(count)
+
+        result = build(board, config, seeds=args.seeds, folder=folder, progress=ended)
     report(result.to_document(), format_report(result), args.json)
     return 0 if result.meets_clock else 1
-
-
-def _log(text: str) -> None:
-    """Print a line of progress."""
-    print(f"fpga: {text}", file=sys.stderr, flush=True)

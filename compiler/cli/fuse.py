@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
     from compiler.tuning.fusion.engine import FusionEngine, FusionOpportunity, FusionOption
     from compiler.tuning.measure.measurer import Measurer
+    from compiler.util.progress import ProgressTask
 
 SUMMARY = "list layers that can be fused, with predicted and measured gains"
 EXAMPLE = "mla fuse network.tflite --trials 8"
@@ -73,23 +74,26 @@ def run(args: argparse.Namespace) -> int:
     measured: dict[str, int | str] = {}
     if args.trials and found:
         with (
-            progress("measuring"),
+            progress("measuring", min(args.trials, len(found)), "fusions") as task,
             Measurer(source.graph, conditions, options, 1, args.seed, log) as measurer,
         ):
-            measured = _measured(measurer, now, found[: args.trials])
+            measured = _measured(measurer, now, found[: args.trials], task)
     whole = head(args, "rtl", conditions.rate) | _document(engine, now, sites, found, measured)
     report(whole, _table(whole, show_all=args.all), args.json)
     return 0
 
 
-def _measured(measurer: "Measurer", now: "Schedule", options: "list[FusionOption]") -> dict[str, int | str]:
+def _measured(
+    measurer: "Measurer", now: "Schedule", options: "list[FusionOption]", task: "ProgressTask"
+) -> dict[str, int | str]:
     """Return the cycles, or the reason for rejection, by schedule."""
     from compiler.profile.measurement import Rejected
 
     first = measurer.baseline()
-    results = measurer.measure([option.schedule for option in options])
     out: dict[str, int | str] = {now.to_json(): first.cycles}
-    for option, result in zip(options, results, strict=True):
+    for option in options:
+        (result,) = measurer.measure([option.schedule])
+        task.advance()
         wrong = result.reason if isinstance(result, Rejected) else "wrong outputs"
         usable = not isinstance(result, Rejected) and result.valid
         out[option.schedule.to_json()] = result.cycles if usable else wrong  # type: ignore[union-attr]

@@ -7,6 +7,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from compiler.util.files import report
+from compiler.util.tables import Column, format_table
+from compiler.util.tables import figures as figure_columns
 from hw.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.llm.evaluate.sample_quality import GROUP_SIZE, figures, sampled
     from compiler.tuning.measure.measurer import Measurer
     from compiler.tuning.search.registry import LLM, METHODS
-    from compiler.util.progress import log
+    from compiler.util.progress import log, progress
 
     baselines = [method_name(name) for name in args.methods.split(",") if name]
     for name in baselines:
@@ -47,13 +49,15 @@ def run(args: argparse.Namespace) -> int:
     )
     raced: list[Raced] = []
     answers: list[Sampled] = []
-    for point in islice(points, args.layers):
-        with Measurer(point.graph(), machine.conditions, machine.options, 1, args.seed) as measurer:
-            raced.append(race(measurer, point, model, trials, args.seeds, args.temperature, log))
-            if args.samples:
-                answers.append(
-                    sampled(measurer, point.family, model, args.samples, args.seed, args.temperature)
-                )
+    with progress("comparing methods", args.layers, "layers") as task:
+        for point in islice(points, args.layers):
+            with Measurer(point.graph(), machine.conditions, machine.options, 1, args.seed) as measurer:
+                raced.append(race(measurer, point, model, trials, args.seeds, args.temperature, log))
+                if args.samples:
+                    answers.append(
+                        sampled(measurer, point.family, model, args.samples, args.seed, args.temperature)
+                    )
+            task.advance()
     whole = {
         "machine": machine_name,
         "seeds": args.seeds,
@@ -110,11 +114,16 @@ def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]
 def _table(whole: dict[str, Any]) -> str:
     trials = whole["trials"]
     titles = [f"{name} ({count})" for name, count in trials.items()]
-    lines = [f"{'layer':<16}{'static':>9}{'floor':>9}" + "".join(f"{title:>18}" for title in titles)]
-    for each in whole["layers"]:
-        ends = [median(curve[-1] for curve in each["curves"][name]) for name in trials]
-        cells = "".join(f"{end:>18,.0f}" for end in ends)
-        lines.append(f"{each['layer']:<16}{each['static_cycles']:>9,}{each['floor_cycles']:>9,}{cells}")
+    rows = [
+        [
+            each["layer"],
+            f"{each['static_cycles']:,}",
+            f"{each['floor_cycles']:,}",
+            *(f"{median(curve[-1] for curve in each['curves'][name]):,.0f}" for name in trials),
+        ]
+        for each in whole["layers"]
+    ]
+    lines = [format_table([Column("layer"), *figure_columns("static", "floor", *titles)], rows)]
     lines += [
         f"llm after {each['trials']}: {each['ratio']:.4f} times {each['method']} after {each['method_trials']}"
         for each in whole["ratios"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compiler.llm.model.accelerated import ChipGpt
     from compiler.llm.model.numpy_transformer import Gpt
     from compiler.tuning.generators.generator import GeneratorTask
+    from compiler.util.progress import ProgressTask
 
 #: Types of answers other than whole programs.
 _SCHEDULES, _EDITS = "schedules", "edits"
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning.generators.generator import GeneratorTask
     from compiler.tuning.measure.measurer import Measurer
-    from compiler.util.progress import log
+    from compiler.util.progress import log, progress
     from hw.config import load_target
 
     model = model_of(args)
@@ -47,10 +48,12 @@ def run(args: argparse.Namespace) -> int:
     about = tuple(schedule.layers) if args.layer is None else (args.layer,)
     task = GeneratorTask(prepared, conditions, schedule, about, measured, seed=args.seed)
     with _reader(model, args) as (reader, statistics):
-        found = [
-            _answered(reader, cycles, request, args, profile=model.profile)
-            for cycles, request in _requests(task, args.ask)
-        ]
+        requests = list(_requests(task, args.ask))
+        with progress("sampling", len(requests) * args.answers, "answers") as sampling:
+            found = [
+                _answered(reader, cycles, request, args, sampling, profile=model.profile)
+                for cycles, request in requests
+            ]
         machine, line = statistics()
     what = "layers" if args.ask == _SCHEDULES else "programs"
     whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, what: found} | machine
@@ -106,7 +109,13 @@ def model_of(args: argparse.Namespace) -> "Gpt":
 
 
 def _answered(
-    model: "TokenReader", cycles: int, request: "LmRequest", args: argparse.Namespace, *, profile: bool
+    model: "TokenReader",
+    cycles: int,
+    request: "LmRequest",
+    args: argparse.Namespace,
+    sampling: "ProgressTask",
+    *,
+    profile: bool,
 ) -> dict[str, Any]:
     import numpy as np
 
@@ -123,6 +132,7 @@ def _answered(
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
             count = min(request.answers_per_draw, args.answers - len(answers))
             answers += draw(model, LANGUAGE, prompt, grammar, count, rng, args.temperature)
+            sampling.advance(count)
     except ValueError as error:  # a size has no token, or the prompt exceeds the context
         raise InputError(f"{what} {request.about!r} cannot be expressed as a prompt: {error}") from None
     return {

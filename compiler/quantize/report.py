@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.identity import identity, restored, stored
-from compiler.util.tables import counted
+from compiler.util.tables import Column, counted, figures, format_table
 
 #: Phrase in the reasons for which nodes with infinite values remain in floating point.
 INFINITE_VALUES = "has infinite numbers"
@@ -129,14 +129,23 @@ class QuantizationReport:
 
     def __str__(self) -> str:
         lines = [*summary(self.document()), *quality_warnings(self.document())]
-        lines.append(f"{'tensor':<44}{'scale':>12}{'zero':>6}{'SQNR':>10}{'alone':>10}  range")
-        for each in self.tensors:
-            name = _short(each.node or each.name)
-            noise = (
-                f"{_db(each.sqnr_db):>10}{'' if each.node_sqnr_db is None else _db(each.node_sqnr_db):>10}"
-            )
-            lines.append(f"{name:<44}{each.scale:>12.5g}{each.zero_point:>6}{noise}  {each.method}")
-        return "\n".join(lines)
+        columns = [
+            Column("tensor", shrinks=True),
+            *figures("scale", "zero", "SQNR", "alone"),
+            Column("range"),
+        ]
+        rows = [
+            [
+                _short(each.node or each.name),
+                f"{each.scale:.5g}",
+                str(each.zero_point),
+                _db(each.sqnr_db),
+                "" if each.node_sqnr_db is None else _db(each.node_sqnr_db),
+                each.method,
+            ]
+            for each in self.tensors
+        ]
+        return "\n".join([*lines, format_table(columns, rows)])
 
 
 def summary(document: Mapping[str, Any]) -> list[str]:

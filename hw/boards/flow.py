@@ -48,7 +48,7 @@ def build_component(
         is complete. Only files of an earlier build are replaced. A failed build leaves its logs; an interrupted build
         leaves nothing.
     progress : callable
-        Function called with lines of text that report progress.
+        Function called with a line of text, and with the number of jobs that ended since the last call.
 
     Raises
     ------
@@ -84,6 +84,11 @@ def build_component(
         run_all([_pack(board, work, report.best.seed)], progress=progress)
         write_report(report, work)
     return report
+
+
+def job_count(seeds: int) -> int:
+    """Return the number of jobs of a build: synthesis, placing and routing with each seed, and the bitstream."""
+    return 2 * seeds + 2
 
 
 def _files(board: Board, seeds: range) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hw.errors import WorkError
 
-Progress = Callable[[str], None]
-"""Function called with lines of text that report progress."""
+Progress = Callable[[str, int], None]
+"""Function called with a line of text, and with the number of jobs that ended since the last call."""
 
 _POLL_SECONDS = 0.1
 _PROGRESS_SECONDS = 30.0
@@ -69,7 +69,7 @@ class Job:
     title: str
 
 
-def silent(_text: str) -> None:
+def silent(_text: str, _ended: int) -> None:
     """Ignore a progress message."""
 
 
@@ -112,7 +112,7 @@ class _Running:
     def __init__(self, job: Job, progress: Progress):
         self.job, self._progress = job, progress
         self._start = self._last_progress = time.monotonic()
-        progress(f"{job.title}: started")
+        progress(f"{job.title}: started", 0)
         with (job.folder / job.log).open("wb") as log:
             command = job.tool.command(job.arguments)
             self.process = subprocess.Popen(
@@ -129,10 +129,10 @@ class _Running:
             )
         minutes = f"{(now - self._start) / 60:.1f} minutes"
         if status == 0:
-            self._progress(f"{job.title}: done after {minutes}")
+            self._progress(f"{job.title}: done after {minutes}", 1)
         elif now - self._last_progress > _PROGRESS_SECONDS:
             self._last_progress = now
-            self._progress(f"{job.title}: {minutes}: {_last_line(job.folder / job.log)}")
+            self._progress(f"{job.title}: {minutes}: {_last_line(job.folder / job.log)}", 0)
         return status == 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from compiler.util.tables import Column, figures, format_table
 from scripts.coverage.merge import CoveragePoint
 from scripts.coverage.source_map import SourceLocation
 from scripts.coverage.sources import source_line
@@ -109,16 +110,18 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the report."""
-        for page, name in PAGES.items():
-            yield f"{name:<14} {self.pages[page]}"
-        yield f"{'all':<14} {self.total}"
-        yield ""
-        width = max((len(name) for name in self.files), default=0)
-        for name, share in sorted(self.files.items(), key=lambda item: (item[1].percent, item[0])):
-            yield f"{name:<{width}}  {share}"
-        for entry in self.unreached.values():
+        totals = [*((name, self.pages[page]) for page, name in PAGES.items()), ("all", self.total)]
+        files = sorted(self.files.items(), key=lambda item: (item[1].percent, item[0]))
+        for heading, shares in (("points", totals), ("file", files)):
+            rows = [
+                [name, f"{share.percent:.2f}%", f"{share.reached:,}", f"{share.points:,}"]
+                for name, share in shares
+            ]
+            yield format_table([Column(heading), *figures("share", "reached", "of")], rows)
             yield ""
+        for entry in self.unreached.values():
             yield from _entry_lines(entry)
+            yield ""
 
     def json(self) -> dict[str, Any]:
         """Return the report as a JSON document."""

@@ -16,6 +16,7 @@ from torch.nn import functional  # pyright: ignore[reportMissingImports]
 from compiler.cache.digest import name
 from compiler.llm.training.dataset import Batch, TokenizedExample, batch_of, batches, length_batches
 from compiler.llm.training.torch_transformer import TorchTransformer
+from compiler.util.progress import progress
 from hw.errors import InputError
 
 #: Validation losses by step.
@@ -181,22 +182,24 @@ def fit(
     first, curve = load_checkpoint(checkpoint, module, optimizer, identity)
     training_batches = batches(groups, recipe.batch, recipe.words, random.Random(f"{recipe.seed} {first}"))
     total = 0.0
-    for step in range(first, recipe.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.rate * _rate_factor(step, recipe.steps)
-        loss = loss_of(module, next(training_batches), device)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP_NORM)
-        optimizer.step()
-        total += float(loss.detach())
-        if (step + 1) % _REPORT_STEPS == 0:
-            say(f"step {step + 1} of {recipe.steps}: loss {total / _REPORT_STEPS:.3f}")
-            total = 0.0
-        if (step + 1) % _CHECKPOINT_STEPS == 0 or step + 1 == recipe.steps:
-            curve.append((step + 1, validation_loss(module, validation, recipe)))
-            say(f"step {step + 1} of {recipe.steps}: validation loss {curve[-1][1]:.3f}")
-            save_checkpoint(checkpoint, module, optimizer, identity, (step + 1, curve))
+    with progress(f"training {checkpoint.stem}", recipe.steps - first, "steps") as task:
+        for step in range(first, recipe.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.rate * _rate_factor(step, recipe.steps)
+            loss = loss_of(module, next(training_batches), device)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP_NORM)
+            optimizer.step()
+            task.advance()
+            total += float(loss.detach())
+            if (step + 1) % _REPORT_STEPS == 0:
+                say(f"step {step + 1} of {recipe.steps}: loss {total / _REPORT_STEPS:.3f}")
+                total = 0.0
+            if (step + 1) % _CHECKPOINT_STEPS == 0 or step + 1 == recipe.steps:
+                curve.append((step + 1, validation_loss(module, validation, recipe)))
+                say(f"step {step + 1} of {recipe.steps}: validation loss {curve[-1][1]:.3f}")
+                save_checkpoint(checkpoint, module, optimizer, identity, (step + 1, curve))
     return FitResult(curve)
 
 

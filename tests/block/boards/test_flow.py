@@ -14,7 +14,7 @@ from amaranth.lib.wiring import In, Out
 from hw.boards import toolchain as tools
 from hw.boards.board import BOARDS
 from hw.boards.ecp5.device import Ecp5, Pll
-from hw.boards.flow import build_component
+from hw.boards.flow import build_component, job_count
 from hw.boards.toolchain import YOSYS, Job, Tool, run_all
 from hw.errors import InputError, WorkError
 from hw.lib.ram import Ram
@@ -49,7 +49,14 @@ def test_from_component_to_bitstream(tmp_path, monkeypatch):
     monkeypatch.setattr(tools, "_PROGRESS_SECONDS", 0.0)
     folder = tmp_path / "out"
     said: list[str] = []
-    report = build_component(BOARD, Accumulator, seeds=2, folder=folder, progress=said.append)
+    ended: list[int] = []
+
+    def progress(text: str, count: int) -> None:
+        said.append(text)
+        ended.append(count)
+
+    report = build_component(BOARD, Accumulator, seeds=2, folder=folder, progress=progress)
+    assert sum(ended) == job_count(2)
     assert said[0] == "synthesis: started"
     assert any(line.startswith("routing 1: 0.") and line.count(":") >= 2 for line in said), said
     assert sum("done after" in line for line in said) == 6, said
