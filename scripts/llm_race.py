@@ -62,7 +62,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Job:
+class RaceJob:
     """Searches of one layer.
 
     Parameters
@@ -168,13 +168,13 @@ def searches(trials: dict[str, int], seeds: int) -> list[Search]:
     return [Search(name, count, seed) for seed in range(seeds) for name, count in trials.items()]
 
 
-def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[Job]:
+def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[RaceJob]:
     """Return the jobs with searches that have no results yet."""
     machine = MACHINES[MACHINE]
     done = {row["key"] for row in JsonlLog(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.draw, machine)
     return [
-        Job(
+        RaceJob(
             number,
             args.draw,
             point,
@@ -204,7 +204,7 @@ def _model(path: Path) -> Gpt:
     return load(path)[0]
 
 
-def run(job: Job, file: Path, model: Path) -> None:
+def run(job: RaceJob, file: Path, model: Path) -> None:
     """Run searches and append their results to the file."""
     importlib.import_module("lightgbm")  # takes seconds, which must not be included in the time of a method
     machine, began = MACHINES[MACHINE], monotonic()
@@ -218,7 +218,7 @@ def run(job: Job, file: Path, model: Path) -> None:
     print(f"{job.number}: {keys_of(job.point)[0]}: {monotonic() - began:.0f} s", flush=True)
 
 
-def _about(job: Job) -> dict[str, Any]:
+def _about(job: RaceJob) -> dict[str, Any]:
     return {"number": job.number, "layer": keys_of(job.point)[0], "point": job.point.as_json()}
 
 

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Layer:
+class RacedLayer:
     """All searches of one layer.
 
     Parameters
@@ -84,7 +84,7 @@ def render(rows: Sequence[Row], file: Path) -> str:
     return write_report(file, whole, _text(whole))
 
 
-def layers_of(rows: Sequence[Row]) -> list[Layer]:
+def layers_of(rows: Sequence[Row]) -> list[RacedLayer]:
     """Return the layers for which all methods and seeds have results."""
     found: dict[int, dict[str, dict[int, Row]]] = {}
     for row in rows:
@@ -96,25 +96,25 @@ def layers_of(rows: Sequence[Row]) -> list[Layer]:
         if {(method, seed) for method, runs in methods.items() for seed in runs} == wanted:
             first = next(iter(methods[LLM].values()))
             runs = {method: [methods[method][seed] for seed in sorted(methods[method])] for method in order}
-            out.append(Layer(first["layer"], first["static"], first["floor"], runs))
+            out.append(RacedLayer(first["layer"], first["static"], first["floor"], runs))
     return out
 
 
-def _trials(layers: Sequence[Layer], method: str) -> int:
+def _trials(layers: Sequence[RacedLayer], method: str) -> int:
     return layers[0].runs[method][0]["trials"]
 
 
-def _mean(layers: Sequence[Layer], value: Callable[[Layer], float]) -> float:
+def _mean(layers: Sequence[RacedLayer], value: Callable[[RacedLayer], float]) -> float:
     """Return the geometric mean of a value over all layers."""
     return exp(fmean(log(value(layer)) for layer in layers))
 
 
-def _ratio_after(method: str, seconds: float) -> Callable[[Layer], float]:
+def _ratio_after(method: str, seconds: float) -> Callable[[RacedLayer], float]:
     """Return a function for the ratio of a method's cycles after a time to the static compiler's."""
     return lambda layer: median(layer.within(method, seconds)) / layer.static
 
 
-def _bars(layers: Sequence[Layer]) -> list[Row]:
+def _bars(layers: Sequence[RacedLayer]) -> list[Row]:
     """Return the ratios of the model's cycles after few trials to those of the guided search after more."""
     bars = []
     for own, guided, maximum in BARS:
@@ -125,7 +125,7 @@ def _bars(layers: Sequence[Layer]) -> list[Row]:
     return bars
 
 
-def _compared(layers: Sequence[Layer], pairs: Sequence[tuple[list[int], list[int]]]) -> Row:
+def _compared(layers: Sequence[RacedLayer], pairs: Sequence[tuple[list[int], list[int]]]) -> Row:
     """Compare the model's cycles with another method's by layer and seed: means, spread over seeds, losses."""
     ratios = [median(own) / median(other) for own, other in pairs]
     seeds = [
@@ -144,12 +144,12 @@ def _compared(layers: Sequence[Layer], pairs: Sequence[tuple[list[int], list[int
     }
 
 
-def _equal(layers: Sequence[Layer], method: str, count: int) -> Row:
+def _equal(layers: Sequence[RacedLayer], method: str, count: int) -> Row:
     pairs = [(layer.after(LLM, count), layer.after(method, count)) for layer in layers]
     return {"trials": count, "method": method} | _compared(layers, pairs)
 
 
-def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
+def _equal_time(layers: Sequence[RacedLayer], method: str, count: int) -> Row:
     """Compare the model with another method after the time in which the model completes `count` trials of a layer."""
     times = [layer.time(LLM, count) for layer in layers]
     pairs = [
@@ -166,7 +166,7 @@ def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
     return about | {"ended": ended, "searches": len(made)} | _compared(layers, pairs)
 
 
-def _cost(layers: Sequence[Layer], method: str) -> Row:
+def _cost(layers: Sequence[RacedLayer], method: str) -> Row:
     """Return the milliseconds per trial of the method alone, and in total."""
     runs = [run for layer in layers for run in layer.runs[method]]
     own = [1000 * run["own_seconds"] / run["trials"] for run in runs]
@@ -174,7 +174,7 @@ def _cost(layers: Sequence[Layer], method: str) -> Row:
     return {"method": method, "own_ms": median(own), "trial_ms": median(every)}
 
 
-def _by_layer(layer: Layer) -> Row:
+def _by_layer(layer: RacedLayer) -> Row:
     return {"layer": layer.name, "static": layer.static, "floor": layer.floor} | {
         name: {count: [min(found), median(found), max(found)]}
         for name, runs in layer.runs.items()

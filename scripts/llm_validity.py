@@ -133,7 +133,7 @@ def _schedule(request: LmRequest, answer: SampledAnswer) -> Schedule | None:
 
 
 @dataclass(frozen=True)
-class Job:
+class ValidityJob:
     """Evaluation of answers about one layer.
 
     Parameters
@@ -188,7 +188,7 @@ def main() -> int:
     return status
 
 
-def jobs_of(args: argparse.Namespace) -> list[Job]:
+def jobs_of(args: argparse.Namespace) -> list[ValidityJob]:
     """Return one job for each layer and each kind of answer."""
     machine = MACHINES[args.machine]
     load(args.llm)
@@ -196,7 +196,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     shapes = args.machine not in HELD_OUT
     points = held_out_points(machine.conditions.config.n, args.seed, machine, shapes=shapes)
     return [
-        Job(
+        ValidityJob(
             f"{args.machine} {args.seed}.{number} {kind} {args.answers} {model}",
             point,
             args.machine,
@@ -214,7 +214,7 @@ def _model(path: Path) -> Gpt:
     return load(path)[0]
 
 
-def evaluate_job(job: Job, seed: int, file: Path) -> None:
+def evaluate_job(job: ValidityJob, seed: int, file: Path) -> None:
     """Sample answers about a layer in each mode, evaluate them and append the results to the file."""
     machine, began = MACHINES[job.machine], monotonic()
     row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0], "answers": 0}

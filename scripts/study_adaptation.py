@@ -45,7 +45,7 @@ _SOME = 8
 
 
 @dataclass(frozen=True)
-class Row:
+class AdaptationRow:
     """Result of one change of the DRAM timing.
 
     Parameters
@@ -96,7 +96,7 @@ class Row:
         )
 
 
-def adaptation(name: str, method: str, seed: int) -> list[Row]:
+def adaptation(name: str, method: str, seed: int) -> list[AdaptationRow]:
     """Return the results of both changes for one network."""
     source = ModelSource(MODEL if name == "digits" else model_path(name))
     job = SearchJob(
@@ -135,7 +135,7 @@ def _from_scratch(job: SearchJob, dram: DramTiming) -> float:
     return best.cycles
 
 
-def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch: float) -> Row:
+def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch: float) -> AdaptationRow:
     def after(event: str, since: int) -> int | None:
         """Return the number of requests until the first event of a type; None if it did not occur."""
         found = [each["request"] - since for each in history.events if each["event"] == event]
@@ -148,7 +148,7 @@ def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch:
     slow = [number for number in range(at, last) if history.cycles[number] > enough]
     specialised = slow[-1] + 1 - at if slow else 0
     now = median(history.cycles[last - _SOME : last])
-    return Row(
+    return AdaptationRow(
         # Requests in flight at the change already complete with the new timing; request numbers start at 1.
         name,
         dram.bytes_per_cycle or 16.0,
@@ -169,7 +169,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    rows: list[Row] = []
+    rows: list[AdaptationRow] = []
     for name in args.networks:
         for row in adaptation(name, args.method, args.seed):
             print(row.text(), flush=True)

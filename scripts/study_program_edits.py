@@ -71,7 +71,7 @@ _SHARED = 0.5
 
 
 @dataclass(frozen=True)
-class Job:
+class EditJob:
     """Study of one layer.
 
     Parameters
@@ -154,7 +154,7 @@ def main() -> int:
     return status
 
 
-def jobs_of(args: argparse.Namespace) -> list[Job]:
+def jobs_of(args: argparse.Namespace) -> list[EditJob]:
     """Return the jobs of the requested layers, with layer kinds interleaved."""
     if not 0 < args.bytes[0] < args.bytes[1]:
         raise InputError(f"--bytes: {args.bytes[0]} to {args.bytes[1]} is not a range of sizes")
@@ -175,7 +175,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
             break
     points = [points[number] for number in range(args.shapes) for points in found.values()]
     more = args.trials, args.programs, args.starts, methods, args.seed, args.folder
-    jobs = [Job(point, *more) for point in points]
+    jobs = [EditJob(point, *more) for point in points]
     if args.among is None:
         return jobs
     if unmatched := [text for text in args.among if not any(text in job.name for job in jobs)]:
@@ -217,7 +217,7 @@ def _compiles(point: CalibrationNetwork) -> bool:
         return False
 
 
-def run_job(job: Job) -> None:
+def run_job(job: EditJob) -> None:
     """Study one layer and append the results to the file."""
     conditions, began = HardwareProfile(load_target("n16")), monotonic()
     with Measurer(job.point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:

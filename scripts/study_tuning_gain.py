@@ -51,7 +51,7 @@ def conditions() -> dict[str, HardwareProfile]:
 
 
 @dataclass(frozen=True)
-class Row:
+class TuningGainRow:
     """Cycles of a network under a condition.
 
     Parameters
@@ -112,7 +112,7 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    rows: list[Row] = []
+    rows: list[TuningGainRow] = []
     for network in args.networks:
         best: Schedule | None = None
         for condition in args.conditions:
@@ -131,7 +131,7 @@ def main() -> int:
 
 def _row(
     network: str, condition: str, default: Schedule | None, args: argparse.Namespace
-) -> tuple[Row, Schedule]:
+) -> tuple[TuningGainRow, Schedule]:
     source = ModelSource(model_file(network) if network in PUBLISHED else model_path(network))
     profile = conditions()[condition]
     with Measurer(source.graph, profile, CompileOptions(rounding=source.rounding)) as measurer:
@@ -144,7 +144,7 @@ def _row(
         )
     best = min(runs, key=lambda run: run.best.cost or 0)
     frozen: dict[str, Any] = json.loads(FROZEN.read_text("utf-8"))
-    row = Row(
+    row = TuningGainRow(
         network,
         condition,
         frozen["cycles"][network][condition],

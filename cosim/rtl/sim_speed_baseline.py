@@ -42,4 +42,4 @@ def _binary() -> Path:
         (work / "Vbare").rename(folder / "bare_array")
         shutil.rmtree(work)
 
-    return cache.cached("yardstick", key, make) / "bare_array"
+    return cache.cached("sim_speed_baseline", key, make) / "bare_array"

@@ -12,7 +12,7 @@ from cocotbext.axi.constants import AxiResp
 
 from hw.isa.enums import Unit
 from hw.layouts import command_layout
-from tests.block.dma.models import load_command, load_writes, store_command, store_writes
+from tests.block.units.dma_models import load_command, load_writes, store_command, store_writes
 from tests.bus.dma_top import CONFIG
 
 N, SP_BYTES = CONFIG.n, CONFIG.sp_bytes

@@ -15,7 +15,7 @@ from tests.support.onnx_layers import cut, differing
 SAMPLES = 2
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "bert_layer")
 #: Fraction of the values that may differ by one unit in layers with a normalization.
-MOST_APART = {"LayerNormalization": 0.02}
+MAX_DIFFERENCE = {"LayerNormalization": 0.02}
 #: Suffixes of the names of the nodes that form one GELU, which is quantized as a whole.
 _GELU = (".scaled", ".erf", ".more", ".twice", ".gelu")
 
@@ -61,7 +61,7 @@ def test_layers_with_inputs_from_onnxruntime(
     left: list[str] = []
     for layer in cut(*quantized(name, tmp_path)):
         count, host = differing(layer, tmp_path)
-        most = next((share for op, share in MOST_APART.items() if op in layer.name), 0.001)
+        most = next((share for op, share in MAX_DIFFERENCE.items() if op in layer.name), 0.001)
         assert count <= most * layer.wanted.size, f"{layer.name}: {count} of {layer.wanted.size} are one off"
         values, apart, layers, left = values + layer.wanted.size, apart + count, layers + 1, left + host
     with capfd.disabled():

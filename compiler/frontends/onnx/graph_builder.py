@@ -10,10 +10,10 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
-    Kind,
     Order,
     UnsupportedNodeError,
     Value,
+    ValueType,
     arranged,
     check_size,
     plain,
@@ -49,7 +49,9 @@ class OnnxGraphBuilder:
         Converter of subgraphs.
     """
 
-    def __init__(self, name: str, targets: dict[str, Kind], meanings: dict[str, Quantization], room: int):
+    def __init__(
+        self, name: str, targets: dict[str, ValueType], meanings: dict[str, Quantization], room: int
+    ):
         self.build = GraphBuilder(name)
         self.targets = targets
         self.meanings = meanings
@@ -57,7 +59,7 @@ class OnnxGraphBuilder:
         self.reader: OnnxReader | None = None
         self._views: dict[tuple[str, str, Any], Tensor] = {}
 
-    def arithmetic(self, node: FileNode, *operands: Value) -> Kind:
+    def arithmetic(self, node: FileNode, *operands: Value) -> ValueType:
         """Return the type in which a node computes, which is also the type of its output.
 
         The type is quantized integers if all operands are quantized and the output is read only by a quantization,
@@ -73,7 +75,7 @@ class OnnxGraphBuilder:
             if any(flow.tensor.quantization not in (None, IDENTITY) for flow in flows):
                 raise UnsupportedNodeError("arithmetic on the integers of quantized values")
             wide = flows[0].tensor.dtype in ("int32", "int64")  # quantized int8 would saturate
-            return Kind(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]) if wide else None)
+            return ValueType(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]) if wide else None)
         return FLOAT
 
     def movable(self, flow: DynamicValue) -> DynamicValue:
@@ -102,7 +104,7 @@ class OnnxGraphBuilder:
         perm = tuple(flow.order.index(i) for i in order)
         return DynamicValue(flow.name, self._transposed(flow.tensor, perm), order, flow.real)
 
-    def operand(self, value: Value, order: Order, kind: Kind) -> Tensor:
+    def operand(self, value: Value, order: Order, kind: ValueType) -> Tensor:
         """Return a value as an operand of a node that computes in the type `kind`."""
         if isinstance(value, ConstantValue):
             return self.constant(value.name, _as_kind(value, kind).transposed(order))
@@ -172,7 +174,7 @@ class OnnxGraphBuilder:
         operands: list[Tensor],
         shape: tuple[int, ...],
         order: Order,
-        kind: Kind,
+        kind: ValueType,
         part: str = "",
         index: int = 0,
         **attributes: Any,
@@ -189,7 +191,7 @@ class OnnxGraphBuilder:
             Shape of the output, in the file's order of dimensions.
         order : tuple of int
             Order of the output's dimensions in the graph's tensor.
-        kind : Kind
+        kind : ValueType
             Type of the output.
         part : str
             Suffix of the new node's name if the file's node is converted to several nodes.
@@ -204,7 +206,7 @@ class OnnxGraphBuilder:
         self.build.node(node.name + (f":{part}" if part else ""), op, operands, output, **attributes)
         return DynamicValue(name, output, order, kind.real)
 
-    def convert(self, op: str, tensor: Tensor, kind: Kind) -> Tensor:
+    def convert(self, op: str, tensor: Tensor, kind: ValueType) -> Tensor:
         """Quantize, dequantize or requantize a tensor; equal conversions share one node."""
         key = (tensor.name, op, (kind.dtype, kind.quantization))
         if key not in self._views:
@@ -244,7 +246,7 @@ class OnnxGraphBuilder:
         return self._views[key]
 
 
-def _as_kind(value: ConstantValue, kind: Kind) -> ConstantValue:
+def _as_kind(value: ConstantValue, kind: ValueType) -> ConstantValue:
     """Return a constant as an operand of a node that computes in the type `kind`."""
     if kind == FLOAT:
         return ConstantValue(value.name, value.real())

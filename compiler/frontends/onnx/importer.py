@@ -44,9 +44,9 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
-    Kind,
     UnsupportedNodeError,
     Value,
+    ValueType,
     plain,
 )
 from compiler.ir.graph import Graph, Node
@@ -155,7 +155,7 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
     tensor = emitter.in_order(flow, plain(flow.rank)).tensor
     if flow.real or tensor.dtype == "float32":  # declared as integers, computed in float32
         tensor = emitter.operand(flow, plain(flow.rank), FLOAT)
-        return emitter.convert("quantize", tensor, Kind(declared.dtype, IDENTITY))
+        return emitter.convert("quantize", tensor, ValueType(declared.dtype, IDENTITY))
     if tensor.dtype != declared.dtype:
         raise UnsupportedNodeError(
             f"output {declared.name!r} must be of the type it is declared as, {declared.dtype}, not {tensor.dtype}"

@@ -7,8 +7,8 @@ from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.values import (
     DTYPES,
     ConstantValue,
-    Kind,
     UnsupportedNodeError,
+    ValueType,
     counted_from_front,
     type_name,
 )
@@ -99,32 +99,32 @@ def _type_text(node: FileNode, zero: ConstantValue | None) -> str:
     return f"{zero.data.dtype.name} made of fewer bits" if zero.narrow else zero.data.dtype.name
 
 
-def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> Kind | None:
+def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> ValueType | None:
     """Return type and quantization of a valid per-tensor QuantizeLinear or DequantizeLinear; None otherwise."""
     scale, zero = (constants.get(name) for name in (*node.inputs[1:3], "", "")[:2])
     if scale is None or scale.data.size != 1 or (zero is None and len(node.inputs) > 2 and node.inputs[2]):
         return None
     try:
         dtype = quantized_type(node, zero) if node.op == "QuantizeLinear" else "int8"
-        return Kind(dtype, parameters(node, scale, zero, None), True)
+        return ValueType(dtype, parameters(node, scale, zero, None), True)
     except InputError:
         return None  # reported by the conversion of the node
 
 
-def targets(model: OnnxModel) -> dict[str, Kind]:
+def targets(model: OnnxModel) -> dict[str, ValueType]:
     """Return type and quantization by name of the values that are only quantized, possibly after moves and clips."""
-    found: dict[str, Kind] = {}
+    found: dict[str, ValueType] = {}
     users: dict[str, list[FileNode]] = {}
     for node in model.nodes:
         for name in dict.fromkeys(node.inputs):
             users.setdefault(name, []).append(node)
     outputs = {output.name for output in model.outputs}
 
-    def wanted(user: FileNode, name: str) -> Kind | None:
+    def wanted(user: FileNode, name: str) -> ValueType | None:
         if user.op == "QuantizeLinear" and user.inputs[0] == name:
             return _per_tensor(user, model.constants)
         if user.op == ":integers":
-            return Kind("int32", IDENTITY, True)
+            return ValueType("int32", IDENTITY, True)
         if user.op not in _PASSING or (user.op != "Concat" and user.inputs[0] != name):
             return None
         kinds = {found.get(output) for output in (user.outputs if user.op == "Split" else user.outputs[:1])}

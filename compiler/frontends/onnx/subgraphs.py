@@ -19,10 +19,10 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
-    Kind,
     Order,
     UnsupportedNodeError,
     Value,
+    ValueType,
     check_size,
     counted_from_front,
     plain,
@@ -33,7 +33,7 @@ from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from hw.errors import InputError, shown
 
 #: Representation of a value in the graph: its type and the order of its dimensions.
-Form = tuple[Kind, Order]
+Form = tuple[ValueType, Order]
 
 
 def body_of(node: FileNode, key: str) -> OnnxModel:
@@ -132,7 +132,7 @@ def subgraph(
 
 
 def _input(
-    emitter: OnnxGraphBuilder, name: str, kind: Kind, order: Order, shape: tuple[int, ...]
+    emitter: OnnxGraphBuilder, name: str, kind: ValueType, order: Order, shape: tuple[int, ...]
 ) -> DynamicValue:
     q = kind.quantization
     if not kind.real and q is None and kind.dtype not in ("float32", "bool"):
@@ -152,7 +152,7 @@ def natural(value: Value) -> Form:
     if isinstance(value, DynamicValue):
         return value.kind, value.order
     numbers = value.numbers()
-    kind = FLOAT if numbers.dtype.kind == "f" else Kind(numbers.dtype.name)
+    kind = FLOAT if numbers.dtype.kind == "f" else ValueType(numbers.dtype.name)
     return kind, plain(numbers.ndim)
 
 
@@ -174,7 +174,7 @@ def common(values: Sequence[Value], what: str) -> Form:
     if len(kinds) != 1:
         raise UnsupportedNodeError(f"{what} of types {' and '.join(kind.dtype for kind, _ in forms)}")
     dtype, real, q = kinds.pop()
-    return Kind(dtype, q, real), plain(len(forms[0][1]))
+    return ValueType(dtype, q, real), plain(len(forms[0][1]))
 
 
 def operand(emitter: OnnxGraphBuilder, value: Value, form: Form) -> Tensor:
@@ -192,7 +192,7 @@ def operand(emitter: OnnxGraphBuilder, value: Value, form: Form) -> Tensor:
     return emitter.constant(value.name or "value", value.transposed(order))
 
 
-def exact(value: Value, kind: Kind) -> bool:
+def exact(value: Value, kind: ValueType) -> bool:
     """Return True if a value can be converted to a quantized type without loss."""
     if isinstance(value, DynamicValue):
         return value.kind == kind

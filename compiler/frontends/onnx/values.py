@@ -23,7 +23,7 @@ class UnsupportedNodeError(InputError):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueType:
     """Type of a value in the graph.
 
     Parameters
@@ -41,7 +41,7 @@ class Kind:
     real: bool = False
 
 
-FLOAT = Kind("float32")
+FLOAT = ValueType("float32")
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +144,9 @@ class DynamicValue:
         return len(self.order)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ValueType:
         """Type of the value in the graph."""
-        return Kind(self.tensor.dtype, self.tensor.quantization, self.real)
+        return ValueType(self.tensor.dtype, self.tensor.quantization, self.real)
 
     @property
     def quantized(self) -> bool:

@@ -23,7 +23,7 @@ from compiler.visualize.svg.svg import (
 )
 
 _TITLE, _LINE = 11.5, 9.5
-_PAD, _STEP, _MOST = 9.0, 12.5, 230.0
+_PAD, _STEP, _MAX_WIDTH = 9.0, 12.5, 230.0
 _GAP, _DOWN = 22.0, 34.0
 _GUTTER = 26.0
 #: Display names of node kinds that are not self-explanatory.
@@ -91,7 +91,7 @@ class _Flow:
     def _width(self, key: Key) -> float:
         lines = [text_width(line, _LINE) for line in self.lines[key]]
         title = text_width(self._data(key)["label"], _TITLE, bold=True)
-        return min(max([title, *lines, 60]) + 2 * _PAD, _MOST)
+        return min(max([title, *lines, 60]) + 2 * _PAD, _MAX_WIDTH)
 
     def _height(self, key: Key) -> float:
         return 2 * _PAD + 8 + _STEP * len(self.lines[key])

@@ -14,7 +14,7 @@ _ROWS = ("load", "matrix", "fuse", "store")
 _LEFT, _RIGHT, _TOP, _ROW, _BAR = 84.0, 16.0, 62.0, 42.0, 28.0
 _PIXELS = WIDTH - _LEFT - _RIGHT
 #: Pixels: gap below which adjacent commands are merged, and minimum width of a bar.
-_APART, _LEAST = 1.2, 0.8
+_MIN_GAP, _MIN_WIDTH = 1.2, 0.8
 
 
 def draw_units(view: View) -> str:
@@ -38,7 +38,7 @@ def draw_units(view: View) -> str:
         for unit, layer, begin, end, tip in _bars(view, cycles):
             fill, outline = colours[layer]
             corner = begin, _ROWS.index(unit) + (1 - _BAR / _ROW) / 2
-            width = max(end - begin, _LEAST * cycles / _PIXELS)
+            width = max(end - begin, _MIN_WIDTH * cycles / _PIXELS)
             bar = Rectangle(corner, width, _BAR / _ROW, facecolor=fill, edgecolor=outline, linewidth=0.5)
             axes.add_patch(bar)
             drawn.tip(bar, tip)
@@ -56,7 +56,7 @@ def _frame(axes: "Axes", cycles: int) -> None:
 
 def _bars(view: View, cycles: int) -> Iterator[tuple[str, str, int, int, str]]:
     """Yield unit, layer, begin, end and tooltip; commands too short to distinguish are merged."""
-    apart = _APART * cycles / _PIXELS
+    apart = _MIN_GAP * cycles / _PIXELS
     for unit in _ROWS:
         waiting: tuple[str, int, int, int] | None = None  # layer, begin, end, commands
         for _, data in view.nodes(data=True):
@@ -84,7 +84,7 @@ _MAPS = (("sp", "scratchpad", 320.0), ("acc", "accumulator", 130.0), ("slot", "p
 #: Minimum number of parameter slots shown; slots have no banks.
 _STEP = 8
 #: Pixels: minimum tile size, and minimum height of a tile that contains a name.
-_MEMORY_MAP_LEAST, _NAMED = 0.8, 11.0
+_MIN_SIDE, _NAMED = 0.8, 11.0
 
 
 def draw_memory(view: View) -> str:
@@ -161,8 +161,8 @@ def _tiles(drawn: Chart, axes: "Axes", data: dict[str, Any], height: float, colo
     across, down = axes.get_xlim()[1] / _MEMORY_MAP_PIXELS, axes.get_ylim()[0] / height
     for at, first, last in zip(data["starts"], data["first"], data["last"], strict=True):
         width, tall = (
-            max(last - first, _MEMORY_MAP_LEAST * across),
-            max(data["size"], _MEMORY_MAP_LEAST * down),
+            max(last - first, _MIN_SIDE * across),
+            max(data["size"], _MIN_SIDE * down),
         )
         tile = Rectangle((first, at), width, tall, facecolor=colours[0], edgecolor=colours[1], linewidth=0.5)
         axes.add_patch(tile)

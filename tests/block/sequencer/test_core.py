@@ -9,7 +9,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Trap, Unit
 from hw.isa.micro_instruction import MicroOp, encode
 from hw.layouts import DERIVED
-from tests.block.sequencer.bounds_reference import verdict
+from tests.block.checker.bounds_reference import verdict
 from tests.block.sequencer.interpreter import Interpreter, Outcome, Segment
 from tests.block.sequencer.programs import dump, issue, loop, program
 from tests.block.sequencer.testbench import STATISTICS, CoreHarness, CoreTestbench

@@ -32,9 +32,9 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
-    Kind,
     UnsupportedNodeError,
     Value,
+    ValueType,
     counted_from_front,
     plain,
 )
@@ -43,7 +43,7 @@ from compiler.ir.tensor import Tensor
 from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS
 from hw.errors import InputError
 
-BOOL = Kind("bool")
+BOOL = ValueType("bool")
 
 
 def condition_of(emitter: OnnxGraphBuilder, value: Value) -> Tensor:
@@ -86,7 +86,7 @@ def _if(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequenc
     return outputs
 
 
-_INTEGER = Kind("int64")
+_INTEGER = ValueType("int64")
 #: Maximum number of conversions of a subgraph until the types of its states have converged.
 _MAX_ATTEMPTS = 4
 #: Trip count of a loop without a limit.

@@ -16,9 +16,9 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
-    Kind,
     UnsupportedNodeError,
     Value,
+    ValueType,
     channels_last,
 )
 from compiler.ir.tensor import MAX_ELEMENTS, Quantization, Tensor
@@ -133,7 +133,7 @@ def flat(value: WindowSpec, rank: int) -> WindowSpec:
 
 def product_kind(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, weights: ConstantValue, axis: int
-) -> Kind:
+) -> ValueType:
     """Return the type in which x is multiplied by weights.
 
     The type is quantized integers if x and the weights are quantized and the weights have a single scale, or one scale
@@ -146,7 +146,7 @@ def product_kind(
     return kind if kind.real else FLOAT
 
 
-def weights_of(value: ConstantValue, kind: Kind) -> ConstantValue:
+def weights_of(value: ConstantValue, kind: ValueType) -> ConstantValue:
     """Return weights for a node that computes in type `kind`; uint8 weights become int8 with a shifted zero point."""
     q = value.quantization
     if not kind.real or q is None:
@@ -160,7 +160,7 @@ def weights_of(value: ConstantValue, kind: Kind) -> ConstantValue:
 
 
 def bias_of(
-    emitter: OnnxGraphBuilder, value: Value, x: Tensor, weights: ConstantValue, count: int, kind: Kind
+    emitter: OnnxGraphBuilder, value: Value, x: Tensor, weights: ConstantValue, count: int, kind: ValueType
 ) -> Tensor:
     """Return a bias: int32 in the scale of the products if the products are integers, float32 otherwise."""
     bias = known(value, "a bias")

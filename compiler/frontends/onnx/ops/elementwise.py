@@ -17,10 +17,10 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
-    Kind,
     Order,
     UnsupportedNodeError,
     Value,
+    ValueType,
     broadcast,
     channels_last,
     plain,
@@ -88,7 +88,7 @@ def binary(
     op: str,
     operands: Sequence[Value],
     part: str = "",
-    kind: Kind | None = None,
+    kind: ValueType | None = None,
 ) -> DynamicValue:
     """Add a node with two operands, which are broadcast to a common shape."""
     shape = broadcast([v.shape for v in operands])
@@ -346,7 +346,7 @@ def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value
     return emitter.emit(node, op, [joined.tensor], shape, order, kind, axes=(0,), keep=False)
 
 
-def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
+def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: ValueType) -> Value:
     """Return a value converted to the output's type before Min or Max, which commute with rounding."""
     if kind == FLOAT or kind.quantization is None or not kind.real:
         return value
@@ -364,7 +364,7 @@ def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
     return ConstantValue(value.name, stored, kind.quantization)
 
 
-_BOOL = Kind("bool")
+_BOOL = ValueType("bool")
 #: Operator of the graph, and True if the operands are swapped, for each ONNX operator.
 _COMPARISONS = {
     "Equal": ("equal", False),
@@ -384,16 +384,16 @@ def _compare(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
     return [_pointwise(emitter, node, op, inputs[::-1] if swapped else inputs, kinds[0])]
 
 
-def _numbers(value: Value) -> Kind:
+def _numbers(value: Value) -> ValueType:
     """Return the type that a value has in the file."""
     if isinstance(value, ConstantValue):
         name = value.numbers().dtype.name
-        return FLOAT if name == "float32" else Kind(name)
-    return FLOAT if value.real or value.tensor.dtype == "float32" else Kind(value.tensor.dtype)
+        return FLOAT if name == "float32" else ValueType(name)
+    return FLOAT if value.real or value.tensor.dtype == "float32" else ValueType(value.tensor.dtype)
 
 
 def _pointwise(
-    emitter: OnnxGraphBuilder, node: FileNode, op: str, inputs: list[Value], kind: Kind
+    emitter: OnnxGraphBuilder, node: FileNode, op: str, inputs: list[Value], kind: ValueType
 ) -> DynamicValue:
     shape = broadcast([value.shape for value in inputs])
     rank = len(shape)

@@ -17,9 +17,9 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
-    Kind,
     UnsupportedNodeError,
     Value,
+    ValueType,
     broadcast,
     counted_from_front,
     plain,
@@ -105,7 +105,7 @@ def _stacks(
     node: FileNode,
     x: DynamicValue,
     y: Value,
-    kind: Kind | None = None,
+    kind: ValueType | None = None,
     part: str = "",
 ) -> DynamicValue:
     """Add a matrix product of two stacks of matrices."""

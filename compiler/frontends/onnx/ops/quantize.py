@@ -12,9 +12,9 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
-    Kind,
     UnsupportedNodeError,
     Value,
+    ValueType,
     counted_from_front,
 )
 from compiler.ir.tensor import IDENTITY, Quantization
@@ -32,7 +32,7 @@ def _quantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | No
     if isinstance(x, ConstantValue):
         return [ConstantValue(name, quantized(x.real(), q, dtype))]
     x = _channels_last(emitter, x, q)
-    kind = Kind(dtype, _along(q, x), True)
+    kind = ValueType(dtype, _along(q, x), True)
     if x.kind == kind:
         return [DynamicValue(name, x.tensor, x.order)]
     op = "requantize" if x.quantized else "quantize"
@@ -44,10 +44,10 @@ def _quantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | No
 def _dynamic(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> Sequence[Value]:
     x = emitter.flow(inputs[0])
     tensor = emitter.operand(x, x.order, FLOAT)
-    made = [emitter.emit(node, "dynamic_quantize", [tensor], x.shape, x.order, Kind("uint8"))]
+    made = [emitter.emit(node, "dynamic_quantize", [tensor], x.shape, x.order, ValueType("uint8"))]
     for index, (part, dtype) in enumerate((("scale", "float32"), ("zero", "uint8")), 1):
         if node.outputs[index:] and node.outputs[index]:
-            kind = Kind(dtype)
+            kind = ValueType(dtype)
             made.append(emitter.emit(node, f"dynamic_{part}", [tensor], (), (), kind, part, index))
     return made
 

@@ -10,7 +10,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.memory.ports import SP_READ_LATENCY
 from hw.units.store.unit import StoreUnit
-from tests.block.dma.models import WriteSlave, set_command, store_command, store_writes
+from tests.block.units.dma_models import WriteSlave, set_command, store_command, store_writes
 from tests.support.sp_port import SpPort
 from tests.support.testbench import Testbench
 

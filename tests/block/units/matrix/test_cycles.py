@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hw.units.matrix.layouts import done_after
-from tests.block.matrix.reference import Reference, command
-from tests.block.matrix.testbench import MatrixTestbench, Observations, fresh_memories
+from tests.block.units.matrix.reference import Reference, command
+from tests.block.units.matrix.testbench import MatrixTestbench, Observations, fresh_memories
 
 SIZES = (4, 8)
 

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from tests.block.matrix.reference import Reference, command
-from tests.block.matrix.testbench import MatrixTestbench, fresh_memories
+from tests.block.units.matrix.reference import Reference, command
+from tests.block.units.matrix.testbench import MatrixTestbench, fresh_memories
 
 
 def _stride(rng: random.Random) -> int:

@@ -11,7 +11,7 @@ from hw.config import MlaConfig
 from hw.memory.accumulator import Accumulator
 from hw.memory.ports import ACC_READ_LATENCY, SP_READ_LATENCY
 from hw.units.matrix.unit import MatrixUnit
-from tests.block.matrix.reference import WORD_NAMES, derived, field_values
+from tests.block.units.matrix.reference import WORD_NAMES, derived, field_values
 from tests.support.sp_port import SpPort
 from tests.support.testbench import Testbench
 

@@ -11,8 +11,8 @@ from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Trap, Unit
 from hw.layouts import DERIVED, config_layout
 from hw.sequencer.issue import command_issue
-from tests.block.sequencer.bounds_reference import verdict
-from tests.block.sequencer.commands import command
+from tests.block.checker.bounds_reference import verdict
+from tests.block.checker.commands import command
 from tests.support.testbench import Testbench
 
 CONFIGS = {

@@ -9,7 +9,7 @@ import pytest
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.units.load.unit import LoadUnit
-from tests.block.dma.models import PARAM, SP, TABLE, ReadSlave, load_command, load_writes, set_command
+from tests.block.units.dma_models import PARAM, SP, TABLE, ReadSlave, load_command, load_writes, set_command
 from tests.support.sp_port import SpPort
 from tests.support.testbench import Testbench
 

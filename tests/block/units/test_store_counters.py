@@ -5,8 +5,8 @@ import random
 import pytest
 
 from hw.memory.ports import SP_READ_LATENCY
-from tests.block.dma.models import WriteSlave, store_command
-from tests.block.dma.test_store import StoreTestbench, small
+from tests.block.units.dma_models import WriteSlave, store_command
+from tests.block.units.test_store import StoreTestbench, small
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
