@@ -47,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print output values, and the top classes of outputs that are class scores",
     )
+    parser.add_argument(
+        "--waves",
+        metavar="FILE",
+        type=Path,
+        help="record all signals of the chip in an FST file, for GTKWave or Surfer; builds a separate simulator once",
+    )
     add_clock(parser)
     add_compile(parser)
     add_dispatch(parser)
@@ -65,9 +71,12 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.run_report import show_outputs, table, top_classes
     from compiler.runtime.device import open_device
     from compiler.runtime.run_report import back_to_back, document, run_samples
+    from hw.errors import InputError
 
-    check_files(args, "out")
+    check_files(args, "out", "waves")
     warn_about_clock(args)
+    if args.waves and args.device == "golden":
+        raise InputError("--waves: the golden model has no signals; use --device rtl")
     network = network_of(args)
     for each in network.host:
         log(f"runs on the host: {each.node} ({each.op}): {each.reason}")
@@ -77,7 +86,9 @@ def run(args: argparse.Namespace) -> int:
     in_flight = back_to_back(network, len(samples))
     with (
         named(args.model),
-        open_device(network, args.device, in_flight, args.dram_latency, rate, log) as device,
+        open_device(
+            network, args.device, in_flight, args.dram_latency, rate, log, waves=args.waves
+        ) as device,
     ):
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(device, network, samples, log, proofs=proofs, rate=rate)

@@ -72,6 +72,9 @@ class StageExecutable:
     operand_numbers: dict[str, int]
     peak: Peak | None = None
 
+    def __repr__(self) -> str:
+        return f"<StageExecutable: {len(self.parts)} programs for N = {self.config.n}, {self.memory:,} bytes of memory>"
+
     @property
     def programs(self) -> tuple[Program, ...]:
         """Programs that run if no guard holds."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.options import DEFAULT_DRAM
@@ -28,6 +29,8 @@ def open_device(
     latency: int = DEFAULT_DRAM.latency,
     bytes_per_cycle: float | None = DEFAULT_DRAM.bytes_per_cycle,
     say: Callable[[str], None] = _log.info,
+    *,
+    waves: str | Path | None = None,
 ) -> Device:
     """Open a device with enough DRAM for a network; use it as a context manager, or call its `close`.
 
@@ -46,11 +49,14 @@ def open_device(
         DRAM bandwidth of reads and writes combined; None: N bytes, one bus beat per cycle.
     say : callable
         Called with a line of text before work that may take minutes; default: the log.
+    waves : path or None
+        FST file in which to record all signals of the chip, for GTKWave or Surfer; "rtl" only. The simulator for it is
+        built separately, and is slower.
 
     Raises
     ------
     InputError
-        The kind is unknown, or a number is out of range.
+        The kind is unknown, a number is out of range, or waves are requested of the golden model.
     WorkError
         The simulator cannot be built or started.
 
@@ -64,8 +70,13 @@ def open_device(
     if kind not in KINDS:
         raise InputError(f"kind must be {' or '.join(KINDS)}, not {shown(kind)}")
     if kind == "golden":
+        if waves is not None:
+            raise InputError("the golden model has no signals: waves need the device rtl")
         return GoldenDevice(network.config, dram_bytes(network, samples))
-    return open_rtl(network, samples, latency, bytes_per_cycle, say)
+    device = open_rtl(network, samples, latency, bytes_per_cycle, say, waves=waves is not None)
+    if waves is not None:
+        device.start_waves(waves)
+    return device
 
 
 def open_rtl(
@@ -76,14 +87,23 @@ def open_rtl(
     say: Callable[[str], None],
     *,
     probe: bool = False,
+    waves: bool = False,
 ) -> "RtlDevice":
-    """Open the simulated chip; with `probe` it can record the activity of its units. Parameters as in `open_device`."""
+    """Open the simulated chip; the other parameters are those of `open_device`.
+
+    Parameters
+    ----------
+    probe : bool
+        True for a simulator that can record the activity of the units.
+    waves : bool
+        True for a simulator that can record all signals.
+    """
     from compiler.util.progress import building
     from cosim.rtl.build import Variant
     from cosim.rtl.rtl_device import RtlDevice
 
     say("opening the simulated chip")
-    size, variant = dram_bytes(network, samples), Variant(probe=probe)
+    size, variant = dram_bytes(network, samples), Variant(waves=waves, probe=probe)
     return RtlDevice(
         network.config,
         size,

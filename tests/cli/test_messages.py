@@ -71,6 +71,14 @@ def test_clock_without_effect_is_a_warning(mla, verb):
         assert "the golden model has no clock: --clock is ignored" in json.loads(result.out)["warnings"]
 
 
+def test_golden_model_has_no_waves(complains, tmp_path):
+    complains(
+        2, "--waves: the golden model has no signals", "run", MODEL, *GOLDEN, "--waves", tmp_path / "x.fst"
+    )
+    path = tmp_path / "no" / "x.fst"
+    complains(2, f"{path} cannot be written", "run", MODEL, "--waves", path)
+
+
 def test_search_options_of_serve_require_adapt(complains):
     complains(2, "--method requires --adapt", "serve", MODEL, *GOLDEN, "--method", "evolution")
     complains(2, "--endpoint-model requires --adapt", "serve", MODEL, *GOLDEN, "--endpoint-model", "x")

@@ -55,6 +55,9 @@ class TuningResult:
     transferred_count: int = 0
     predictor: PredictionErrors | None = None
 
+    def __repr__(self) -> str:
+        return f"<TuningResult: {self.baseline.cycles:,} cycles, best cost {self.best.cost} after {len(self.trials)} trials>"
+
 
 def tune(
     measurer: Measurer,
