@@ -56,7 +56,8 @@ class TuningResult:
     predictor: PredictionErrors | None = None
 
     def __repr__(self) -> str:
-        return f"<TuningResult: {self.baseline.cycles:,} cycles, best cost {self.best.cost} after {len(self.trials)} trials>"
+        found = f"best cost {self.best.cost} after {len(self.trials)} trials"
+        return f"<TuningResult: {self.baseline.cycles:,} cycles, {found}>"
 
 
 def tune(
