@@ -161,3 +161,9 @@ def test_missing_names_are_detected(text: str, wrong: list[str]) -> None:
 def test_missing_files_are_detected() -> None:
     text = "see `pipeline.py`, `docs/test_paths.py`, `docs/nowhere.py`, `nowhere.py` and `gemm_i8.s`"
     assert missing_files(text, ROOT / "tests") == ["docs/nowhere.py", "nowhere.py"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_has_no_conflict_markers(page: Path) -> None:
+    lines = page.read_text("utf-8").splitlines()
+    assert not [line for line in lines if line.startswith(("<<<<<<< ", ">>>>>>> "))]
