@@ -1,4 +1,4 @@
-"""Opens the simulated chip or the golden model for a compiled network."""
+"""Devices for compiled networks: the simulated chip and the golden model."""
 
 import logging
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def open_device(
     bytes_per_cycle: float | None = DEFAULT_DRAM.bytes_per_cycle,
     say: Callable[[str], None] = _log.info,
 ) -> Device:
-    """Open a device with enough DRAM for a network; use it as a context manager, or call its `close`.
+    """Open a device with enough DRAM for a network; use the device as a context manager, or call its `close`.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ def open_device(
     latency : int
         Cycles from the address of a DRAM read to its first beat; ignored by the golden model, which has no clock.
     bytes_per_cycle : float or None
-        DRAM bandwidth of reads and writes combined; None: N bytes, one bus beat per cycle.
+        DRAM bandwidth of reads and writes combined; None for N bytes, one bus beat per cycle.
     say : callable
-        Called with a line of text before work that may take minutes; default: the log.
+        Called with a line of text before work that may take minutes; by default, the text is logged.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def open_rtl(
     *,
     probe: bool = False,
 ) -> "RtlDevice":
-    """Open the simulated chip; with `probe` it can record the activity of its units. Parameters as in `open_device`."""
+    """Open the simulated chip as in `open_device`; with `probe`, the chip can record the activity of its units."""
     from compiler.util.progress import building
     from cosim.rtl.build import Variant
     from cosim.rtl.rtl_device import RtlDevice
