@@ -5,8 +5,8 @@
     with onnx_backend.prepare(model, "MLA:n16") as network:
         (scores,) = network.run([image])
 
-A device is "MLA" or "MLA:TARGET" (TARGET as for `hw.config.load_target`) for the golden model, or "MLA:TARGET:rtl" for
-the simulated chip. "CPU" is ONNX's name for the default device, "MLA:n16".
+A device is "MLA" or "MLA:TARGET" for the golden model, or "MLA:TARGET:rtl" for the simulated chip; TARGET is an
+argument of `hw.config.load_target`. "CPU" is ONNX's name for the default device, "MLA:n16".
 """
 
 import weakref
@@ -32,7 +32,7 @@ from compiler.util import checks
 from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
-#: Device name that "CPU" stands for.
+#: Device selected by the name "CPU".
 DEFAULT = f"MLA:{DEFAULT_TARGET}"
 _KINDS = ("golden", "rtl")
 _LATENCY = 100
@@ -51,7 +51,7 @@ class _DeviceSpec(NamedTuple):
 
 
 def _parse_device(device: str) -> _DeviceSpec:
-    """Parse the name of a device; raises InputError if it is invalid."""
+    """Parse the name of a device; raise InputError if it is invalid."""
     checks.of_type("device", device, str, "MLA, MLA:TARGET, MLA:TARGET:rtl or CPU")
     family, _, rest = (DEFAULT if device == "CPU" else device).partition(":")
     target, _, kind = rest.rpartition(":")
@@ -63,7 +63,9 @@ def _parse_device(device: str) -> _DeviceSpec:
 
 
 class MlaBackendRep(BackendRep):
-    """Compiled model that is ready to run; the first run opens the device, and `close` or a `with` block closes it.
+    """Compiled model that is ready to run.
+
+    The first run opens the device; `close`, or leaving a `with` block, closes it.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ class MlaBackendRep(BackendRep):
     Attributes
     ----------
     network : CompiledNetwork
-        The compiled model; its `host` lists the nodes that run on the host, each with the reason.
+        The compiled model; its attribute `host` lists the nodes that run on the host, each with the reason.
     """
 
     def __init__(self, network: CompiledNetwork, kind: str = "golden"):
@@ -148,7 +150,7 @@ class MlaBackend(Backend):
 
     @classmethod
     def is_opset_supported(cls, model: ModelProto) -> tuple[bool, str]:
-        """Return True if the installed onnx supports the model's operator set version; otherwise, also the reason."""
+        """Return True and "" if the installed onnx supports the model's operator set, else False and a reason."""
         newest = onnx_opset_version()
         for each in checks.of_type("model", model, ModelProto, "a ModelProto").opset_import:
             if each.domain in ("", "ai.onnx") and each.version > newest:
@@ -176,8 +178,8 @@ class MlaBackend(Backend):
         sizes : dict, optional
             Sizes of symbolic dimensions of the model.
         **kwargs
-            Further arguments of `compiler.compile`: `calibration` for float models, `rounding`, `strict`, `seed`,
-            `schedule`.
+            Further arguments of `compiler.compile`, such as `calibration` for float models, `rounding`, `strict`,
+            `seed` and `schedule`.
 
         Raises
         ------
@@ -197,7 +199,7 @@ class MlaBackend(Backend):
     def run_model(
         cls, model: Model, inputs: Inputs, device: str = "CPU", **kwargs: Any
     ) -> tuple[NDArray, ...]:
-        """Compile a model and run one sample; raises the errors of `prepare` and `MlaBackendRep.run`."""
+        """Compile a model and run one sample; raise the errors of `prepare` and `MlaBackendRep.run`."""
         with cls.prepare(model, device, **kwargs) as backend_rep:
             return backend_rep.run(inputs)
 
@@ -212,7 +214,7 @@ class MlaBackend(Backend):
     ) -> tuple[NDArray, ...]:
         """Run a single operator.
 
-        All inputs except the first become constants, like the weights, axes and limits of a network. A float operator
+        All inputs except the first become constants, as weights, axes and limits are in a network. A float operator
         is quantized with the given inputs as calibration data.
 
         Parameters

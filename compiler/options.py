@@ -19,14 +19,14 @@ ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 @identity("Limits", "sp_bytes", "acc_bytes", "dram_bytes")
 @dataclass(frozen=True)
 class MemoryLimits:
-    """Limits on memory use in bytes; None: no limit.
+    """Limits on memory use in bytes; None means no limit.
 
     Parameters
     ----------
     sp_bytes, acc_bytes : int or None
         Usable bytes of scratchpad and accumulator from address 0, rounded down to a power of two.
     dram_bytes : int or None
-        Maximum size of the model's memory: weights and intermediate tensors, without inputs and outputs.
+        Maximum DRAM use of the model: weights and intermediate tensors, without inputs and outputs.
     """
 
     sp_bytes: int | None = None
@@ -39,7 +39,7 @@ class MemoryLimits:
         Raises
         ------
         InputError
-            A limit is below the minimum of any configuration.
+            A limit is below the minimum size of its memory.
         """
         for item in fields(self)[:2]:
             limit, size = getattr(self, item.name), getattr(config, item.name)
@@ -53,7 +53,7 @@ class MemoryLimits:
         Raises
         ------
         InputError
-            The use exceeds the limit.
+            The DRAM use exceeds the limit.
         """
         if self.dram_bytes is not None and memory > self.dram_bytes:
             raise InputError(
@@ -88,7 +88,7 @@ class DramTiming:
     Parameters
     ----------
     latency : int
-        Cycles from an address to its first data beat.
+        Cycles from the address of a read to its first data beat.
     bytes_per_cycle : float or None
         Total bandwidth of reads and writes; None: one beat of n bytes per cycle.
     """
@@ -97,7 +97,7 @@ class DramTiming:
     bytes_per_cycle: float | None = None
 
     def beat(self, n: int) -> float:
-        """Return the cycles per beat of n bytes, at least one."""
+        """Return the number of cycles per beat of n bytes, which is at least 1."""
         return max(1.0, n / (self.bytes_per_cycle or n))
 
 
@@ -123,16 +123,16 @@ DEFAULT_DRAM = DramTiming()
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """Options of the compiler for `compiler.tune`; most are parameters of `compile`, which describes them.
+    """Compiler options for `compiler.tune`; most are described under the parameters of `compile`.
 
     Parameters
     ----------
     rounding : str
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
     schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, dram, limits
-        The same as in `compile`.
+        Same as the parameters of `compile`.
     single : bool
-        Compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
+        True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
 
     Examples
     --------
@@ -142,7 +142,7 @@ class CompileOptions:
     Raises
     ------
     InputError
-        `rounding` is not one of these names.
+        `rounding` is none of these names.
     """
 
     rounding: str

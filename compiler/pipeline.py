@@ -2,14 +2,15 @@
 
 `ModelCompiler` runs the stages that do not depend on a schedule, in this order:
 
-1. the graph passes (`compiler.passes.PASSES`); 2. quantization of a float model, or replacement of float chains in a
-quantized model by lookup tables; 3. batching; 4. partition into parts on the accelerator and on the host, and choice of
-fusions.
+1. the graph passes (`compiler.passes.PASSES`);
+2. quantization of a float model, or replacement of float chains in a quantized model by lookup tables;
+3. batching;
+4. partition into parts on the accelerator and on the host, and choice of fusions.
 
 `ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
 
 5. lowering of fused groups of nodes to layers;
-6. without a given schedule, the initial schedule, which is relaxed until it fits the memories;
+6. if no schedule is given, construction of the initial schedule, which is relaxed until it fits the memories;
 7. code generation (`compiler.codegen.generate`).
 """
 
@@ -71,7 +72,7 @@ def build(
 
 
 class ModelCompiler:
-    """Compiler of one model that can be run with several schedules.
+    """Compiler of one model, which can compile the model with several schedules.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ class ModelCompiler:
     config : MlaConfig
         Hardware configuration to compile for.
     options : CompileOptions
-        Options of the compilation; their schedule is ignored.
+        Options of the compilation; the schedule among them is ignored.
     record : CompilationTrace or None
         Trace that receives the results of all stages.
 
@@ -144,7 +145,7 @@ class ModelCompiler:
     def network(
         self, schedule: Schedule | None = None, record: CompilationTrace | None = None
     ) -> CompiledNetwork:
-        """Compile the network with a schedule; None: the schedule chosen by the heuristics.
+        """Compile the model with a schedule; None selects the schedule chosen by the heuristics.
 
         Raises
         ------
@@ -166,7 +167,7 @@ class ModelCompiler:
 
 
 def _integer_graph(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport | None]:
-    """Quantize a float model and return a report; in a quantized model, replace float chains by lookup tables."""
+    """Quantize a float model and report on it; in a quantized model, replace float chains by lookup tables."""
     why = obstacle(graph)
     if why is None:
         return _quantized(graph, options)
@@ -192,14 +193,14 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
 
 
 def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict[str, str]) -> dict[str, str]:
-    """Return the reasons why nodes run on the host; those from quantization replace those from partitioning."""
+    """Return the reasons why nodes run on the host; reasons from quantization replace reasons from partitioning."""
     if report is None:
         return left_float(graph, reasons)
     return {name: report.kept.get(name, reason) for name, reason in reasons.items()}
 
 
 def _host_nodes(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:
-    """Return the nodes on the host in the order of the graph, including those of subgraphs."""
+    """Return the nodes on the host in the order of the graph, including nodes of subgraphs."""
     edges, nodes = float_boundary(graph, reasons), [node for _, node in graph.walk() if node.name in reasons]
     return tuple(HostNode(node.name, node.operator, reasons[node.name], node.name in edges) for node in nodes)
 
@@ -277,7 +278,7 @@ class _Compilation:
     def _generate(
         self, lowered: LoweredNetwork, layer_counts: tuple[int, int]
     ) -> tuple[Schedule, StageExecutable]:
-        """Generate the code of a part for the given or the initial schedule; returns the schedule as well."""
+        """Generate the code of a part under the given or the initial schedule; return that schedule and the code."""
         offset, dram, codegen = self.options.offset, self.options.dram, self.compiler.codegen(lowered)
         if self.given is not None:
             executable = generate(

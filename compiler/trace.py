@@ -23,7 +23,7 @@ class CompilationTrace:
     dram : DramTiming
         DRAM timing assumed by timeline visualizations.
     graphs : dict
-        Graphs by stage, in order: imported, after each pass, quantized.
+        Graphs by stage, in order: as imported, after each pass, and after quantization.
     parts : list of GraphPart
         Parts of the graph, which alternate between accelerator and host.
     host : dict

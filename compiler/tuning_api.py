@@ -1,4 +1,4 @@
-"""`tune`: search for a better schedule of a model, in one call."""
+"""Function `tune`, which searches for a better schedule of a model in one call."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -52,49 +52,49 @@ def tune(
     on_trial: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
     log: Callable[[str], None] = _log.info,
 ) -> TuningResult:
-    """Search for a schedule of a model that is better than the compiler's own, by measuring on the simulated chip.
+    """Search for a better schedule of a model than the compiler's own, by measurements on the simulated chip.
 
     Parameters
     ----------
     model : path, Graph, ModelSource or PyTorch module
-        Model, as for `compile`.
+        Model to tune, as for `compile`.
     target : str or MlaConfig
-        Hardware configuration to measure on: a name such as "n16", a TOML file, or an MlaConfig.
+        Hardware configuration of the simulated chip: a name such as "n16", a TOML file, or an MlaConfig.
     trials : int
         Number of schedules to measure in addition to the compiler's own, at least 1.
     method : str or subclass of SearchMethod, optional
         Search strategy: a name as on the command line (`mla tune --help` lists them), `module:Class`, or a class.
         Default: "coordinate", or "generators" if generators are given.
     generator : str, Generator, subclass of it, or a sequence of them, optional
-        Generators of schedules that the method "generators" queries.
+        Generators that the method "generators" queries.
     goal : str
         Metric to optimize: "latency", "energy" or "throughput".
     seed : int
-        Seed of the search and of the random inputs of measurements.
+        Seed of the search and of the random inputs with which schedules are measured.
     forbid : sequence of str
         Transformations that no schedule may use, such as "tiling"; docs/tuning.md lists them.
     seconds : float or None
         Seconds after which no trial starts; None: no limit.
     options : CompileOptions or None
-        Options of the compiler, including the DRAM timing of measurements; None: its defaults.
+        Options of the compiler, including the DRAM timing of the simulated chip; None: the defaults.
     database : TuningDatabase, str, Path or None
-        Database, its URL or its file, in which measurements are looked up and stored; None: no database.
+        Database in which measurements are looked up and stored, or its URL or file; None: no database.
     devices : int or None
         Number of simulators that run concurrently; None: one per core.
     cluster : str or None
-        Address of a Dask scheduler whose workers measure; None: measure on this machine.
+        Address of a Dask scheduler whose workers measure the schedules; None: measure on this machine.
     language_model : Generator or None
-        Language model of the method "llm"; None: the one included with the compiler.
+        Language model of the method "llm"; None: the language model included with the compiler.
     on_trial : callable
-        Called after each trial with the trial's number, the trial, and the best trial so far.
+        Function that is called after each trial with the trial's number, the trial, and the best trial so far.
     log : callable
-        Called with each progress message; default: logging.
+        Function that is called with each progress message; by default, messages are logged.
 
     Returns
     -------
     TuningResult
-        `best.schedule` is the best schedule, which can be passed to `compile`, and `best.cost` its cost for the goal;
-        `baseline` is the measurement of the compiler's own schedule; `trials` are all trials.
+        `best.schedule` is the best schedule, which can be passed to `compile`, and `best.cost` is its cost for the
+        goal. `baseline` is the measurement of the compiler's own schedule. `trials` contains all trials.
 
     Raises
     ------

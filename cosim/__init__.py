@@ -1,3 +1,1 @@
-"""Co-simulation: a common device interface of the RTL and the golden model, and the host driver that uses this
-interface.
-"""
+"""Co-simulation: a common device interface for the RTL and the golden model, and a host driver that uses it."""

@@ -25,7 +25,7 @@ class Region:
 
 
 class Allocator:
-    """Allocates DRAM from address 0 upwards; regions are freed in reverse order of allocation.
+    """Allocator of DRAM from address 0 upwards; regions are freed in reverse order of allocation.
 
     Parameters
     ----------
@@ -68,9 +68,9 @@ class Allocator:
         return address
 
     def mark(self) -> int:
-        """Return a mark of the current allocations, for `release`."""
+        """Return a mark that represents the current allocations, to be passed to `release`."""
         return len(self.regions)
 
     def release(self, mark: int) -> None:
-        """Free all regions allocated since `mark`."""
+        """Free all regions that were allocated after `mark` returned the given mark."""
         del self.regions[mark:]

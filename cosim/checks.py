@@ -1,6 +1,6 @@
-"""Argument checks of devices; each function returns the checked and converted value, or raises InputError.
+"""Argument checks for devices; each function returns the checked and converted value, or raises InputError.
 
-Both devices use these checks, so they reject the same arguments with the same messages.
+The RTL device and the golden model both use these checks, so they reject the same arguments with the same messages.
 """
 
 import math
@@ -19,7 +19,7 @@ MAX_LATENCY = MAX_RATE = 1_000_000
 
 
 def integer(value: object, what: str) -> int:
-    """Return `value` as an int; raises InputError if it is not an integer, or if it is a bool."""
+    """Return `value` as an int; raise InputError if it is not an integer, or if it is a bool."""
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
         raise InputError(f"{what} must be an integer, not {shown(value)}")
     return int(value)
@@ -44,7 +44,7 @@ def cycles(value: object, what: str = "cycles") -> int:
 
 
 def register_address(value: object) -> int:
-    """Return the byte address of a register; whether a register has this address is not checked."""
+    """Check the byte address of a register and return it, without checking that a register has this address."""
     address = integer(value, "a register's address")
     if not 0 <= address <= LAST_ADDRESS or address % 4:
         rule = f"a multiple of 4 in 0..{LAST_ADDRESS:#x}"
@@ -61,7 +61,7 @@ def word(value: object, what: str) -> int:
 
 
 def span(what: str, first: object, count: object, size: int) -> tuple[int, int]:
-    """Return (first, count); the elements first..first + count - 1 must be within `size` elements."""
+    """Check that the elements first..first + count - 1 are within `size` elements; return (first, count)."""
     start, number = integer(first, f"the first of the {what}"), integer(count, f"the number of {what}")
     if not (start >= 0 and number >= 0 and start + number <= size):
         raise InputError(f"{what} must lie in 0..{size}, not {shown(start)}..{shown(start + number)}")
@@ -69,21 +69,21 @@ def span(what: str, first: object, count: object, size: int) -> tuple[int, int]:
 
 
 def raw_bytes(data: object) -> np.ndarray:
-    """Convert an array of any numeric type to its bytes, one-dimensional uint8."""
+    """Convert an array of any numeric type to its bytes, a one-dimensional uint8 array."""
     if not isinstance(data, np.ndarray) or data.dtype.hasobject:
         raise InputError(f"scratchpad data must be an array of numbers, not {_kind(data)}")
     return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
 
 def accumulator_rows(data: object, n: int) -> np.ndarray:
-    """Return rows of the accumulator, int32 of shape (rows, n)."""
+    """Check rows of the accumulator, which must be int32 of shape (rows, n), and return them."""
     if not isinstance(data, np.ndarray) or data.dtype != np.int32 or data.ndim != 2 or data.shape[1] != n:
         raise InputError(f"accumulator data must be int32 of shape (rows, {n}), not {_kind(data)}")
     return np.ascontiguousarray(data)
 
 
 def latency(value: object) -> int:
-    """Return the DRAM latency, the number of cycles to the first beat of a read."""
+    """Check a DRAM latency, which is the number of cycles to the first beat of a read, and return it."""
     number = integer(value, "latency")
     if not 1 <= number <= MAX_LATENCY:
         raise InputError(f"latency must be 1..{MAX_LATENCY} cycles, not {shown(value)}")

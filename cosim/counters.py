@@ -8,12 +8,12 @@ from hw.isa.counters import CAUSES, COUNTERS, MAXIMA, index_of
 
 
 class CounterReader:
-    """Reader of a device's counters by name.
+    """Reader of the performance counters of a device, by name.
 
     Parameters
     ----------
     registers : CsrAccess
-        Registers of the device, by name.
+        Access to the registers of the device.
     """
 
     def __init__(self, registers: CsrAccess):
@@ -21,7 +21,7 @@ class CounterReader:
         self._device = registers.device
 
     def read(self, name: str, tag: int) -> int:
-        """Return the value of a counter of one tag."""
+        """Return the value of the named counter of one tag."""
         return self.read_all([name], tag)[name]
 
     def read_all(self, names: Sequence[str], tag: int) -> dict[str, int]:
@@ -34,13 +34,13 @@ class CounterReader:
         return {name: values[2 * i] | values[2 * i + 1] << 32 for i, name in enumerate(names)}
 
     def of_tag(self, tag: int, *, architectural: bool = False) -> dict[str, int]:
-        """Return all counters of one tag, by name; if `architectural`, only counters that do not depend on timing."""
+        """Return all counters of one tag by name; if `architectural`, only those that do not depend on timing."""
         return self.read_all([c.name for c in COUNTERS if c.architectural or not architectural], tag)
 
     def by_tag(
         self, tags: Iterable[int] | None = None, *, architectural: bool = False
     ) -> dict[int, dict[str, int]]:
-        """Return the counters of several tags, by default of all tags, by tag."""
+        """Return, by tag, the counters of several tags; by default, of all tags."""
         chosen = range(self.config.tags) if tags is None else tags
         return {tag: self.of_tag(tag, architectural=architectural) for tag in chosen}
 
@@ -50,7 +50,7 @@ class CounterReader:
         return {name: sum(row[name] for row in rows.values()) for name in rows[0]}
 
     def causes(self, tag: int | None = None) -> dict[str, int]:
-        """Return the array's cycles by cause, for one tag or, if `tag` is None, summed over all tags."""
+        """Return the cycles of the array by cause, for one tag, or summed over all tags if `tag` is None."""
         tags = range(self.config.tags) if tag is None else (tag,)
         rows = [self.read_all([f"cause_{cause}" for cause in CAUSES], each) for each in tags]
         return {cause: sum(row[f"cause_{cause}"] for row in rows) for cause in CAUSES}

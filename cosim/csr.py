@@ -10,7 +10,7 @@ class CsrAccess:
     Parameters
     ----------
     device : Device
-        Device whose registers are accessed, RTL or golden model.
+        Device whose registers are accessed, either the RTL or the golden model.
     """
 
     def __init__(self, device: Device):
@@ -21,11 +21,11 @@ class CsrAccess:
         return self.device.read_reg(ADDRESS[name])
 
     def set(self, name: str, value: int) -> None:
-        """Write a register; raises InputError if the value does not fit 32 bits."""
+        """Write a register; raise InputError if the value does not fit 32 bits."""
         self.device.write_reg(ADDRESS[name], value)
 
     def access(self, *accesses: tuple[str, int | None]) -> list[int]:
-        """Access registers in order and in one round trip.
+        """Read and write registers in order, in one round trip.
 
         Parameters
         ----------

@@ -27,7 +27,7 @@ class SimulatorDiedError(WorkError):
 
 
 class DeviceTimeoutError(WorkError):
-    """The device did not answer within the cycles allowed."""
+    """The device did not answer within the maximum number of cycles."""
 
 
 class RegisterError(WorkError):
@@ -39,10 +39,10 @@ class BusProtocolError(WorkError):
 
 
 class Device(ABC):
-    """A running machine with its DRAM. The device is a context manager; without a `with` block, the caller must call
-    `close`.
+    """Running machine with its DRAM.
 
-    Simulated time advances only in methods whose descriptions state this, never between calls.
+    The device is a context manager; without a `with` block, the caller must call `close`. Simulated time never advances
+    between calls, and advances only in methods whose descriptions state this.
 
     Public methods check their arguments and raise InputError before they have any effect. Subclasses implement the
     methods whose names begin with an underscore; these receive checked arguments.
@@ -61,14 +61,14 @@ class Device(ABC):
     @property
     @abstractmethod
     def cycle(self) -> int:
-        """Number of clock cycles since reset on the RTL; number of actions on a model without a clock."""
+        """Number of clock cycles since reset, or for a model without a clock, number of actions since reset."""
 
     @abstractmethod
     def reset(self) -> None:
         """Reset the registers and the internal state of the chip; the contents of DRAM are preserved."""
 
     def restart(self) -> None:
-        """Reset the chip and wait until the chip has cleared its counters. Advances time."""
+        """Reset the chip and advance time until the chip has cleared its counters."""
         self.reset()
         self._access_regs(SETTLED)
 
@@ -77,7 +77,9 @@ class Device(ABC):
         """Release all resources of the device, which must not be used afterwards; a second call has no effect."""
 
     def read_reg(self, address: int) -> int:
-        """Read a 32-bit register. Advances time.
+        """Read a 32-bit register.
+
+        Time advances.
 
         Raises
         ------
@@ -87,27 +89,35 @@ class Device(ABC):
         return self.read_regs([address])[0]
 
     def read_regs(self, addresses: Sequence[int]) -> list[int]:
-        """Read registers in order, in one round trip; raises the errors of `read_reg`. Advances time."""
+        """Read registers in order, in one round trip; raise the errors of `read_reg`.
+
+        Time advances.
+        """
         return self._read_regs([checks.register_address(address) for address in addresses])
 
     def write_reg(self, address: int, value: int) -> None:
-        """Write a 32-bit register; raises the errors of `write_regs`. Advances time."""
+        """Write a 32-bit register; raise the errors of `write_regs`.
+
+        Time advances.
+        """
         self.write_regs([(address, value)])
 
     def write_regs(self, writes: Iterable[tuple[int, int]], delay_cycles: int = 0) -> None:
-        """Write registers in order, in one round trip. Advances time.
+        """Write registers in order, in one round trip.
+
+        Time advances.
 
         Parameters
         ----------
         writes : Iterable of (int, int)
             Byte address and value of each write; values are signed or unsigned 32-bit integers.
         delay_cycles : int
-            Cycles to wait before the first write.
+            Number of cycles to wait before the first write.
 
         Raises
         ------
         RegisterError
-            No register has one of the addresses, or a register cannot be written; all other writes have been executed.
+            An address belongs to no register, or a register cannot be written; all other writes have been executed.
         """
         checked = [
             (checks.register_address(address), checks.word(value, "a register's value"))
@@ -116,7 +126,9 @@ class Device(ABC):
         self._write_regs(checked, checks.cycles(delay_cycles, "delay_cycles"))
 
     def access_regs(self, accesses: Iterable[tuple[int, int | None]]) -> list[int]:
-        """Read and write registers in order, on the RTL in one round trip. Advances time.
+        """Read and write registers in order; on the RTL, in one round trip.
+
+        Time advances.
 
         Parameters
         ----------
@@ -131,8 +143,7 @@ class Device(ABC):
         Raises
         ------
         RegisterError
-            No register has one of the addresses, or a register cannot be written; all other accesses have been
-            executed.
+            An address belongs to no register, or a register cannot be written; all other accesses have been executed.
         """
         return self._access_regs(
             [
@@ -149,48 +160,52 @@ class Device(ABC):
         self._run_cycles(checks.cycles(cycles))
 
     def wait_irq(self, timeout_cycles: int) -> bool:
-        """Run until the interrupt pin is high, for at most `timeout_cycles`; return whether it is high.
+        """Advance time until the interrupt pin is high, by at most `timeout_cycles`; return True if it is high.
 
-        Returns immediately if the pin is already high.
+        If the pin is already high, return immediately.
         """
         return self._wait_irq(checks.cycles(timeout_cycles, "timeout_cycles"))
 
     def read_sp(self, address: int, length: int) -> np.ndarray:
-        """Return a copy of `length` scratchpad bytes from byte `address` on, as uint8. Does not advance time."""
+        """Return a copy of `length` scratchpad bytes, starting at byte `address`, as uint8; time does not advance."""
         return self._read_sp(*checks.span("scratchpad bytes", address, length, self.config.sp_bytes))
 
     def write_sp(self, address: int, data: np.ndarray) -> None:
-        """Write the bytes of an array of any type to the scratchpad from byte `address` on. Does not advance time."""
+        """Write the bytes of an array of any numeric type to the scratchpad, starting at byte `address`.
+
+        Time does not advance.
+        """
         new = checks.raw_bytes(data)
         first, _ = checks.span("scratchpad bytes", address, new.size, self.config.sp_bytes)
         self._write_sp(first, new)
 
     def read_acc(self, row: int, rows: int) -> np.ndarray:
-        """Return a copy of accumulator rows, int32 of shape (rows, n). Does not advance time."""
+        """Return a copy of accumulator rows as int32 of shape (rows, n); time does not advance."""
         return self._read_acc(*checks.span("accumulator rows", row, rows, self.config.acc_rows))
 
     def write_acc(self, row: int, data: np.ndarray) -> None:
-        """Write accumulator rows from int32 of shape (rows, n). Does not advance time."""
+        """Write accumulator rows, given as int32 of shape (rows, n); time does not advance."""
         new = checks.accumulator_rows(data, self.config.n)
         first, _ = checks.span("accumulator rows", row, len(new), self.config.acc_rows)
         self._write_acc(first, new)
 
     def set_dram_timing(self, latency: int, bytes_per_cycle: float | None = None) -> None:
-        """Set the timing of the DRAM model; permitted while a program runs, and without effect on a device without a
-        clock.
+        """Set the timing of the DRAM model, also while a program runs.
+
+        This has no effect on a device without a clock.
 
         Parameters
         ----------
         latency : int
-            Cycles from a read request to the first beat.
+            Number of cycles from a read request to the first beat.
         bytes_per_cycle : float or None
-            Total bandwidth of reads and writes; None for the bus width per cycle.
+            Total bandwidth of reads and writes in bytes per cycle; None for the bus width per cycle.
         """
         rate = self.config.n if bytes_per_cycle is None else bytes_per_cycle
         self._set_dram_timing(checks.latency(latency), checks.bandwidth(rate))
 
     def set_dram_faults(self, faults: Sequence[DramFault]) -> None:
-        """Make ranges of DRAM answer with errors, instead of the ranges set before."""
+        """Set the address ranges of DRAM that answer with errors; they replace the ranges set before."""
         ranges = list(faults)
         for fault in ranges:
             if not isinstance(fault, DramFault):

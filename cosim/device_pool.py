@@ -23,9 +23,9 @@ class DevicePool(Generic[AnyDevice]):
     Parameters
     ----------
     open_device : Callable
-        Function that opens one device; called `count` times.
+        Function that opens one device; it is called `count` times.
     count : int or None
-        Number of devices; by default the number of cores available to this process.
+        Number of devices; None for the number of cores available to this process.
 
     Attributes
     ----------
@@ -49,9 +49,9 @@ class DevicePool(Generic[AnyDevice]):
             self._free.put(device)
 
     def map(self, work: Callable[[AnyDevice, Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Call `work(device, item)` for each item on any free device; returns the results in the order of the items.
+        """Call `work(device, item)` for each item on any free device; return the results in the order of the items.
 
-        The first exception cancels the calls that have not started; it is raised when the running calls have ended.
+        An exception cancels the calls that have not started, and is raised when the running calls have ended.
         """
         threads = ThreadPoolExecutor(len(self.devices), thread_name_prefix="device")
         try:

@@ -1,4 +1,4 @@
-"""DRAM of a device: its valid sizes, and address ranges that answer with errors."""
+"""DRAM of a device: valid sizes, and address ranges that answer with errors."""
 
 import os
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class DramFault:
     Parameters
     ----------
     start, stop : int
-        First byte of the range, and the first byte after it.
+        Address of the first byte of the range, and of the first byte after the range.
     response : str
         AXI response, SLVERR or DECERR.
     on_read, on_write : bool
-        True if reads (writes) are answered with the response.
+        True if reads and writes, respectively, are answered with the response.
     """
 
     start: int
@@ -48,14 +48,15 @@ class DramFault:
 
 
 def check_dram_bytes(dram_bytes: object) -> int:
-    """Return the size of a DRAM, which must fit the address range of the bus and the memory of this computer.
+    """Check the size of a DRAM, which must fit the bus and the memory of this computer, and return it.
 
     Raises
     ------
     DramTooSmallError
         The size is below MIN_DRAM_BYTES.
     InputError
-        The size exceeds the bus or this computer's memory, or is not a multiple of MIN_DRAM_BYTES.
+        The size exceeds the address range of the bus or this computer's memory, or is not a multiple of
+        MIN_DRAM_BYTES.
     """
     size = checks.integer(dram_bytes, "dram_bytes")
     if size < MIN_DRAM_BYTES:

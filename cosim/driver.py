@@ -29,24 +29,24 @@ WATCHDOG_CYCLES = 1 << 26
 class Driver:
     """Driver that initializes a device, loads programs and runs macro-instructions.
 
-    A watchdog trap stops a macro-instruction that takes WATCHDOG_CYCLES.
+    A watchdog trap stops a macro-instruction after WATCHDOG_CYCLES cycles.
 
     Parameters
     ----------
     device : Device
-        Device to drive, RTL or golden model.
+        Device to drive, either the RTL or the golden model.
     ring_slots : int
         Number of slots of the command ring, a power of two.
     ring : int or None
-        Address of the command ring, a multiple of the slot size, at which `memory` ends. None for the start of DRAM,
-        below all allocations of `memory`.
+        Address of the command ring, a multiple of the slot size; `memory` then ends at this address. None to put the
+        ring at the start of DRAM, below all allocations of `memory`.
 
     Attributes
     ----------
     memory : Allocator
-        Allocator of DRAM except for the command ring, which is outside the window that programs may access.
+        Allocator of DRAM outside the command ring. Programs may not access the ring.
     programs : ProgramStore
-        Loads programs and binds opcodes.
+        Manager of the instruction store, which loads programs and binds opcodes.
     counters : CounterReader
         Reader of the performance counters.
     """
@@ -92,16 +92,16 @@ class Driver:
     def set_window(
         self, index: int, address: int, size: int, *, read: bool = True, write: bool = True
     ) -> None:
-        """Set a DRAM window, a range that programs may access.
+        """Set a DRAM window, which is a range that programs may access.
 
         Parameters
         ----------
         index : int
-            Index of the window, from 0 on.
+            Index of the window, starting at 0.
         address, size : int
-            First byte and length in bytes; size 0 closes the window.
+            Address of the first byte, and length in bytes; size 0 closes the window.
         read, write : bool
-            Accesses that the window permits.
+            True if the window permits reads and writes, respectively.
         """
         if not 0 <= index < self.config.windows:
             raise InputError(f"window must be in 0..{self.config.windows - 1}, not {index!r}")
@@ -130,7 +130,7 @@ class Driver:
         return address
 
     def fetch(self, address: int, shape: Sequence[int], dtype: np.dtype | type = np.int8) -> np.ndarray:
-        """Return a copy of an array with the given shape and type from DRAM at a byte address."""
+        """Return a copy of the array with the given shape and type at a byte address of DRAM."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         self._check_range(address, size)
         return self.device.dram[address : address + size].copy().view(dtype).reshape(shape)
@@ -149,9 +149,9 @@ class Driver:
         program : Program
             Program to load into the first free segment.
         opcode : int or None
-            Opcode to bind to only this program; None to bind no opcode.
+            Opcode to bind to this program alone; None to bind no opcode.
         dma : bool
-            True to let the chip fetch the words from DRAM; otherwise the words are written through registers.
+            True to let the chip fetch the words from DRAM; False to write the words through registers.
         pin : bool
             True to make the segment callable from every program.
         """
@@ -169,17 +169,18 @@ class Driver:
         irq: bool = False,
         doorbell: bool = False,
     ) -> int:
-        """Write a macro-instruction to the ring and return its sequence number. `run` or `doorbell` starts the
-        macro-instruction.
+        """Write a macro-instruction to the ring and return its sequence number.
+
+        The method `run` or `doorbell` starts the macro-instruction.
 
         Parameters
         ----------
         opcode : int
             Opcode, which must be bound to a program.
         operands : Sequence of int
-            Signed or unsigned 32-bit operands of the program.
+            Operands of the program, signed or unsigned 32-bit integers.
         tag : int
-            Tag to which counter events are attributed.
+            Tag under which events are counted.
         irq : bool
             True to raise an interrupt on completion.
         doorbell : bool
@@ -200,7 +201,7 @@ class Driver:
         return self.enqueue_words([header], operands, doorbell=doorbell)
 
     def enqueue_words(self, header: Sequence[int], operands: Sequence[int], *, doorbell: bool = False) -> int:
-        """Write a ring slot without checking its header; operands are signed or unsigned 32-bit numbers."""
+        """Write header words and operands to the next ring slot, like `enqueue` but without checking the header."""
         words = [checks.word(value, f"operand {index}") for index, value in enumerate(operands)]
         if self._head - self._tail >= self.ring_slots:
             self._tail += self.get("RING_TAIL") - self._tail & 0xFFFFFFFF
@@ -228,16 +229,16 @@ class Driver:
         Parameters
         ----------
         timeout_cycles : int
-            Maximum cycles between two completions or traps.
+            Maximum number of cycles between two completions or traps.
         resume : bool
-            True to continue after traps and return all of them; otherwise the first trap raises TrapError.
+            True to continue after traps and return all of them; False to raise TrapError at the first trap.
 
         Raises
         ------
         TrapError
             A program trapped, and `resume` is False.
         DeviceTimeoutError
-            No macro-instruction completed in time.
+            No macro-instruction completed within `timeout_cycles`.
         """
         traps: list[TrapReport] = []
         step = timeout_cycles
@@ -270,16 +271,14 @@ class Driver:
                 waited += step
 
     def completion(self, number: int) -> Completion | None:
-        """Return the completion record of a macro-instruction that is still in the ring; None while it is not
-        complete.
-        """
+        """Return the completion record of a macro-instruction that is still in the ring; None until it completes."""
         if not self._head - self.ring_slots <= number < self._head:
             raise InputError(f"macro-instruction {number} is not in the ring")
         words = self._slots[number % self.ring_slots, RECORD_WORD : RECORD_WORD + RECORD_WORDS]
         return Completion.from_words(words.tolist())
 
     def trap(self) -> TrapReport:
-        """Return the record of the last trap, with its disassembled instruction."""
+        """Return the record of the last trap, with the disassembled instruction that trapped."""
         names = ("cause", "pc", "segment", "tag", "macro", "address")
         values = {name: self.get(f"TRAP_{name.upper()}") for name in names}
         program = self.programs.programs.get(values["segment"])

@@ -1,4 +1,4 @@
-"""Programs in the writable instruction store, and opcodes that are bound to them."""
+"""Programs in the writable instruction store, and the opcodes that are bound to them."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _LOAD_CYCLES = 2
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program that an opcode may run, with the guard `selected value <compare> value`.
+    """Program that an opcode may run, with a guard that compares a selected value with a constant.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Candidate:
     selector : int
         Selector of the value that the guard compares: an operand or a statistic.
     value : int
-        32-bit word with which the selected value is compared.
+        Constant with which the guard compares the selected value, a 32-bit word.
     """
 
     segment: int
@@ -53,7 +53,7 @@ class ProgramStore:
     registers : CsrAccess
         Access to the device's registers.
     memory : Allocator
-        DRAM for program images that the chip's loader fetches.
+        Allocator of DRAM for program images, which the chip's loader fetches.
     """
 
     def __init__(self, registers: CsrAccess, memory: Allocator):
@@ -73,20 +73,20 @@ class ProgramStore:
         dma: bool = False,
         pin: bool = False,
     ) -> int:
-        """Load a program into a segment, by default the first free one, and return the index of the segment.
+        """Load a program into a segment and return the index of the segment.
 
         Parameters
         ----------
         program : Program
             Program to load into the store.
         segment : int or None
-            Index of the segment, whose present program is replaced; None for the first free segment.
+            Index of the segment, whose current program is replaced; None for the first free segment.
         crc : int or None
-            Expected CRC of the loaded words; by default the CRC of the program.
+            Expected CRC of the loaded words; None for the CRC of the program.
         dma : bool
-            True to let the chip fetch the words from DRAM; otherwise the words are written through registers.
+            True to let the chip fetch the words from DRAM; False to write the words through registers.
         pin : bool
-            True to make the segment callable from every program; the segment can then no longer be changed.
+            True to make the segment callable from every program, after which it can no longer be changed.
 
         Raises
         ------
@@ -126,13 +126,13 @@ class ProgramStore:
         self._bases.pop(segment, None)
 
     def base(self, segment: int) -> int:
-        """Return the address in the instruction store of a loaded program's first word."""
+        """Return the instruction store address of the first word of the program in a segment."""
         return self._bases[segment]
 
     def in_use(self, segment: int) -> bool:
-        """Return whether the segment is pinned or contains the running program or one of its callers.
+        """Return True if a segment is pinned, or contains the running program or one of its callers.
 
-        Such a segment cannot be replaced.
+        A segment in use cannot be replaced.
         """
         return bool(self._status(segment) & _IN_USE)
 
@@ -160,14 +160,14 @@ class ProgramStore:
         self._bases[segment] = base
 
     def fit(self, lengths: Sequence[int], without: Collection[int] = ()) -> bool:
-        """Return whether programs could be loaded, in the given order, after some segments have been unloaded.
+        """Return True if programs could be loaded, in the given order, once some segments have been unloaded.
 
         Parameters
         ----------
         lengths : Sequence of int
             Length of each program in words.
         without : Collection of int
-            Segments that are assumed to be unloaded.
+            Segments that are to be unloaded first.
         """
         taken = self._taken(set(self.programs) - set(without))
         for length in lengths:
@@ -178,11 +178,11 @@ class ProgramStore:
         return True
 
     def _taken(self, segments: Iterable[int]) -> list[tuple[int, int]]:
-        """Return the first word and the length of each of these segments."""
+        """Return the address of the first word and the number of words of each segment in `segments`."""
         return [(self._bases[segment], len(self.programs[segment].words)) for segment in segments]
 
     def _gap(self, taken: Iterable[tuple[int, int]], length: int) -> int | None:
-        """Return the address of the first gap of at least `length` words; None if there is none."""
+        """Return the address of the first gap of at least `length` words between used ranges; None if there is none."""
         start = 0
         for base, size in sorted(taken):
             if base - start >= length:
@@ -191,7 +191,7 @@ class ProgramStore:
         return start if start + length <= self.config.wis_words else None
 
     def _room(self, segment: int, length: int, name: str) -> int:
-        """Return the address of a range of free words that is long enough for a program."""
+        """Return the address of `length` free words for a program; the words of `segment` also count as free."""
         others = self._taken(each for each in self.programs if each != segment)
         start = self._gap(others, length)
         if start is None:
@@ -219,16 +219,16 @@ class ProgramStore:
         raise InputError(f"{what}: {reason}")
 
     def bind(self, opcode: int, candidates: Iterable[Candidate], *, commit: bool = True) -> None:
-        """Bind an opcode to candidates; dispatch runs the first one whose guard holds.
+        """Bind an opcode to candidates; its macro-instructions run the first candidate whose guard holds.
 
         Parameters
         ----------
         opcode : int
-            Opcode of the macro-instruction.
+            Opcode to bind to the candidates.
         candidates : Iterable of Candidate
             Candidates in order of preference; the remaining entries of the opcode become invalid.
         commit : bool
-            True to make the new table live immediately.
+            True to make the new dispatch table live immediately.
         """
         entries = list(candidates)
         if not 0 <= opcode < self.config.opcodes:

@@ -53,7 +53,7 @@ class Completion:
 
     @staticmethod
     def from_words(words: list[int]) -> "Completion | None":
-        """Decode the words of a slot's record; None while it has not been written."""
+        """Decode the completion record of a slot; return None if the record has not been written yet."""
         parts = RECORD.unpack(words[0])
         if not parts["done"]:
             return None
@@ -62,7 +62,7 @@ class Completion:
 
     @property
     def cycles(self) -> int:
-        """Number of cycles from start to retirement."""
+        """Number of cycles from dispatch to completion."""
         return self.retired - self.started & 0xFFFFFFFF
 
 

@@ -18,7 +18,9 @@ ATTEMPTS = 100
 
 
 class Annealing(compiler.SearchMethod):
-    """Changes one layer at a time; accepts a worse schedule with a probability that falls from trial to trial."""
+    """Search method that changes one layer at a time, and accepts a worse schedule with a probability that falls from
+    trial to trial.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -27,7 +29,7 @@ class Annealing(compiler.SearchMethod):
         self.cooling = 0.95
 
     def propose(self) -> compiler.Schedule:
-        """Return the schedule that was accepted last with a random change."""
+        """Return a randomly changed copy of the schedule that was accepted last."""
         schedule = self.current.schedule
         for _ in range(ATTEMPTS):
             name = self.rng.choice(list(self.spaces))
@@ -38,7 +40,7 @@ class Annealing(compiler.SearchMethod):
         return self.first  # nothing new was found
 
     def learn(self, trial: Any) -> None:
-        """Accept the trial's schedule if it is better; otherwise accept it at random."""
+        """Accept the trial's schedule if it is better, else with a probability that depends on its cost."""
         self.temperature *= self.cooling
         if trial.cost is None or self.current.cost is None:
             return  # the schedule was rejected: stay

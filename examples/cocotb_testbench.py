@@ -4,7 +4,7 @@
 
 `copies` is the testbench. `Bus` implements the calls of the device interface that the project's driver needs, so that
 the testbench loads programs and enqueues macro-instructions with the driver instead of writing registers itself. The
-script needs the packages of the extra `test`.
+script requires the optional dependencies `test` of this project.
 """
 
 import mmap
@@ -57,7 +57,7 @@ class Bus:
 
     @resume
     async def access_regs(self, accesses: Iterable[tuple[int, int | None]]) -> list[int]:
-        """Write the given values to registers, and return the values of the registers whose given value is None."""
+        """Write each register that has a value, read each register whose value is None, and return the values read."""
         values = []
         for address, value in accesses:
             if value is None:

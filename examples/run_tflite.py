@@ -13,7 +13,7 @@ import compiler
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return random values of a type: the whole range of an integer type, or normally distributed."""
+    """Return an array of random values, from the whole range of an integer type or else normally distributed."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)

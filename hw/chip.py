@@ -47,7 +47,7 @@ class Chip(wiring.Component):
     s_axil_* : In, Out
         Pins of the AXI4-Lite slave; `hw.bus.register_map` lists its registers.
     irq : Out
-        Interrupt pin, active high, level.
+        Interrupt pin, level-sensitive and active high.
     """
 
     def __init__(self, config: MlaConfig):

@@ -58,9 +58,9 @@ class MlaConfig:
         0: a command is transferred to its unit's queue in one cycle; 1: it is transferred as words of 32 bits, one per
         cycle, with far fewer wires.
     pipelined : int
-        1: control logic is split over more cycles, for a higher clock frequency on FPGAs: an instruction takes four
-        cycles, and there is a cycle between two commands of a unit. Needs `serial_commands` and a `fuse_rate` of 4 or
-        8.
+        1: control logic takes more cycles, for a higher clock frequency on FPGAs. An instruction then takes four
+        cycles, and there is an idle cycle between two commands of a unit. Requires `serial_commands` and a `fuse_rate`
+        of 4 or 8.
     """
 
     n: int = 16
@@ -145,12 +145,12 @@ class MlaConfig:
 
     @property
     def sp_rows(self) -> int:
-        """Scratchpad rows of n bytes."""
+        """Number of scratchpad rows of n bytes."""
         return self.sp_bytes // self.n
 
     @property
     def acc_rows(self) -> int:
-        """Accumulator rows of n int32 lanes."""
+        """Number of accumulator rows of n int32 lanes."""
         return self.acc_bytes // (4 * self.n)
 
 
@@ -163,7 +163,7 @@ def target_names() -> list[str]:
 
 
 def targets_by_lanes() -> dict[int, str]:
-    """Return the targets named "n" followed by their number of lanes, by number of lanes in ascending order."""
+    """Return the targets named "n" plus their number of lanes; the keys are the numbers of lanes in ascending order."""
     lanes = {load_target(name).n: name for name in target_names() if re.fullmatch(r"n\d+", name)}
     return dict(sorted(lanes.items()))
 

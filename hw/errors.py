@@ -38,7 +38,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason for an error: the system's text without number and file name, if there is one."""
+    """Return the reason for an error: the system's text without number and file name, or else the message."""
     return str(getattr(error, "strerror", None) or error)
 
 

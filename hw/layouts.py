@@ -12,7 +12,7 @@ from hw.isa.fields import Field, Packed
 
 
 def shape_of(field: Field) -> Shape:
-    """Return the Amaranth shape of a field of an encoding."""
+    """Return the Amaranth shape of an encoding field."""
     return signed(field.width) if field.signed else unsigned(field.width)
 
 
@@ -41,14 +41,15 @@ DERIVED = {
 
 
 def field_layout(unit: Unit, name: str, width_field: Field) -> data.StructLayout | Shape:
-    """Return the shape of one field in a command, a struct for packed words."""
+    """Return the shape of one field of a command; for a packed word, the layout of the word."""
     packed = PACKED_FIELDS.get(f"{unit.name.lower()}.{name}")
     return packed_layout(packed) if packed else shape_of(width_field)
 
 
 def command_layout(unit: Unit) -> data.StructLayout:
-    """Return the layout of the payload of a unit's command stream: all fields (packed words as structs), derived
-    increments, `meta`.
+    """Return the payload layout of a unit's command stream.
+
+    The members are all fields (packed words as structs), the derived increments, and `meta`.
     """
     members: dict = {f.name: field_layout(unit, f.name, f) for f in UNIT_FIELDS[unit]}
     members |= DERIVED[unit]
@@ -64,12 +65,12 @@ CLEAR_WORD, END_WORD = (1 << FIELD_INDEX_BITS) - 1, (1 << FIELD_INDEX_BITS) - 2
 
 
 def command_stream(unit: Unit) -> stream.Signature:
-    """Return the signature of the stream of a unit's commands."""
+    """Return the signature of a unit's command stream."""
     return stream.Signature(command_layout(unit))
 
 
 def event_layout(group: str) -> data.StructLayout:
-    """Return the layout of the increments of a group's counters in one cycle, by counter name."""
+    """Return the layout of the increments of a counter group in one cycle, with a member for each counter."""
     return data.StructLayout({c.name: unsigned(c.width) for c in COUNTERS if c.group == group})
 
 
@@ -126,8 +127,9 @@ LIMIT_BITS = 4
 
 
 def windows_layout(config: MlaConfig) -> data.Layout:
-    """Return the layout of all protection windows of a machine; with `serial_commands`, the layout of their permissions
-    and the requested limit.
+    """Return the layout of all protection windows of a machine.
+
+    With `serial_commands`, the layout contains only the permissions of the windows and the requested limit.
     """
     if config.serial_commands:
         return data.StructLayout({"perm": data.ArrayLayout(2, config.windows), "limit": 32})
@@ -135,8 +137,9 @@ def windows_layout(config: MlaConfig) -> data.Layout:
 
 
 def limit_ports(config: MlaConfig, *, requests: bool) -> dict[str, wiring.Member]:
-    """Return port `limit` of machines with `serial_commands`: the index of the requested window limit, whose value is
-    valid two cycles later.
+    """Return the port `limit` of machines with `serial_commands`; an empty dict for other machines.
+
+    The port carries the index of the requested window limit; the value of this limit is valid two cycles later.
 
     Parameters
     ----------
@@ -149,10 +152,10 @@ def limit_ports(config: MlaConfig, *, requests: bool) -> dict[str, wiring.Member
 
 
 class SemaphorePort(wiring.Signature):
-    """Port of one unit to the semaphores, from the point of view of its command queue.
+    """Port between the command queue of one unit and the semaphores, from the point of view of the queue.
 
-    Consumer masks (`available`, `take`) are indexed by producer << 2 | index, producer masks (`room`, `owe`, `give`) by
-    consumer << 2 | index; the sequencer is consumer 4.
+    Consumer masks (`available`, `take`) are indexed by producer << 2 | index, and producer masks (`room`, `owe`,
+    `give`) by consumer << 2 | index. Consumer 4 is the sequencer.
 
     Members
     -------
@@ -183,12 +186,12 @@ class SemaphorePort(wiring.Signature):
 
 
 def config_layout(unit: Unit) -> data.StructLayout:
-    """Return the layout of all fields of a unit, in the order and at the offsets of its command."""
+    """Return the layout of a unit's fields, with the same order and offsets as in its command."""
     return data.StructLayout({f.name: field_layout(unit, f.name, f) for f in UNIT_FIELDS[unit]})
 
 
 def default_word(unit: Unit) -> int:
-    """Return the bits of a unit's fields at the start of a program."""
+    """Return the default values of a unit's fields, packed as in `config_layout`."""
     word, offset = 0, 0
     for field in UNIT_FIELDS[unit]:
         word |= (field.default & ((1 << field.width) - 1)) << offset

@@ -42,7 +42,7 @@ def run_suites(suites: list[str]) -> int:
 
 
 def main() -> int:
-    """Run the suites that the command line names."""
+    """Run the suites that are named on the command line."""
     parser = argparse.ArgumentParser(description="Run the benchmarks and write their page.")
     parser.add_argument("suites", nargs="+", metavar="SUITE", help="suites to run")
     return run_suites(parser.parse_args().suites)

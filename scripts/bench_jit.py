@@ -1,9 +1,9 @@
-"""Measures the latency from a candidate's schedule to its programs on a running chip.
+"""Measurement of the latency from a candidate's schedule to its programs on a running chip.
 
 `python -m scripts.bench_jit [--json FILE]` serves a convolution and the small trained networks on the simulated N=16
-chip, changes the schedule of one layer, and measures the times of compiling the candidate, of placing and validating
-it as in `mla serve --adapt`, and of loading its programs into the instruction store. Each of five candidates changes a
-different layer to a schedule that has not been compiled before. The target applies to two idle cores.
+chip, changes the schedule of one layer, and measures the time to compile the candidate, to place and validate it as in
+`mla serve --adapt`, and to load its programs into the instruction store. Each of the five candidates changes one layer,
+preferably to a schedule that has not been compiled before. The target applies to a computer with two idle cores.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Times:
 
     @property
     def total(self) -> float:
-        """Time from the schedule to the loaded programs."""
+        """Total time from the schedule to the loaded programs."""
         return self.compile + self.prove + self.load
 
 
@@ -110,15 +110,17 @@ def _times(prepared: ModelCompiler, server: Server, layer: str, schedule: Schedu
 def main() -> int:
     """Print the table; return status 1 if the target is missed."""
     parser = argparse.ArgumentParser(
-        description="Measure the milliseconds from a candidate's schedule to its loaded programs."
+        description="Measure the time in milliseconds from a candidate's schedule to its loaded programs."
     )
     parser.add_argument(
         "names",
         metavar="NAME",
         nargs="*",
-        help="networks (default: a convolution and four networks)",
+        help="networks to measure (default: a convolution and four networks)",
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the times of every candidate")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="also write the times of every candidate to this file"
+    )
     args = parser.parse_args()
     document, rows, met = {}, [], True
     for name in args.names or (SINGLE, *NETWORKS):

@@ -1,8 +1,9 @@
-"""Measures the latency of the tuning database, from a key to a runnable program.
+"""Measurement of the latency of the tuning database, from a key to a runnable program.
 
 `python -m scripts.bench_store [--db URL]` stores one layer and the small trained networks in a database (by default a
-new one), and measures the times of opening the database, of a hit, of a hit with a cached proof, of a hit in memory,
-and of storing a measurement. The targets apply to two idle cores.
+new one), and measures the time to open the database, to find an entry, to obtain its runnable program with a cached
+proof (from the database and from memory), and to store a measurement. The targets apply to a computer with two idle
+cores.
 """
 
 import argparse
@@ -82,7 +83,9 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
 
 def main() -> int:
     """Print the table; return status 1 if a target is missed."""
-    parser = argparse.ArgumentParser(description="Measure the milliseconds from a key to a runnable program.")
+    parser = argparse.ArgumentParser(
+        description="Measure the time in milliseconds from a key to a runnable program."
+    )
     parser.add_argument("--db", metavar="URL", help="database (default: a new SQLite database)")
     url = parser.parse_args().db
     version()  # computes the digest of the sources, once per process

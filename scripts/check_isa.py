@@ -1,7 +1,7 @@
 """Lint check: `hw/isa` may import only itself and the standard library.
 
-Import contracts list forbidden modules. This check lists the allowed modules instead,
-so that any new dependency is reported.
+The contracts of import-linter list forbidden modules. This check lists the allowed modules instead, so that it reports
+any new dependency.
 """
 
 import ast
@@ -13,7 +13,7 @@ ISA = Path(__file__).parent.parent / "hw" / "isa"
 
 
 def imported_modules(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line number and dotted name of every absolute import in a source text."""
+    """Yield the line number and the dotted name of every absolute import in a source text."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -28,7 +28,7 @@ def is_allowed(module: str) -> bool:
 
 
 def main() -> int:
-    """Print each forbidden import; return status 1 if any exists."""
+    """Print each forbidden import; return status 1 if there is one."""
     status = 0
     for path in sorted(ISA.rglob("*.py")):
         for line, module in imported_modules(path.read_text()):

@@ -1,7 +1,8 @@
-"""Measures compile times without and with the cache.
+"""Measurement of compile times without and with the cache.
 
 `python -m scripts.compile_time` compiles the small trained networks and ResNet-50 (random weights from a fixed seed),
-each in its own process with an empty cache, and then again with the filled cache. The targets apply to two idle cores.
+each in its own process with an empty cache, and then again with the filled cache. The targets apply to a computer with
+two idle cores.
 """
 
 import argparse
@@ -23,7 +24,7 @@ SMALL_BAR, LARGE_BAR, AGAIN_BAR = 5.0, 60.0, 0.5
 
 
 def measure(model: Path, folder: Path) -> tuple[float, float]:
-    """Return the time in seconds to compile a model without the cache, and with the cache."""
+    """Return the compile time of a model in seconds, with an empty cache and with the filled cache."""
     first, again = (_compiled(model, folder) for _ in range(2))
     if (first["origin"], again["origin"]) != ("compiled", "cache"):
         raise SystemExit(f"{model}: {first['origin']}, then {again['origin']}: the cache does not work")
@@ -65,7 +66,10 @@ def main() -> int:
         description="Measure compile times in seconds, without and with the cache."
     )
     parser.add_argument(
-        "names", metavar="NAME", nargs="*", help="networks (default: four small networks and resnet50)"
+        "names",
+        metavar="NAME",
+        nargs="*",
+        help="networks to compile (default: four small networks and resnet50)",
     )
     names = parser.parse_args().names or [*SMALL, "resnet50"]
     for name in names:

@@ -1,4 +1,4 @@
-"""Generates the reference pages, the operator table and the pictures of the documentation from the sources.
+"""Generator of the reference pages, the operator table and the pictures of the documentation.
 
 Example: .venv/bin/python -m scripts.docs --check
 """
@@ -43,7 +43,7 @@ def generated() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write the files; with `--check` only report files that differ, and return status 1 if any file differs."""
+    """Write the files; with `--check`, only report files that differ, and return status 1 if any file differs."""
     parser = argparse.ArgumentParser(description="Generate the reference pages and pictures in docs/.")
     parser.add_argument("--check", action="store_true", help="only check; fail if a file is out of date")
     check = parser.parse_args().check

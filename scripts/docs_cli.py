@@ -1,4 +1,4 @@
-"""Generates the page of the command line from the argument parser of `mla`."""
+"""Generator of the command-line page, docs/cli.md, from the argument parser of `mla`."""
 
 import argparse
 import importlib
@@ -39,14 +39,13 @@ class _Command:
     Parameters
     ----------
     heading : str
-        Heading with its marks.
+        Heading, including its `#` characters.
     text : str
-        Summary; for a command also the remarks of its help.
+        Summary; for a command, the whole description in its help.
     example : str
         Example; empty for a command with actions.
     tables : dict
-        For each title of a group of arguments ("" for arguments without a title), the table row of each argument, by
-        the argument's first name.
+        Table rows by title of an argument group ("" for arguments without a group), then by name of the argument.
     """
 
     heading: str
@@ -55,7 +54,7 @@ class _Command:
     tables: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def section(self, shared: set[str]) -> Iterator[str]:
-        """Yield the lines of the section; for options whose rows are in `shared`, only the names."""
+        """Yield the lines of the section; options whose rows are in `shared` are listed by name only."""
         yield from ["", self.heading, "", _sentence(self.text)]
         if self.example:
             yield from ["", "```", self.example, "```"]
@@ -134,7 +133,7 @@ def _tables(parser: argparse.ArgumentParser) -> dict[str, dict[str, str]]:
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    """Return the table row of an argument; the help text has the default and the choices filled in."""
+    """Return the table row of an argument, with its expanded help text."""
     formatter: Any = parser._get_formatter()
     metavar = formatter._format_args(action, formatter._get_default_metavar_for_optional(action))
     names = ", ".join(action.option_strings)
@@ -147,7 +146,7 @@ def _cell(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return text as a sentence, wrapped at the line length of the documentation."""
+    """Return a text as a sentence, wrapped at the line length of the documentation."""
     return _wrapped(f"{text[0].upper()}{text[1:].rstrip('.')}.")
 
 

@@ -1,4 +1,4 @@
-"""Draws the block diagrams of the chip and of the compiler for the documentation."""
+"""Block diagrams of the chip and of the compiler for the documentation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Box:
     Parameters
     ----------
     x, y : float
-        Top left corner, in pixels.
+        Top-left corner, in pixels.
     w, h : float
         Width and height, in pixels.
     colour : str
-        Node type that determines the colours, a key of `COLOURS`.
+        Node type that determines the colors, a key of `COLOURS`.
     title : str
         First line of text, in bold.
     text : tuple of str
@@ -36,7 +36,7 @@ class Box:
     text: tuple[str, ...] = ()
 
     def draw(self, svg: Svg) -> None:
-        """Draw the box with its text centred."""
+        """Draw the box with its text centered."""
         fill, outline = COLOURS[self.colour]
         svg.box(self.x, self.y, self.w, self.h, fill, outline)
         middle = self.x + self.w / 2
@@ -79,7 +79,7 @@ def _path(points: Sequence[Point]) -> str:
 
 
 def _toward(corner: Point, other: Point) -> Point:
-    """Return the point at the corner radius from a corner towards another point."""
+    """Return the point at a distance of one corner radius from a corner, in the direction of another point."""
     (x, y), (to_x, to_y) = corner, other
     share = _RADIUS / (abs(to_x - x) + abs(to_y - y))
     return x + (to_x - x) * share, y + (to_y - y) * share
@@ -88,7 +88,7 @@ def _toward(corner: Point, other: Point) -> Point:
 def _draw(
     title: str, boxes: Sequence[Box], edges: Sequence[Edge], labels: Sequence[tuple[float, float, str]]
 ) -> str:
-    """Return a diagram as SVG; labels are x and y of the left end of the baseline, and text."""
+    """Return a diagram as SVG; a label consists of x and y of the left end of its baseline, and its text."""
     svg = Svg(title)
     for edge in edges:
         edge.draw(svg)

@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation: block diagrams, and the compiler stages of the digits network."""
+"""Pictures of the documentation: block diagrams, and the compiler stages of the digits network."""
 
 from compiler.api import compile
 from compiler.trace import CompilationTrace

@@ -21,7 +21,7 @@ _MACHINE, _SEED = "usual", 0
 
 @dataclass(frozen=True)
 class _Job:
-    """Answers about one layer.
+    """Evaluation of answers about one layer.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ def evaluate_model(model: Path, layers: int, samples: int, workers: int, file: P
     layers, samples, workers : int
         Number of layers, of answers per layer, and of parallel processes.
     file : Path
-        JSONL file of finished layers, with which an interrupted evaluation continues.
+        JSONL file of finished layers, from which an interrupted evaluation continues.
 
     Returns
     -------
     dict
-        Values of `compiler.llm.evaluate.sample_quality.figures`, and all layers.
+        Result of `compiler.llm.evaluate.sample_quality.figures`, and the results of all layers.
 
     Raises
     ------

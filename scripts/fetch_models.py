@@ -1,4 +1,4 @@
-"""Downloads the trained networks to the cache and checks their SHA-256: `python -m scripts.fetch_models`."""
+"""Download of the trained networks to the cache, with a check of their SHA-256: `python -m scripts.fetch_models`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Prediction error of the cost model on whole networks that it was not trained on, under the static schedule.
+"""Prediction error of the cost model for whole networks that are not in its training data, with static schedules.
 
 `python -m scripts.hpm_error` prints the predicted and measured cycles of each MLPerf Tiny network, and the mean
 error of its layers; layers that share a counter are counted as one layer.

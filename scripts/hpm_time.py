@@ -1,7 +1,7 @@
 """Time of one prediction of the cost model: feature extraction and tree evaluation.
 
-`python -m scripts.hpm_time` prints medians over tilings of random layers in microseconds, each the minimum of five
-runs.
+`python -m scripts.hpm_time` prints median times in microseconds over tilings of random layers; the time of a tiling is
+the minimum of five runs.
 """
 
 import random
@@ -48,7 +48,7 @@ def main() -> int:
 def _times(
     prepared: ModelCompiler, conditions: HardwareProfile, model: CycleModel
 ) -> Iterator[tuple[float, float, float]]:
-    """Yield the times in seconds for each tiling of each layer."""
+    """Yield, for each tiling of each layer, the time in seconds of the features, of the trees, and of both."""
     (stage,) = prepared.lowered(prepared.fusions)
     now = dict(prepared.network().schedule.layers)
     for name, space in spaces_of(conditions.config, [stage], conditions.dram).items():

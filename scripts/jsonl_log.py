@@ -15,7 +15,7 @@ class JsonlLog:
     Parameters
     ----------
     path : path
-        Path of the file; the file and its folder are created with the first line.
+        Path of the file; the file and its folder are created when the first line is added.
     """
 
     def __init__(self, path: Path):

@@ -1,8 +1,8 @@
 """Ablations of the language model: training with one part of the prompts or one training stage removed.
 
-`python -m scripts.llm_ablations --steps 900 --then 300 --folder build/llm_ablations` trains a model for each of
-VARIANTS, all from the same initial model with the same number of steps, then measures single answers of each model
-about the same held-out layers. Run the same command again to continue an interrupted run. The results are written to
+`python -m scripts.llm_ablations --steps 900 --then 300 --folder build/llm_ablations` trains a model for each variant in
+VARIANTS, with the same initial model and the same number of steps. It then measures single answers of each model about
+the same held-out layers. Run the same command again to continue an interrupted run. The results are written to
 ablations.json and ablations.md in the folder.
 """
 
@@ -30,11 +30,15 @@ VARIANTS = ("nothing", "profile", "want", "fine-tuning")
 def main() -> int:
     """Train and evaluate all variants, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=900, help="training steps with all measurements")
-    parser.add_argument("--then", type=int, default=300, help="fine-tuning steps with the best answers")
+    parser.add_argument(
+        "--steps", type=int, default=900, help="number of training steps with all measurements"
+    )
+    parser.add_argument(
+        "--then", type=int, default=300, help="number of fine-tuning steps with the best answers"
+    )
     parser.add_argument("--from", type=Path, dest="start", help="initial model (default: random weights)")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="measurements to train with")
-    parser.add_argument("--layers", type=int, default=24, help="held-out layers for the evaluation")
+    parser.add_argument("--layers", type=int, default=24, help="number of held-out layers for the evaluation")
     parser.add_argument("--samples", type=int, default=16, help="answers per held-out layer")
     parser.add_argument("--folder", type=Path, default=Path("build/llm_ablations"), help="models and results")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))

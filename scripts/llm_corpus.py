@@ -1,8 +1,8 @@
-"""Measures small networks on the RTL under many schedules and edits, as training data for the language model.
+"""Measurement of small networks on the RTL with many schedules and edits, as training data for the language model.
 
 `python -m scripts.llm_corpus --seconds 3000` continues earlier runs, whose measurements are stored in a journal in the
-cache. Networks of the corpus without measured edits are measured first. At the end all measurements are packed into
-`compiler/llm/data/schedules.xz`, which is part of the repository.
+cache. Networks of the corpus that have no measured edits are measured first. At the end, all measurements are packed
+into `compiler/llm/data/schedules.xz`, which is part of the repository.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Trajectory]:
-    """Return all measurements; those of a journal replace packed ones."""
+    """Return all measurements; a measurement in a journal replaces the packed measurement of the same network."""
     files = [*([packed] if packed.exists() else []), *sorted(folder.glob("*.jsonl"))]
     return {(trajectory.machine, trajectory.index): trajectory for file in files for trajectory in read(file)}
 
@@ -92,7 +92,7 @@ def _measurements(
     worker: int,
     workers: int,
 ) -> Iterator[Trajectory | None]:
-    """Yield measurements indefinitely: first of networks without edits, then of new networks."""
+    """Yield measurements indefinitely, first of known networks without edits, then of new networks."""
     for key, trajectory in sorted(known.items(), key=lambda each: each[1].index):
         if trajectory.index % workers == worker and trajectory.edited is None and key not in journal.done:
             yield with_edits(devices, trajectory, seed)

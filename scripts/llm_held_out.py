@@ -1,4 +1,4 @@
-"""Writes the list of layers that are held out from training: those of the evaluation networks.
+"""Generator of the list of layers that are held out from training: all layers of the evaluation networks.
 
 `python -m scripts.llm_held_out` writes `compiler/llm/data/held_out.json`.
 """

@@ -1,10 +1,11 @@
 """Self-training of the language model: rounds of sampling, measuring and fine-tuning.
 
-`python -m scripts.llm_iterate --rounds 3 --networks 400 --answers 8 --steps 400 --folder build/llm_rounds`: each round
-prompts the model about further networks of the corpus, measures its answers on the RTL, trains the model with them, and
-measures single answers about held-out layers. The folder holds all results: run the same command again to continue an
-interrupted run, or with more `--rounds` to add rounds. Each round writes a model (`1/model.safetensors`), all values
-(`curve.json`) and their chart (`curve.svg`). `--pack` writes a corpus with all answers.
+`python -m scripts.llm_iterate --rounds 3 --networks 400 --answers 8 --steps 400 --folder build/llm_rounds` runs three
+rounds. Each round prompts the model about further networks of the corpus, measures its answers on the RTL, trains the
+model with them, and measures single answers about held-out layers. All results are stored in the folder. Run the same
+command again to continue an interrupted run, or increase `--rounds` to add rounds. Each round writes a model
+(`1/model.safetensors`), all values (`curve.json`) and their chart (`curve.svg`). `--pack` writes a corpus with all
+answers.
 """
 
 import argparse
@@ -37,7 +38,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--networks", type=int, default=400, help="networks per round")
-    parser.add_argument("--answers", type=int, default=8, help="most promising answers per prompt to measure")
+    parser.add_argument(
+        "--answers", type=int, default=8, help="number of most promising answers per prompt to measure"
+    )
     parser.add_argument("--temperature", type=float, default=1.0, help="sampling temperature")
     parser.add_argument(
         "--drawn",
@@ -47,7 +50,7 @@ def main() -> int:
     )
     parser.add_argument("--turns", type=int, default=2, help="prompts per network")
     parser.add_argument("--steps", type=int, default=400, help="training steps per round")
-    parser.add_argument("--layers", type=int, default=24, help="held-out layers for the evaluation")
+    parser.add_argument("--layers", type=int, default=24, help="number of held-out layers for the evaluation")
     parser.add_argument("--samples", type=int, default=16, help="answers per held-out layer")
     parser.add_argument("--llm", type=Path, default=SHIPPED, help="initial model")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
@@ -126,7 +129,7 @@ def _run_rounds(args: argparse.Namespace) -> None:
 def _sample_answers(
     args: argparse.Namespace, number: int, selected: list[Trajectory], model: Path
 ) -> dict[Key, Trajectory]:
-    """Return the networks of a round with the model's answers; those in a journal are not measured again."""
+    """Return the networks of a round with the model's answers; networks in a journal are not measured again."""
     folder, wanted = (
         args.folder / str(number),
         {(trajectory.machine, trajectory.index) for trajectory in selected},
@@ -153,7 +156,7 @@ def _sample_answers(
 
 
 def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Trajectory]:
-    """Return the contents of all journals; the last line of each may be incomplete."""
+    """Return the contents of all journals; the last line of a journal may be incomplete."""
     found: dict[Key, Trajectory] = {}
     for path in sorted(folder.glob("*.jsonl")):
         CorpusJournal(path)

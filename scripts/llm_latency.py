@@ -1,9 +1,9 @@
-"""Latency of candidates of the language model, and of programs stored in the database.
+"""Latency of the language model's candidates, and of programs stored in the database.
 
-`python -m scripts.llm_latency --layers 40` measures for held-out layers the time of one answer, of the first candidate
-of a search (from several answers sampled at once), and of the same layer's program from the database and from memory.
-Run the same command again to continue an interrupted run; `--only-render` writes the table of existing results next to
-the file, as .json and .md. The computer must be idle otherwise.
+`python -m scripts.llm_latency --layers 40` measures, for held-out layers, the time to obtain one answer, the first
+candidate of a search (from several answers sampled together), and the layer's program from the database and from
+memory. Run the same command again to continue an interrupted run; `--only-render` only writes the table of existing
+results to a .json and a .md file next to the results file. The computer must be otherwise idle.
 """
 
 import argparse
@@ -48,9 +48,11 @@ def main() -> int:
     """Measure all layers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
-    parser.add_argument("--times", type=int, default=3, help="prompts per layer, each with another seed")
+    parser.add_argument(
+        "--times", type=int, default=3, help="number of prompts per layer, each with a different seed"
+    )
     parser.add_argument("--llm", type=Path, default=SHIPPED, help="model file")
-    parser.add_argument("--seed", type=int, default=0, help="random seed of the layers")
+    parser.add_argument("--seed", type=int, default=0, help="random seed for the selection of layers")
     parser.add_argument("--file", type=Path, default=Path("build/llm_latency.jsonl"))
     parser.add_argument("--only-render", action="store_true")
     args = parser.parse_args()
@@ -82,7 +84,7 @@ def _measure(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
 
 
 def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, list[float]]:
-    """Return the measured times of a layer in seconds, by quantity."""
+    """Return the measured times for a layer in seconds, by name of the quantity."""
     machine = MACHINES[MACHINE]
     with Measurer(point.graph(), machine.conditions, machine.options) as measurer:
         baseline, network = measurer.baseline(), measurer.first
@@ -107,7 +109,7 @@ def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, lis
 
 
 def _seconds_of_answer(task: GeneratorTask, model: Gpt) -> float:
-    """Return the time from a task to one answer that compiles."""
+    """Return the time in seconds from a task to one answer that compiles."""
     began = perf_counter()
     ((name, subject),) = subjects_of(task).items()
     request = Schedules(task, name, subject)
@@ -117,7 +119,7 @@ def _seconds_of_answer(task: GeneratorTask, model: Gpt) -> float:
 
 
 def _seconds_of_candidate(task: GeneratorTask, model: Gpt) -> float:
-    """Return the time from a task to the first candidate that a search would measure."""
+    """Return the time in seconds from a task to the first candidate that a search would measure."""
     began = perf_counter()
     next(LmGenerator(model).propose(task), None)
     return perf_counter() - began

@@ -1,10 +1,10 @@
-"""Comparison of the language model with other search methods on held-out layers, at equal measurements and equal time.
+"""Comparison of the language model with other search methods on held-out layers, for equal trials and equal time.
 
 `python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` writes one line per search to the file.
-Run the same command again to continue an interrupted run; `--only-render` writes the tables of existing results next to
-the file, as .json and .md. Measurements are cached in a folder next to the file, and the time of a method includes the
-original time of every measurement that it requests. Times are most accurate with `--workers 1`
-on an otherwise idle computer.
+Run the same command again to continue an interrupted run; `--only-render` only writes the tables of existing results to
+a .json and a .md file next to the results file. Measurements are cached in a folder next to the results file. The time
+of a method includes the original time of every measurement that it requests, cached or not. Times are most accurate
+with `--workers 1` on an otherwise idle computer.
 """
 
 import argparse
@@ -68,7 +68,7 @@ class RaceJob:
     Parameters
     ----------
     number, draw : int
-        Index of the layer among those sampled with the seed `draw`.
+        Index of the layer among the layers sampled with the random seed `draw`, and this seed.
     point : CalibrationNetwork
         Network that consists of the layer.
     searches : tuple of Search
@@ -109,10 +109,10 @@ def main() -> int:
     parser.add_argument(
         "--trials",
         default=",".join(f"{name}:{count}" for name, count in TRIALS.items()),
-        help="trials of each method (default: %(default)s)",
+        help="number of trials of each method (default: %(default)s)",
     )
     parser.add_argument("--llm", type=Path, default=SHIPPED, help="model file")
-    parser.add_argument("--draw", type=int, default=0, help="random seed of the layers")
+    parser.add_argument("--draw", type=int, default=0, help="random seed for the selection of layers")
     parser.add_argument("--file", type=Path, default=Path("build/llm_race.jsonl"))
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only-render", action="store_true")
@@ -147,7 +147,7 @@ def trials_of(text: str) -> dict[str, int]:
     Raises
     ------
     InputError
-        The text is not such a list.
+        The text does not have this form.
     """
     found = {}
     for each in text.split(","):
@@ -169,7 +169,7 @@ def searches(trials: dict[str, int], seeds: int) -> list[Search]:
 
 
 def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[RaceJob]:
-    """Return the jobs with searches that have no results yet."""
+    """Return a job for each layer, with the searches that have no results yet."""
     machine = MACHINES[MACHINE]
     done = {row["key"] for row in JsonlLog(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.draw, machine)
@@ -189,7 +189,7 @@ def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[RaceJob]:
 
 
 def key(number: int, draw: int, search: Search, model: Path) -> str:
-    """Return the key of a search of a layer, which contains the index of the layer and the sampling seed."""
+    """Return the key of a layer's search, which contains the index of the layer and the sampling seed."""
     model_digest = f" {_digest(model)}" if search.method == LLM else ""
     return f"{draw}.{number}: {search.method} {search.trials} {search.seed}{model_digest}"
 
@@ -223,7 +223,7 @@ def _about(job: RaceJob) -> dict[str, Any]:
 
 
 def _searched(measurer: TimedMeasurer, cache: FileCache, search: Search, model: Gpt) -> dict[str, Any]:
-    """Return the curve of a search with the times of the method alone, and the total times without any caching."""
+    """Return the curve of a search, with the time of the method alone and the total times without caching."""
     cache.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
     own: list[float] = []
     every: list[float] = []

@@ -30,7 +30,7 @@ class RacedLayer:
     static, floor : int
         Cycles of the static compiler's schedule, and lower bound of the cycles.
     runs : dict
-        Rows of the file by method, one for each seed, in order of seeds.
+        Rows of the results file by method; one row for each seed, in the order of the seeds.
     """
 
     name: str
@@ -39,7 +39,7 @@ class RacedLayer:
     runs: dict[str, list[Row]]
 
     def after(self, method: str, trials: int) -> list[int]:
-        """Return, for each seed, the minimum cycles after `trials` trials, or after all if a search had fewer."""
+        """Return, for each seed, the minimum cycles after `trials` trials, or after all trials of a shorter search."""
         return [run["curve"][min(trials, len(run["curve"]) - 1)] for run in self.runs[method]]
 
     def within(self, method: str, seconds: float) -> list[int]:
@@ -47,7 +47,7 @@ class RacedLayer:
         return [run["curve"][bisect_right(run["seconds"], seconds)] for run in self.runs[method]]
 
     def time(self, method: str, trials: int) -> float:
-        """Return the median over seeds of the time in seconds for the given number of trials."""
+        """Return the time in seconds for the given number of trials, as the median over seeds."""
         return median(run["seconds"][min(trials, len(run["seconds"])) - 1] for run in self.runs[method])
 
 
@@ -110,12 +110,12 @@ def _mean(layers: Sequence[RacedLayer], value: Callable[[RacedLayer], float]) ->
 
 
 def _ratio_after(method: str, seconds: float) -> Callable[[RacedLayer], float]:
-    """Return a function for the ratio of a method's cycles after a time to the static compiler's."""
+    """Return a function of a layer: the ratio of a method's cycles after a time to the static compiler's cycles."""
     return lambda layer: median(layer.within(method, seconds)) / layer.static
 
 
 def _bars(layers: Sequence[RacedLayer]) -> list[Row]:
-    """Return the ratios of the model's cycles after few trials to those of the guided search after more."""
+    """Return the ratios of the model's cycles to those of the guided search, which has more trials."""
     bars = []
     for own, guided, maximum in BARS:
         if "hpm" in layers[0].runs and own <= _trials(layers, LLM) and guided <= _trials(layers, "hpm"):
@@ -126,7 +126,7 @@ def _bars(layers: Sequence[RacedLayer]) -> list[Row]:
 
 
 def _compared(layers: Sequence[RacedLayer], pairs: Sequence[tuple[list[int], list[int]]]) -> Row:
-    """Compare the model's cycles with another method's by layer and seed: means, spread over seeds, losses."""
+    """Compare the model's cycles with those of another method, by layer and seed: means, spread over seeds, losses."""
     ratios = [median(own) / median(other) for own, other in pairs]
     seeds = [
         exp(fmean(log(own[seed] / other[seed]) for own, other in pairs)) for seed in range(len(pairs[0][0]))
@@ -150,7 +150,7 @@ def _equal(layers: Sequence[RacedLayer], method: str, count: int) -> Row:
 
 
 def _equal_time(layers: Sequence[RacedLayer], method: str, count: int) -> Row:
-    """Compare the model with another method after the time in which the model completes `count` trials of a layer."""
+    """Compare the model with another method after the time in which the model completes `count` trials for a layer."""
     times = [layer.time(LLM, count) for layer in layers]
     pairs = [
         (layer.after(LLM, count), layer.within(method, time))
@@ -167,7 +167,7 @@ def _equal_time(layers: Sequence[RacedLayer], method: str, count: int) -> Row:
 
 
 def _cost(layers: Sequence[RacedLayer], method: str) -> Row:
-    """Return the milliseconds per trial of the method alone, and in total."""
+    """Return the time per trial in milliseconds, for the method alone and in total."""
     runs = [run for layer in layers for run in layer.runs[method]]
     own = [1000 * run["own_seconds"] / run["trials"] for run in runs]
     every = [1000 * run["seconds"][-1] / run["trials"] for run in runs]

@@ -1,11 +1,11 @@
-"""Trains the language model with group-relative policy optimization (GRPO) on its measured answers, in rounds.
+"""Training of the language model by group-relative policy optimization (GRPO) on its measured answers, in rounds.
 
-`python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: each round
-prompts the model about further networks of the corpus, measures each answer on the RTL, raises the likelihood of
-answers that cost less than others to the same prompt (group-relative policy gradient), and measures single answers
-about held-out layers. The folder holds all results: run the same command again to continue an interrupted run, or with
-more `--rounds` to add rounds. Each round writes a model (`1/model.safetensors`), all values (`curve.json`) and their
-chart (`curve.svg`).
+`python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced` runs four rounds.
+Each round prompts the model about further networks of the corpus and measures each answer on the RTL. It then raises
+the likelihood of answers that cost less than other answers to the same prompt (group-relative policy gradient), and
+measures single answers about held-out layers. All results are stored in the folder. Run the same command again to
+continue an interrupted run, or increase `--rounds` to add rounds. Each round writes a model (`1/model.safetensors`),
+all values (`curve.json`) and their chart (`curve.svg`).
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--answers", type=int, default=16, help="answers per prompt")
     parser.add_argument("--rate", type=float, default=GrpoPolicy.rate, help="learning rate")
     parser.add_argument(
-        "--passes", type=int, default=GrpoPolicy.passes, help="passes over the answers of a round"
+        "--passes", type=int, default=GrpoPolicy.passes, help="number of passes over the answers of a round"
     )
     parser.add_argument(
         "--corpus-networks",
@@ -64,9 +64,9 @@ def main() -> int:
         dest="beside",  # name in asked.json
         type=int,
         default=300,
-        help="networks whose best answers are mixed into the training",
+        help="number of networks whose best answers are mixed into the training",
     )
-    parser.add_argument("--layers", type=int, default=40, help="held-out layers for the evaluation")
+    parser.add_argument("--layers", type=int, default=40, help="number of held-out layers for the evaluation")
     parser.add_argument("--samples", type=int, default=64, help="answers per held-out layer")
     parser.add_argument("--llm", type=Path, default=SHIPPED, help="initial model")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
@@ -112,7 +112,7 @@ def _run_rounds(args: argparse.Namespace) -> None:
 
 
 def _roll_out(args: argparse.Namespace, number: int, trajectories: list[Trajectory]) -> list[RolloutGroup]:
-    """Return the answers of a round in the order of its networks; existing ones are not measured again."""
+    """Return the answers of a round in the order of its networks; existing answers are not measured again."""
     selected, file = (
         networks_of_round(trajectories, number, args.networks, args.seed),
         args.folder / str(number) / "groups.jsonl",
@@ -135,7 +135,7 @@ def _roll_out(args: argparse.Namespace, number: int, trajectories: list[Trajecto
 
 
 def _groups(file: Path) -> dict[tuple[str, int], Any]:
-    """Read the groups of a file by network; InputError if it is damaged."""
+    """Read the groups of a file by network; raise InputError if the file is damaged."""
     try:
         return {(row["key"][0], row["key"][1]): row["group"] for row in JsonlLog(file).read()}
     except (TypeError, LookupError) as error:
@@ -179,7 +179,7 @@ def _train(
 
 
 def _corpus_sample(trajectories: list[Trajectory], args: argparse.Namespace) -> list[Trajectory]:
-    """Return the networks whose corpus examples are mixed in."""
+    """Return the networks whose corpus examples are mixed into the training."""
     usable = [trajectory for trajectory in trajectories if not is_validation(trajectory)]
     return random.Random(args.seed).sample(usable, min(args.beside, len(usable)))
 

@@ -1,9 +1,10 @@
-"""Measurement of the validity of language model answers: the number of checks that each answer passes.
+"""Measurement of the validity of the language model's answers: the number of checks that each answer passes.
 
 `python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` samples answers about held-out
-layers in three modes: fully constrained, with the grammar alone, and unconstrained. Layers whose programs are too long
-for an answer are excluded from whole programs. Run the same command again to continue an interrupted run;
-`--only-render` writes the table of existing results next to the file, as .json and .md.
+layers in three modes: fully constrained, constrained by the grammar alone, and unconstrained. Layers whose programs are
+too long for an answer are excluded from the measurement of whole programs. Run the same command again to continue an
+interrupted run; `--only-render` only writes the table of existing results to a .json and a .md file next to the results
+file.
 """
 
 import argparse
@@ -64,11 +65,11 @@ class Unconstrained:
         self.last = last
 
     def after(self, tokens: Sequence[str]) -> Sequence[str]:
-        """Return all tokens; none after the end token."""
+        """Return all tokens, or no token after the end token."""
         return () if tokens and tokens[-1] == self.last else LANGUAGE.tokens
 
     def ends(self, tokens: Sequence[str]) -> bool:
-        """Return True: every answer is accepted."""
+        """Return True, because every answer is accepted."""
         return True
 
 
@@ -76,18 +77,18 @@ class AnyScheduleDelta(ScheduleDeltaGrammar):
     """Grammar of schedule deltas that accepts every complete answer."""
 
     def ends(self, tokens: Sequence[str]) -> bool:
-        """Return True: every answer is accepted."""
+        """Return True, because every answer is accepted."""
         return True
 
 
 def schedules(task: GeneratorTask) -> LmRequest:
-    """Return the request for changes of the layer's schedule."""
+    """Return the request for changes to the layer's schedule."""
     ((name, subject),) = subjects_of(task).items()
     return Schedules(task, name, subject)
 
 
 def edits(task: GeneratorTask) -> LmRequest:
-    """Return the request for edits of the slowest program."""
+    """Return the request for edits to the slowest program."""
     programs = Programs(task)
     return Edits(programs, programs.programs[0])
 
@@ -107,7 +108,7 @@ KINDS: dict[str, Callable[[GeneratorTask], LmRequest]] = {
 
 
 def answers_of(request: LmRequest, model: Gpt, mode: str, count: int, seed: int) -> list[Schedule | None]:
-    """Sample answers and return their schedules, None for invalid ones; no answers if the request allows none."""
+    """Sample answers and return their schedules (None for an invalid answer); empty if the request allows no answer."""
     if request.grammar is None:
         return []
     grammar = _grammar(request, mode)
@@ -143,7 +144,7 @@ class ValidityJob:
     point : CalibrationNetwork
         Network that consists of the layer.
     machine, kind : str
-        Hardware configuration and kind of answers, keys of MACHINES and KINDS.
+        Hardware configuration and type of answers: keys of MACHINES and KINDS.
     answers : int
         Number of answers per mode.
     model : path
@@ -162,13 +163,13 @@ def main() -> int:
     """Evaluate all layers and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40, help="held-out layers")
-    parser.add_argument("--answers", type=int, default=8, help="answers per layer and mode")
+    parser.add_argument("--answers", type=int, default=8, help="number of answers per layer and mode")
     parser.add_argument(
         "--kinds", nargs="*", choices=list(KINDS), default=list(KINDS), help="types of answers"
     )
     parser.add_argument("--machine", choices=list(MACHINES), default="usual")
     parser.add_argument("--llm", type=Path, default=SHIPPED, help="model file")
-    parser.add_argument("--seed", type=int, default=0, help="random seed of layers and answers")
+    parser.add_argument("--seed", type=int, default=0, help="random seed for the layers and answers")
     parser.add_argument("--file", type=Path, default=Path("build/llm_validity.jsonl"))
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only-render", action="store_true", help="only write the table of existing results")
@@ -189,7 +190,7 @@ def main() -> int:
 
 
 def jobs_of(args: argparse.Namespace) -> list[ValidityJob]:
-    """Return one job for each layer and each kind of answer."""
+    """Return one job for each layer and each type of answer."""
     machine = MACHINES[args.machine]
     load(args.llm)
     model = digest(args.llm.read_bytes())[:12]

@@ -1,4 +1,4 @@
-"""Measurement cache in a JSONL file, so that interrupted comparisons of methods can be continued."""
+"""Measurement cache in a JSONL file, with which an interrupted comparison of methods can be continued."""
 
 from pathlib import Path
 from time import monotonic
@@ -14,9 +14,9 @@ from scripts.jsonl_log import JsonlLog
 
 
 class FileCache:
-    """Measurement cache of a measurer.
+    """Cache of a measurer's results.
 
-    Keys are digests of program words and initial memory, so that later compiler versions can use the file.
+    Keys are digests of the program words and the initial memory, so that later compiler versions can use the file.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class FileCache:
         return result
 
     def put(self, schedule: Schedule, result: Result) -> None:
-        """Cache a result with its time, measured since the previous lookup or result."""
+        """Cache a result together with the time since the previous lookup or result."""
         seconds = monotonic() - self._since
         self.seconds += seconds
         key = self.key(schedule)

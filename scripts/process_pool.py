@@ -19,8 +19,8 @@ def run_parallel(work: Callable[..., None], items: Sequence[Item], workers: int,
     items : sequence
         Work items, started in this order.
     workers : int
-        Number of parallel processes; with 1, this process executes all items itself. If this process dies, the others
-        stop after their current item.
+        Number of parallel processes; with 1, the calling process executes all items. If the calling process dies, the
+        others stop after their current item.
     *more : object
         Further arguments of `work` for every item.
 

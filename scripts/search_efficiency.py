@@ -2,7 +2,7 @@
 
 `python -m scripts.search_efficiency --seeds 5 --file FILE` prints a table. Measurements are cached across methods,
 seeds and runs; every measurement that a method requests counts as a trial. `--random 256` also reports the number of
-trials, up to a quarter of 256, after which the guided search reaches the best of 256 random trials.
+trials, at most a quarter of 256, after which the guided search reaches the best result of 256 random trials.
 """
 
 import argparse
@@ -45,9 +45,14 @@ def main() -> int:
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--layers", nargs="*", default=list(LAYERS))
     parser.add_argument(
-        "--random", type=int, default=0, help="number of random trials to compare the guided search with"
+        "--random",
+        type=int,
+        default=0,
+        help="number of random trials for the comparison with the guided search",
     )
-    parser.add_argument("--file", type=Path, help="file of measurements, which are not repeated")
+    parser.add_argument(
+        "--file", type=Path, help="file that stores measurements, so that they are not repeated"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     conditions, rows = HardwareProfile(load_target("n16")), []
@@ -90,9 +95,9 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
 
 
 def _race(measurer: Measurer, trials: int, seed: int) -> dict:
-    """Return the trials until random search reaches its best cycles, and until the guided search reaches them.
+    """Return the numbers of trials after which random search and guided search reach the best cycles of random search.
 
-    The guided search has a quarter of the trials.
+    The guided search has a quarter of the trials of random search.
     """
     drawn = tune(measurer, "random", trials, seed=seed)
     guided = tune(measurer, "hpm", trials // 4, seed=seed)

@@ -1,8 +1,8 @@
-"""Serves images of handwritten digits on the simulated chip while a search finds better programs.
+"""Simulation of a chip that serves images of handwritten digits while a search finds better programs.
 
-The network is read from its ONNX file. Serving starts with naive programs, one per operator from DRAM to DRAM;
-`compiler.online_tuning` then loads the programs of the static compiler, and those that the search finds on another
-simulator. The exit status is 1 if an output is wrong.
+The network is read from its ONNX file. Serving starts with naive programs: one program per operator, with all tensors
+in DRAM. `compiler.online_tuning` then loads the programs of the static compiler, and later the programs that the search
+finds on another simulator. The exit status is 1 if an output is wrong.
 
 Example: .venv/bin/python -m scripts.sim --images 40
 """
@@ -54,10 +54,10 @@ def _arguments() -> argparse.Namespace:
         type=int,
         help=f"number of images, 2..{HELD_OUT} (default: all; {WAVES_IMAGES} with --waves)",
     )
-    parser.add_argument("--waves", metavar="FILE", type=Path, help="record every signal to an FST file")
+    parser.add_argument("--waves", metavar="FILE", type=Path, help="record every signal in an FST file")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")
     parser.add_argument(
-        "--picture", metavar="FILE.svg", type=Path, help="draw cycles per image (default: build/sim.svg)"
+        "--picture", metavar="FILE.svg", type=Path, help="draw the cycles per image (default: build/sim.svg)"
     )
     return parser.parse_args()
 
@@ -75,7 +75,7 @@ def _open(serving: Serving, args: argparse.Namespace, say: Say) -> Device:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Check the arguments before anything is built; return the number of images."""
+    """Check the arguments before the build; return the number of images."""
     images = (WAVES_IMAGES if args.waves else HELD_OUT) if args.images is None else args.images
     if not 2 <= images <= HELD_OUT:
         raise InputError(f"--images must be in 2..{HELD_OUT}, not {images}")
@@ -95,7 +95,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
-    """Return the serving setup, and the static compiler's network, whose outputs are the expected ones.
+    """Return the serving setup, and the network of the static compiler, which determines the expected outputs.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ class AccuracyCheck(ServingObserver):
     Parameters
     ----------
     compiled : CompiledNetwork
-        Network of the static compiler, whose outputs on the golden model are the expected ones.
+        Network of the static compiler; its outputs on the golden model are the expected outputs.
     labels : array
         Labels of the images, 0..9.
 
@@ -42,14 +42,14 @@ class AccuracyCheck(ServingObserver):
 
     @property
     def accuracy(self) -> float:
-        """Fraction of the images so far that were classified correctly."""
+        """Fraction of the served images that were classified correctly."""
         return self.right / max(self.images, 1)
 
     def compare_with_onnxruntime(self) -> tuple[int, int] | None:
-        """Return the number of images with the same class in onnxruntime, and the maximum difference of a score.
+        """Return the number of images with the same class in onnxruntime, and the maximum difference between scores.
 
-        Returns None if onnxruntime is not installed. onnxruntime computes layers in floating point, the chip in integer
-        arithmetic.
+        Return None if onnxruntime is not installed. The results may differ, because onnxruntime computes layers in
+        floating point, and the chip in integer arithmetic.
         """
         try:
             import onnxruntime

@@ -65,7 +65,7 @@ def _windows(history: ServingHistory, macs: int) -> list[str]:
 
 
 def _causes(ends: Sequence[VersionWindow], macs: int) -> str:
-    """Format the cycles per image by cause, at the beginning and at the end."""
+    """Format the cycles per image by cause, at the beginning and at the end of the stream."""
     rows: list[tuple[str, ...]] = []
     for cause in CAUSES:
         counts = [window.where[cause] / window.requests for window in ends]
@@ -77,7 +77,7 @@ def _causes(ends: Sequence[VersionWindow], macs: int) -> str:
 
 
 def _layers(before: VersionWindow, after: VersionWindow) -> str:
-    """Format the cycles per image by layer, at the beginning and at the end; final layers may be fused."""
+    """Format the cycles per image by layer, at the beginning and at the end, where layers may be fused."""
     rows: list[tuple[str, ...]] = []
     for names, cycles in after.layers.items():
         earlier = sum(count for nodes, count in before.layers.items() if set(nodes) & set(names))

@@ -1,9 +1,10 @@
-"""Measurement of how fast and how well serving adapts to a quarter of the DRAM bandwidth and back.
+"""Measurement of how fast and how well serving adapts when the DRAM bandwidth drops to a quarter and recovers.
 
-`python -m scripts.study_adaptation digits kws_ref_model` serves each network with one search trial per request,
-changes the DRAM timing twice, and then tunes from scratch for both timings with the same number of trials. For each
-change it prints the number of requests until the change was detected and identified, the cycles per request 200
-requests after the change, and the gain relative to tuning from scratch. The exit status is 1 if a target is missed.
+`python -m scripts.study_adaptation digits kws_ref_model` serves each network with one search trial per request, changes
+the DRAM timing twice, and then tunes from scratch for both timings with the same number of trials. For each change, it
+prints the number of requests until the change was detected and until the new timing was identified, the cycles per
+request 200 requests after the change, and the gain relative to tuning from scratch. The exit status is 1 if a target is
+missed.
 """
 
 import argparse
@@ -125,7 +126,7 @@ def adaptation(name: str, method: str, seed: int) -> list[AdaptationRow]:
 
 
 def _from_scratch(job: SearchJob, dram: DramTiming) -> float:
-    """Return the cycles of a request after tuning from scratch for a DRAM timing."""
+    """Tune from scratch for a DRAM timing, and return the cycles of a request."""
     conditions = HardwareProfile(job.config, dram)
     options = replace(job.options, dram=dram)
     print(f"tuning from scratch: {_BETWEEN} trials", file=sys.stderr, flush=True)

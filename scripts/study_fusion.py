@@ -1,9 +1,9 @@
-"""Evaluation of the choices of the fusion engine for chains of layers.
+"""Evaluation of the fusion engine's choices for chains of layers.
 
-`python -m scripts.study_fusion --file FILE` draws chains that were not used for calibration of the cost model, and
-measures each chain unfused (every operator from DRAM to DRAM), as compiled by the static compiler, and in every variant
-that the fusion engine proposes. It prints how often the chosen variant is the measured best, and its distance from the
-best and from the unfused variant.
+`python -m scripts.study_fusion --file FILE` draws random chains that were not used to calibrate the cost model. It
+measures each chain unfused (every operator reads from DRAM and writes to DRAM), as compiled by the static compiler, and
+in every variant that the fusion engine proposes. It prints how often the chosen variant is the best by measurement, and
+how much it differs from the best and from the unfused variant.
 """
 
 import argparse
@@ -37,8 +37,10 @@ def main() -> int:
     """Measure all chains and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=30, help="number of chains")
-    parser.add_argument("--seed", type=int, default=_SEED, help="random seed of the chains")
-    parser.add_argument("--file", type=Path, help="file of measurements, which are not repeated")
+    parser.add_argument("--seed", type=int, default=_SEED, help="random seed for the chains")
+    parser.add_argument(
+        "--file", type=Path, help="file that stores measurements, so that they are not repeated"
+    )
     parser.add_argument("--json", type=Path, help="also write all results to this file")
     args = parser.parse_args()
     print(f"seed {args.seed}")
@@ -95,7 +97,7 @@ def _cycles(measurer: Measurer, engine: FusionEngine, schedule: Schedule) -> dic
 
 
 def _chosen(row: dict[str, Any]) -> tuple[int, int, int]:
-    """Return the measured cycles of the chosen, of the best, and of the unfused variant."""
+    """Return the measured cycles of the chosen, the best and the unfused variant."""
     variants = row["ways"]
     chosen = next(each for each in variants if each["chosen"])
     best = min(each["measured"] for each in variants)
@@ -103,7 +105,7 @@ def _chosen(row: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _among(row: dict[str, Any], count: int) -> bool:
-    """Return whether the measured best is among the variants with the best predictions."""
+    """Return whether the best variant by measurement is among the `count` variants with the best predictions."""
     predicted = sorted(row["ways"], key=lambda each: each["predicted"])[:count]
     return min(each["measured"] for each in predicted) == min(each["measured"] for each in row["ways"])
 

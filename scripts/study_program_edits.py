@@ -1,10 +1,10 @@
-"""Measurement of the gain of program edits over the best of many schedules, for held-out layers.
+"""Measurement of the gain of program edits over the best of many schedules for held-out layers.
 
-`python -m scripts.study_program_edits --shapes 3 --folder build/study_program_edits` searches, for each layer,
-`--trials` schedules with distinct programs, by several methods, then `--programs` micro-programs derived from the best.
-Run the same command again to continue an interrupted run; `--only-render` writes the tables of existing results
-(report.json, report.md). `--among` selects layers by parts of their names, for example layers for which a run with few
-trials found a gain.
+`python -m scripts.study_program_edits --shapes 3 --folder build/study_program_edits` measures `--trials` schedules with
+distinct programs for each layer, proposed by several methods. It then measures `--programs` micro-programs derived from
+the best schedules. Run the same command again to continue an interrupted run; `--only-render` only writes the tables of
+existing results (report.json, report.md). `--among` selects layers by substrings of their names, for example the layers
+for which a run with few trials found a gain.
 """
 
 import argparse
@@ -85,7 +85,7 @@ class EditJob:
     seed : int
         Random seed of the methods.
     folder : path
-        Folder of measurements and results.
+        Folder for measurements and results.
     """
 
     point: CalibrationNetwork
@@ -117,21 +117,28 @@ def main() -> int:
     """Study all layers and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--shapes", type=int, default=2, help="held-out layers of each kind")
+    parser.add_argument("--shapes", type=int, default=2, help="number of held-out layers of each kind")
     parser.add_argument(
         "--bytes",
         type=int,
         nargs=2,
         default=_BYTES,
         metavar=("MIN", "MAX"),
-        help="minimum and maximum size of a layer's input and weights (default: %(default)s)",
+        help="minimum and maximum size of a layer's input and weights in bytes (default: %(default)s)",
     )
     parser.add_argument(
-        "--among", nargs="*", metavar="TEXT", help="only layers whose name contains one of these strings"
+        "--among",
+        nargs="*",
+        metavar="TEXT",
+        help="study only layers whose name contains one of these strings",
     )
-    parser.add_argument("--trials", type=int, default=1024, help="schedules measured per layer")
-    parser.add_argument("--programs", type=int, default=256, help="programs measured per layer and method")
-    parser.add_argument("--starts", type=int, default=4, help="schedules from which programs are derived")
+    parser.add_argument("--trials", type=int, default=1024, help="number of schedules to measure per layer")
+    parser.add_argument(
+        "--programs", type=int, default=256, help="number of programs to measure per layer and method"
+    )
+    parser.add_argument(
+        "--starts", type=int, default=4, help="number of schedules from which programs are derived"
+    )
     parser.add_argument("--methods", default="edits", help=f"comma-separated list of {', '.join(PROGRAMS)}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
@@ -185,7 +192,7 @@ def jobs_of(args: argparse.Namespace) -> list[EditJob]:
 
 
 def rows_file(folder: Path) -> Path:
-    """Return the path of the results."""
+    """Return the path of the results file."""
     return folder / "layers.jsonl"
 
 
@@ -275,10 +282,10 @@ def _summary(trial: Trial) -> dict[str, Any]:
 
 
 def schedules_of(measurer: Measurer, cache: FileCache, trials: int, seed: int) -> tuple[list[Trial], int]:
-    """Return trials of schedules with distinct programs, best first, and the number of requested measurements.
+    """Search for schedules with distinct programs; return their trials, best first, and the number of measurements.
 
-    Fewer than `trials` trials are returned only if a turn of all methods finds no new programs; in this case, at least
-    `trials` measurements were requested.
+    The number includes repeated measurements. Fewer than `trials` trials are returned only if one turn of all methods
+    finds no new programs; in this case, at least `trials` measurements were requested.
     """
     found: dict[str | None, Trial] = {}
     requested = 0
@@ -304,8 +311,8 @@ class RecordingGenerator(LmGenerator):
     Attributes
     ----------
     recorded : dict
-        For each proposed schedule as JSON, the schedule for which it was first proposed, and the answer; None for an
-        initial schedule of the search.
+        For each proposed schedule as JSON, the schedule for which it was first proposed, and the answer; None for the
+        initial schedules of a search.
     """
 
     def __init__(self) -> None:
@@ -338,7 +345,7 @@ PROGRAMS: dict[str, Callable[[], Generator | None]] = {
 
 
 def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement, seed: int) -> SearchMethod:
-    """Return a search for programs that starts from those of a schedule."""
+    """Return a search for programs that starts from the programs of a schedule."""
     generator = PROGRAMS[name]()
     searcher = (
         ProgramEditSearch(measurer, Objective.LATENCY, baseline, seed, patience=0)
@@ -379,7 +386,7 @@ def programs_of(
 
 
 def _continue(measurer: Measurer, searcher: SearchMethod, count: int, results: Counter[str]) -> None:
-    """Measure further programs until the search proposes none."""
+    """Measure up to `count` further programs, until the search proposes none."""
     for _ in range(count):
         schedule = searcher.propose()
         if not schedule.programs:
@@ -399,7 +406,7 @@ def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Tr
     Trial
         Trial of the pruned program.
     list of dict
-        Program, edit as text, and additional cycles without the edit (None: other edits depend on the edit).
+        Program, edit as text, and additional cycles without the edit (None if other edits depend on it).
     """
     editable = EditablePrograms(measurer.prepared.network(replace(best.schedule, programs={})))
     worth: list[dict[str, Any]] = []

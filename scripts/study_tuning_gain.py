@@ -1,9 +1,9 @@
 """Measurement of the gain of tuning over the original static compiler, under default and changed conditions.
 
-`python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, the cycles
-with the compiler of commit 3783297 (`scripts/study_tuning_gain.json`), with the current static compiler, and with the
-best schedule found, and the share of the gap to the lower bound that tuning closes. Under changed conditions the best
-schedule for default conditions is measured as well.
+`python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, the cycles with the
+compiler of commit 3783297 (`scripts/study_tuning_gain.json`), with the current static compiler, and with the best
+schedule found. It also prints the share of the gap to the lower bound that tuning closes. Under changed conditions, the
+best schedule for default conditions is measured as well.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class TuningGainRow:
 
     @property
     def left(self) -> float:
-        """Remaining share of the gap to the lower bound, relative to commit 3783297; median over seeds."""
+        """Remaining share of the gap between commit 3783297 and the lower bound; median over seeds."""
         return (median(self.found) - self.floor) / (self.frozen - self.floor)
 
     def cells(self) -> list[str]:
@@ -108,7 +108,7 @@ def main() -> int:
         "--file",
         type=Path,
         default=Path("build/study_tuning_gain.jsonl"),
-        help="file of measurements, which are not repeated",
+        help="file that stores measurements, so that they are not repeated",
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

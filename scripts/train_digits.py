@@ -1,9 +1,9 @@
-"""Trains the network of `make sim`, quantizes it to int8 and writes `scripts/networks/digits_int8.onnx`.
+"""Training of the network of `make sim`, its quantization to int8, and export to `scripts/networks/digits_int8.onnx`.
 
-The network maps 8 x 8 images of handwritten digits to ten scores by two 3x3 convolutions, maximum pooling, a
-residual block, and maximum pooling. The script prints the accuracy on 360 held-out images before and after
-quantization. It takes seconds on one core and is reproducible on the same computer; other processors round floats
-differently, so that the committed file is authoritative.
+The network maps 8 x 8 images of handwritten digits to ten scores by two 3x3 convolutions, maximum pooling, a residual
+block, maximum pooling, and a fully connected layer. The script prints the accuracy on 360 held-out images before and
+after quantization. It takes a few seconds on one core and is reproducible on the same computer. Other processors round
+floats differently, so the committed file is authoritative.
 
 Example: .venv/bin/python -m scripts.train_digits
 """
@@ -100,7 +100,7 @@ def train(data: Digits) -> DigitsNet:
 
 
 def export(net: DigitsNet, images: np.ndarray) -> onnx.ModelProto:
-    """Return the int8 network, with the tensor ranges that `images` produce."""
+    """Return the int8 network, quantized by the tensor ranges that `images` produce."""
     x = to_float(images)
     _, relu1, _, relu2, pool, _, total, _, scores = net.forward(x)
     branch = net.conv3.forward(pool)

@@ -1,4 +1,4 @@
-"""Folder of training rounds: initial inputs, models, and the evaluation curve."""
+"""Folder of training rounds, which contains the initial inputs, the models, and the evaluation curve."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def corpus_of(folder: Path) -> Path:
 
 
 def begin(folder: Path, options: Mapping[str, Any], llm: Path, corpus: Path) -> None:
-    """Copy model, corpus and options to a new folder; check that a folder with rounds has the same options.
+    """Copy model, corpus and options to a new folder; check that an existing folder was created with the same options.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def begin(folder: Path, options: Mapping[str, Any], llm: Path, corpus: Path) -> 
 
 
 def evaluate(folder: Path, number: int, layers: int, samples: int, workers: int) -> dict[str, Any]:
-    """Return a point of the curve: quality of single answers about layers that are the same in every round."""
+    """Return a point of the curve: the quality of single answers about layers that are the same in every round."""
     log(f"round {number}: evaluating")
     file = folder / f"judged.{number}.jsonl"
     return {"round": number} | evaluate_model(model_of(folder, number), layers, samples, workers, file)

@@ -129,7 +129,7 @@ class Tensor:
 
     @property
     def meaning(self) -> str:
-        """Scale and zero point as a suffix of messages; empty unless they are per-tensor and not the identity."""
+        """Scale and zero point as a suffix for messages; empty without per-tensor quantization or if it is trivial."""
         q = self.quantization
         if q is None or not q.whole or q == IDENTITY:
             return ""

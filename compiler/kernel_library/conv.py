@@ -17,7 +17,7 @@ from hw.isa.enums import Dtype, Requant, Rounding
 class Conv:
     """Shape of a convolution, NHWC, batch 1; `pads` are top, left, bottom, right.
 
-    `in_c` and `out_c` are channels per group; `x_c` and `y_c` are the channels of the whole tensors in DRAM.
+    `in_c` and `out_c` are the numbers of channels per group; the tensors in DRAM have `groups` times as many channels.
     """
 
     in_h: int
@@ -54,7 +54,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class ConvTiles:
-    """Tile of conv2d_i8: `th` output rows by `nt` blocks of output channels, and its estimated cycles."""
+    """Tile of conv2d_i8: `th` output rows by `nt` output channel blocks; `cycles` is an estimate for all tiles."""
 
     th: int
     nt: int
@@ -66,7 +66,7 @@ def _band_rows(conv: Conv, th: int) -> int:
 
 
 def conv_tiles(config: MlaConfig, conv: Conv) -> ConvTiles:
-    """Return the tile sizes with the lowest estimated cycles that fit the on-chip memories.
+    """Return the tile sizes that fit the on-chip memories and have the fewest estimated cycles.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def conv_tiles(config: MlaConfig, conv: Conv) -> ConvTiles:
 
 
 def _regions(config: MlaConfig, conv: Conv, th: int, nt: int) -> list[int]:
-    """Return the sizes in bytes of both buffers of x, w and y."""
+    """Return the sizes in bytes of the double buffers for x, w and y."""
     x = _band_rows(conv, th) * conv.in_w * conv.in_c + config.n
     w = nt * conv.kernel[0] * conv.kernel[1] * conv.in_c * config.n
     return [2 * x, 2 * w, 2 * th * conv.out_w * nt * config.n]
@@ -210,7 +210,7 @@ class DepthwiseTiles:
     groups : int
         Kernel rows per pass.
     pitch : int
-        Stream positions per image row.
+        Stream positions per image row, including padding.
     """
 
     band_h: int
@@ -220,12 +220,14 @@ class DepthwiseTiles:
 
 
 def depthwise_tiles(config: MlaConfig, conv: Conv) -> DepthwiseTiles:
-    """Return the largest bands and stripes that fit; `conv.in_c` are the channels, `out_c` and `groups` are unused.
+    """Return the largest bands and stripes that fit the on-chip memories.
+
+    `conv.in_c` is the number of channels; `conv.out_c` and `conv.groups` are not used.
 
     Raises
     ------
     InputError
-        The kernel is wider than the array, the image is wider than a line buffer, or no tile fits.
+        The kernel is dilated or wider than the array, a stride exceeds 15, or no tile fits.
     """
     (kernel_h, taps), (_, stride_w) = conv.kernel, conv.stride
     if taps > config.n or conv.dilation != (1, 1) or max(conv.stride) > 15:
@@ -255,7 +257,7 @@ def _pixel(config: MlaConfig, conv: Conv) -> int:
 
 
 def _depthwise_regions(config: MlaConfig, conv: Conv, band_h: int, stripe_h: int) -> list[int]:
-    """Return the sizes in bytes of both buffers of x, w and y."""
+    """Return the sizes in bytes of the double buffers for x, w and y."""
     rows = min(conv.in_h, (band_h - 1) * conv.stride[0] + conv.kernel[0])
     x = rows * conv.in_w * _pixel(config, conv) + config.n
     y = stripe_h * conv.out_w * _pixel(config, conv) + config.n
@@ -286,7 +288,7 @@ def depthwise_operands(
     a_zp: int = 0,
     rounding: Rounding = Rounding.DOUBLE,
 ) -> list[int]:
-    """Return the operands of `depthwise_i8`; `x, w, y, p` are DRAM addresses."""
+    """Return the operands of `depthwise_i8`; `x`, `w`, `y` and `p` are DRAM addresses."""
     n, channels, (kernel_h, taps) = config.n, conv.in_c, conv.kernel
     regions = _depthwise_regions(config, conv, tiles.band_h, tiles.stripe_h)
     x_sp, w_sp, y_sp = allocate(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)

@@ -1,4 +1,4 @@
-"""Elementwise operators of the resident program `elementwise`: sums, products, requantization, tables."""
+"""Elementwise operators of the resident program `elementwise`: sums, products, requantization, table lookups."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _MIN_ROWS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Elementwise:
-    """One FUSE pass over flat bytes: fuse words and the command fields they use, named as in docs/machine.md."""
+    """FUSE pass over contiguous elements: fuse words and the fields that they use, named as in docs/machine.md."""
 
     src: int = FUSE_SRC.pack()
     stage: int = FUSE_STAGE.pack()
@@ -89,9 +89,9 @@ def elementwise_operands(
     Parameters
     ----------
     total : int
-        Number of elements of one byte.
+        Number of elements, each of one byte.
     a, b, y, table : int
-        DRAM addresses of the sources, the result and the table (0: none).
+        DRAM addresses of the sources, the result and the table; 0 for an absent source or table.
 
     Raises
     ------
@@ -154,7 +154,7 @@ LEFT_SHIFT = 20
 
 
 def raw_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
-    """Return the fields of XNNPACK's addition: 21-bit products without rounding, and one final shift."""
+    """Return the fields of XNNPACK's addition: products with 21-bit multipliers, rounded once by a final shift."""
     ratios = [np.float32(part.scale) / np.float32(y.scale) for part in (x, r)]
     shift = LEFT_SHIFT + 1 - math.frexp(float(max(ratios)))[1]
     x_mult, r_mult = (round(float(ratio) * 2.0**shift) for ratio in ratios)
@@ -169,7 +169,7 @@ def raw_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
 
 
 def residual_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
-    """Return the fields of FUSE's residual addition: `x` is the main value, `r` the residual, `y` the sum."""
+    """Return the fields of FUSE's residual addition for the quantizations of main value, residual and sum."""
     twice = 2 * max(x.scale, r.scale)
     (x_mult, x_exp), (r_mult, r_exp) = (quantize_multiplier(part.scale / twice) for part in (x, r))
     o_mult, o_exp = quantize_multiplier(twice / ((1 << LEFT_SHIFT) * y.scale))
@@ -194,7 +194,8 @@ def add(
 ) -> Elementwise:
     """Return the operation y = a + b; sources and result have the same type.
 
-    `Rounding.DOUBLE` reproduces TFLite's reference kernel, `Rounding.SINGLE` that of XNNPACK, which rounds once.
+    `Rounding.DOUBLE` reproduces TFLite's reference kernel. `Rounding.SINGLE` reproduces XNNPACK's kernel, which rounds
+    once.
     """
     raw = rounding == Rounding.SINGLE
     stage = stage_word(dtype, residual=1, r_dtype=dtype, r_raw=int(raw), r_ls=0 if raw else LEFT_SHIFT)
@@ -215,7 +216,7 @@ def mul(
 ) -> Elementwise:
     """Return the operation y = a * b; sources and result have the same type.
 
-    `Rounding.DOUBLE` reproduces TFLite's reference kernel, `Rounding.EVEN` that of XNNPACK.
+    `Rounding.DOUBLE` reproduces TFLite's reference kernel, `Rounding.EVEN` reproduces XNNPACK's kernel.
     """
     # For products, TFLite's reference kernel uses single precision as well.
     mult, exponent = float32_multiplier(float32_ratio(a.scale, b.scale, y.scale))
@@ -241,7 +242,7 @@ def requantize(
     a_dtype: Dtype = Dtype.I8,
     y_dtype: Dtype = Dtype.I8,
 ) -> Elementwise:
-    """Return the operation y = a, where negative values are multiplied by `negative_slope` (at least 0): LeakyRelu."""
+    """Return the operation y = a, with negative values multiplied by `negative_slope` (at least 0) as in LeakyRelu."""
     mult, exponent = quantize_multiplier(a.scale / y.scale)
     neg_mult, neg_exponent = quantize_multiplier(a.scale * negative_slope / y.scale)
     return Elementwise(
@@ -262,5 +263,5 @@ def table(dtype: Dtype = Dtype.I8) -> Elementwise:
 
 
 def table_image(function: Callable[[int], int]) -> NDArray[np.int16]:
-    """Return the table of `function` over -128..127 in hardware order."""
+    """Return the values of `function` for -128..127 as a table; the value for q is entry q & 255."""
     return np.array([function(i - 256 if i > 127 else i) for i in range(256)], np.int16)

@@ -33,8 +33,9 @@ class GemmTiles:
 def gemm_tiles(
     config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1, buffer_counts: tuple[int, ...] = (4, 3, 2)
 ) -> GemmTiles:
-    """Return the tile sizes with the lowest estimated cycles; `c_bytes` is the size of a result,
-    `buffer_counts` are the numbers of buffers to choose from.
+    """Return the tile sizes that fit the on-chip memories and have the fewest estimated cycles.
+
+    `c_bytes` is the size of a result; `buffer_counts` are the numbers of buffers to choose from.
 
     Raises
     ------
@@ -66,7 +67,7 @@ def gemm_tiles(
 def _estimate(
     config: MlaConfig, shape: tuple[int, int, int], tile: tuple[int, int, int, int], c_bytes: int
 ) -> int:
-    """Estimate cycles: the maximum of array, bus and sequencer per step, plus the first loads and the last store."""
+    """Estimate cycles: the maximum of array, bus and sequencer cycles, plus the first loads and the last store."""
     lanes = config.n
     (m, blocks, k), (mt, nt, kt, buffers) = shape, tile
     rows = ceil_div(m, mt)
@@ -203,7 +204,7 @@ def gemm_i32_operands(
         DRAM addresses of A (m x k bytes), B (from `pack_weights`), C and C0 (m x n int32).
         C0 is not read if beta is 0.
     alpha, beta : int
-        Integer factors, int32; each product saturates.
+        int32 factors of the matrix product and of C0; each product saturates.
     """
     lanes = config.n
     blocks = ceil_div(n, lanes)

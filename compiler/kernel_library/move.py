@@ -10,7 +10,7 @@ _MIN_BYTES = 1024
 
 
 def transpose_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int) -> list[int]:
-    """Return the operands of `transpose`: y (cols x rows) from x (rows x cols), bytes.
+    """Return the operands of `transpose`, which writes the byte matrix x (rows x cols) to y (cols x rows).
 
     Raises
     ------
@@ -36,7 +36,7 @@ def copy_operands(
     x_strides: tuple[int, int] = (0, 0),
     y_strides: tuple[int, int] = (0, 0),
 ) -> list[int]:
-    """Return the operands of `copy`: planes of lines of `length` bytes, with line and plane strides.
+    """Return the operands of `copy`, which copies planes of lines of `length` bytes; strides are (line, plane).
 
     Raises
     ------

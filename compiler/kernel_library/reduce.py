@@ -13,7 +13,7 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Rounding
 
 
 def row_chunk(config: MlaConfig, rows: int, bytes_per_row: int, limit: int = 0xFFFF) -> int:
-    """Return the rows per chunk: as many as fit with double buffering, but few enough that several chunks overlap.
+    """Return the number of rows per chunk, small enough for double buffering and for several overlapping chunks.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def reduce_operands(
     x, y : int
         DRAM addresses of the matrix and of the results.
     scale : float or None
-        Factor of the results, which are rounded by `rounding` before `y_zp` is added; None: no scaling.
+        Factor of the results, which are then rounded by `rounding` before `y_zp` is added; None: no scaling.
     x_zp : int
         Zero point that is subtracted from each element.
 
@@ -107,14 +107,16 @@ _LOW_BITS = 15
 
 
 def softmax_tables(scale: float, cols: int) -> NDArray[np.int16]:
-    """Return two tables of 256 entries: low and high bits of fixed-point exp(scale * d), d = -255..0, at entry d & 255.
+    """Return two tables of 256 entries with the low and high bits of exp(scale * d) in fixed point.
+
+    The values for d = -255..0 are at index d & 255.
 
     Parameters
     ----------
     scale : float
-        Beta times the scale of the input.
+        Softmax's beta times the scale of the input.
     cols : int
-        Values per row; their sum must fit int32, which leaves at most 29 bits for each.
+        Number of values per row; their sum must fit int32, so each has at most 29 bits.
     """
     bits = min(29, 30 - (cols - 1).bit_length())
     distance = -(-np.arange(256) & 255)
@@ -123,12 +125,12 @@ def softmax_tables(scale: float, cols: int) -> NDArray[np.int16]:
 
 
 def softmax_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int, tables: int) -> list[int]:
-    """Return the operands of `softmax_i8`; `x, y, tables` are DRAM addresses.
+    """Return the operands of `softmax_i8`; `x`, `y` and `tables` are DRAM addresses.
 
     Raises
     ------
     InputError
-        A size is out of range, a row does not fit, or the target has only one table slot.
+        A size is out of range, a row does not fit, or the target has fewer than two table slots.
     """
     n = config.n
     blocks = ceil_div(cols, n)
@@ -154,14 +156,14 @@ def _pixel(config: MlaConfig, pool: Conv) -> int:
 
 
 def _regions(config: MlaConfig, pool: Conv, band_h: int) -> list[int]:
-    """Return the sizes in bytes of both buffers of x and y."""
+    """Return the sizes in bytes of the double buffers for x and y."""
     rows = min(pool.in_h, (band_h - 1) * pool.stride[0] + pool.kernel[0])
     pixel = _pixel(config, pool)
     return [2 * (rows * pool.in_w * pixel + config.n), 2 * band_h * pool.out_w * pixel]
 
 
 def pool_band(config: MlaConfig, pool: Conv) -> int:
-    """Return the output rows per band: as many as fit the scratchpad, but few enough that four bands overlap.
+    """Return the number of output rows per band, small enough for the scratchpad and for about four overlapping bands.
 
     Raises
     ------
@@ -186,7 +188,9 @@ def pool_operands(
     clip: tuple[int, int] = (-128, 127),
     dtype: Dtype = Dtype.I8,
 ) -> list[int]:
-    """Return the operands of `pool_i8`; `pool.kernel` is the window, `pool.in_c` the channels, `out_c` is unused.
+    """Return the operands of `pool_i8`.
+
+    `pool.kernel` is the window and `pool.in_c` the number of channels; `pool.out_c` is not used.
 
     Raises
     ------

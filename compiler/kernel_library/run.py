@@ -1,4 +1,4 @@
-"""Execution of single operators on numpy arrays by the resident program library of a device."""
+"""Execution of single operators on numpy arrays with the resident library programs of a device."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -30,7 +30,7 @@ from hw.isa.program import Program
 
 
 class ProgramLibrary:
-    """Library programs on a device, each loaded on first use.
+    """Library programs on a device; each program is loaded on first use.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class ProgramLibrary:
         return self._segments[name]
 
     def bind(self, operation: str) -> int:
-        """Return the operation's macro opcode, bound to its program."""
+        """Return the operation's macro opcode; bind it to the operation's program on first use."""
         if operation not in self._bound:
             self.driver.programs.bind(OPCODES[operation], [Candidate(self.segment(operation))])
             self._bound.add(operation)
@@ -106,7 +106,7 @@ _NUMPY = {Dtype.I8: np.int8, Dtype.U8: np.uint8, Dtype.I16: np.int16, Dtype.I32:
 
 
 class Output(TypedDict, total=False):
-    """Output parameters of int8 sums (zero point, clip range, rounding), and the zero point of the activations."""
+    """Output zero point, clip range and rounding of an operator with int8 results; zero point of the activations."""
 
     zp: int
     clip: tuple[int, int]
@@ -115,7 +115,7 @@ class Output(TypedDict, total=False):
 
 
 class Operators(ProgramLibrary):
-    """Operators on whole arrays; DRAM is freed after each.
+    """Operators on whole arrays; each call frees the DRAM that it allocated.
 
     `scales` has one entry per output channel: the product of the input scales divided by the output scale.
     """
@@ -131,7 +131,7 @@ class Operators(ProgramLibrary):
         operands: Callable[[int], list[int]],
         dtype: type = np.int8,
     ) -> np.ndarray:
-        """Run an operation; `operands` is called with the address of a result of the given shape."""
+        """Run an operation; `operands` returns its operands, given the DRAM address allocated for the result."""
         mark = self.driver.memory.mark()
         y = self.driver.memory.alloc(int(np.prod(shape)) * np.dtype(dtype).itemsize, 64, "result")
         self.enqueue(operation, operands(y))
@@ -143,7 +143,7 @@ class Operators(ProgramLibrary):
     def gemm(
         self, a: Int8, b: Int8, bias: np.ndarray, scales: Sequence[float], **output: Unpack[Output]
     ) -> Int8:
-        """Return the requantized (a - a_zp) x b + bias."""
+        """Return the requantized result of (a - a_zp) x b + bias."""
         (m, k), n, config, put = a.shape, b.shape[1], self.config, self.driver.put
         return self._run(
             "gemm_i8",
@@ -288,7 +288,7 @@ class Operators(ProgramLibrary):
     def pool(
         self, x: Int8, pool: Conv, *, average: bool = False, clip: tuple[int, int] = (-128, 127)
     ) -> Int8:
-        """Return the pooling of one image (h, w, c)."""
+        """Return the maximum or average pooling of one image (h, w, c)."""
         return self._run(
             "pool_i8",
             (pool.out_h, pool.out_w, pool.in_c),
@@ -296,7 +296,10 @@ class Operators(ProgramLibrary):
         )
 
     def softmax(self, x: Int8, scale: float) -> Int8:
-        """Return the softmax of each row, with scale 1/256 and zero point -128; `scale` is beta times the input's."""
+        """Return the softmax of each row, with scale 1/256 and zero point -128.
+
+        `scale` is softmax's beta times the scale of the input.
+        """
         (rows, cols), put = x.shape, self.driver.put
         return self._run(
             "softmax_i8",

@@ -1,4 +1,4 @@
-"""Base class of layers, the units of scheduling and code generation, whose tensors are integers."""
+"""Base class of layers; layers are the units of scheduling and code generation, and their tensors are integers."""
 
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ class Image:
 @identity("Residual", "tensor", "stage", "fields")
 @dataclass(frozen=True)
 class Residual:
-    """Addition of a second tensor in the drain.
+    """Addition of a second tensor in the epilogue of a layer.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Drain:
     Parameters
     ----------
     bias, mult, exponent : (channels,) arrays
-        Parameters for `compiler.util.scaling.param_image`.
+        Parameters of each channel, as passed to `compiler.util.scaling.param_image`.
     zp : int
         Zero point of the output.
     clip : (int, int)
@@ -77,7 +77,7 @@ class Drain:
         return bool((self.mult == self.mult[0]).all() and (self.exponent == self.exponent[0]).all())
 
     def part(self, channels: slice) -> "Drain":
-        """Return the drain of some of the channels."""
+        """Return the drain of a range of channels."""
         return replace(
             self, bias=self.bias[channels], mult=self.mult[channels], exponent=self.exponent[channels]
         )
@@ -86,7 +86,7 @@ class Drain:
 @identity("Layer", "name", "nodes", "ops", "x", "y", "shapes", "macs", "batch")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layer:
-    """Base class of the layers.
+    """Base class of all layers.
 
     Parameters
     ----------
@@ -115,5 +115,5 @@ class Layer:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the tensors that the layer reads, without constants."""
+        """Names of the tensors that the layer reads, excluding constants."""
         return (self.x,)

@@ -24,7 +24,7 @@ from hw.isa.enums import Rounding
 @identity("Phase", "conv", "offset")
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Output pixels at a distance of `strides`, starting at `offset` (row, column)."""
+    """Convolution that computes the output pixels at `offset` (row, column) plus multiples of the strides."""
 
     conv: ConvLayer
     offset: tuple[int, int]
@@ -101,7 +101,7 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
 
 
 def _reached(size: int, made: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
-    """Return the number of pairs of input and kernel tap along a dimension whose output is not cropped by padding."""
+    """Return how many pairs of an input and a kernel tap along a dimension contribute to an uncropped output."""
     positions = (i * stride + k * dilation - pad for i in range(size) for k in range(kernel))
     return sum(0 <= position < made for position in positions)
 
@@ -128,7 +128,7 @@ def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list
 def _taps(
     weights: NDArray, rows: tuple[int | None, ...], columns: tuple[int | None, ...], zero: int
 ) -> NDArray:
-    """Return the weights of a phase; missing taps have the zero point."""
+    """Return the weights of a phase; missing taps are set to the zero point."""
     out_c, _, _, in_c = weights.shape
     out = np.full((out_c, len(rows), len(columns), in_c), zero, weights.dtype)
     for i, ky in enumerate(rows):
@@ -139,7 +139,10 @@ def _taps(
 
 
 def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) -> Tilings:
-    """Yield the tilings of the largest phase; the buffers of all phases may be in use at the same time."""
+    """Yield the tilings of the largest phase, if possible with an equal share of the memory for each phase.
+
+    The buffers of all phases may be in use at the same time.
+    """
     largest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
     for free in (context.free // len(layer.phases), context.free):
         found = list(conv_tilings(replace(context, free=free), largest))

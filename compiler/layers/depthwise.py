@@ -39,7 +39,7 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
 @identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "x_zp")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
-    """Depthwise convolution; weights (kernel_h, kernel_w, channels)."""
+    """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels)."""
 
     weights: NDArray
     drain: Drain
@@ -95,7 +95,7 @@ _MAX_STRIPS = 4
 
 
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
-    """Yield the tilings of a depthwise convolution that fit."""
+    """Yield the tilings of a depthwise convolution that fit the on-chip memories."""
     config, n = context.config, context.config.n
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
@@ -143,7 +143,7 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
 
 
 def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
-    """Return strip widths with the number of passes over each: the whole width, and smaller ones with fewer passes."""
+    """Return candidate strip widths and their numbers of passes: the whole width, and widths that need fewer passes."""
     out: list[tuple[int, int]] = []
     x, y = images(layer)
     for strips in range(1, _MAX_STRIPS + 1):
@@ -155,7 +155,7 @@ def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, in
 
 
 def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a depthwise convolution, over channel blocks, rows of a load, strips and tiles."""
+    """Return the tile model of a depthwise convolution; loops: channel blocks, images, loads of rows, strips, tiles."""
     n, (x, y) = context.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
@@ -231,15 +231,15 @@ def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
 
 
 def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Return the number of passes over an image, each with as many kernel rows and columns as the array supports."""
+    """Return the number of passes over an image, each with as many kernel rows and columns as the array can hold."""
     kernel_h, taps, _ = layer.weights.shape
     return ceil_div(kernel_h, kernel_rows(config, layer, pitch)) * ceil_div(taps, config.n)
 
 
 def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
-    """Return the stream positions of a row for `width` of `out_w` output columns, including padding on both sides.
+    """Return the stream positions per row, including padding, for a strip of `width` of the `out_w` output columns.
 
-    A strip with all columns streams exactly one image row; a narrower strip streams the columns that the kernel covers.
+    A strip with all columns streams whole image rows; a narrower strip streams the columns that the kernel covers.
     """
     taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
     needed = (width - 1) * stride + taps
@@ -285,13 +285,13 @@ class DepthwiseSteps:
         self._allocate_buffers()
 
     def _select_strip(self, strip: int) -> None:
-        """Generate code for this strip from now on."""
+        """Select the strip for which code is generated next."""
         self.strip = strip
         self.column, self.width = self.strips[strip]
         self.pitch = stream_pitch(self.layer, self.x.w, self.y.w, self.width)
 
     def _select_image(self, number: int) -> None:
-        """Generate code for this image of a batch from now on."""
+        """Select the image of the batch for which code is generated next."""
         self.number = number
         self.x, self.y = (images[number] for images in self.images)
 
@@ -360,7 +360,7 @@ class DepthwiseSteps:
         return [self.context.command(Unit.LOAD, dram=source, dst=address, len=count * self.w_block)]
 
     def steps(self) -> list[TileStep]:
-        """Generate all tiles, in nested loops over channel blocks, images, loads of rows, strips and tiles."""
+        """Generate the steps of all tiles; the loops are channel blocks, images, loads of rows, strips and tiles."""
         return [
             step
             for block, blocks in pieces(self.blocks, self.columns)
@@ -412,7 +412,7 @@ class DepthwiseSteps:
         return out
 
     def _stream(self, start: int, rows: int, taps: _Taps, continued: bool, more: bool) -> dict[str, int]:
-        """Return the stream fields of a pass; a pass that is continued later streams complete image rows."""
+        """Return the stream fields of a pass over `taps`; if the next tile continues it, it streams whole rows."""
         stride, g = self.layer.strides[0], taps.rows
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride

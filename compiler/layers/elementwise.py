@@ -1,4 +1,4 @@
-"""Elementwise operators: sums and products of tensors, and functions of one operand by lookup table."""
+"""Elementwise operators: sums and products of tensors, and functions of one operand as lookup tables."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ from hw.isa.enums import DTYPE_BYTES, BSource, Op, Requant, Rounding, Unit
 
 @identity("Spread", "ALL", "CHANNEL", "PIXEL", "SCALAR")
 class Broadcast(StrEnum):
-    """Broadcast of an operand to the shape of the result."""
+    """Broadcasting of an operand to the shape of the result."""
 
     ALL = "all"  # element by element
     CHANNEL = "channel"  # one value for each channel
@@ -45,7 +45,7 @@ class Broadcast(StrEnum):
 
 
 def broadcast_of(op: str, b: tuple[int, ...], a: tuple[int, ...]) -> Broadcast | None:
-    """Return the broadcast of an operand of shape `b` to shape `a`; None if the operator does not support it."""
+    """Return how an operand of shape `b` is broadcast to shape `a`; None if the operator does not support it."""
     padded = (1,) * (len(a) - len(b)) + b
     if padded == a:
         return Broadcast.ALL
@@ -63,16 +63,16 @@ def broadcast_of(op: str, b: tuple[int, ...], a: tuple[int, ...]) -> Broadcast |
 @identity("ElementwiseLayer", "other", "spread", "stream", "src", "stage", "fields", "table", "drain")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ElementwiseLayer(Layer):
-    """One FUSE pass over all elements of one or two tensors.
+    """Elementwise operator: one FUSE pass over all elements of one or two tensors.
 
     Parameters
     ----------
     other : str or None
         Name of the second tensor, which may be a constant.
     broadcast : Broadcast
-        Broadcast of the second operand over the first.
+        Broadcasting of the second tensor to the shape of the first.
     stream : str
-        Stream of FUSE that reads the second tensor: "b" or "r".
+        FUSE stream that reads the second tensor: "b" or "r".
     src, stage : dict
         Fields of the two halves of the fuse word, except for sources and destination.
     fields : dict
@@ -136,7 +136,7 @@ def lower_binary(low: LoweringContext) -> Layer:
 
 
 def _sum(low: LoweringContext, a: Tensor, b: Tensor, *, swapped: bool) -> dict:
-    """Return the fields of a sum or difference; `swapped` is set if `a` is the node's second operand."""
+    """Return the layer fields of a sum or difference; `swapped` is True if `a` is the node's second operand."""
     raw = low.rounding == "xnnpack"
     fields = dict(
         cast(dict[str, int], (raw_fields if raw else residual_fields)(affine(a), affine(b), affine(low.y)))
@@ -173,7 +173,7 @@ def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
 
 
 def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
-    """Yield the tilings of an elementwise layer that fit."""
+    """Yield the tilings of an elementwise layer that fit the on-chip memories."""
     n, y = context.config.n, layer.shapes[layer.y]
     total = ceil_div(y.h * y.w * y.c, n)
     sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]
@@ -223,7 +223,7 @@ def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, context: L
 class ElementwiseSteps:
     """Code generator of an elementwise layer; a tile consists of some pixels with all their channels.
 
-    If nothing depends on the channel and all tensors are contiguous, N consecutive elements are treated as a pixel.
+    If no value depends on the channel and all tensors are contiguous, N consecutive elements are treated as one pixel.
     """
 
     def __init__(self, context: CodegenContext, layer: ElementwiseLayer):
@@ -248,7 +248,7 @@ class ElementwiseSteps:
         self.slots = None if layer.drain is None else Slots(context, layer.name, layer.drain, self.blocks)
 
     def steps(self) -> list[TileStep]:
-        """Generate all tiles."""
+        """Generate the steps of all tiles."""
         return [self._tile(start, count) for start, count in pieces(self.pixels, self.rows)]
 
     def _by_channel(self) -> bool:
@@ -260,7 +260,7 @@ class ElementwiseSteps:
         return DTYPE_BYTES[self.layer.shapes[name].dtype]
 
     def _source(self, stream: str, name: str, broadcast: Broadcast) -> TileBuffers:
-        """Return the tile buffers of a tensor that is not in the scratchpad."""
+        """Return the tile buffers into which a tensor is loaded if it is not in the scratchpad."""
         size = self._bytes(name)
         count = self.rows if broadcast in (Broadcast.ALL, Broadcast.PIXEL) else 1
         width = self.channels if broadcast in (Broadcast.ALL, Broadcast.CHANNEL) else 1
@@ -364,7 +364,7 @@ class ElementwiseSteps:
         return [self.context.command(Unit.FUSE, **fields)]
 
     def _tail(self, start: int, count: int) -> int:
-        """Return the number of lanes of the last block of channels or, for flat tensors, of the last row."""
+        """Return the number of valid lanes in the last block of channels or, for flat tensors, in the last row."""
         if self.flat:
             return (min(count * self.n, self.total - start * self.n) - 1) % self.n + 1
         return (self.channels - 1) % self.n + 1

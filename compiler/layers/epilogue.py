@@ -21,7 +21,7 @@ from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Space, Unit
 
 
 def parameters(context: CodegenContext, name: str, drain: Drain, columns: int) -> "Parameters":
-    """Return the parameter buffers that a layer's schedule selects, for tiles of `columns` blocks of channels.
+    """Return the parameter buffers that a layer's schedule selects, for tiles of `columns` channel blocks.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def parameters(context: CodegenContext, name: str, drain: Drain, columns: int) -
 
 
 class Parameters(ABC):
-    """Parameter buffers of a layer, loaded in groups of channel blocks; a group has the blocks of one or more tiles.
+    """Buffers for a layer's parameters, which are loaded in groups of channel blocks; a group covers one or more tiles.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ class Parameters(ABC):
     drain : Drain
         Biases, multipliers and exponents of all channels.
     columns : int
-        Number of blocks of channels of a tile.
+        Number of channel blocks of a tile.
 
     Raises
     ------
     InputError
-        The schedule's group size is not possible.
+        The schedule requires a common multiplier, but the channels have different ones.
     """
 
     def __init__(self, context: CodegenContext, name: str, drain: Drain, columns: int):
@@ -59,13 +59,13 @@ class Parameters(ABC):
         self.tiles = TileBuffers(self._make(name, drain, depth), self._load)
 
     def _address(self, block: int, step: TileStep, pitch: int) -> BufferRef:
-        """Return the address of the parameters of the tile that begins with a block, for blocks `pitch` apart."""
+        """Return the address of the parameters of channel block `block`; blocks are `pitch` apart."""
         first = block // self.size * self.size
         return self.tiles.get(first, step).plus((block - first) * pitch)
 
     @abstractmethod
     def fields(self, block: int, step: TileStep) -> dict[str, int | BufferRef]:
-        """Return the FUSE fields of a tile that begins with the given block."""
+        """Return the FUSE fields that select a tile's parameters; `block` is the tile's first channel block."""
 
     @abstractmethod
     def _make(self, name: str, drain: Drain, depth: int) -> CircularBuffer:
@@ -73,11 +73,11 @@ class Parameters(ABC):
 
     @abstractmethod
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
-        """Load a group of blocks."""
+        """Return the commands that load the group of channel blocks that begins with block `key`."""
 
 
 class Slots(Parameters):
-    """Bias, multiplier and exponent of each channel in parameter slots."""
+    """Parameter slots with the bias, multiplier and exponent of each channel."""
 
     def _make(self, name: str, drain: Drain, depth: int) -> CircularBuffer:
         self.source = FUSE_SRC.pack(requant=Requant.SLOT, rounding=drain.rounding, bias_en=1)
@@ -87,11 +87,11 @@ class Slots(Parameters):
         return CircularBuffer(BufferMemory.SLOT, f"{name}.slots", self.size, depth)
 
     def get(self, block: int, step: TileStep) -> BufferRef:
-        """Return the address of the first slot of a tile that begins with the given block."""
+        """Return the address of a tile's first slot; `block` is the tile's first channel block."""
         return self._address(block, step, 1)
 
     def fields(self, block: int, step: TileStep) -> dict[str, int | BufferRef]:
-        """Return the FUSE fields of a tile that begins with the given block."""
+        """Return the FUSE fields that select a tile's parameters; `block` is the tile's first channel block."""
         return {"src": self.source, "p_base": self.get(block, step), "p_n": 1}
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
@@ -131,7 +131,7 @@ class Biases(Parameters):
         return CircularBuffer(BufferMemory.SP, f"{name}.biases", self.size * self.block, depth)
 
     def fields(self, block: int, step: TileStep) -> dict[str, int | BufferRef]:
-        """Return the FUSE fields of a tile that begins with the given block."""
+        """Return the FUSE fields that select a tile's parameters; `block` is the tile's first channel block."""
         return {"b_base": self._address(block, step, self.block), "b_n": self.block, **self.same}
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
@@ -145,7 +145,7 @@ class Biases(Parameters):
 
 
 class Epilogue:
-    """Drains tiles of an image from the accumulator.
+    """Code generator that drains tiles of an image from the accumulator.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class Epilogue:
     name : str
         Name of the layer, the prefix of its buffers.
     drain : Drain
-        Requantization parameters, table and addition.
+        Requantization parameters, lookup table and residual addition.
     y : list of TensorLayout
         Layouts of the output image, or of the images of a batch.
     rows, columns : int
@@ -162,7 +162,7 @@ class Epilogue:
     channel : int
         First channel of y that is written.
     column : int
-        First column within the whole image, if y has only some of its columns.
+        Column of the whole image at which y begins, if y has only some of the columns.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Epilogue:
         )
 
     def select_image(self, number: int) -> None:
-        """Select the image of a batch that is drained from now on."""
+        """Select the image of the batch that is drained next."""
         self.number, self.y = number, self.images[number]
 
     def add(
@@ -204,7 +204,7 @@ class Epilogue:
         block: int,
         blocks: int,
     ) -> None:
-        """Add the drain of `rows` output rows from `start`, and of `blocks` channel blocks from `block`, to a step."""
+        """Add to a step the drain of `rows` output rows from `start`, for `blocks` channel blocks from `block`."""
         lanes = min(blocks * self.n, self.channels - block * self.n)
         first, width = (self.channel + block * self.n) * self.bytes, lanes * self.bytes
         pixels = rows * self.y.w
@@ -246,7 +246,7 @@ class Epilogue:
         return self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
 
     def _walk(self, rows: int) -> dict[str, int]:
-        """Return the walk over the pixels of a tile; rows are a separate dimension if they are not contiguous."""
+        """Return the walk over a tile's pixels as fields; rows are a separate dimension if they are not contiguous."""
         if self.y.even:
             return {"x_count": rows * self.y.w, "a_v": 1}
         return {"x_count": self.y.w, "y_count": rows, "a_u": self.y.w, "a_v": 1, "u_y": 1, "v_x": 1}
@@ -280,7 +280,7 @@ class Epilogue:
         return {"r_base": address, "r_x": pixel, "r_n": self.n, **rows, **residual.fields}
 
     def _summand(self, residual: Residual) -> TensorLayout:
-        """Return the layout of the second operand of the addition, for the selected image."""
+        """Return the layout of the second operand of the residual addition, for the selected image."""
         layout = self.context.layouts[residual.tensor].parts(len(self.images))[self.number]
         return layout if self.y.even else layout.columns(self.column, self.y.w)
 
@@ -305,7 +305,7 @@ class Epilogue:
 
 
 def _lines(layout: TensorLayout, pixels: int, width: int, pitch: str) -> dict[str, int]:
-    """Return the transfer of `width` channels of consecutive pixels, which are packed in the scratchpad."""
+    """Return the transfer fields for `width` channels of consecutive pixels; they are contiguous in the scratchpad."""
     if width == layout.pixel:
         return {"len": pixels * width}
     return {"len": width, "y_count": pixels, "dram_y": layout.pixel, pitch: width}

@@ -22,12 +22,15 @@ from hw.isa.enums import Rounding
 
 
 def rounding_of(low: LoweringContext, reference: Rounding) -> Rounding:
-    """Return the rounding of sums of products (docs/numerics.md): `reference` for reference kernels, else to even."""
+    """Return the rounding mode of sums of products (docs/numerics.md).
+
+    The mode is `reference` for the reference kernels, otherwise rounding to nearest, ties to even.
+    """
     return reference if low.rounding == "reference" else Rounding.EVEN
 
 
 def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
-    """Return the epilogue parameters of an anchor and of the nodes fused after it."""
+    """Return the epilogue parameters of an anchor node and of the nodes fused after it."""
     graph, rest = low.graph, list(low.nodes[1:])
     out = graph.out(low.anchor)
     clip = clip_range(out)
@@ -69,14 +72,14 @@ def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, roundin
 def multiplier_of(
     low: LoweringContext, x: float, weight: float, y: float, rounding: Rounding
 ) -> tuple[int, int]:
-    """Return multiplier and exponent of x * weight / y, computed in the precision of the rounding mode."""
+    """Return the multiplier and exponent of x * weight / y, computed in the precision implied by the rounding mode."""
     if rounding == Rounding.EVEN:
         return float32_multiplier(float32_ratio(x, weight, y))
     return quantize_multiplier(float(double_ratio(low.anchor.op, low.x.dtype, x, weight, y)))
 
 
 def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
-    """Fold a clip node into the range of the preceding operator."""
+    """Fold a clip node into the output range of the preceding operator."""
     after = graph.out(node)
     if affine(after) != affine(before) or after.dtype != before.dtype:
         raise UnsupportedLoweringError(f"clip {node.name!r} changes the quantization")
@@ -99,7 +102,7 @@ def _residual(low: LoweringContext, rest: list[Node], before: Tensor) -> Residua
 
 
 def weights_of(low: LoweringContext) -> tuple[Tensor, Tensor | None]:
-    """Return the weights and bias of an anchor.
+    """Return the weights and bias of the anchor node.
 
     Raises
     ------

@@ -28,8 +28,8 @@ class ElementTypes:
     Parameters
     ----------
     operands : tuple of (tuple of str or None)
-        Allowed types of each operand; the last entry applies to all further operands. None: any type, for constants
-        that the compiler converts.
+        Allowed types of each operand; the last entry applies to all further operands. None: any type (for constants
+        that the compiler converts).
     result : tuple of str
         Allowed types of the result.
     """
@@ -94,8 +94,8 @@ class LayerKind:
     rank_by_tile_model : bool
         True if the scheduler refines the estimates of `tilings` by simulating the tile model.
     resembles : str or None
-        Name of the kind whose word represents this one in prompts for the language model; None: it has a separate word.
-        The vocabulary is part of the trained model, so a new kind must name an existing one.
+        Name of the kind whose word represents this kind in prompts for the language model; None: this kind has its own
+        word. The vocabulary is part of the trained model, so a new kind must name an existing kind.
     """
 
     name: str

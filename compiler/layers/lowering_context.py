@@ -1,4 +1,4 @@
-"""Context for lowering nodes to layers: the graph, integer quantizations, reasons for unsupported nodes."""
+"""Context for lowering nodes to layers: graph, quantizations, and errors for unsupported nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def same_quantization(x: Tensor, y: Tensor) -> bool:
 
 
 def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
-    """Return the range low..high quantized like a tensor, as in TFLite's CalculateActivationRangeQuantized."""
+    """Quantize the range low..high like a tensor, as in TFLite's CalculateActivationRangeQuantized."""
     limits, q = np.iinfo(tensor.dtype), affine(tensor)
     out = []
     for bound in (low, high):
@@ -95,9 +95,9 @@ class LoweringContext:
     graph : Graph
         Graph that contains the nodes.
     nodes : tuple of Node
-        Nodes of the group, the anchor first.
+        Nodes of the group in topological order.
     rounding : str
-        Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
+        Kernels whose rounding is reproduced: "reference", "xnnpack" or "onnxruntime".
     """
 
     graph: Graph
@@ -120,7 +120,7 @@ class LoweringContext:
         return self.graph.out(self.nodes[-1])
 
     def common(self, *others: str, x: str | None = None) -> dict[str, Any]:
-        """Return the fields that all layers have; `others` are further tensors that the layer reads."""
+        """Return the fields that all layers have; `others` are the names of further tensors that the layer reads."""
         names = (x or self.x.name, self.y.name, *others)
         return {
             "name": self.anchor.name,
@@ -137,10 +137,10 @@ _INNER = ("matmul",)
 
 
 def anchor_of(nodes: Group) -> Node:
-    """Return the node that determines the layer kind of a group: a matrix product if present, else the first node."""
+    """Return the node that determines a group's layer kind: a matrix product if present, otherwise the first node."""
     return nodes[anchor_index([node.op for node in nodes])]
 
 
 def anchor_index(ops: Sequence[str]) -> int:
-    """Return the index of the anchor, after which the layer is named, among the operators of a group."""
+    """Return the index of the anchor among the operators of a group; the layer is named after the anchor."""
     return next((index for index, op in enumerate(ops) if op in _INNER), 0)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def transposes_around(graph: Graph, node: Node) -> tuple[str, ...]:
-    """Return the names of a product, of the transposes that become its strides, and of a function of its results."""
+    """Return the names of a product's nodes: the product, transposes that become strides, a function of the results."""
     names = [node.name]
     for operand, name in enumerate(node.inputs):
         producer = graph.producer(name)
@@ -62,7 +62,7 @@ def transposes_around(graph: Graph, node: Node) -> tuple[str, ...]:
 
 
 def _follower(graph: Graph, node: Node) -> Node | None:
-    """Return the only node that reads a node's result; None if several nodes do or the result is an output."""
+    """Return the only node that reads a node's result; None if there are several or the result is a graph output."""
     made = graph.out(node).name
     after = graph.consumers(made)
     return after[0] if len(after) == 1 and made not in graph.outputs else None
@@ -75,7 +75,7 @@ def _plain(graph: Graph, node: Node) -> bool:
 
 
 def strides_of(shape: tuple[int, ...], perm: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Return the stride in elements of each dimension, in the order of `perm`."""
+    """Return the strides, in elements, of a contiguous tensor's dimensions, in the order of `perm`."""
     plain = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return tuple(plain[i] for i in (range(len(shape)) if perm is None else perm))
 
@@ -94,7 +94,7 @@ class Stack:
     zp : int
         Zero point of the elements.
     starts : tuple of int
-        Index of the first element of the matrix of each product.
+        Index of the first element of each product's matrix.
     pitch : int
         Distance between rows, in elements.
     constant : bool
@@ -131,7 +131,7 @@ class MatmulLayer(Layer):
     clip : (int, int)
         Smallest and largest stored result.
     table : (256,) int16 array or None
-        Lookup table applied after clipping; the zero point of `out` and the clip refer to the table's index.
+        Lookup table applied after clipping; the zero point of `out` and `clip` then refer to the index of the table.
     """
 
     a: Stack
@@ -225,7 +225,7 @@ def _target(low: LoweringContext, made: Tensor) -> tuple[tuple[int, ...], Tensor
 def _stack(
     tensor: Tensor, strides: tuple[int, ...], batch: tuple[int, ...], shape: tuple[int, ...], pitch: int
 ) -> Stack:
-    """Return the matrices of a tensor, repeated where the product's leading dimensions are larger."""
+    """Return the matrices of a tensor, broadcast to the leading dimensions of the product."""
     lead = shape[:-2]
     steps = [0] * (len(batch) - len(lead)) + [
         0 if size == 1 else step for size, step in zip(lead, strides[: len(lead)], strict=True)
@@ -242,7 +242,7 @@ def _stack(
 
 
 def matmul_tilings(context: "TilingContext", layer: MatmulLayer) -> _Tilings:
-    """Yield the tilings with the largest depth that fits."""
+    """Yield the tilings with the largest depth that fits the on-chip memories."""
     k_blocks = ceil_div(layer.size[1], context.config.n)
     for depth in cuts(k_blocks):
         found = list(_matmul_tilings(context, layer, depth))
@@ -296,7 +296,7 @@ def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) ->
 
 
 def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a product of matrices."""
+    """Return the tile model of a matrix product."""
     n, (m, k, width) = context.config.n, layer.size
     blocks, k_blocks, size = ceil_div(width, n), ceil_div(k, n), DTYPE_BYTES[layer.out.dtype]
     rows, columns, depth = min(s.rows, m), min(s.columns, blocks), min(s.depth, k_blocks)
@@ -358,7 +358,7 @@ class MatrixStack:
         self.pitch = self.layout.byte_offset(stack.pitch, self.bytes)
 
     def address(self, start: int, row: int, column: int) -> BufferRef:
-        """Return the address of an element of the matrix that begins at element `start`."""
+        """Return the address of element (row, column) of the matrix that begins at element `start` of the tensor."""
         return self.layout.address().plus(
             self.layout.byte_offset(start + row * self.stack.pitch + column, self.bytes)
         )
@@ -406,9 +406,10 @@ class MatmulSteps:
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
 
     def _whole(self, rows: int) -> int:
-        """Return the rows of a right operand's tile that MATRIX may read, because bounding boxes have whole blocks.
+        """Return the number of rows to reserve for a tile of the right operand: whole blocks of rows.
 
-        Without space after the last row, the box would overlap the next tile, and MATRIX would wait for that tile.
+        The bounding box of a command covers whole blocks. Without the reserved rows, it would overlap the next tile,
+        and MATRIX would wait for that tile.
         """
         return ceil_div(rows, self.n) * self.n if rows > self.n else rows
 
@@ -430,7 +431,7 @@ class MatmulSteps:
         address: BufferRef,
         pitch: int,
     ) -> list[Command]:
-        """Load a part of a matrix, given (first, count) of rows and columns; `pitch` is the buffer's row distance."""
+        """Return the load of a part of a matrix, with (first, count) of rows and columns and the buffer's row pitch."""
         (row, count), (column, length) = rows, columns
         lines = {"len": length, "y_count": count, "dram_y": matrices.pitch, "dst_y": pitch}
         if length == pitch == matrices.pitch:
@@ -439,7 +440,7 @@ class MatmulSteps:
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
     def steps(self) -> list[TileStep]:
-        """Generate all tiles, matrix by matrix."""
+        """Generate the steps of all tiles, matrix by matrix."""
         layer, out = self.layer, []
         for starts in zip(layer.a.starts, layer.b.starts, layer.out.starts, strict=True):
             rows, blocks = list(pieces(self.m, self.rows)), list(pieces(self.blocks, self.columns))
@@ -510,7 +511,7 @@ class MatmulSteps:
         )
 
     def _span(self, block: int, blocks: int, total: int) -> tuple[int, int]:
-        """Return the first element and the number of elements of some blocks of a dimension."""
+        """Return the first element and the number of elements of a range of blocks; `total` is the dimension's size."""
         return block * self.n, min(blocks * self.n, total - block * self.n)
 
     def _drain(
@@ -552,7 +553,7 @@ class MatmulSteps:
 
 
 def matmul_steps(context: CodegenContext, layer: MatmulLayer) -> list[TileStep]:
-    """Generate the steps of a product of matrices."""
+    """Generate the steps of a matrix product."""
     return MatmulSteps(context, layer).steps()
 
 
@@ -576,7 +577,7 @@ def lower_cumsum(low: LoweringContext) -> ConvLayer:
     Raises
     ------
     UnsupportedLoweringError
-        The sum is not along the last dimension, or too long.
+        The sum is not along the last dimension, or the dimension is too large.
     """
     a, x = low.anchor.attributes, low.x
     if a["axis"] % len(x.shape) != len(x.shape) - 1:

@@ -61,7 +61,7 @@ class MoveLayer(Layer):
     copies : tuple of Copy
         Copies that write each element of y exactly once, except for elements written by other layers.
     constants : set of str
-        Names of the sources that are constants.
+        Names of the source tensors that are constants.
     """
 
     copies: tuple[Copy, ...]
@@ -93,7 +93,7 @@ def whole(size: int) -> list[Stretch]:
 
 
 def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
-    """Yield the walks over all combinations of the stretches of each axis.
+    """Yield one walk for each combination of stretches, with one stretch per axis.
 
     Parameters
     ----------
@@ -131,9 +131,10 @@ def rescale(low: LoweringContext, x: Tensor) -> Rescale | None:
 
 
 def exact(low: LoweringContext, x: Tensor, change: Rescale | None) -> bool:
-    """Return True if a conversion gives the same result as on the host for every integer of x.
+    """Return True if a conversion gives the same result as on the host for every integer of the type of x.
 
-    No multiplier reproduces onnxruntime's float32 rounding of some values; LiteRT's kernels use multipliers.
+    For some scales, no multiplier reproduces onnxruntime's float32 rounding. LiteRT's kernels use multipliers, which
+    are reproduced exactly.
     """
     if change is None or low.rounding != "onnxruntime":
         return True
@@ -142,7 +143,7 @@ def exact(low: LoweringContext, x: Tensor, change: Rescale | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _as_float32(change: Rescale, x: str, y: str, x_scale: float, y_scale: float) -> bool:
-    """Return True if a conversion of integers of type x to type y equals the conversion through float32."""
+    """Return True if a conversion of integers from type x to type y equals the conversion through float32."""
     given, limits = np.iinfo(x), np.iinfo(y)
     if max(given.bits, limits.bits) > _MAX_BITS:
         return False
@@ -154,7 +155,7 @@ def _as_float32(change: Rescale, x: str, y: str, x_scale: float, y_scale: float)
 
 
 def rescale_exactly(low: LoweringContext, x: Tensor) -> Rescale | None:
-    """Return the conversion of `rescale`, after a check that it equals the host's conversion for every integer.
+    """Return the conversion from `rescale` after checking that it equals the host's conversion for every integer.
 
     Raises
     ------
@@ -226,7 +227,7 @@ def _requantize(low: LoweringContext) -> Layer:
 
 
 def reshape(low: LoweringContext) -> Layer:
-    """Lower a reshape that must copy, because the result cannot be a view of the same bytes."""
+    """Lower a reshape that must copy its input because the result cannot be a view of the same bytes."""
     if low.x.elements != low.y.elements:
         raise UnsupportedLoweringError(f"{list(low.x.shape)} cannot become {list(low.y.shape)}")
     step = strides_of(low.x.shape)
@@ -244,7 +245,7 @@ def _transpose(low: LoweringContext) -> Layer:
 
 
 def concat_starts(low: LoweringContext) -> list[int]:
-    """Return the start of each operand along the concatenation axis."""
+    """Return the index at which each operand starts along the concatenation axis."""
     inputs, axis = low.graph.ins(low.anchor), along(low, len(low.y.shape))
     starts = np.cumsum([0, *(t.shape[axis] if axis < len(t.shape) else 0 for t in inputs)]).tolist()
     wanted = list(low.y.shape)
@@ -262,8 +263,8 @@ def concat_starts(low: LoweringContext) -> list[int]:
 def _concat_rescale(low: LoweringContext, x: Tensor) -> Rescale | None:
     """Return the conversion of an operand that reproduces LiteRT's concatenation for all 256 values.
 
-    LiteRT adds float32 products and rounds ties away from zero. If scales produce ties, the float32 error determines
-    the rounding; a neighbouring multiplier may reproduce it.
+    LiteRT adds float32 products and rounds ties away from zero. Where a result is close to a tie, float32 errors
+    determine its rounding; a slightly different multiplier may reproduce this rounding.
     """
     change, y = rescale_exactly(low, x), low.y
     if change is None or low.rounding == "onnxruntime":
@@ -284,7 +285,7 @@ def _concat_rescale(low: LoweringContext, x: Tensor) -> Rescale | None:
 
 
 def concat(low: LoweringContext, in_place: Set[str]) -> Layer | None:
-    """Lower a concatenation to copies of the operands that are not written in place; None if all are."""
+    """Lower a concatenation to copies of the operands that are not in `in_place`; return None if all are."""
     axis, step = along(low, len(low.y.shape)), strides_of(low.y.shape)
     copies = []
     for tensor, start in zip(low.graph.ins(low.anchor), concat_starts(low), strict=True):
@@ -317,7 +318,7 @@ def _slice(low: LoweringContext) -> Layer:
 
 
 def _fill_byte(low: LoweringContext, value: float) -> int:
-    """Return the byte that repeats in an element of y with value `value`, converted like an element of x."""
+    """Return the byte that fills the padding: `value` quantized like x and converted to y; its bytes must be equal."""
     x, y = low.x, low.y
     image_of(x)
     limits = np.iinfo(x.dtype)
@@ -395,7 +396,7 @@ _MIN_TRANSPOSED_ELEMENTS = 512
 
 
 def from_dram(layer: MoveLayer) -> set[str]:
-    """Return the sources for which reading from DRAM, with transposition by LOAD, is faster."""
+    """Return the sources that are read faster from DRAM, with transposition by LOAD, than from the scratchpad."""
     return {
         copy.source
         for copy in layer.copies
@@ -420,7 +421,7 @@ def move_rows(n: int, layer: MoveLayer) -> int:
 
 
 def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[float, LayerSchedule]]:
-    """Yield tilings with pieces of which two fit at the same time."""
+    """Yield tilings whose pieces fit the scratchpad with double buffering."""
     n, total = context.config.n, sum(copy.walk.count for copy in layer.copies)
     size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
     buffers = 4 if any(copy.rescale for copy in layer.copies) else 2
@@ -436,7 +437,7 @@ def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[f
 
 
 def move_tile_model(layer: MoveLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a move, whose tiles are pieces of the copies."""
+    """Return the tile model of a move layer, whose tiles are pieces of the copies."""
     n, total = context.config.n, sum(copy.walk.count for copy in layer.copies)
     pieces = ceil_div(total, min(s.rows * n, max(total, 1)))
     here = all(context.on_chip(name) for name in layer.inputs)
@@ -454,7 +455,7 @@ def move_tile_model(layer: MoveLayer, s: LayerSchedule, context: LayerContext) -
 
 
 def _beats(n: int, walk: Walk, size: int) -> tuple[float, float]:
-    """Return the beats of a walk's source and destination, as contiguous lines or as blocks of n x n."""
+    """Return the bus beats for source and destination of a walk, as contiguous lines or as blocks of n x n."""
     both = transposable(walk)
     if both:
         return _blocks(n, walk, both[0], size, 1), _blocks(n, walk, both[1], size, 2)
@@ -467,14 +468,14 @@ def _pitch(dims: list[Dim], size: int, side: int) -> int:
 
 
 def _blocks(n: int, walk: Walk, inner: int, size: int, side: int) -> float:
-    """Return the beats of lines that are blocks of n elements of one dimension."""
+    """Return the bus beats for lines of at most n elements along dimension `inner`."""
     length, others = walk.dims[inner][0], [dim for at, dim in enumerate(walk.dims) if at != inner]
     count, pitch = walk.count // length, _pitch(others, size, side)
     return lines(count * (length // n), n, pitch, n) + lines(count, length % n, pitch, n)
 
 
 def _whole(n: int, walk: Walk, inner: int | None, size: int, side: int) -> float:
-    """Return the beats of lines that span the last dimension if it is contiguous, otherwise of single elements."""
+    """Return the bus beats for lines along dimension `inner`, or for single elements if it is None."""
     length = 1 if inner is None else walk.dims[inner][0]
     others = [dim for at, dim in enumerate(walk.dims) if at != inner]
     return lines(walk.count // max(length, 1), length * size, _pitch(others, size, side) or length * size, n)
@@ -482,7 +483,7 @@ def _whole(n: int, walk: Walk, inner: int | None, size: int, side: int) -> float
 
 @dataclass(frozen=True)
 class CopyOperand:
-    """Layout of the elements of a copy: that of a tensor, possibly with gaps between pixels, or contiguous.
+    """Layout of the source or destination of a copy: the layout of a tensor, or contiguous elements.
 
     Parameters
     ----------
@@ -501,13 +502,13 @@ class CopyOperand:
         return self.layout is not None and self.layout.pixel != self.layout.c * self.size
 
     def step(self, distance: int) -> int:
-        """Return the distance in bytes for a distance in elements along one axis of the tensor."""
+        """Convert a distance along an axis of the tensor from elements to bytes."""
         if self.layout is None or not self.gaps or distance % self.layout.c:
             return distance * self.size
         return distance // self.layout.c * self.layout.pixel
 
     def start(self, element: int) -> int:
-        """Return the distance in bytes from the first element to another."""
+        """Return the offset of an element from the first element, in bytes."""
         if self.layout is None:
             return element * self.size
         return self.layout.byte_offset(element, self.size)
@@ -528,7 +529,7 @@ def _count(batch: _Batch) -> int:
 
 
 def _starts(batch: _Batch) -> Iterator[tuple[Copy, Walk, int]]:
-    """Yield each piece of a batch with its start in the tile."""
+    """Yield the pieces of a batch, each with its offset in the tile in elements."""
     start = 0
     for copy, piece in batch:
         yield copy, piece, start
@@ -536,14 +537,14 @@ def _starts(batch: _Batch) -> Iterator[tuple[Copy, Walk, int]]:
 
 
 class MoveSteps:
-    """Code generator of a move.
+    """Code generator of a move layer.
 
     Parameters
     ----------
     context : CodegenContext
         Machine, schedule and tensor layouts for which code is generated.
     layer : MoveLayer
-        Layer to generate code for; pieces have at most `rows` times N elements.
+        Layer to generate code for.
     """
 
     def __init__(self, context: CodegenContext, layer: MoveLayer):
@@ -564,7 +565,7 @@ class MoveSteps:
         self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", bytes_, min(schedule.y_buffers, count))
 
     def steps(self) -> list[TileStep]:
-        """Generate the direct copies, then the tiles."""
+        """Generate the steps of the direct copies, then those of the tiles."""
         direct = [self._alone(copy) for copy in self.layer.copies if self._direct(copy)]
         return direct + [
             self._fill(batch) if batch[0][0].source is None else self._through(batch)
@@ -588,7 +589,7 @@ class MoveSteps:
         return all(ends) if copy.rescale else any(ends)
 
     def _pieces(self, copy: Copy) -> Iterator[Walk]:
-        """Yield pieces of a copy that fit a tile of the scratchpad; blocks that LOAD transposes are not split."""
+        """Yield pieces of a copy, each of which fits a scratchpad tile; blocks that LOAD transposes are not split."""
         source = self.y_operand if copy.source is None else self._source(copy)
         walk = copy.walk.ordered() if source.gaps or self.y_operand.gaps else copy.walk.merged()
         turned = copy.source is not None and source.size == 1 and transposable(walk)
@@ -596,7 +597,7 @@ class MoveSteps:
             yield from part.pieces(self.most)
 
     def _batches(self) -> Iterator[_Batch]:
-        """Yield batches of pieces that share a tile: consecutive small ones with equal types, conversion and memory."""
+        """Yield batches of pieces that share a tile: consecutive pieces with equal types, conversion and memory."""
         batch: _Batch = ()
         for copy in self.layer.copies:
             for piece in () if self._direct(copy) else self._pieces(copy):
@@ -637,7 +638,7 @@ class MoveSteps:
         return step
 
     def _through(self, batch: _Batch) -> TileStep:
-        """Return the step of a batch, with loads from DRAM, conversions and stores to DRAM where necessary."""
+        """Return the step of a batch: loads from DRAM, conversions and stores to DRAM, each only if necessary."""
         step, first = TileStep(), batch[0][0]
         x, dtypes, rescale = self._source(first), self._dtypes(first), first.rescale
         tile = None if self._source_layout(first).on_chip else self.tiles.get(batch, step)
@@ -697,7 +698,7 @@ class MoveSteps:
 
 
 def move_steps(context: CodegenContext, layer: MoveLayer) -> list[TileStep]:
-    """Generate the steps of a move."""
+    """Generate the steps of a move layer."""
     return MoveSteps(context, layer).steps()
 
 

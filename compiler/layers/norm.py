@@ -43,7 +43,7 @@ _MARGIN = 257
 @identity("NormLayer", "centred", "x_zp", "epsilon", "gamma", "beta", "bits", "shift", "y_zp", "clip")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormLayer(Layer):
-    """Normalization of rows: optionally centred, divided by the root mean square with epsilon, times gamma, plus beta.
+    """Normalization of rows: optionally minus the mean, divided by the root mean square, times gamma, plus beta.
 
     Parameters
     ----------
@@ -54,11 +54,11 @@ class NormLayer(Layer):
     epsilon : float
         Epsilon in units of the squared scale of x.
     gamma : (columns,) int16 array
-        Scales times 2**shift / sqrt(columns), in units of the scale of the result times 2**bits.
+        Rounded values of gamma * sqrt(columns) * 2**(bits - shift) / s, where s is the scale of the result.
     beta : (columns,) int16 array
-        Offsets in units of the scale of the result times 2**bits.
+        Rounded values of beta * 2**bits / s.
     bits, shift : int
-        Binary scaling of `gamma` and `beta`, described at these parameters.
+        Exponents of the fixed-point representation of `gamma` and `beta`.
     y_zp : int
         Zero point of the result.
     clip : (int, int)
@@ -82,7 +82,7 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     Raises
     ------
     UnsupportedLoweringError
-        The axis is not the last one, or values exceed the fixed-point range.
+        The axis is not the last one, gamma or beta is not constant, or values exceed the fixed-point range.
     """
     x, y, node = low.x, low.y, low.anchor
     if not x.shape or node.attributes["axis"] % len(x.shape) != len(x.shape) - 1:
@@ -118,7 +118,7 @@ def lower_norm(low: LoweringContext) -> NormLayer:
 
 
 def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
-    """Return the dequantized value of a constant for each column."""
+    """Return the dequantized elements of a constant, one for each column."""
     if tensor.data is None:
         raise UnsupportedLoweringError(f"{tensor.name!r} must be constant")
     if tensor.elements not in (1, columns):
@@ -132,7 +132,7 @@ def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
 
 
 def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
-    """Yield the tilings whose rows fit the accumulator."""
+    """Yield the tilings whose rows fit the scratchpad and the accumulator."""
     x, n = layer.shapes[layer.x], context.config.n
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     passes = 10 if layer.centred else 8
@@ -197,7 +197,7 @@ class NormSteps:
         self._scales()
 
     def _scales(self) -> None:
-        """Choose the fixed-point units of deviations and squares."""
+        """Choose the fixed-point formats of deviations and squares."""
         layer, columns = self.layer, self.columns
         share = math.sqrt(columns * layer.epsilon / self.n)
         unit = columns if layer.centred else 1
@@ -235,7 +235,7 @@ class NormSteps:
         return layout.address(*divmod(row, layout.w))
 
     def steps(self) -> list[TileStep]:
-        """Generate all tiles."""
+        """Generate the steps of all tiles."""
         return [self._tile(start, rows) for start, rows in pieces(self.total, self.rows)]
 
     def _tile(self, start: int, rows: int) -> TileStep:
@@ -341,19 +341,19 @@ class NormSteps:
         ]
 
     def _along(self, more: int) -> _Fields:
-        """Return the walk over the blocks of a row as separate points."""
+        """Return the fields of a walk in which each block of a row is a separate point."""
         return {"x_count": self.blocks + more, "v_x": 1}
 
     def _across(self, more: int) -> _Fields:
-        """Return the walk over all blocks of a row as the window of one point."""
+        """Return the fields of a walk in which all blocks of a row are the window of one point."""
         return {"wx_count": self.blocks + more, "v_wx": 1}
 
     def _block(self, acc: BufferRef, first: int) -> _Fields:
-        """Return the fields of operand A in the accumulator, starting at a block."""
+        """Return the fields of operand A in the accumulator, starting at block `first`."""
         return {"a_base": acc.plus(first), "a_u": self.pitch, "a_v": 1}
 
     def _to(self, acc: BufferRef, first: int) -> _Fields:
-        """Return the fields of results in the accumulator, starting at a block."""
+        """Return the fields of results in the accumulator, starting at block `first`."""
         return {"d_base": acc.plus(first), "d_y": self.pitch, "d_x": 1}
 
     @staticmethod
@@ -363,7 +363,7 @@ class NormSteps:
         )
 
     def _root(self, stats: BufferRef, lost: int, lane: int, shift: int) -> _Fields:
-        """Return the pass that writes the reciprocal root of the sum of squares to two lanes."""
+        """Return the fields of a pass that writes the reciprocal square root of the sum of squares to two lanes."""
         return self._across(1) | {
             "src": FUSE_SRC.pack(op=Op.SQUARE, d_lane=lane),
             "op_shift": lost,
@@ -374,7 +374,7 @@ class NormSteps:
         }
 
     def _result(self, y: BufferRef, pitch: int, p: BufferRef) -> _Fields:
-        """Return the fields of the last pass, which multiplies by the reciprocal root and adds beta."""
+        """Return the fields of the last pass, which multiplies by the reciprocal square root and adds beta."""
         layer, n = self.layer, self.n
         limits = np.iinfo(np.int16)
         return {

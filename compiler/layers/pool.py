@@ -39,7 +39,7 @@ _MAX_COUNTS = 64
 
 
 def inside(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[tuple[int, int, int]]:
-    """Return runs of windows along a dimension with equally many elements inside: (first, windows, elements)."""
+    """Return runs of windows with equally many elements inside the image: (first window, windows, elements each)."""
     counts = [min(i * stride - pad + kernel, size) - max(i * stride - pad, 0) for i in range(outputs)]
     runs, start = [], 0
     for count, group in groupby(counts):
@@ -50,7 +50,7 @@ def inside(size: int, kernel: int, stride: int, pad: int, outputs: int) -> list[
 
 
 def inside_counts(low: LoweringContext) -> set[int]:
-    """Return the element counts of all windows, without padding.
+    """Return the different numbers of elements that windows have inside the image.
 
     Raises
     ------
@@ -75,10 +75,10 @@ class PoolLayer(Layer):
     Parameters
     ----------
     x_zp : int
-        Zero point if sums are `scaled`, which is also the padding value.
+        Zero point of the input, which is also the padding value; only used with `scaled`.
     scaled : dict
-        FUSE fields of averages that are sums times a factor, by the number of elements to average: those of the whole
-        window, or those inside the image. If empty, sums are divided by the number of elements inside the image.
+        FUSE fields that multiply a sum by a factor, keyed by the number of averaged elements (all elements of the
+        window, or those inside the image). If empty, sums are divided by the number of elements inside the image.
     """
 
     kernel: tuple[int, int]
@@ -91,7 +91,7 @@ class PoolLayer(Layer):
 
 
 def lower_pool(low: LoweringContext) -> Layer:
-    """Lower a pooling; an average over a whole image becomes a reduction."""
+    """Lower a pooling operator; an average over a whole image of more than 255 pixels becomes a reduction."""
     a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
     taps = a["kernel"][0] * a["kernel"][1]
     window = {
@@ -123,7 +123,7 @@ def lower_pool(low: LoweringContext) -> Layer:
 
 
 def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
-    """Yield the tilings of a pooling layer that fit."""
+    """Yield the tilings of a pooling layer that fit the on-chip memories."""
     n, (x, y) = context.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     for columns in cuts(blocks):
@@ -141,7 +141,7 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
 
 
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a pooling layer, over rows and blocks of channels."""
+    """Return the tile model of a pooling layer, with tiles of output rows and channel blocks."""
     n, (x, y) = context.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
@@ -167,7 +167,7 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
 
 
 class PoolSteps:
-    """Code generator of a pooling layer; a tile consists of some output rows of some blocks of channels."""
+    """Code generator of a pooling layer; a tile consists of some output rows of some channel blocks."""
 
     def __init__(self, context: CodegenContext, layer: PoolLayer):
         self.context, self.layer = context, layer
@@ -210,7 +210,7 @@ class PoolSteps:
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
     def steps(self) -> list[TileStep]:
-        """Generate all tiles."""
+        """Generate the steps of all tiles."""
         return [
             self._tile(number, start, rows, block, blocks)
             for number in range(self.layer.batch)
@@ -270,9 +270,9 @@ class PoolSteps:
         return step
 
     def _parts(self, start: int, rows: int) -> Iterator[tuple[int, int, int, int, dict[str, int]]]:
-        """Yield rectangles of the tile that need one command each: first row, rows, first column, columns, fuse words.
+        """Yield the rectangles of a tile, one per command: first row, rows, first column, columns, fuse words.
 
-        If averages exclude padding, sums have a separate factor for each number of elements inside the image.
+        If averages exclude padding, each number of elements inside the image needs a separate factor.
         """
         layer, known = self.layer, len(self.layer.scaled) < 2
         if known:
@@ -289,7 +289,7 @@ class PoolSteps:
                 yield top - start, end - top, left, columns, self._words(layer.scaled[high * wide])
 
     def _words(self, scaled: Mapping[str, int]) -> dict[str, int]:
-        """Return the fuse words; averages divide by the number of taps inside the image, maxima clip their sources."""
+        """Return the fuse words; averages use `scaled` or divide by the elements inside the image."""
         layer = self.layer
         dtype, (low, high) = layer.shapes[layer.y].dtype, layer.clip
         parts = {"d_dst": 1, "d_dtype": dtype, "tail_dim": FUSE_DIMS.index("n")}

@@ -49,7 +49,7 @@ _MAX_PART = (1 << 15) - 1
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PReluLayer(ElementwiseLayer):
-    """PReLU: the sum of the scaled positive part of x and of the scaled negative part times its slope.
+    """PReLU: the scaled positive part of x, plus the scaled product of the negative part of x and the slope.
 
     Parameters
     ----------
@@ -108,14 +108,14 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
 
 
 def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:
-    """Return the slopes per channel, or per element if they differ between pixels."""
+    """Return one slope per channel, or one slope per element if slopes differ between pixels."""
     if slope.size == 1 or (slope.size, slope.shape[-1]) == (channels, channels):
         return np.ascontiguousarray(np.broadcast_to(slope.reshape(-1), channels))
     return np.ascontiguousarray(np.broadcast_to(slope, shape)).reshape(-1, channels)
 
 
 def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
-    """Return True if a layer gives the operator's result for every value with every slope."""
+    """Return True if a layer computes the operator's result for every input value with every slope."""
     limits, kinds = np.iinfo(low.x.dtype), np.unique(layer.slopes)
     every = np.arange(limits.min, limits.max + 1).astype(low.x.dtype)
     x = every.astype(np.int64)[:, None] - layer.x_zp
@@ -127,7 +127,7 @@ def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
 
 
 def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray) -> NDArray:
-    """Return the operator's results for every value (rows) with every slope (columns)."""
+    """Return the operator's results for every input value (rows) with every slope (columns)."""
     graph, shape = Graph(low.graph.name), (every.size, kinds.size)
     graph.add_input(Tensor("x", shape, low.x.dtype, low.x.quantization))
     graph.add_tensor(Tensor("slope", kinds.shape, slope.dtype, slope.quantization, kinds))
@@ -138,7 +138,7 @@ def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray)
 
 
 def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
-    """Yield the tilings of a PReLU: three passes over each row, with buffers for both parts."""
+    """Yield the tilings of a PReLU that fit: three passes over each row, with buffers for both summands."""
     n, y = context.config.n, layer.shapes[layer.y]
     pixels, blocks = y.h * y.w, ceil_div(y.c, n)
     for rows in cuts(pixels):
@@ -165,7 +165,7 @@ _ONE, _ONE_EXPONENT = quantize_multiplier(1.0)
 
 
 class PReluSteps(ElementwiseSteps):
-    """Code generator of a PReLU: tiles of pixels with all channels, and tiles of slopes."""
+    """Code generator of a PReLU, with tiles of pixels (all their channels) and tiles of slopes."""
 
     def __init__(self, context: CodegenContext, layer: PReluLayer):
         super().__init__(context, layer)
@@ -197,7 +197,7 @@ class PReluSteps(ElementwiseSteps):
     def _commands(
         self, fields: dict[str, int | BufferRef], step: TileStep, start: int, count: int
     ) -> list[Command]:
-        """Return the commands of a tile; the positive and the negative part are written to buffers of whole blocks."""
+        """Return the commands of a tile; the positive and negative summands are written to buffers of whole blocks."""
         layer, n, line = self.prelu, self.n, self.line
         dtype, wide = layer.shapes[layer.x].dtype, DTYPE_BYTES[Dtype.I16]
         low, high, result = self.low.next(), self.high.next(), layer.shapes[layer.y].dtype

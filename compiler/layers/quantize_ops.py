@@ -28,7 +28,7 @@ _ZERO = 1 << 15
 
 
 def multiplier(factor: float) -> tuple[int, int]:
-    """Return 31-bit multiplier and exponent of a positive factor: factor = multiplier * 2**(exponent - 31)."""
+    """Represent a positive factor as multiplier * 2**(exponent - 31); return the 31-bit multiplier and the exponent."""
     mantissa, exponent = math.frexp(factor)
     whole = round(mantissa * (1 << 31))
     if whole == 1 << 31:
@@ -63,7 +63,7 @@ def lower_quantize(low: LoweringContext) -> Layer:
 
 
 def lower_dequantize(low: LoweringContext) -> Layer:
-    """Lower a conversion of integers to float32 values, which rounds once."""
+    """Lower a conversion of integers to float32 values, with a single rounding."""
     scales, zeros = _parameters(low, low.x.name)
     if any(not -_ZERO <= zero < _ZERO for zero in zeros):
         raise UnsupportedLoweringError("a zero point of more than 16 bits")
@@ -72,7 +72,7 @@ def lower_dequantize(low: LoweringContext) -> Layer:
 
 
 def _parameters(low: LoweringContext, name: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Return scales and zero points of the integers: one of each for the tensor, or one of each per channel."""
+    """Return the scales and zero points of the integers: one of each for the tensor, or one of each per channel."""
     tensor = low.graph.tensors[name]
     q = tensor.quantization
     if q is None:
@@ -116,7 +116,7 @@ QUANTIZED, SCALE, ZERO = "dynamic_quantize", "dynamic_scale", "dynamic_zero"
 @identity("DynamicLayer", "makes")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DynamicLayer(Layer):
-    """Dynamic quantization of float32 values; the operator `makes` selects the bytes, the scale or the zero point."""
+    """Dynamic quantization of float32 values; the operator `makes` selects the result: bytes, scale or zero point."""
 
     makes: str
 
@@ -186,7 +186,7 @@ _Fields = dict[str, int | BufferRef]
 
 
 class DynamicSteps:
-    """Code generator of a dynamic quantization: tiles that find the range, scalars, then tiles that write the bytes."""
+    """Code generator of a dynamic quantization: range of all tiles, scale and zero point, then results of all tiles."""
 
     def __init__(self, context: CodegenContext, layer: DynamicLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
@@ -211,7 +211,7 @@ class DynamicSteps:
         self.zero = BufferRef(CircularBuffer(BufferMemory.SP, f"{name}.zero", 2 * self.n))
 
     def steps(self) -> list[TileStep]:
-        """Generate the steps that find the range, and those that write the output."""
+        """Generate the steps that find the range, followed by those that write the output."""
         steps = [self._range(number, *piece) for number, piece in enumerate(self.pieces)]
         fuse = [*self._ends(), *self._scale()]
         if self.layer.makes != SCALE:
@@ -226,7 +226,7 @@ class DynamicSteps:
         return [self.context.command(Unit.FUSE, **fields) for fields in commands]
 
     def _count(self, start: int, rows: int) -> int:
-        """Return the number of values in some rows."""
+        """Return the number of values in `rows` rows of N values, from row `start`."""
         return min(rows * self.n, self.total - start * self.n)
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
@@ -239,7 +239,7 @@ class DynamicSteps:
         ]
 
     def _numbers(self, start: int, rows: int, step: TileStep) -> _Fields:
-        """Return the fields of operand A: N values for each of some points."""
+        """Return the fields of operand A, which reads `rows` rows of N values from row `start`."""
         x = self.tiles.get((start, rows), step) if not self.x.on_chip else None
         last = (self._count(start, rows) - 1) % self.n + 1
         return {
@@ -249,7 +249,7 @@ class DynamicSteps:
         }
 
     def _range(self, number: int, start: int, rows: int) -> TileStep:
-        """Return the step that finds the bit patterns of minimum and maximum of a tile, extended to include zero."""
+        """Return the step that finds the bit patterns of a tile's minimum and maximum; the range includes zero."""
         step = TileStep()
         common = self._numbers(start, rows, step) | {
             "wx_count": rows,
@@ -266,7 +266,7 @@ class DynamicSteps:
         return step
 
     def _ends(self) -> list[_Fields]:
-        """Return the passes that compute minimum and maximum over all tiles, and their difference, the range."""
+        """Return the passes that compute the minimum and maximum over all tiles, and their difference (the range)."""
         return [
             {
                 "a_base": self.found,
@@ -299,7 +299,7 @@ class DynamicSteps:
         ]
 
     def _factors(self) -> list[_Fields]:
-        """Return the passes that compute the factor of the values and the zero point."""
+        """Return the passes that compute the zero point and the factor by which values are multiplied."""
         return [
             self._constant(_UNFIX, 1 << 30),
             self._exponent(_SCALE, _UNFIX, 1, -1, _WHOLE),
@@ -320,7 +320,7 @@ class DynamicSteps:
         ]
 
     def _exponent(self, a: int, d: int, lane: int, sign: int, offset: int) -> _Fields:
-        """Return the pass that computes the largest exponent field of a row, multiplied by `sign`, plus an offset."""
+        """Return the pass that computes `sign` times the largest float32 exponent field in row `a`, plus `offset`."""
         src = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE, bias_en=1, d_lane=lane)
         how = Reduce.MAX if sign > 0 else Reduce.MIN
         return self._one(a, d, lanes=2 if a == _ENDS else 1, lane_reduce=how) | {
@@ -349,7 +349,7 @@ class DynamicSteps:
         ]
 
     def _tile(self, start: int, rows: int) -> TileStep:
-        """Return the step that writes the bytes of a tile."""
+        """Return the step that writes the quantized bytes of a tile."""
         step = TileStep()
         address = (
             BufferRef(self.y.buffer, 0, self.y.offset + start * self.n) if self.y.on_chip else self.out.next()
@@ -411,7 +411,7 @@ class DynamicSteps:
         return self.context.command(Unit.STORE, dram=target, src=address, len=length)
 
     def _one(self, a: int, d: int, *, lanes: int = 1, **stage: int) -> _Fields:
-        """Return the fields of a pass that reduces some lanes of a row to one lane of another row."""
+        """Return the fields of a pass that reduces the first `lanes` lanes of row `a` to one lane of row `d`."""
         return {
             "a_base": self.rows.plus(a),
             "lanes": lanes,
@@ -428,7 +428,7 @@ class DynamicSteps:
         return {"src": src, "mult": mult, "shifts": bytes_word(exponent)}
 
     def _by_row(self, row: int) -> _Fields:
-        """Return the fields of a multiplication by the pair in a row."""
+        """Return the fields of a multiplication by the multiplier and exponent that a row contains."""
         src = FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN)
         return {"src": src, "b_base": self.rows.plus(row)}
 

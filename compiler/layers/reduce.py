@@ -47,7 +47,7 @@ class ReduceLayer(Layer):
     Parameters
     ----------
     how : Reduce
-        Reduction of the elements.
+        Operation that combines the elements.
     dims : (int, int, int, int, int)
         Dimensions k0, r0, k1, r1, c of the tensor; adjacent dimensions that are both kept or both reduced are merged.
     lanes : bool
@@ -97,7 +97,7 @@ def lower_reduce(low: LoweringContext) -> ReduceLayer:
 def lower_global_average(low: LoweringContext) -> ReduceLayer:
     """Lower an average over a whole image of any size.
 
-    The multiplier is the reciprocal of the number of pixels, rounded up, so that ties round away from zero; all other
+    The multiplier is the reciprocal of the number of pixels, rounded up, so that ties round away from zero. All other
     values are too far from a tie to be affected by the error of a 31-bit multiplier.
 
     Raises
@@ -128,9 +128,9 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
 
 
 def scaled(low: LoweringContext, count: int) -> dict[str, Any]:
-    """Return the fields of a ReduceLayer that scale a sum divided by `count`.
+    """Return the fields of a ReduceLayer that divide a sum by `count` and scale the quotient.
 
-    The multiplier is divided by `count`, as in LiteRT's reference kernel.
+    The division is part of the multiplier, as in LiteRT's reference kernel.
     """
     x, y = affine(low.x), affine(low.y)
     mult, exponent = quantize_multiplier(x.scale / y.scale)
@@ -163,7 +163,7 @@ def scaled(low: LoweringContext, count: int) -> dict[str, Any]:
 
 
 def _dims(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, int, int, int, int], bool]:
-    """Return the five dimensions, and True if the last one is reduced."""
+    """Return the five dimensions of `ReduceLayer.dims`, and True if the last one is reduced."""
     reduced = {axis % len(shape) for axis in axes} if shape else set()
     runs: list[tuple[bool, int]] = []
     for axis, size in enumerate(shape):
@@ -200,7 +200,7 @@ _Tilings = Iterator[tuple[float, LayerSchedule]]
 
 
 def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
-    """Yield the tilings with the largest pieces that fit."""
+    """Yield the tilings with the largest pieces that fit the on-chip memories."""
     k0, r0, k1, r1, c = layer.dims
     n, blocks = context.config.n, ceil_div(c, context.config.n)
     by_rows = r0 > 1 or not layer.lanes
@@ -232,7 +232,7 @@ def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
 
 
 def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a reduction, over kept rows, channel blocks and parts of the reduced dimensions."""
+    """Return the tile model of a reduction, with tiles of kept rows, channel blocks and parts of reduced dimensions."""
     k0, r0, k1, r1, c = layer.dims
     n, blocks = context.config.n, ceil_div(c, context.config.n)
     by_rows = r0 > 1 or not layer.lanes
@@ -273,7 +273,7 @@ _MAX_COORDINATE, _MAX_STRIDE = 0xFFFF, 0x7FF
 
 
 class ReduceSteps:
-    """Code generator of a reduction; a tile has some outer kept indices and some blocks of kept channels."""
+    """Code generator of a reduction; a tile has some indices of dimension k0 and some blocks of kept channels."""
 
     def __init__(self, context: CodegenContext, layer: ReduceLayer):
         self.context, self.layer, self.n = context, layer, context.config.n
@@ -322,7 +322,7 @@ class ReduceSteps:
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
     def steps(self) -> list[TileStep]:
-        """Generate all tiles."""
+        """Generate the steps of all tiles."""
         total = ceil_div(self.c, self.n)
         blocks = pieces(total, self.columns)
         return [
@@ -351,7 +351,7 @@ class ReduceSteps:
         return out
 
     def _reduced(self, rows: _Span, blocks: _Span, address: BufferRef, pitch: int) -> list[TileStep]:
-        """Return the steps that compute a tile into the scratchpad, with `pitch` bytes between pixels."""
+        """Return the steps that write the results of a tile to the scratchpad, with pixels `pitch` bytes apart."""
         out, parts = [], self.parts
         acc = self.acc.next() if parts > 1 else address
         for number, (first, count) in enumerate(pieces(self.parts * self.depth, self.depth)):
@@ -374,7 +374,7 @@ class ReduceSteps:
         return out
 
     def _source(self, step: TileStep, rows: _Span, r: _Span, c: _Span) -> dict[str, int | BufferRef]:
-        """Return the FUSE fields of the walk over a part of the image."""
+        """Return the FUSE fields of the walk over a part of the input."""
         if self.x.on_chip:
             pixel, high = self.c, self.r0
             base = self.x.address().plus((rows[0] * self.r0 + r[0]) * self.k1 * self.r1 * self.c + c[0])
@@ -403,7 +403,7 @@ class ReduceSteps:
         }
 
     def _out(self, address: BufferRef, pitch: int, block: int) -> dict[str, int | BufferRef]:
-        """Return the destination fields; pixels are `pitch` apart, and blocks `block` accumulator rows."""
+        """Return the destination fields: pixels are `pitch` bytes apart, or blocks `block` accumulator rows apart."""
         if self.layer.lanes:
             step = block if self.parts > 1 else 1
             return {"d_base": address, "d_y": self.k1 * step, "d_n": step}
@@ -411,7 +411,7 @@ class ReduceSteps:
         return {"d_base": address, "d_y": self.k1 * pitch, "d_x": pitch, "d_n": step}
 
     def _words(self, image: int, last: int) -> dict[str, int | BufferRef]:
-        """Return the fuse words of a pass over the image or the accumulator; the last pass computes the results."""
+        """Return the fuse words of a pass over the input or the accumulator; the last pass computes the results."""
         layer, lanes = self.layer, self.layer.lanes
         tail = FUSE_DIMS.index("wx" if lanes else "n")
         if not image and lanes:
@@ -433,7 +433,7 @@ class ReduceSteps:
         return out | (layer.fields if last else {})
 
     def _last(self, acc: BufferRef, rows: _Span, blocks: _Span, address: BufferRef, pitch: int) -> Command:
-        """Return the command that reduces the pieces in the accumulator."""
+        """Return the command that reduces the partial results in the accumulator."""
         count = rows[1] * self.k1
         fields: dict[str, int | BufferRef] = {
             "a_base": acc,
@@ -486,7 +486,7 @@ _NUDGES = (0, *(sign << bit for bit in range(9) for sign in (1, -1)))
 
 
 class SumScale(NamedTuple):
-    """Scaling of a sum by FUSE: 31-bit multiplier and exponent, and both zero points."""
+    """Scaling of a sum by FUSE: 31-bit multiplier, exponent, and the zero points of elements and result."""
 
     mult: int
     exponent: int
@@ -497,12 +497,12 @@ class SumScale(NamedTuple):
 def float32_scale(
     x: Affine, y: Affine, dtype: str, count: int, divisor: int, limits: tuple[int, int]
 ) -> SumScale:
-    """Find the scale with which every sum is rounded like in XNNPACK.
+    """Find a scaling with which FUSE rounds every sum as XNNPACK does.
 
     XNNPACK adds the zero point before rounding, FUSE after it. With an odd zero point, FUSE would therefore round ties
-    in the other direction. Therefore, each element is increased so that the scaled sum grows by an odd number, and the
-    output's zero point is decreased by that number. Ties that float32 rounding creates or removes can be reproduced by
-    changing the last bits of the multiplier.
+    in the other direction. To avoid this, each element is increased so that the scaled sum grows by an odd number, and
+    the output's zero point is decreased by that number. Ties that float32 rounding creates or removes can be reproduced
+    by changing the last bits of the multiplier.
 
     Parameters
     ----------
@@ -537,7 +537,7 @@ def float32_scale(
 
 
 def _zero_points(x: Affine, y: Affine, change: float) -> Iterator[tuple[int, int]]:
-    """Yield equivalent pairs of zero points; `change` is that of a result if every element increases by one."""
+    """Yield equivalent pairs of zero points; a result grows by `change` if every element grows by one."""
     for more in range(_MAX_ZERO_CHANGE):
         less = round(more * change)
         if abs(more * change - less) <= less / (1 << 22):

@@ -1,7 +1,7 @@
 """Registry of the layer kinds, and of the operators that become layers.
 
-To add a layer kind, declare a `LayerKind` at the end of its module and append it to `LAYER_KINDS`. To add an operator
-that becomes a layer of a kind that exists in another module, declare its lowerings there and list them in `LOWERINGS`.
+To add a layer kind, declare a `LayerKind` at the end of its module and append it to `LAYER_KINDS`. If a module lowers
+operators to a layer kind of another module, declare these lowerings in its `LOWERINGS` and include them below.
 """
 
 from compiler.layers import (

@@ -27,7 +27,7 @@ class SoftmaxLayer(Layer):
     Parameters
     ----------
     scale : float
-        Beta times the input's scale.
+        Softmax's beta times the scale of the input.
     step, y_zp : float, int
         Scale and zero point of the result.
     clip : (int, int)
@@ -64,7 +64,7 @@ def lower_softmax(low: LoweringContext) -> Layer:
 
 
 def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
-    """Yield the tilings of a softmax that fit."""
+    """Yield the tilings of a softmax that fit the on-chip memories."""
     n, x = context.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     check_row(context, layer, x.c, blocks + 1)
@@ -118,7 +118,7 @@ class SoftmaxSteps:
         return [self.context.command(Unit.LOAD, dram=source, dst=address, len=rows * self.cols)]
 
     def steps(self) -> list[TileStep]:
-        """Generate all tiles."""
+        """Generate the steps of all tiles."""
         return [self._tile(start, rows) for start, rows in pieces(self.total, self.rows)]
 
     def _tile(self, start: int, rows: int) -> TileStep:
@@ -204,7 +204,7 @@ class SoftmaxSteps:
         return step
 
     def _reciprocals(self, rows: int, exps: BufferRef, stats: BufferRef) -> list[dict[str, int | BufferRef]]:
-        """Return the passes that compute the reciprocal of each row's sum, in units of the result's scale."""
+        """Return the fields of the passes that compute the reciprocal of each row's sum times the result's scale."""
         bits = math.ceil(math.log2(self.layer.step))
         part = self.layer.step / 2.0**bits
         tail = FUSE_DIMS.index("wx")

@@ -1,4 +1,4 @@
-"""Strided copies: regular walks over two tensors, and the LOAD and STORE commands that execute them."""
+"""Strided copies: regular walks over two tensors, and the LOAD, FUSE and STORE commands that execute them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Walk:
     Parameters
     ----------
     dims : tuple of (int, int, int)
-        Number of steps, and distance in the source and in the destination, in elements or bytes. No two steps write the
-        same element.
+        Number of steps and distance between steps in source and destination, for each dimension, in elements or bytes.
+        No two steps write the same element.
     x, y : int
         Offset of the first element in the source and in the destination.
     """
@@ -43,12 +43,12 @@ class Walk:
         return total
 
     def ordered(self) -> "Walk":
-        """Return the walk without dimensions of one step, in the destination's order."""
+        """Return the walk without one-step dimensions, with dimensions in the order of the destination."""
         dims = sorted((dim for dim in self.dims if dim[0] > 1), key=lambda dim: -dim[2])
         return Walk(tuple(dims), self.x, self.y)
 
     def merged(self) -> "Walk":
-        """Return the walk with as few dimensions as possible, in the destination's order."""
+        """Return the walk with as few dimensions as possible, in the order of the destination."""
         out: list[Dim] = []
         for size, x, y in self.ordered().dims:
             if out and out[-1][1:] == (size * x, size * y):
@@ -62,9 +62,10 @@ class Walk:
         return Walk(self.dims, self.x + x, self.y + y)
 
     def blocks(self, index: int, size: int) -> Iterator["Walk"]:
-        """Split a dimension into a walk over full blocks and one over the remainder.
+        """Split the walk along a dimension into a walk over full blocks and a walk over the remainder.
 
-        The first dimension of each walk is over the blocks, the last one over the elements of a block.
+        The last dimension of both walks covers the elements of a block. The first dimension of the walk over full
+        blocks covers the blocks.
         """
         total, x, y = self.dims[index]
         others = self.dims[:index] + self.dims[index + 1 :]
@@ -94,7 +95,7 @@ class Walk:
             )
 
     def packed(self) -> tuple["Walk", "Walk"]:
-        """Return the walks into and out of a contiguous intermediate buffer in the order of the destination."""
+        """Return the walks into and out of a contiguous buffer whose elements have the order of the destination."""
         into: list[Dim] = []
         out: list[Dim] = []
         pitch = 1
@@ -115,7 +116,7 @@ class Rescale:
     x_zp, y_zp : int
         Zero points of source and destination.
     mult, exponent : int
-        Quotient of the scales as 31-bit multiplier and exponent.
+        Ratio of the scales as 31-bit multiplier and exponent.
     rounding : Rounding
         Rounding mode of the scaled product.
     """
@@ -173,7 +174,7 @@ def runs(indices: Sequence[int]) -> list[Stretch]:
 
 
 def stretches(indices: Sequence[int]) -> list[Stretch]:
-    """Split a list of indices into few stretches by periodicity; 0 0 1 1 2 2 is one stretch of two dimensions."""
+    """Split a list of indices into few stretches by detecting periods; 0 0 1 1 2 2 is one two-dimensional stretch."""
     best, total = runs(indices), len(indices)
     for period in (p for p in range(1, min(total // 2, 64) + 1) if total % p == 0):
         step = indices[period] - indices[0]
@@ -192,7 +193,7 @@ _PART = 0x8000
 
 
 def transposable(walk: Walk) -> tuple[int, int] | None:
-    """Return the dimension contiguous in the source and that in the destination; None unless both exist and differ."""
+    """Return the dimensions contiguous in the source and in the destination; None unless both exist and differ."""
     (source,) = [i for i, (_, x, _) in enumerate(walk.dims) if x == 1][:1] or [None]
     (target,) = [i for i, (_, _, y) in enumerate(walk.dims) if y == 1][:1] or [None]
     if source is None or target is None or source == target:
@@ -201,7 +202,7 @@ def transposable(walk: Walk) -> tuple[int, int] | None:
 
 
 def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
-    """Split a walk into blocks of at most n x n; the last two dimensions are those of a block, by lines."""
+    """Split a walk into blocks of at most n x n; the last two dimensions of a result cover a block, line by line."""
     both = transposable(walk)
     assert both is not None
     along, across = both
@@ -216,7 +217,7 @@ def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
 
 
 class StridedCopy:
-    """Commands that execute walks, whose distances are in bytes.
+    """Generator of the commands that execute walks; the distances of the walks are in bytes.
 
     Parameters
     ----------
@@ -250,7 +251,7 @@ class StridedCopy:
             yield self.context.command(Unit.STORE, src=source.plus(x), dram=address.plus(y), **fields)
 
     def _lines(self, walk: Walk, size: int, x: str, y: str) -> Iterator[tuple[dict[str, int], int, int]]:
-        """Yield the fields of commands, with their offsets in source and destination."""
+        """Yield the fields of commands, with the offsets in source and destination."""
         dims, length = list(walk.dims), size
         if dims and dims[-1][1:] == (size, size):
             length = dims.pop()[0] * size
@@ -345,7 +346,7 @@ def _bounded(walk: Walk) -> Iterator[Walk]:
 
 
 def _command_dims(walk: Walk, most: int) -> tuple[list[Dim], list[tuple[int, int]]]:
-    """Return the `most` longest dimensions, innermost first, and the command offsets for the other dimensions."""
+    """Return the `most` longest dimensions, innermost first, and the offsets of the commands that cover the others."""
     chosen = sorted(range(len(walk.dims)), key=lambda i: -walk.dims[i][0])[:most]
     inner = [walk.dims[i] for i in sorted(chosen, reverse=True)]
     outer: Sequence[Dim] = [dim for i, dim in enumerate(walk.dims) if i not in chosen]

@@ -31,10 +31,10 @@ class PipelineTile(NamedTuple):
     Parameters
     ----------
     loads : tuple of (buffer, key, beats)
-        Pieces that the tile needs in the scratchpad or the parameter slots; a piece whose key is still loaded is not
-        loaded again.
+        Pieces that the tile needs in the scratchpad, parameter slots or table slots; a piece is not loaded again while
+        its key is in the buffer.
     array, fuse, store : float
-        Cycles of MATRIX and FUSE, and beats of STORE; if the FUSE cycles are 0, the sums are kept for the next tile.
+        Cycles of MATRIX and FUSE, and beats of STORE; if `fuse` is 0, the accumulator keeps the sums for the next tile.
     commands : int
         Number of commands other than loads.
     """
@@ -108,8 +108,8 @@ def simulate_pipeline(
     beat, latency : float
         Bus cycles for N bytes, and latency of the first byte.
     before : float or None
-        Cycles before the start of the layer at which LOAD becomes idle and may load its constants; None if there is no
-        previous layer.
+        Cycles from the time at which LOAD becomes idle, and may load this layer's constants, to the start of the layer;
+        None if there is no previous layer.
     last : bool
         True if the layer is the last one of the program.
     """
@@ -198,7 +198,7 @@ def even_tiles(
     """Return the tile pipeline of `total` rows in tiles of `rows` rows.
 
     `loads` returns the loads of a tile, given its first row and number of rows; `fuse` and `store` return the FUSE
-    cycles and the stored bytes, given the number of rows.
+    cycles and the STORE beats, given the number of rows.
     """
 
     def tiles() -> Iterator[PipelineTile]:
@@ -215,7 +215,7 @@ def even_tiles(
 def row_tile_model(
     layer: Layer, s: LayerSchedule, context: LayerContext, passes: int, of_row: float, tables: int
 ) -> TilePipeline:
-    """Return the tile model of a layer with `passes` passes over its input, of `of_row` cycles per row in total."""
+    """Return the tile model of a layer with `passes` passes over its input, which take `of_row` cycles per row."""
     n, x, y = context.config.n, layer.shapes[layer.x], layer.shapes[layer.y]
     of_x, of_y = (image.c * DTYPE_BYTES[image.dtype] / n for image in (x, y))
     return even_tiles(

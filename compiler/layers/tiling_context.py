@@ -1,4 +1,4 @@
-"""Context for tiling a layer: machine, memory shares, tensor locations and constraints; shared cost estimates."""
+"""Context for tiling a layer (machine, memory shares, tensor locations, constraints), and shared cost estimates."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class LayerContext:
-    """Machine, tensor locations and neighbours of a layer, for its tile model.
+    """Machine, tensor locations and neighboring layers of a layer, for its tile model.
 
     Parameters
     ----------
@@ -87,15 +87,15 @@ class TilingContext:
     on_chip : callable
         Returns True if a tensor, given by name, stays in the scratchpad.
     neighbour_cycles : float
-        Cycles of the neighbours that are interleaved with the layer; the cycles of one tile cannot be hidden.
+        Cycles of the neighboring layers that are interleaved with this one; the share of one tile cannot be hidden.
     split_last_tile : bool
         True if the next layer waits for the last tile of this layer, which is therefore drained in parts.
     alone : bool
-        True if the layer is not interleaved with others.
+        True if the layer is not interleaved with other layers.
     first : bool
-        True if the layer is the first one.
+        True if no layer precedes this one.
     dram : DramTiming
-        Timing of the memory.
+        Timing of the DRAM.
     """
 
     config: MlaConfig
@@ -117,7 +117,7 @@ class TilingContext:
 
     @property
     def latency(self) -> float:
-        """Latency of loading a tile in cycles, without the transfer of its bytes."""
+        """Latency of loading a tile, in cycles, excluding the transfer of its bytes."""
         return self.dram.latency + _TILE_LATENCY
 
 
@@ -135,14 +135,14 @@ def images(layer: Layer) -> tuple[Image, Image]:
 
 
 def param_blocks_per_buffer(config: MlaConfig, blocks: int, columns: int) -> int:
-    """Return the parameter blocks per buffer: all if they fit a quarter of the slots, otherwise those of a tile."""
+    """Return the number of parameter blocks per buffer: all if a quarter of the slots suffices, or those of a tile."""
     return blocks if blocks <= config.param_slots // 4 else columns
 
 
 def sum_buffers(context: TilingContext, sums: int) -> int:
     """Return the number of accumulator buffers for tiles of sums: two, or as many as fit half of the accumulator.
 
-    A tile is drained about a hundred cycles after it is complete, so that two buffers do not suffice for small tiles.
+    A tile is drained about a hundred cycles after it is complete, so two buffers do not suffice for small tiles.
     """
     return max(2, min(MAX_SUM_BUFFERS, context.acc_rows // 2 // sums))
 

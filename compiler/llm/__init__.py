@@ -1,1 +1,1 @@
-"""A small language model that writes schedules and micro-programs, with its training and evaluation."""
+"""Small language model that writes schedules and micro-programs, including its training and evaluation."""

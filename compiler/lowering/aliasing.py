@@ -1,4 +1,4 @@
-"""Aliasing of tensors: operands of concatenations are written in place, slices are read in place."""
+"""Aliasing of tensors: operands of concatenations are written in place, and slices are read in place."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _MAX_WINDOW = 255
 
 
 def find_parts(graph: Graph, groups: Sequence[Group]) -> dict[str, SubTensor]:
-    """Return, by name, the tensors that are written to, or read from, a part of another tensor."""
+    """Return the tensors that are stored as a part of another tensor, by name."""
     return _Finder(graph, groups).run()
 
 
@@ -58,7 +58,7 @@ class _Finder:
                 self._add(tensor, y, start * strides_of(y.shape)[axis])
 
     def _writable_in_place(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
-        """Return True if a tensor has the type of y, only `node` reads it, and its producer can write with strides."""
+        """Return True if a tensor has y's type, is read only by `node`, and its producer supports strided output."""
         return (
             _writes_strided(self.producer_ops.get(tensor.name))
             and len(self.graph.consumers(tensor.name)) == 1
@@ -92,7 +92,7 @@ class _Finder:
         return node.op in {"concat", *BINARY_OPS} or (node.inputs[0] == name and node.inputs.count(name) == 1)
 
     def _add(self, tensor: Tensor, whole: Tensor, start: int) -> None:
-        """Record a part if the layout of an image permits it: channels of every pixel, or a contiguous part."""
+        """Record a tensor as a part of another if it consists of channels of every pixel or is contiguous."""
         try:
             image_of(tensor)
         except UnsupportedLoweringError:

@@ -1,4 +1,4 @@
-"""Operator fusion: epilogues fused into layers, chains of functions fused into lookup tables, nodes without a layer."""
+"""Operator fusion: epilogues fused into layers, function chains as lookup tables, operators that need no layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -64,7 +64,7 @@ ANCHORS = frozenset(op for op, lowering in LOWERINGS.items() if lowering.epilogu
 
 
 def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Return fused groups of an anchor and the operators of its epilogue: a clip, a table, an addition and a clip.
+    """Return the names of fused nodes: an anchor, then a clip, a table, an addition and a clip, each optional.
 
     A product of activations is also fused with the surrounding transposes.
     """
@@ -99,7 +99,7 @@ def _only_consumer(graph: Graph, node: Node) -> Node | None:
 
 
 def _is_clip(graph: Graph, node: Node) -> bool:
-    """Return True for a clip that does not change the quantization."""
+    """Return True if a node is a clip that does not change the type or quantization."""
     if node.op != "clip":
         return False
     x, y = graph.ins(node)[0], graph.out(node)
@@ -107,7 +107,7 @@ def _is_clip(graph: Graph, node: Node) -> bool:
 
 
 def _is_sum(graph: Graph, node: Node) -> bool:
-    """Return True if a node adds two different activations of one shape and type."""
+    """Return True if a node adds two different activations of equal shape and type."""
     if node.op != "add":
         return False
     a, b = graph.ins(node)
@@ -115,7 +115,7 @@ def _is_sum(graph: Graph, node: Node) -> bool:
 
 
 def refusal(graph: Graph, nodes: Group) -> str:
-    """Return the reason why nodes cannot be fused to one layer; empty if they can."""
+    """Return the reason why nodes cannot be fused into one layer; an empty string if they can."""
     if len(nodes) == 1:
         return ""
     anchor = anchor_of(nodes)
@@ -137,7 +137,7 @@ def refusal(graph: Graph, nodes: Group) -> str:
 
 
 def _refused_around(graph: Graph, product: Node, nodes: Group) -> str:
-    """Return the result of `refusal` for a product of activations and the surrounding nodes."""
+    """Return the reason why nodes cannot be fused with a product of activations; an empty string if they can."""
     names, fusible = {node.name for node in nodes}, transposes_around(graph, product)
     for node in nodes:
         neighbours = [graph.producer(name) for name in node.inputs] + graph.consumers(graph.out(node).name)
@@ -148,7 +148,7 @@ def _refused_around(graph: Graph, product: Node, nodes: Group) -> str:
 
 
 def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
-    """Group all nodes, in topological order; a node without a fusion is a group by itself.
+    """Return all nodes in groups, in topological order; each node that is in no fusion forms a separate group.
 
     Raises
     ------
@@ -191,8 +191,8 @@ def chains_as_tables(graph: Graph, rounding: str) -> Graph:
     """Replace chains of functions between a dequantize and a quantize node by one lookup table each.
 
     The operators of a chain are elementwise functions of one operand, possibly with scalar constants. Intermediate
-    results have no other reader, and both ends of the chain are 8-bit tensors with one scale. A single operator between
-    conversions is not replaced. A graph without chains is returned unchanged.
+    results have no readers outside the chain, and both ends of the chain are 8-bit tensors with one scale. A single
+    operator between conversions is not replaced. A graph without chains is returned unchanged.
     """
     made, gone = dict[str, Node](), set[str]()
     for node in graph:
@@ -214,7 +214,7 @@ def chains_as_tables(graph: Graph, rounding: str) -> Graph:
 
 
 def _bodies(graph: Graph, inner: dict[str, Node], name: str) -> list[tuple[Graph, Graph]]:
-    """Return pairs of the new and the old subgraphs of a node."""
+    """Return the subgraphs of a node as pairs of new and old."""
     return list(zip(inner[name].bodies, graph.nodes[name].bodies, strict=True))
 
 
@@ -236,7 +236,7 @@ def _chain(graph: Graph, last: Node) -> list[Node]:
 
 
 def _dynamic_operand(graph: Graph, node: Node) -> Tensor | None:
-    """Return the only dynamic operand if it has the output's shape and all others are scalars; otherwise None."""
+    """Return the only non-constant operand; None unless it has the output's shape and all others are scalars."""
     inputs = graph.ins(node)
     dynamic = [tensor for tensor in inputs if not tensor.constant]
     scalars = all(tensor.elements == 1 for tensor in inputs if tensor.constant)

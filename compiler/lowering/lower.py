@@ -52,10 +52,10 @@ def float_boundary(graph: Graph, host: Collection[str]) -> set[str]:
 
 
 def boundary_conversions(graph: Graph, host: Collection[str]) -> set[str]:
-    """Return the conversions at the model boundary that the accelerator could execute, but the host executes.
+    """Return the conversions at the model boundary that the host executes although the accelerator could.
 
-    Nodes in `host` run on the host in any case. The result is empty if these conversions, and layout changes, are all
-    that the accelerator could execute.
+    Nodes in `host` run on the host in any case. The result is empty if the accelerator could execute nothing except
+    these conversions and layout changes.
     """
     device = {node.name: node.op for node in graph if node.name not in host}
     found = float_boundary(graph, [node.name for node in graph]) & device.keys()
@@ -110,7 +110,7 @@ class LoweredNetwork:
     views : dict
         Tensors that are views of others: name of the view -> name of the tensor whose bytes it shares.
     parts : dict
-        Tensors that are contained in others, by name.
+        Location of each tensor that is contained in another, by name.
     refused : dict
         Nodes that the accelerator cannot execute, each with the reason.
     """
@@ -122,13 +122,13 @@ class LoweredNetwork:
     refused: dict[str, str] = field(default_factory=dict)
 
     def root(self, name: str) -> str:
-        """Return the name of the tensor of which a tensor is a view or a part, directly or indirectly."""
+        """Return the name of the tensor that contains the bytes of a tensor, which may be a view or part."""
         while name in self.views or name in self.parts:
             name = self.views[name] if name in self.views else self.parts[name].container
         return name
 
     def part(self, name: str) -> SubTensor | None:
-        """Return the location of a tensor, or of its view, within another tensor; None if it is stored separately."""
+        """Return the location of a tensor's bytes within another tensor; None if they are stored separately."""
         while name in self.views:
             name = self.views[name]
         return self.parts.get(name)

@@ -30,7 +30,7 @@ class GraphPart:
     device : bool
         True for the accelerator, False for the host.
     bodies : tuple of tuples of GraphPart
-        For a single control-flow node, the stages of each of its subgraphs.
+        Stages of each subgraph, if the part is a control-flow node.
     """
 
     graph: Graph
@@ -39,12 +39,12 @@ class GraphPart:
 
     @property
     def on_device(self) -> bool:
-        """True if the part, or a part of its subgraphs, runs on the accelerator."""
+        """True if the part, or any part of its subgraphs, runs on the accelerator."""
         return self.device or any(part.on_device for body in self.bodies for part in body)
 
 
 def parts_in(parts: Iterable[GraphPart]) -> Iterator[GraphPart]:
-    """Iterate over all parts, including those of subgraphs."""
+    """Iterate over all parts, including the parts of subgraphs."""
     for part in parts:
         yield part
         for body in part.bodies:
@@ -63,7 +63,7 @@ def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list
     Returns
     -------
     parts, reasons
-        The stages in execution order, and the reasons, by node, why nodes run on the host.
+        The stages in execution order, and for each node on the host, by name, the reason why it runs there.
     """
     inside = {node.name: [partition(body, rounding) for body in node.bodies] for node in graph if node.bodies}
     reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding).refused
@@ -87,7 +87,7 @@ def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list
 def _parts(
     graph: Graph, reasons: Mapping[str, str], inside: Mapping[str, Bodies], cut: str | None
 ) -> list[GraphPart]:
-    """Return the stages in execution order; nodes with a reason run on the host."""
+    """Return the stages in execution order; nodes that are listed in `reasons` run on the host."""
     stages: dict[int, list[Node]] = {}
     stage_of: dict[str, int] = {}
     for node in graph:
@@ -156,12 +156,12 @@ class HostNode:
 
 
 def check_strict(name: str, host: Iterable[HostNode]) -> None:
-    """Check that nodes on the host are only conversions at the boundary of the model called `name`.
+    """Check that the host executes only conversions at the boundary of the model called `name`.
 
     Raises
     ------
     InputError
-        There are other nodes on the host; the message lists all of them.
+        The host executes other nodes; the message lists all of them.
     """
     found = [f"{each.node} ({each.op}): {each.reason}" for each in host if not each.edge]
     if found:

@@ -43,13 +43,13 @@ class CanaryRequest:
 
     @property
     def typical(self) -> float | None:
-        """Median cycles of recent requests; those disturbed by program loads are used only if there are no others."""
+        """Median cycles of recent requests; requests disturbed by program loads count only if there are no others."""
         cycles = self._clean or self._all
         return median(cycles) if cycles else None
 
     @property
     def settled(self) -> bool:
-        """True if the version may be replaced: its cycles are known and show no sign of a change."""
+        """True if the version may be replaced: its cooldown is over, and its cycles show no sign of a change."""
         return not self.cooldown and not self.drift.suspicious
 
     def start_cooldown(self) -> None:
@@ -72,7 +72,7 @@ class CanaryRequest:
 
 
 def reject_reason(found: Result) -> str | None:
-    """Return the reason why a measured schedule must not be deployed; None if it may be."""
+    """Return the reason why a measured schedule must not be deployed; None if it may be deployed."""
     if isinstance(found, Rejected):
         return f"{found.stage}: {found.reason}"
     if not found.exact:
@@ -89,7 +89,7 @@ def canary_failure(
     reference: CompiledNetwork,
     dram: DramTiming | None,
 ) -> tuple[str | None, bool]:
-    """Return the fault of a canary version or None, and True if its outputs must be discarded.
+    """Return a fault message or None for a canary version, and True if its outputs must be discarded.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def canary_failure(
     served, before : CanaryRequest
         Canary version, and the version that it replaced.
     reference : CompiledNetwork
-        Network whose outputs on the golden model are expected.
+        Network that computes the expected outputs on the golden model.
     dram : DramTiming or None
         Timing of the DRAM; None on a machine without a clock.
     """

@@ -43,8 +43,8 @@ class DetectedChange:
 class ChangeTest:
     """Two-sided CUSUM test on the cycles of each program.
 
-    A lasting change of one per cent of a request's cycles in any program is detected within nine requests, a large one
-    after four requests. The baseline is the median of the first requests.
+    A lasting change in any program by one percent of a request's cycles is detected within nine requests, and a large
+    change within four. The baseline is the median of the first requests.
     """
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class ChangeTest:
 
     @property
     def suspicious(self) -> bool:
-        """True if recent requests deviate enough that more are needed to rule out a change."""
+        """True if recent requests deviate so much that more requests are needed to rule out a change."""
         return any(total > _MAX_STEP / 2 for total, _ in self._sums.values())
 
     def add(self, result: RequestResult) -> DetectedChange | None:
-        """Add a request and return the detected change or None; requests disturbed by program loads are ignored."""
+        """Add a request and return the detected change, or None; ignore requests disturbed by program loads."""
         if result.disturbed or not result.macros:
             return None
         cycles = _by_program(result)
@@ -86,7 +86,7 @@ class ChangeTest:
         return found
 
     def _set_baseline(self) -> DetectedChange | None:
-        """Set the baseline once cycles are steady, and return a change during the warm-up or None."""
+        """Set the baseline once cycles are steady; return a change that occurred during the warm-up, or None."""
         last = self._first[-_BASELINE_REQUESTS:]
         totals = [sum(each.values()) for each in last]
         whole = median(totals)
@@ -105,9 +105,10 @@ class ChangeTest:
 
 
 class ChangeDetector:
-    """Change tests of a version, separate for requests followed by zero, one, and more requests in flight.
+    """Change tests of a version, one each for requests followed by zero, by one, and by more requests in flight.
 
-    If the memory is slow, fetching the ring entries of the next request costs cycles of the current one.
+    The tests are separate because, with slow memory, fetching the ring entries of the next request delays the current
+    one.
     """
 
     def __init__(self) -> None:

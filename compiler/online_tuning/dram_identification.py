@@ -1,7 +1,7 @@
 """Identification of the DRAM timing of a live machine from the counters of LOAD.
 
 The same network runs on a second simulator, whose DRAM timing is fitted until its counters match. The compared values
-do not depend on the number of requests: LOAD cycles per beat and mean latency, for each layer.
+do not depend on the number of requests: LOAD cycles per beat, in total and for each layer, and mean latency.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ def read_loads(driver: Driver, network: CompiledNetwork) -> ByTag:
 
 
 def first_guess(config: MlaConfig, loads: ByTag) -> DramTiming:
-    """Return an initial estimate from the counts: the highest rate and the lowest mean latency of any layer."""
+    """Return an initial estimate of the DRAM timing: the highest rate and the lowest mean latency of any layer."""
     rows = [row for row in loads.values() if row["load_requests"] and row["load_beats"]]
     if not rows:
         return DramTiming()
@@ -67,7 +67,7 @@ def estimate(
     sample : dict
         Inputs by name for the simulated requests.
     known : sequence of DramTiming
-        Earlier timings, most recent first. An older one is returned if its counts match closely.
+        Earlier timings, most recent first. A timing other than the first is returned if its counts match closely.
     open_device : callable
         Opens a simulator with a given DRAM size in bytes.
     """
@@ -102,7 +102,7 @@ def estimate(
 def _descend(
     residual: Callable[[NDArray], NDArray], start: NDArray, steps: NDArray, config: MlaConfig
 ) -> tuple[NDArray, NDArray]:
-    """Minimize the residual by Gauss-Newton steps along given directions; return the best point and its residual."""
+    """Minimize the residual by Gauss-Newton steps in given directions; return the best point and its residual."""
     low, high = np.log([1, config.n / 1000]), np.log([_MAX_LATENCY_CYCLES, 2 * config.n])
     best, least = start, residual(start)
     for _ in range(_MAX_ITERATIONS):
@@ -122,7 +122,7 @@ def _descend(
 
 
 def _run(server: Server, network: CompiledNetwork, sample: Arrays) -> ByTag:
-    """Return the growth of the counters over requests in the middle of a stream, like the observed counts."""
+    """Simulate a stream and return the growth of the counters over requests in its middle, as in observed counts."""
     _send(server, sample, server.max_in_flight + 1)
     before = read_loads(server.driver, network)
     _send(server, sample, _REQUESTS)
@@ -138,10 +138,10 @@ def _send(server: Server, sample: Arrays, count: int) -> None:
 
 
 def _difference(seen: ByTag, made: ByTag) -> NDArray:
-    """Return log ratios of LOAD counts: over all layers, and for each layer with a weight proportional to its loads.
+    """Return log ratios of simulated to observed LOAD counts: in total, and for each layer weighted by its loads.
 
-    Latencies are compared over all layers only: memory requests still in flight when the next layer begins are
-    attributed to that layer.
+    Latencies are compared in total only, because memory requests that are still in flight when the next layer begins
+    are attributed to that layer.
     """
     here, there = (
         {name: sum(row[name] for row in each.values()) for name in _NAMES} for each in (made, seen)

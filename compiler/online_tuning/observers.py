@@ -1,4 +1,4 @@
-"""Serving events as JSON documents, observers that write them, and statistics of each served version."""
+"""Serving events as JSON documents, observers that record them, and statistics of each served version."""
 
 import hashlib
 import json
@@ -54,7 +54,7 @@ class ServingEvents:
         self.sink(self.seen[-1])
 
     def events_named(self, event: str) -> list[Document]:
-        """Return all decisions with an event name, in order."""
+        """Return all decisions with the given event name, in order."""
         return [each for each in self.seen if each["event"] == event]
 
 
@@ -64,7 +64,7 @@ class LlmUsage:
     Parameters
     ----------
     events : ServingEvents
-        Receives the usage as `endpoint` events.
+        Receives `endpoint` events with the usage.
     """
 
     def __init__(self, events: ServingEvents):
@@ -72,7 +72,7 @@ class LlmUsage:
         self._last: Document | None = None
 
     def update(self, document: Document | None, request: int) -> None:
-        """Update the usage with that of a finding; `document` is None if there is no language model."""
+        """Store the usage reported by a finding; `document` is None if there is no language model."""
         before, self._last = self._last, document or self._last
         if document and document["ended"] and not (before and before["ended"]):
             self.events.note("endpoint", request=request, reason=f"no more queries: {document['ended']}")
@@ -133,7 +133,7 @@ _MIN_INTERVAL_REQUESTS = 8
 
 @dataclass(frozen=True)
 class VersionWindow:
-    """Consecutive requests of one version without program loads.
+    """Measurement over consecutive requests of one version that were not disturbed by program loads.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class VersionWindow:
     where : dict
         Total cycles by cause, including those between requests.
     layers : dict
-        Total cycles by the node names of each layer, or of layers that share a tag.
+        Total cycles of each layer, or group of layers that share a tag, by node names.
     """
 
     version: int
@@ -173,7 +173,7 @@ class VersionWindow:
 
 
 class ServingObserver:
-    """Interface of observers of serving; the methods do nothing by default."""
+    """Interface for observers of a serving run; the methods do nothing by default."""
 
     def result(self, result: RequestResult) -> None:
         """Process a completed request."""
@@ -182,7 +182,7 @@ class ServingObserver:
         """Process a decision."""
 
     def window(self, window: VersionWindow) -> None:
-        """Process a measurement window of one version that has ended."""
+        """Process a completed measurement window."""
 
 
 class JsonLines(ServingObserver):
@@ -200,7 +200,7 @@ class JsonLines(ServingObserver):
         self.stream, self.clocked = stream, clocked
 
     def result(self, result: RequestResult) -> None:
-        """Write the line of a request."""
+        """Write one line for a request."""
         self.event(
             {
                 "index": result.index,
@@ -214,12 +214,12 @@ class JsonLines(ServingObserver):
         )
 
     def event(self, document: Document) -> None:
-        """Write the line of a decision."""
+        """Write one line for a decision."""
         print(json.dumps({"schema_version": SCHEMA_VERSION, **document}), file=self.stream, flush=True)
 
 
 class ServingHistory(ServingObserver):
-    """Records cycles, versions and decisions, but no inputs and outputs.
+    """Records cycles, versions and decisions, but neither inputs nor outputs.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ class ServingHistory(ServingObserver):
         self.windows.append(window)
 
     def count(self, event: str) -> int:
-        """Return the number of decisions with an event name."""
+        """Return the number of decisions with the given event name."""
         return sum(each["event"] == event for each in self.events)
 
     @property
@@ -296,16 +296,16 @@ class ServingHistory(ServingObserver):
 
 
 class ServingProgress(ServingObserver):
-    """Counts the requests of a task of `compiler.util.progress`, and writes a line for each decision.
+    """Shows the progress of serving, and logs important decisions.
 
     Parameters
     ----------
     task : ProgressTask
-        Progress display of the requests served so far.
+        Progress display that counts the served requests.
     clocked : bool
         True if the machine counts cycles.
     note : callable
-        Returns an additional text for the display, which may be empty.
+        Returns additional text for the display; may be empty.
     """
 
     def __init__(self, task: ProgressTask, *, clocked: bool, note: Callable[[], str] = lambda: ""):
@@ -323,7 +323,7 @@ class ServingProgress(ServingObserver):
         self.task.advance(1, ", ".join(part for part in parts if part))
 
     def event(self, document: Document) -> None:
-        """Update the counts, and log decisions in `_LOGGED`."""
+        """Count reloads and rollbacks, and log the kinds of decision listed in `_LOGGED`."""
         kind = document["event"]
         self._reloads += kind == "reload"
         self._rollbacks += kind == "rollback"
@@ -334,7 +334,7 @@ class ServingProgress(ServingObserver):
 
 
 class VersionStats:
-    """Samples the cycle counters of each version, without using cycles of the machine.
+    """Samples the cycle counters of each version, without slowing the machine down.
 
     Parameters
     ----------
@@ -384,14 +384,14 @@ _LOG_INTERVAL_REQUESTS = 64
 
 
 class ExecutionLog:
-    """Periodically stores the cost of a request: the sum of the latest samples of its layers.
+    """Periodically stores the cost of a request in the database: the sum of the latest samples of all layers.
 
     Parameters
     ----------
     url : str or Path
         Location of the tuning database.
     profiler : SamplingProfiler
-        Samples the counters of the layers.
+        Profiler that provides the samples of the layers.
     events : ServingEvents
         Receives an event if the database fails; serving continues.
 
@@ -407,7 +407,7 @@ class ExecutionLog:
         self._last = 0
 
     def record(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
-        """Store an execution if all layers have new samples; arguments as for `SamplingProfiler.sample`."""
+        """Store an execution if all layers have new samples; the arguments are those of `SamplingProfiler.sample`."""
         if self.database is None or completed < self._last + _LOG_INTERVAL_REQUESTS:
             return
         samples = [
@@ -425,7 +425,7 @@ class ExecutionLog:
             self.events.note("database lost", reason=str(error))
 
     def close(self) -> None:
-        """Close the database; may be called twice."""
+        """Close the database; further calls have no effect."""
         if self.database is not None:
             self.database.close()
             self.database = None

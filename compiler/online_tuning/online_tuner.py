@@ -1,4 +1,4 @@
-"""Online tuner: deploys candidates that measured faster, checks them as canaries, accepts them or rolls back."""
+"""Online tuner: deploys faster candidates as canary versions, checks them, and accepts them or rolls back."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,9 +35,9 @@ class OnlineTuner:
     server : Server
         Server that already runs the first version.
     prepared : callable
-        Returns the model's compiler for a DRAM timing.
+        Returns the compiler of the model for a given DRAM timing.
     reference : CompiledNetwork
-        Network whose outputs on the golden model are expected.
+        Network that computes the expected outputs on the golden model.
     search : SearchClient
         Client of the search that supplies candidates.
     events : ServingEvents
@@ -45,12 +45,13 @@ class OnlineTuner:
     dram : DramTiming
         Assumed timing of the DRAM.
     trials_per_request : int or None
-        Trials per request, completed before the next request so that runs are reproducible; None: asynchronous search.
+        Number of trials per request, completed before the next request so that runs are reproducible; None for an
+        asynchronous search.
 
     Attributes
     ----------
     served : CanaryRequest
-        Version that new requests use, with its cycles.
+        Version that new requests use, with its measured and observed cycles.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class OnlineTuner:
         self._drop_unused()
 
     def _ask(self) -> None:
-        """Submit trials: up to the pending limit, or `trials_per_request` of them for the next request."""
+        """Submit `trials_per_request` trials or, in an asynchronous search, as many as may be pending."""
         count = self.trials_per_request
         if count is None:
             count = _MAX_PENDING_ORDERS - self.search.waiting
@@ -127,7 +128,7 @@ class OnlineTuner:
             self._best = finding
 
     def _change_to(self, finding: SearchFinding) -> None:
-        """Adopt identified conditions and the served version's measurement under these conditions."""
+        """Adopt a newly identified DRAM timing, and the served version's measurement under it."""
         if self._changes:
             self._changes -= 1
             self._rolled_back.clear()  # rolled-back candidates may do well under the new timing
@@ -222,14 +223,14 @@ class OnlineTuner:
         )
 
     def _trapped(self, version: Version, report: TrapReport) -> bool:
-        """Roll back after a trap in the canary version; return False if another version trapped."""
+        """Roll back if the canary version trapped; return False if another version did."""
         if self._before is None or version is not self.served.version:
             return False
         self._roll_back(f"trap: {report}", self.server.completed)
         return True
 
     def _watch(self, result: RequestResult) -> None:
-        """Detect a change in the cycles of the served version and start sampling LOAD counters."""
+        """Check for a change in the cycles of the served version; if there is one, start sampling LOAD counters."""
         if self._sampling is not None:
             self._sample(result.index, *self._sampling)
             return
@@ -248,7 +249,7 @@ class OnlineTuner:
         self._sampling = result.index, read_loads(self.server.driver, result.version.network)
 
     def _sample(self, request: int, since: int, before: ByTag) -> None:
-        """Submit an order to identify the new conditions after enough requests under them."""
+        """Order the identification of the new DRAM timing, once enough requests have run under it."""
         if request < since + _SAMPLED_REQUESTS:
             return
         network = self.served.version.network

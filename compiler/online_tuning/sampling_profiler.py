@@ -28,7 +28,7 @@ _MAX_CAUSES, _MIN_SHARE = 3, 0.05
 
 @dataclass(frozen=True)
 class ProfileSample:
-    """Mean values per request of a layer over a window of requests.
+    """Measurements of a layer: mean values per request over a window of requests.
 
     Parameters
     ----------
@@ -37,15 +37,15 @@ class ProfileSample:
     version : int
         Number of the version that ran the requests.
     latency, bytes_per_cycle : float
-        Assumed DRAM latency in cycles, and bandwidth.
+        Assumed DRAM latency in cycles, and bandwidth in bytes per cycle.
     cycles : float
         Cycles attributed to the layer.
     where : dict
         Cycles by cause.
     utilization : float
-        Share of the array's multiply-accumulates that the model needs.
+        Multiply-accumulates of the model as a share of the array's capacity in these cycles.
     load_bytes, dram_bytes, bandwidth : float
-        Bytes read, bytes read and written, and bytes read and written per cycle.
+        DRAM bytes read, DRAM bytes read and written, and DRAM bytes read and written per cycle.
     reuse : float or None
         Multiply-accumulates per DRAM byte; None if there is no DRAM traffic.
     conflicts : float
@@ -77,7 +77,7 @@ class ProfileSample:
 
     @property
     def evidence(self) -> str:
-        """Figures from which `bound` is derived, as text."""
+        """Text with the measurements from which `bound` was derived."""
         total = sum(self.where.values()) or 1.0
         most = sorted(self.where.items(), key=lambda each: -each[1])[:_MAX_CAUSES]
         shares = [f"{value / total:.0%} {cause}" for cause, value in most if value >= _MIN_SHARE * total]

@@ -1,4 +1,4 @@
-"""Client of a background search, which proposes candidates to a server from a separate process."""
+"""Client of a background search that runs in a separate process and proposes candidates to a server."""
 
 import multiprocessing
 import signal
@@ -25,7 +25,7 @@ class LostError(MlaError):
 
 
 class SearchClient(ABC):
-    """Interface of a search that executes orders asynchronously, first in, first out.
+    """Interface of a search that executes orders asynchronously, in the order of submission.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class SearchClient(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the search; may be called twice."""
+        """End the search; further calls have no effect."""
 
     def __enter__(self) -> Self:
         return self

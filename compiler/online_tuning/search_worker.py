@@ -36,8 +36,8 @@ _MAX_DIFFERENCE = 0.1
 class SearchJob:
     """Settings of a search for better schedules of a model on a machine.
 
-    `method` is a name or `module:Class`; `generators` are the names of its generators, () for all. `db` is the database
-    of measurements, `endpoint` is the language model endpoint of the method `llm`.
+    `method` is the search method: a name or `module:Class`. `generators` are the names of its candidate generators; ()
+    means all. `db` is the database of measurements. `endpoint` is the language model endpoint of the method `llm`.
     """
 
     graph: Graph
@@ -58,8 +58,8 @@ class SearchFinding:
     Parameters
     ----------
     kind : str
-        "served": the served schedule; "first": the initial schedule for these conditions; "known": the best one in the
-        database for them; "trial": a candidate of the search.
+        "served": the served schedule; "first": the initial schedule for the DRAM timing; "known": the best schedule in
+        the database for the timing; "trial": a candidate of the search.
     dram : DramTiming
         DRAM timing of the measurement.
     schedule : Schedule
@@ -67,7 +67,7 @@ class SearchFinding:
     result : Measurement or Rejected
         Measurement of the schedule, or reason for its rejection.
     number : int
-        Number of trials so far under these conditions.
+        Number of trials so far with this DRAM timing.
     llm_usage : dict or None
         Language-model usage and cost so far; None if there is no language model.
     """
@@ -118,7 +118,7 @@ class SearchWorker:
         self._author = self._language_model()
 
     def begin(self, dram: DramTiming, served: Schedule) -> list[SearchFinding]:
-        """Start a search for a DRAM timing; measure the served schedule, the initial one and the best known one."""
+        """Start a search for a DRAM timing; measure the served, the initial and the best known schedule."""
         self._end()
         job = self.job
         self.measurer = measurer = Measurer(
@@ -157,7 +157,7 @@ class SearchWorker:
         return out
 
     def _try(self, schedule: Schedule) -> Result:
-        """Measure a schedule, record the result in the method, and store the programs if they are the best."""
+        """Measure a schedule, pass the result to the search method, and store the programs if they are the best."""
         assert self.measurer is not None and self._method is not None
         (result,) = self.measurer.measure([schedule])
         if self._method.record(schedule, result) is self._method.best:
@@ -199,14 +199,14 @@ class SearchWorker:
         return SearchFinding("trial", self.measurer.conditions.dram, schedule, result, self._number, usage)
 
     def close(self) -> None:
-        """Close the simulators and the database; may be called twice."""
+        """Close the simulators and the database; further calls have no effect."""
         self._end()
         if self._database is not None:
             self._database.close()
             self._database = self._programs = None
 
     def _language_model(self) -> "LanguageModelGenerator | None":
-        """Return the language model of the method `llm`, with one budget for all conditions; None for other methods."""
+        """Return the language model of the method `llm`, with one budget for all timings; None for other methods."""
         if self.job.method != LLM:
             return None
         from compiler.llm.generate.lm_generator import language_model
@@ -214,7 +214,7 @@ class SearchWorker:
         return language_model(self.job.endpoint)
 
     def _open_session(self, measurer: Measurer) -> DatabaseSession | None:
-        """Return a database session for the conditions of a measurer; None if there is no database."""
+        """Return a database session for a measurer's hardware profile; None if there is no database."""
         job = self.job
         if job.db is None:
             return None
@@ -225,7 +225,7 @@ class SearchWorker:
         )
 
     def _end(self) -> None:
-        """End the search under the present conditions."""
+        """End the current search and close its simulators."""
         if self.measurer is not None:
             self.measurer.close()
             self.measurer = None

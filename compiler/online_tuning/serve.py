@@ -41,7 +41,7 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class Change:
-    """Change of the simulated DRAM timing at request `at`: latency in cycles, bytes per cycle (None: the bus width)."""
+    """Change to the simulated DRAM timing at request `at`; `rate` is in bytes per cycle (None: the bus width)."""
 
     at: int
     latency: int
@@ -59,15 +59,15 @@ class Serving:
     dram : DramTiming
         Timing of the simulated DRAM.
     job : SearchJob or None
-        Search of the online tuner; None: no tuning.
+        Settings of the online tuner's search; None to disable tuning.
     max_in_flight : int
         Maximum number of requests in flight.
     trials_per_request : int or None
-        Number of candidates tried per request; None: asynchronous search.
+        Number of candidates tried per request; None for an asynchronous search.
     adapt_from : int
         First request at which the tuner may act.
     changes : tuple of Change
-        Scheduled changes of the DRAM timing.
+        Scheduled changes to the DRAM timing.
     profile : Path or None
         Output file for layer profiles.
     proofs : ContentStore or None
@@ -86,7 +86,7 @@ class Serving:
 
 
 def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) -> Device:
-    """Open a device with the DRAM that serving needs.
+    """Open a device with enough DRAM for serving.
 
     Parameters
     ----------

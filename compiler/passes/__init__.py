@@ -56,7 +56,7 @@ FORMER_NAMES = {
 
 
 def simplify(graph: Graph, seen: dict[str, Graph] | None = None) -> Graph:
-    """Run all passes; the graph after each pass is stored in `seen` by the name of the pass."""
+    """Run all passes; store the graph after each pass in `seen`, by name of the pass."""
     for each, name in zip(PASSES, pass_names(), strict=True):
         graph = each(graph)
         if seen is not None:

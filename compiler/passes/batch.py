@@ -17,7 +17,7 @@ from hw.errors import InputError
 
 
 class _MixedError(Exception):
-    """Error: an operator mixes samples; the message describes how."""
+    """Raised if an operator mixes samples; the message describes how."""
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:
@@ -82,7 +82,7 @@ class _Batcher:
         return new
 
     def _attributes(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Return the attributes for all samples, and the constants that must be repeated for each sample."""
+        """Return the attributes of the batched node, and the constants that must be repeated for each sample."""
         rule = OPS[node.op].batch
         if rule is None:
             raise _MixedError("does not support batches")
@@ -94,17 +94,17 @@ class _Batcher:
         return shape[0] if shape else 0
 
     def always(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of operators that treat all indices of the first dimension independently."""
+        """Apply the rule for operators that treat all indices of the first dimension independently."""
         return node.attributes, set()
 
     def weighted(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of operators that need constant weights."""
+        """Apply the rule for operators that need constant weights."""
         if not all(tensor.constant for tensor in self.graph.ins(node)[1:]):
             raise _MixedError("has weights that differ from sample to sample")
         return node.attributes, set()
 
     def aligned(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of operators with broadcast operands, whose first dimensions must be equal."""
+        """Apply the rule for operators with broadcast operands, whose first dimensions must be equal."""
         rank, first, repeated = len(self.graph.out(node).shape), self.first(node), set()
         for tensor in self.graph.ins(node):
             leading = len(tensor.shape) == rank and tensor.shape[0] == first
@@ -118,14 +118,14 @@ class _Batcher:
         return node.attributes, repeated
 
     def dense(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of products of rows and constant weights."""
+        """Apply the rule for products of rows and constant weights."""
         x, *weights = self.graph.ins(node)
         if len(x.shape) < 2 or not all(tensor.constant for tensor in weights):
             raise _MixedError("takes a vector, or weights that are not constant")
         return node.attributes, set()
 
     def matmul(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of matrix products: of stacks of matrices, or of rows and a constant right operand."""
+        """Apply the rule for products of two stacks of matrices, or of rows and a constant right operand."""
         a, b = self.graph.ins(node)
         if len(self.graph.out(node).shape) > 2:
             return self.aligned(node)
@@ -134,49 +134,49 @@ class _Batcher:
         return node.attributes, set()
 
     def axis(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of operators along an axis other than the first."""
+        """Apply the rule for operators along an axis other than the first."""
         if not node.attributes["axis"] % len(self.graph.out(node).shape):
             raise _MixedError("works along the first axis")
         return node.attributes, set()
 
     def concat(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of concatenations along an axis other than the first; constants are repeated per sample."""
+        """Apply the rule for concatenations along an axis other than the first; constants are repeated per sample."""
         attributes, _ = self.axis(node)
         return attributes, {tensor.name for tensor in self.graph.ins(node) if tensor.constant}
 
     def reduce(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of reductions over axes other than the first."""
+        """Apply the rule for reductions over axes other than the first."""
         (x,) = self.graph.ins(node)
         if 0 in {axis % max(len(x.shape), 1) for axis in node.attributes["axes"]} or len(x.shape) < 2:
             raise _MixedError("works along the first axis")
         return node.attributes, set()
 
     def transpose(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of transpositions that leave the first dimension in place."""
+        """Apply the rule for transpositions that leave the first dimension in place."""
         if node.attributes["perm"][:1] != (0,):
             raise _MixedError("moves the first axis")
         return node.attributes, set()
 
     def reshape(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of reshapes, which are always possible."""
+        """Apply the rule for reshapes, which are always possible."""
         _, *rest = shape = self.graph.out(node).shape or (0,)
         return {"shape": (self.batch * shape[0], *rest)}, set()
 
     def slice(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of slices that contain the whole first dimension."""
+        """Apply the rule for slices that contain the whole first dimension."""
         a, (x,) = node.attributes, self.graph.ins(node)
         if (a["starts"][0], a["sizes"][0], a["steps"][0]) != (0, x.shape[0], 1):
             raise _MixedError("takes a part of the first axis")
         return {**a, "sizes": (self.batch * a["sizes"][0], *a["sizes"][1:])}, set()
 
     def pad(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of paddings that do not pad the first dimension."""
+        """Apply the rule for paddings that do not pad the first dimension."""
         if any(node.attributes["pads"][0]):
             raise _MixedError("pads the first axis")
         return node.attributes, set()
 
     def gather(self, node: Node) -> tuple[Attributes, set[str]]:
-        """Apply the rule of gathers: of rows of a constant table, or with constant indices along another axis."""
+        """Apply the rule for gathers of rows from a constant table, or with constant indices along another axis."""
         x, indices = self.graph.ins(node)
         axis = node.attributes["axis"] % len(x.shape)
         if not (x.constant and not indices.constant and axis == 0 and indices.shape) and not (

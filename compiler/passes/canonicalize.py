@@ -1,4 +1,4 @@
-"""Canonicalization passes: fold pads, move axes last, materialize broadcasts, split weights by zero point."""
+"""Canonicalization passes: fold pads, transpose axes to the end, materialize broadcasts, split weights."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -78,7 +78,7 @@ def _padded(reader: Node, pad: Node) -> Node:
 def canonicalize_axes(graph: Graph) -> Graph:
     """Transpose the operands of quantized softmax and cumsum nodes whose axis is not the last one.
 
-    Float nodes, which run on the host, support any dimension and remain unchanged.
+    Float nodes, which run on the host, support any axis and remain unchanged.
     """
     made: dict[str, Tensor] = {}
     nodes: list[Node] = []
@@ -96,7 +96,7 @@ def _axis(node: Node, x: Tensor) -> int:
 
 
 def _transposed(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) -> list[Node]:
-    """Return a transpose, the operator, and the same transpose: an exchange of two dimensions is its own inverse."""
+    """Return a transpose, the operator, and the transpose again, because swapping two axes is its own inverse."""
     last, axis = len(x.shape) - 1, _axis(node, x)
     perm = list(range(last + 1))
     perm[axis], perm[last] = last, axis
@@ -129,8 +129,8 @@ _MAX_ELEMENTS = 1 << 22
 def materialize_broadcasts(graph: Graph) -> Graph:
     """Materialize broadcasts of quantized sums, differences and products that the hardware does not support.
 
-    One operand must have the shape of the result. The other may have the same shape or be one row for all rows or, for
-    products, one number per row. Other operands are repeated along dimensions of size one.
+    The hardware needs one operand with the shape of the result. The other operand may have the same shape, be one row
+    for all rows or, for products, one number per row. Other operands are repeated along dimensions of size one.
     """
     unsupported = {node.name for node in graph if node.op in BINARY_OPS and _needs_broadcast(graph, node)}
     if not unsupported:
@@ -217,8 +217,8 @@ _BYTES = ("int8", "uint8")
 def split_weight_zero_points(graph: Graph) -> Graph:
     """Rewrite products whose weights have per-channel zero points that the hardware does not support.
 
-    The weights minus their zero points may exceed 8 bits. They are therefore written as a sum of two or three 8-bit
-    tensors with one zero point, and x is repeated as often.
+    The weights minus their zero points may exceed 8 bits. They are therefore split into a sum of two or three
+    8-bit tensors with a common zero point, and the input is repeated once for each of them.
     """
     split = {node.name for node in graph if _wide_zero_points(graph, node)}
     if not split:
@@ -250,7 +250,7 @@ def _centred(weights: Tensor) -> NDArray[np.int64]:
 
 
 def _parts(centred: NDArray[np.int64]) -> tuple[list[NDArray[np.int8]], int]:
-    """Split weights into 8-bit parts with one zero point; the parts minus the zero point add up to the weights."""
+    """Split weights into 8-bit parts with a common zero point; the parts minus this zero point sum to the weights."""
     zero = -1 if centred.min() >= -254 else 0
     low, high = -128 - zero, 127 - zero
     parts: list[NDArray[np.int8]] = []

@@ -11,7 +11,7 @@ from compiler.reference import run_node
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Replace nodes whose inputs are all constant by constants, except those that compute outputs of the model."""
+    """Replace nodes with constant inputs by their results, except nodes that compute outputs of the model."""
     changed: dict[str, Tensor] = {}
     remaining = []
     for node in graph:
@@ -39,7 +39,7 @@ def remove_dead(graph: Graph) -> Graph:
 
 
 def name_apart(graph: Graph) -> Graph:
-    """Rename nodes of subgraphs whose names occur elsewhere in the model."""
+    """Rename nodes in subgraphs if their names occur elsewhere in the model."""
     return _renamed(graph, set(graph.nodes), set(), "") if any(node.bodies for node in graph) else graph
 
 

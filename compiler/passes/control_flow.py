@@ -26,7 +26,7 @@ def _trimmed(graph: Graph, node: Node) -> Node:
 
 
 def _without_outputs(graph: Graph, node: Node) -> Node:
-    """Return the node without unused outputs, except for loop states, which the loop itself needs."""
+    """Return the node without unused outputs; loop states remain, because the loop needs them."""
     states = node.attributes.get("states", 0)
     used = [
         number
@@ -71,7 +71,7 @@ def _read(body: Graph, name: str) -> bool:
 
 
 def _with_constants(body: Graph, constants: dict[int, Tensor]) -> Graph:
-    """Return a subgraph with some inputs, by index, replaced by constants."""
+    """Return a subgraph with the inputs at some indices replaced by constants."""
     changed = {
         body.inputs[number]: replace(body.tensors[body.inputs[number]], data=tensor.data)
         for number, tensor in constants.items()
@@ -131,7 +131,7 @@ def unrolled_nodes(node: Node, operands: Sequence[Known], trips: int) -> int:
 
 
 def _known_inputs(node: Node, operands: Sequence[Known]) -> list[Known]:
-    """Return the contents of a loop subgraph's inputs that are constant over all iterations; None for the others."""
+    """Return the values of a loop subgraph's inputs; None for inputs that are unknown or vary between iterations."""
     given = loop_operands(node.attributes, operands)
     return [*[None] * (1 + len(given.states) + len(given.scanned)), *given.rest]
 
@@ -184,18 +184,18 @@ def _work(node: Node, operands: Sequence[Known]) -> int:
 
 
 def _clamped_trips(trips: NDArray) -> int:
-    """Return the iterations assumed for a loop that may be unrolled: at least 1, because it may remain a loop."""
+    """Return the number of iterations to assume for a loop: at least 1, because the loop may remain a loop."""
     return max(1, min(whole(trips), MAX_UNROLLED_ITERATIONS))
 
 
 def _known_outputs(graph: Graph, inputs: Sequence[Known]) -> list[Known]:
-    """Return the outputs of a graph that follow from the known inputs; None for the others."""
+    """Return the values of a graph's outputs; None for outputs that do not follow from the known inputs."""
     values = _values(graph, inputs)
     return [values[name] for name in graph.outputs]
 
 
 def _values(graph: Graph, inputs: Sequence[Known]) -> dict[str, Known]:
-    """Return the contents of all tensors of a graph that follow from the known inputs; None for the others."""
+    """Return the values of a graph's tensors; None for tensors that do not follow from the known inputs."""
     values: dict[str, Known] = {name: tensor.data for name, tensor in graph.tensors.items()}
     values |= zip(graph.inputs, inputs, strict=True)
     for node in graph:
@@ -239,7 +239,7 @@ class _Resolver:
         return self._renamed()
 
     def _copy(self, node: Node, source: Graph, names: Names, prefix: str) -> None:
-        """Copy a node of `source`, folded or resolved if possible; `names` maps tensor names to the new graph's."""
+        """Copy a node of `source`, folded or resolved if possible; `names` maps its tensor names to new names."""
         inputs = [self._name(name, source, names, prefix) for name in node.inputs]
         values = [self.new.tensors[name].data for name in inputs]
         known = [value for value in values if value is not None]
@@ -312,7 +312,7 @@ class _Resolver:
         return [self._name(name, body, names, prefix) for name in body.outputs]
 
     def _slice(self, name: str, index: int, prefix: str) -> str:
-        """Add slice `index` of a tensor that a loop scans and return its name."""
+        """Add slice `index` of a tensor that a loop scans, and return the name of the slice."""
         x = self.new.tensors[name]
         if x.data is not None:
             return self._add(replace(x, name=f"{name}:{index}", shape=x.shape[1:], data=x.data[index]), None)
@@ -354,12 +354,12 @@ class _Resolver:
         return names[name]
 
     def _add(self, tensor: Tensor, prefix: str | None) -> str:
-        """Add a tensor: with its own name if it is from the graph itself (prefix ""), otherwise with an unused name."""
+        """Add a tensor under its own name if it is not from a subgraph (prefix ""), otherwise under an unused name."""
         name = tensor.name if prefix == "" else _unused((prefix or "") + tensor.name, self.tensors)
         return self.new.add_tensor(replace(tensor, name=name)).name
 
     def _output(self, name: str, names: Names) -> str:
-        """Return the tensor of an output: a constant or copy with its name, or a tensor to be renamed later."""
+        """Return the tensor of an output: a constant or copy that has its name, or a tensor to be renamed later."""
         current = self._name(name, self.old, names, "")
         if current == name:
             return name

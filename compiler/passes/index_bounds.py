@@ -1,4 +1,4 @@
-"""Backward analysis that finds the integer inputs of a model that are indices, and their upper bounds."""
+"""Backward analysis that finds which integer inputs of a model contain indices, and their upper bounds."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class Item(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Nodes in execution order, with the names of inputs and outputs."""
+    """Graph or subgraph: nodes in execution order, and the names of its inputs and outputs."""
 
     inputs: Sequence[str]
     outputs: Sequence[str]
@@ -42,7 +42,7 @@ class Region(NamedTuple):
 
 
 def index_bounds(model: "Graph | CompiledNetwork") -> dict[str, int]:
-    """Return exclusive upper bounds of the inputs of a model whose integers are indices, by name."""
+    """Return the exclusive upper bound of each model input that contains indices, by name."""
     if isinstance(model, Graph):
         region = _of_graph(model)
     elif model.graph is not None:
@@ -123,7 +123,7 @@ def _control_flow_limits(item: Item, found: dict[str, int]) -> Iterator[tuple[st
 
 
 def _indexing(item: Item) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of a node's operands that are indices, with their exclusive upper bounds."""
+    """Yield the position of each operand that contains indices, with the exclusive upper bound of the indices."""
     if item.op == "gather":
         yield 1, item.inputs[0].shape[item.attributes["axis"]]
     if item.op != "onnx" or len(item.inputs) < 2:

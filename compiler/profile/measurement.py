@@ -1,4 +1,4 @@
-"""Results of measuring a schedule, and the hardware profile that they apply to."""
+"""Measurements of schedules, and the hardware profile for which they are valid."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,7 @@ class HardwareProfile:
 
     @cached_property
     def key(self) -> str:
-        """Unique digest of the conditions (SHA-256)."""
+        """SHA-256 digest that identifies the profile."""
         return digest.name(self.config, self.dram.latency, self.rate)
 
     @property
@@ -64,7 +64,7 @@ class Measurement:
     Parameters
     ----------
     cycles : int
-        Cycles from doorbells to interrupts from a cold start, or per request in a stream.
+        Cycles of a run from a cold start, from doorbells to interrupts, or cycles per request in a stream.
     layers : tuple of LayerCycles
         Breakdown by layer, which adds up to `cycles`.
     energy_uj : float

@@ -29,7 +29,7 @@ class Span:
     tag : int
         Counter tag of the layer.
     start, end : int
-        Cycles since the recording's first event; `end` is the first one after it.
+        Cycles since the recording's first event; `end` is exclusive.
     """
 
     lane: str
@@ -41,8 +41,8 @@ class Span:
 def spans(recording: Recording) -> list[Span]:
     """Return all intervals of activity, lane by lane.
 
-    Commands of a unit overlap: a later one starts while earlier ones are still completing. A span begins where the
-    previous one ends, so that each cycle counts for the oldest active command.
+    Commands of a unit overlap: a later command starts while earlier ones are still completing. A span begins no earlier
+    than the previous one ends, so that each cycle counts for the oldest active command.
     """
     if not len(recording.events):
         return []
@@ -50,7 +50,7 @@ def spans(recording: Recording) -> list[Span]:
 
 
 def _at(recording: Recording, bit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return cycles (from the first event) and tags of the events with a pulse of a signal."""
+    """Return the cycles, counted from the first event, and the tags of the events in which a signal pulses."""
     events = recording.events
     chosen = events[(events["pulses"] >> bit & 1) == 1]
     return (chosen["cycle"] - events["cycle"][0]).astype(np.int64), chosen["tags"]
@@ -123,7 +123,7 @@ def _work(recording: Recording, layers: Mapping[int, str]) -> Iterator[dict[str,
 
 
 def _bus(recording: Recording, row_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield events of the DRAM bandwidth in each direction, averaged over windows."""
+    """Yield counter events with the DRAM bandwidth in each direction, averaged over windows."""
     if not len(recording.events):
         return
     first = int(recording.events["cycle"][0])

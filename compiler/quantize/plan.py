@@ -1,4 +1,4 @@
-"""Quantization plan of a float graph: selection of the nodes to quantize and grouping of tensors by quantization."""
+"""Quantization plan of a float graph: the nodes to quantize, and groups of tensors that share a quantization."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ def is_float(graph: Graph) -> bool:
 
 
 def obstacle(graph: Graph) -> str | None:
-    """Return the reason why a graph is not a float model, as text to follow the model's name; None if it is one."""
+    """Return why a graph is not a float model, as a phrase that follows the model's name; None if it is one."""
     found = _first_quantized(graph)
     if found is not None:
         node, numbers = found
@@ -38,7 +38,7 @@ def obstacle(graph: Graph) -> str | None:
 
 
 def left_float(graph: Graph, host: Mapping[str, str]) -> dict[str, str]:
-    """Return the reasons why nodes run on the host; for float nodes of a quantized model, with a note about that."""
+    """Return the reasons why nodes run on the host, with a note added for float nodes of a quantized model."""
     found = _first_quantized(graph)
     if found is None:
         return dict(host)
@@ -49,7 +49,7 @@ def left_float(graph: Graph, host: Mapping[str, str]) -> dict[str, str]:
 
 
 def _first_quantized(graph: Graph) -> tuple[Node, str] | None:
-    """Return the first node that computes on quantized values, with their description; None if there is none."""
+    """Return the first node that computes on quantized values, and a description of the values; None if none does."""
     for each, node in graph.walk():
         numbers = _quantized(each, node)
         if numbers is not None:
@@ -68,10 +68,10 @@ def _on_floats(graph: Graph, node: Node) -> bool:
 
 
 def _quantized(graph: Graph, node: Node) -> str | None:
-    """Describe the quantized values that a node computes on; None if it does not compute on any.
+    """Return a description of the quantized values that a node computes on; None if there are none.
 
-    Moving and dequantizing integers is not computing, and plain integers, such as masks and indices, are not quantized
-    values.
+    Moving or dequantizing integers does not count as computing. Plain integers, such as masks and indices, do not count
+    as quantized values.
     """
     if node.op in MOVING or node.op in ("dequantize", "onnx") or node.bodies:
         return None
@@ -88,8 +88,8 @@ def _quantized(graph: Graph, node: Node) -> str | None:
 def without_hybrids(graph: Graph) -> Graph:
     """Return a float model in which the quantized constants read by float nodes are dequantized.
 
-    TFLite models with dynamic-range quantization have quantized weights. Quantizing the model restores the same
-    integers.
+    TFLite models with dynamic-range quantization have quantized weights. Quantizing the returned model restores
+    the same integers.
     """
     changed: dict[str, Tensor] = {}
 
@@ -150,7 +150,7 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
     skip : collection of str
         Names of nodes or operators that the user excludes from quantization.
     endless : collection of str
-        Tensors with non-finite values for some calibration sample.
+        Tensors with non-finite values for at least one calibration sample.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def names_in(graph: Graph) -> set[str]:
 
 
 def _edges(graph: Graph) -> set[str]:
-    """Return the nodes that change the layout of float inputs or outputs before or after all computation."""
+    """Return the nodes that change the layout of float inputs before, or of float outputs after, all computation."""
     relaid, first = {name for name in graph.inputs if graph.tensors[name].dtype == "float32"}, set()
     for node in graph:
         if node.op in _LAYOUT and node.inputs[0] in relaid:
@@ -233,7 +233,7 @@ class Sharing:
     Attributes
     ----------
     fixed : dict
-        Quantizations prescribed by operators, by the representative tensor of a group.
+        Quantizations prescribed by operators, by representative tensor of the group.
     covered : set of str
         Tensors whose own range is ignored because a clip follows.
     """

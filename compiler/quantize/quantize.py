@@ -70,7 +70,7 @@ class Runs:
 
 
 class SubgraphRecorder:
-    """Recorder of the inputs of all subgraphs, which is passed to `evaluate` as `on_subgraph`."""
+    """Records the inputs of all executed subgraphs; an instance is the `on_subgraph` callback of `evaluate`."""
 
     def __init__(self) -> None:
         self._runs: dict[int, Runs] = {}
@@ -101,15 +101,15 @@ def quantize_bodies(
     watched : SubgraphRecorder
         Recorded inputs of the subgraphs.
     quantize : function
-        Quantizes one subgraph with its samples.
+        Quantizes a subgraph, given samples of its inputs.
     wanted : function
         Returns True for a subgraph that is to be quantized.
 
     Returns
     -------
     graph, reports, reasons
-        The new graph, the reports of the quantized subgraphs, and the reasons for which nodes in subgraphs that were
-        never executed are not quantized.
+        The new graph; the reports of the quantized subgraphs; and, for each node in a subgraph that was never executed,
+        the reason why it is not quantized.
     """
     reports: list[QuantizationReport] = []
     reasons: dict[str, str] = {}
@@ -161,13 +161,13 @@ def quantize(
     samples : Calibration
         Calibration data: a dict of arrays whose first axis indexes samples, or a list of samples.
     per_channel : bool
-        True for a weight scale per output channel.
+        True for one weight scale per output channel.
     skip : collection of str
         Names of nodes or operators, including those in subgraphs, that remain in floating point.
     rounding : Kernels
         Kernels whose rounding is used to measure errors.
     random : bool
-        True if the samples are random, which the report states.
+        True if the samples are random; stored in the report.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def quantize(
 
 
 def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) -> int:
-    """Return the number of samples for measuring errors; 1 for random samples, whose errors are meaningless."""
+    """Return the number of samples on which to measure errors; 1 if the samples are random."""
     each = watched.runs // samples
     return 1 if random else max(1, min(_MAX_MEASURED, _MAX_SUBGRAPH_RUNS // max(each, 1)))
 
@@ -266,7 +266,7 @@ def _check_inputs(graph: Graph, seen: Mapping[str, RangeRecorder]) -> None:
 def _choices(
     sharing: Sharing, seen: dict[str, RangeRecorder], floors: SoftmaxRange
 ) -> dict[str, RangeChoice]:
-    """Choose the quantization of each group of tensors; for softmax inputs it covers the range above the floor."""
+    """Choose the quantization of each group of tensors; softmax inputs use the whole range above their floor."""
     whole = {sharing.root(name) for name in floors.least}
     groups: dict[str, list[RangeRecorder]] = defaultdict(list)
     for node in sharing.graph:
@@ -326,7 +326,7 @@ def _measured(
 
 
 def _from_integers(graph: Graph) -> set[str]:
-    """Return the tensors that are quantized or depend on quantized ones."""
+    """Return the tensors that are quantized or depend on quantized tensors."""
     found: set[str] = set()
     for node in graph:
         inside = any(_from_integers(body) for body in node.bodies)

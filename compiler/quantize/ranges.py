@@ -22,9 +22,9 @@ _Values = Mapping[str, NDArray]
 
 
 class SoftmaxRange:
-    """Floors, over all samples, of the tensors that affect only softmax inputs.
+    """Lower bounds (floors), over all samples, of the tensors that affect only softmax inputs.
 
-    Values below a tensor's floor, such as those of attention masks, have no visible effect on the softmax outputs.
+    Values below a tensor's floor, such as the values of attention masks, have no visible effect on the softmax outputs.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class SoftmaxRange:
     Attributes
     ----------
     least : dict
-        Floors by tensor, including constants; clipping to the floors has no effect for the samples.
+        Floors by tensor name, including constants. Clipping to the floors has no visible effect for the samples.
     """
 
     def __init__(self, graph: Graph):
@@ -91,7 +91,7 @@ def _floors(graph: Graph, values: _Values) -> dict[str, float]:
 def _operand_floors(
     node: Node, floor: float | None, value: Callable[[str], NDArray]
 ) -> Iterator[tuple[int, float | None]]:
-    """Yield operand indices and floors of a node, derived from the floor of its output."""
+    """Yield the index and floor of each operand of a node, derived from the floor of the node's output."""
     if node.op == "softmax":
         yield 0, _softmax_floor(value(node.inputs[0]), node.attributes["axis"], node.attributes["beta"])
     if floor is None:
@@ -106,7 +106,7 @@ def _operand_floors(
 
 
 def _softmax_floor(x: NDArray, axis: int, beta: float) -> float | None:
-    """Return the floor of softmax inputs, below which exp(beta * (x - maximum)) is negligible for a whole row."""
+    """Return the floor of a softmax input, below which even a whole row of exp(beta * (x - maximum)) is negligible."""
     rows = x.max(axis).astype(np.float64)
     rows = rows[np.isfinite(rows)]
     if not rows.size or not beta > 0:
@@ -125,7 +125,7 @@ def _difference(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
 
 
 def _product(floor: float, a: NDArray, b: NDArray) -> Sequence[float | None]:
-    """Return floors of a product's operands; None unless `floor` is negative and the other operand is not."""
+    """Return the floor of each operand of a product; None if `floor` >= 0 or the other operand has negative values."""
     floors: list[float | None] = []
     for other in (b, a):
         positive = other[other > 0]
@@ -222,14 +222,14 @@ def stored(values: NDArray, q: Quantization) -> NDArray[np.int8]:
 
 
 def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice:
-    """Choose the quantization of tensors that share one: the range with minimal mean squared error.
+    """Choose the shared quantization of tensors: the range with minimal mean squared error.
 
     Parameters
     ----------
     seen : iterable of RangeRecorder
         Recorded elements of the tensors.
     whole : bool
-        True to use the full range from minimum to maximum, which inputs of an exponential require.
+        True to use the full range from minimum to maximum, as inputs of an exponential require.
     """
     group = list(seen)
     low, high = min(s.low for s in group), max(s.high for s in group)
@@ -305,7 +305,7 @@ def _named(graph: Graph, sample: Mapping[str, NDArray] | NDArray) -> Sample:
 
 
 def _checked(graph: Graph, sample: Sample) -> Sample:
-    """Reshape a sample to the inputs; a leading dimension of 1 may be missing. Raises InputError on a mismatch."""
+    """Check a sample, and reshape its arrays to the shapes of the inputs; a leading dimension of 1 may be missing."""
     if sample.keys() != set(graph.inputs):
         raise InputError(
             f"calibration: inputs must be {', '.join(graph.inputs)}, not {', '.join(sample) or 'none'}"

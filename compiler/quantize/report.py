@@ -21,7 +21,7 @@ _LISTED_NODES = 3
 @identity("TensorReport", "name", "scale", "zero_point", "method", "sqnr_db", "node", "alone_db")
 @dataclass(frozen=True)
 class TensorReport:
-    """A tensor of the float graph that is quantized.
+    """Quantization and errors of a tensor of the float graph.
 
     Parameters
     ----------
@@ -64,11 +64,12 @@ class OutputReport:
     sqnr_db : float or None
         Signal-to-noise ratio in dB; None if there is no error.
     top1 : float or None
-        Share of rows along the last dimension whose largest element agrees; None if rows have one element.
+        Share of rows along the last dimension whose largest element has the same index in both graphs; None if rows
+        have one element.
     quantized : bool
-        True if the output depends on quantized tensors; otherwise it equals that of the float graph exactly.
+        True if the output depends on quantized tensors; otherwise, it equals the float graph's output exactly.
     values, left_out : int
-        Number of values, and number of infinite or NaN values, which are excluded from the errors.
+        Number of values, and number of infinite or NaN values, none of which count in the errors.
     """
 
     name: str
@@ -92,11 +93,11 @@ class QuantizationReport:
     measured : int
         Number of samples on which errors were measured.
     random : bool
-        True if the samples were random, so that the errors are meaningless.
+        True if the samples were random; the errors are then meaningless.
     outputs, tensors : tuples
         Errors of the outputs and of the tensors.
     kept : dict
-        Reasons, by node, for which nodes remain in floating point or convert quantizations.
+        Reason why a node remains in floating point or converts between float and integers, by node name.
     """
 
     samples: int
@@ -149,7 +150,7 @@ class QuantizationReport:
 
 
 def summary(document: Mapping[str, Any]) -> list[str]:
-    """Summarize a report's document in a few lines: the errors of the outputs and the nodes that add the most noise."""
+    """Summarize the JSON document of a report: the errors of the outputs, and the nodes that add the most noise."""
     used = counted(document["samples"], "random sample" if document["random"] else "sample")
     advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
     if not document["tensors"]:
@@ -178,7 +179,7 @@ def _nothing(reasons: Collection[str]) -> str:
 
 
 def quality_warnings(document: Mapping[str, Any]) -> list[str]:
-    """Return a message for each output with a low signal-to-noise ratio; none if the samples were random."""
+    """Return a warning for each output with a low signal-to-noise ratio; no warnings if the samples were random."""
     if document["random"]:
         return []
     outputs = document["outputs"]
@@ -214,7 +215,7 @@ def _db(value: float | None) -> str:
 
 @dataclass
 class OutputErrors:
-    """Errors of one tensor, accumulated over samples; a value that is not finite in either graph is excluded."""
+    """Errors of one tensor, accumulated over samples; values that are infinite or NaN in either graph are excluded."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -255,7 +256,7 @@ class OutputErrors:
 def output_reports(
     names: Sequence[str], errors: Mapping[str, OutputErrors], quantized: Collection[str]
 ) -> tuple[OutputReport, ...]:
-    """Return the reports of the outputs; those in `quantized` depend on quantized tensors."""
+    """Return the reports of the outputs; `quantized` names the outputs that depend on quantized tensors."""
     return tuple(_report(name, errors[name], name in quantized) for name in names)
 
 

@@ -31,7 +31,7 @@ class QuantizedConstant:
 def quantized_weights(
     weights: NDArray, axis: int, *, per_channel: bool, bias: NDArray | None, x_scale: float
 ) -> tuple[QuantizedConstant, QuantizedConstant | None]:
-    """Quantize weights to symmetric int8, and the bias to int32 in the scale of the products.
+    """Quantize weights to symmetric int8, and the bias to int32 with the scale of the products.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def quantized_weights(
     bias : (channels,) float32 array or None
         Bias of each output channel.
     x_scale : float
-        Scale of the activation that is multiplied.
+        Scale of the activation that the weights multiply.
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
     largest = np.abs(weights.astype(np.float64)).max(others)
@@ -84,7 +84,7 @@ def quantized_operand(
     symmetric : bool
         True for zero point 0.
     like : Quantization or None
-        Quantization to use; None: one that fits the finite values.
+        Quantization to use; None to fit it to the finite values.
     """
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
@@ -128,23 +128,23 @@ def _is_global_mean(graph: Graph, node: Node) -> bool:
 
 
 class Rewriter:
-    """Rewriter of one float graph.
+    """Rewriter of one float graph into a quantized graph.
 
     Parameters
     ----------
     graph : Graph
         The float model to rewrite.
     kept : dict
-        Reasons, by node, for which nodes remain in floating point.
+        Reason why a node remains in floating point, by node name.
     quantization : function
-        Quantization of a tensor, by name.
+        Returns the quantization of a tensor, given its name.
     per_channel : bool
-        True for a weight scale per output channel.
+        True for one weight scale per output channel.
 
     Attributes
     ----------
     reasons : dict
-        Reasons, by node, for which nodes of the new graph run on the host.
+        Reason why a node of the new graph runs on the host, by node name.
     floats, integers : dict
         Tensors of the new graph in the original type and as int8, by name of the float graph's tensor.
     """
@@ -258,7 +258,7 @@ class Rewriter:
         return self._constants[key]
 
     def _as_integers(self, name: str) -> Tensor:
-        """Return an activation as int8; a quantize node is added if no such tensor exists yet."""
+        """Return an activation as int8; add a quantize node if it does not exist as int8 yet."""
         if name not in self.integers:
             real = self.floats[name]
             node = self._fresh_node(f"{name}:quantize")
@@ -271,7 +271,7 @@ class Rewriter:
         return self.integers[name]
 
     def _as_float(self, name: str, why: str) -> Tensor:
-        """Return a tensor in its original type; a dequantize node is added if it exists as int8 only."""
+        """Return a tensor in its original type; add a dequantize node if it exists only as int8."""
         if name not in self.floats:
             old = self.graph.tensors[name]
             if old.constant:

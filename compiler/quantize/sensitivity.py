@@ -1,4 +1,4 @@
-"""Sensitivity analysis: the error of each quantized node for exact inputs."""
+"""Sensitivity analysis: the error of each quantized node, given exact inputs."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def _add_errors(
     sample: Sample,
     rounding: Kernels,
 ) -> None:
-    """Run each node on quantized exact inputs for one sample and accumulate the errors of its outputs."""
+    """Run each node on the quantized exact inputs of one sample, and accumulate the errors of its outputs."""
     values: dict[str, NDArray] = dict(sample)
     for node in quantized:
         operands = [_operand(quantized.tensors[name], values) for name in node.inputs]

@@ -32,14 +32,14 @@ def sigmoid(x: Real) -> Real:
 
 
 def gelu(x: Real, tanh: bool) -> Real:
-    """Compute the product of x and Phi(x), or its approximation by tanh."""
+    """Compute x * Phi(x), where Phi is the normal distribution function, or the approximation by tanh."""
     if tanh:
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * _erfc(-x / np.sqrt(2))
 
 
 def _by_table(call: NodeInvocation, function: Callable[[NodeInvocation], Array]) -> Array:
-    """Evaluate a function of 8-bit values through a table if the operand has more than 256 elements."""
+    """Evaluate a function of 8-bit values, through a table if the operand has at least 256 elements."""
     limits, x = np.iinfo(call.values[0].dtype), call.values[0]
     if limits.bits > 8 or x.size <= limits.max - limits.min:
         return function(call)
@@ -48,7 +48,7 @@ def _by_table(call: NodeInvocation, function: Callable[[NodeInvocation], Array])
 
 
 def _table_steps(call: NodeInvocation, function: Callable[[Single], Array], delegated: bool) -> Array:
-    """Return the stored results of a float32 function like the tables of LiteRT or, if `delegated`, of XNNPACK."""
+    """Return the quantized results of a float32 function as in LiteRT's or, if `delegated`, XNNPACK's tables."""
     real = call.scale() * call.centred().astype(np.float32)
     limit = np.float32(1 << 30)
     steps = np.clip(function(real).astype(np.float32) * (np.float32(1) / call.output_scale), -limit, limit)
@@ -192,7 +192,7 @@ def _in_bytes(call: NodeInvocation) -> bool:
 
 
 def _magnitude(call: NodeInvocation) -> Array:
-    """Compute the absolute value; if quantized, the magnitude is scaled, so that ties round away from zero."""
+    """Compute the absolute value; if quantized, the magnitude is rescaled, so that ties round away from zero."""
     if not call.in_integers():
         return np.abs(call.numbers())
     if call.scale() == call.output_scale:
@@ -209,7 +209,7 @@ def _root(call: NodeInvocation) -> Array:
 
 
 def _inverse_root(call: NodeInvocation) -> Array:
-    """Compute 1 / sqrt(x); if quantized, the result is the largest value for x that is not positive."""
+    """Compute 1 / sqrt(x); if quantized, the result for x <= 0 is the largest value."""
     if int16.is_int16(call):
         return int16.of_positive(call, lambda x: np.float32(1) / np.sqrt(x), greatest=True)
     if not _in_bytes(call):
@@ -225,7 +225,7 @@ def _inverse_root(call: NodeInvocation) -> Array:
 
 
 def _newton(value: int) -> tuple[int, int]:
-    """Return 31-bit multiplier and exponent of 1 / sqrt(value), by Newton's method starting from 1."""
+    """Return 1 / sqrt(value) as a 31-bit multiplier and an exponent, by Newton's method starting from 1."""
     if value <= 1:
         return ONE, 0
     shift = 11
@@ -267,7 +267,7 @@ _HIGH, _LOW = (1 << 15) - 1, -(1 << 15)
 
 
 def _multiplier(scale: np.float32) -> tuple[int, int]:
-    """Return a 16-bit multiplier and exponent."""
+    """Return a scale as a 16-bit multiplier and an exponent."""
     multiplier, exponent = quantize_multiplier(float(scale))
     return min((multiplier + (1 << 15)) >> 16, _HIGH), exponent
 
@@ -277,7 +277,7 @@ def _left(value: Int64, bits: int) -> Int64:
 
 
 def hard_swish_steps(call: NodeInvocation) -> Int64:
-    """Return the stored results of LiteRT's 8-bit hard swish."""
+    """Return the quantized results of LiteRT's 8-bit hard swish."""
     fine_scale = np.float32(1 / 128) * call.scale()
     multiplier, exponent = _multiplier(fine_scale / call.output_scale)
     if exponent > 0:
@@ -296,7 +296,7 @@ def _truncated(product: Int64) -> Int64:
 
 
 def _gate(fine: Int64, fine_scale: np.float32) -> Int64:
-    """Compute relu6(x + 3) / 6 in units of 2**-15: x, in units of 3 * 2**-15, is mapped from -1..1 to 0..1."""
+    """Compute relu6(x + 3) / 6 in units of 2**-15, by saturating x / 3 to -1..1 and mapping it to 0..1."""
     multiplier, exponent = _multiplier(fine_scale / np.float32(3 / 32768))
     value = _left(fine, exponent - 1) if exponent > 0 else fine
     value = saturate(half_up(value * multiplier, 15), _LOW, _HIGH)

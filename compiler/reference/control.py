@@ -25,7 +25,7 @@ class Trips:
         self.left = MAX_ITERATIONS
 
     def count_iteration(self, name: str) -> None:
-        """Count an iteration of the named loop; raises WorkError if the limit is exceeded."""
+        """Count an iteration of the named loop; raise WorkError if the limit is exceeded."""
         if not self.left:
             raise WorkError(
                 f"loop {name!r} does not end: the loops of a model may take {MAX_ITERATIONS:,} iterations for a sample"
@@ -49,9 +49,9 @@ def run_control(
     name, op, attributes
         Name, operator and attributes of the node.
     operands : sequence of arrays
-        Operands in the node's order, constants included.
+        Operands in the node's order, including constants.
     bodies : sequence of functions
-        Functions that run the node's subgraphs.
+        Functions that each run one of the node's subgraphs.
     outputs : sequence of Tensor
         Output tensors of the node.
     trips : Trips

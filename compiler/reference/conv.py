@@ -20,12 +20,12 @@ def _product_operands(call: NodeInvocation) -> tuple[Array, ...]:
 
 
 def _integers(call: NodeInvocation) -> bool:
-    """Return True if a node multiplies integers, because all operands are quantized or the output is plain integers."""
+    """Return True if a node multiplies integers: all operands are quantized, or the output contains plain integers."""
     return call.quantized(2) or (call.output.quantization is None and call.output.dtype.startswith("int"))
 
 
 def _ratio(call: NodeInvocation, *, single: bool) -> Array:
-    """Return the ratio of the product's scale to the output's, per output channel, in float32 or double precision."""
+    """Return the ratio of the product's to the output's scale per output channel, in single or double precision."""
     q = call.tensors[1].quantization
     assert q is not None
     weights = np.array(q.scale, np.float32)
@@ -35,7 +35,7 @@ def _ratio(call: NodeInvocation, *, single: bool) -> Array:
 
 
 def _with_bias(call: NodeInvocation, sums: Array, bias: tuple[Array, ...]) -> Array:
-    """Add the bias, if any, to sums of products and requantize them if the node is quantized."""
+    """Add the bias, if any, to sums of products, and requantize the results if the node is quantized."""
     biased = sums + bias[0] if bias else sums
     if not _integers(call):
         return biased
@@ -60,7 +60,7 @@ def _requantized(call: NodeInvocation, sums: Int64) -> Int64:
 
 
 def conv2d(call: NodeInvocation) -> Array:
-    """Compute a convolution with weights (outputs, kernel height, kernel width, inputs of a group)."""
+    """Compute a convolution with weights (output channels, kernel height, kernel width, input channels per group)."""
     (x, weights, *bias), groups = _product_operands(call), call["groups"]
     x = padded(x, call["pads"])
     out_c, kernel_h, kernel_w, in_c = weights.shape
@@ -77,7 +77,7 @@ def conv2d(call: NodeInvocation) -> Array:
 
 
 def depthwise_conv2d(call: NodeInvocation) -> Array:
-    """Compute a convolution of each channel with weights (kernel height, kernel width, channels)."""
+    """Compute a depthwise convolution with weights (kernel height, kernel width, channels)."""
     x, weights, *bias = _product_operands(call)
     x = padded(x, call["pads"])
     size = window_outputs(call, weights.shape[:2])
@@ -112,13 +112,13 @@ def conv_transpose2d(call: NodeInvocation) -> Array:
 
 
 def dense(call: NodeInvocation) -> Array:
-    """Compute the product of x, along its last dimension, and transposed weights (outputs, inputs)."""
+    """Multiply x, along its last dimension, by the transpose of the weights (outputs, inputs)."""
     x, weights, *bias = _product_operands(call)
     return _with_bias(call, x @ weights.T, tuple(bias))
 
 
 def matmul(call: NodeInvocation) -> Array:
-    """Compute the product of two stacks of matrices, whose leading dimensions broadcast."""
+    """Compute the product of two stacks of matrices, whose leading dimensions are broadcast."""
     left, right = _product_operands(call)
     return _with_bias(call, left @ right, ())
 

@@ -19,7 +19,7 @@ _PRODUCT_RATIOS = (np.float32(2**-16), np.float32(2**8))
 
 
 def _sum_reference(call: NodeInvocation, sign: int) -> Int64:
-    """Compute LiteRT's sum: rescale operands to twice the larger scale with extra bits, and the sum to the output's."""
+    """Compute LiteRT's sum: rescale operands to twice the larger scale with extra bits, add, and rescale the sum."""
     left = _LEFT_SHIFT_16 if call.output.dtype == "int16" else LEFT_SHIFT
     twice = 2 * max(float(call.scale(0)), float(call.scale(1)))
     a, b = (multiplied(call.centred(i), float(call.scale(i)) / twice, left=left) for i in (0, 1))
@@ -27,7 +27,7 @@ def _sum_reference(call: NodeInvocation, sign: int) -> Int64:
 
 
 def _sum_xnnpack(call: NodeInvocation, sign: int) -> Int64:
-    """Compute XNNPACK's sum: one shift, rounding ties up, of the sum of products with 21-bit multipliers."""
+    """Compute XNNPACK's sum: scale operands by 21-bit multipliers, add, and shift right once, rounding ties up."""
     a, b = (Affine(float(call.scale(i)), call.zero(i)) for i in (0, 1))
     fields = raw_fields(a, b, Affine(float(call.output_scale), call.output_zero))
     total = call.centred(0) * fields["x_mult"] + sign * call.centred(1) * fields["r_mult"]
@@ -58,7 +58,7 @@ def mul(call: NodeInvocation) -> Array:
 
 
 def clip(call: NodeInvocation) -> Array:
-    """Clip to limits; if quantized, the limits are rounded to integers of the output."""
+    """Clip to limits; if quantized, the limits are rounded to integers in the output's quantization."""
     low, high = call["low"], call["high"]
     if call.in_integers():
         steps = (_limit(call, low), _limit(call, high))
@@ -72,7 +72,7 @@ def clip(call: NodeInvocation) -> Array:
 
 
 def _limit(call: NodeInvocation, value: float) -> int:
-    """Return a limit as an integer of the output."""
+    """Return a limit as an integer in the output's quantization."""
     lowest, highest = limits(call.output.dtype)
     if math.isinf(value):
         return highest if value > 0 else lowest
@@ -100,7 +100,7 @@ ELEMENTWISE: dict[str, Operator] = {
 
 
 def _comparing(function: Callable[..., Array]) -> Operator:
-    """Return an operator on the dequantized values of its operands."""
+    """Return an operator that applies a function to its dequantized operands."""
 
     def compare(call: NodeInvocation) -> Array:
         return np.asarray(function(*(call.numbers(i) for i in range(len(call.values)))))

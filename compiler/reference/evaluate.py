@@ -103,8 +103,8 @@ def run_node(
     Raises
     ------
     InputError
-        The number of inputs, a shape or a type is wrong, the operator does not support a window, index or quantization,
-        the result does not have the shape of the output tensor, or memory is exhausted.
+        The number, shape or type of the inputs is wrong; the operator does not support a window, index or quantization;
+        the result does not have the shape of the output tensor; or memory is exhausted.
     """
     if rounding not in KERNELS:
         raise InputError(f"rounding must be {' or '.join(KERNELS)}, not {shown(rounding)}")
@@ -136,10 +136,10 @@ def run_node(
 
 
 def _as_integers(tensors: Sequence[Tensor], output: Tensor) -> tuple[Sequence[Tensor], Tensor]:
-    """Return the tensors of a node, without quantizations if all represent plain integers.
+    """Return the tensors of a node, without quantizations if all tensors contain plain integers.
 
-    Plain integers are computed in their own type, without saturation or conversion to float32. 8-bit tensors with a
-    quantization always count as quantized.
+    Plain integers are computed in their own type, without saturation or conversion to float32. An 8-bit output with a
+    quantization always counts as quantized.
     """
     all_tensors = (*tensors, output)
     wide = all(each.dtype in _WIDE for each in tensors) and output.dtype in (*_WIDE, "float32")
@@ -240,8 +240,8 @@ def check_node(node: Node, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
     Raises
     ------
     GraphError
-        ONNX's reference ignores one of the node's attributes or inputs, the node is too expensive, or its model is
-        damaged.
+        ONNX's reference implementation ignores one of the node's attributes or inputs, the node is too expensive, or
+        its model is damaged.
     """
     from compiler.reference.onnx_node_model import (
         Given,

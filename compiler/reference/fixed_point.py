@@ -14,7 +14,7 @@ _MAX_MULTIPLIER_16 = 0x7FFF
 
 
 def round_half_away(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Round to the nearest integers, with ties away from zero, exactly."""
+    """Round exactly to the nearest integers, with ties away from zero."""
     whole = np.trunc(values)
     return whole + np.sign(values) * (np.abs(values - whole) >= 0.5)
 
@@ -72,7 +72,7 @@ _NEWTON = (1515870810, -1010580540)
 
 
 def times(a: Int64, b: Int64 | int) -> Int64:
-    """Multiply values in units of 2**-31; the product is rounded to the same unit, ties up."""
+    """Multiply values in units of 2**-31; the product is rounded to the same unit, with ties up."""
     return saturate(half_up(a * b, 31))
 
 
@@ -82,7 +82,7 @@ def shifted(a: Int64, bits: int) -> Int64:
 
 
 def _exp_near_zero(a: Int64) -> Int64:
-    """Compute exp(a) for -1/4 <= a < 0 without integer bits, by a series around -1/8."""
+    """Compute exp(a) for -1/4 <= a < 0 by a series around -1/8; `a` and the result have no integer bits."""
     x = a + (1 << 28)
     x2 = times(x, x)
     x3, x4 = times(x2, x), times(x2, x2)
@@ -91,7 +91,7 @@ def _exp_near_zero(a: Int64) -> Int64:
 
 
 def exp_negative(a: Int64, integer_bits: int) -> Int64:
-    """Compute exp(a) without integer bits, for a <= 0 with at most 5 integer bits."""
+    """Compute exp(a) for a <= 0 with `integer_bits` integer bits, at most 5; the result has none."""
     fraction = 31 - integer_bits
     quarter = 1 << (fraction - 2)
     low = (a & (quarter - 1)) - quarter
@@ -102,7 +102,7 @@ def exp_negative(a: Int64, integer_bits: int) -> Int64:
 
 
 def reciprocal(a: Int64) -> Int64:
-    """Compute 1 / (1 + a) for 0 <= a < 1, both without integer bits."""
+    """Compute 1 / (1 + a) for 0 <= a < 1; `a` and the result have no integer bits."""
     half = (a + ONE + 1) >> 1
     x = _NEWTON[0] + times(half, _NEWTON[1])
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""LiteRT's int16 kernels of functions, which interpolate small tables in integer arithmetic."""
+"""LiteRT's int16 kernels for nonlinear functions, which interpolate small tables in integer arithmetic."""
 
 from collections.abc import Callable
 from functools import cache
@@ -30,7 +30,7 @@ def is_int16(call: NodeInvocation) -> bool:
 
 
 def is_unit(call: NodeInvocation) -> bool:
-    """Return True if LiteRT's int16 sigmoid, tanh and softmax apply: result scale 2**-15, no zero points."""
+    """Return True if LiteRT's int16 sigmoid, tanh and softmax apply: result scale 2**-15, zero points 0."""
     if not is_int16(call):
         return False
     return call.output_scale == 2.0**-15 and not (call.zero() or call.output_zero)
@@ -125,13 +125,13 @@ def _reciprocals() -> Int64:
 
 
 def by_table(call: NodeInvocation, function: Callable[[Array], Array]) -> Int64:
-    """Apply a function of single-precision values by interpolation of a table of 513 entries."""
+    """Apply a function of single-precision values by interpolating a table of 513 entries."""
     quantizations = ((float(call.scale()), call.zero()), (float(call.output_scale), call.output_zero))
     return _looked_up(_table(function, *quantizations, np.float32), call.values[0].astype(np.int64))
 
 
 def of_positive(call: NodeInvocation, function: Callable[[Array], Array], *, greatest: bool) -> Int64:
-    """Apply `by_table` to a function of positive values; other values give the largest or smallest integer."""
+    """Apply a function of positive values by table; other values yield the largest or the smallest integer."""
     bound = _INT16_MAX if greatest else _INT16_MIN
     limit = call.output_scale * np.float32(bound - call.output_zero)
 

@@ -1,4 +1,4 @@
-"""A node with its operands, stored or dequantized, and the operators that convert quantizations."""
+"""A node with its operands, as stored or dequantized, and the operators that convert quantizations."""
 
 import functools
 from collections.abc import Callable
@@ -66,12 +66,12 @@ class NodeInvocation:
         return all(tensor.quantization is not None for tensor in tensors)
 
     def in_integers(self, count: int = 1) -> bool:
-        """Return True if the node is `quantized` and the kernels compute on its integers."""
+        """Return True if the node is `quantized` and the selected kernels compute on integers."""
         return self.kernels != "onnxruntime" and self.quantized(count)
 
     @property
     def delegated(self) -> bool:
-        """True for an 8-bit node with XNNPACK's kernels, which compute the node if they include the operator."""
+        """True if the node is 8-bit and XNNPACK is selected, which computes the operators that it supports."""
         eight = all(np.dtype(t.dtype).itemsize == 1 for t in (self.tensors[0], self.output))
         return self.kernels == "xnnpack" and eight
 
@@ -156,7 +156,7 @@ def table(call: NodeInvocation) -> Array:
 
 
 def _dynamic(call: NodeInvocation) -> tuple[np.float32, int]:
-    """Return scale and zero point of a dynamic quantization to uint8, as onnxruntime computes them."""
+    """Return the scale and zero point of a dynamic quantization to uint8, as onnxruntime computes them."""
     x = call.values[0].astype(np.float32)
     low, high = (np.float32(f(x, initial=np.float32(0))) for f in (np.min, np.max))
     scale = np.float32(1) if low == high else (high - low) / np.float32(255)
@@ -164,7 +164,7 @@ def _dynamic(call: NodeInvocation) -> tuple[np.float32, int]:
 
 
 def dynamic_quantize(call: NodeInvocation) -> Array:
-    """Quantize the operand to uint8 with a scale determined by its range, ties to even."""
+    """Quantize the operand to uint8 with a scale determined by its range, rounding ties to even."""
     scale, zero = _dynamic(call)
     return np.clip(np.rint(call.values[0].astype(np.float32) / scale) + zero, 0, 255).astype(np.int64)
 

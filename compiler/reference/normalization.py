@@ -1,4 +1,4 @@
-"""Softmax and layer normalization over the last axes."""
+"""Softmax along an axis, and layer and RMS normalization over the last axes."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,7 @@ def _eighth(call: NodeInvocation) -> bool:
 
 
 def _fixed(call: NodeInvocation, away: Int64) -> Int64:
-    """Compute like LiteRT's reference kernel; `away` is each value minus the maximum of its row."""
+    """Compute a softmax like LiteRT's reference kernel; `away` is each value minus the maximum of its row."""
     real = min(
         float(np.float32(call["beta"])) * float(call.scale()) * (1 << (31 - _DIFFERENCE_BITS)),
         (1 << 31) - 1.0,
@@ -61,7 +61,7 @@ def _fixed(call: NodeInvocation, away: Int64) -> Int64:
 
 
 def _by_table(call: NodeInvocation, away: Int64) -> Int64:
-    """Compute like LiteRT's optimized kernel, with sums in float32 in the order of the row."""
+    """Compute a softmax like LiteRT's optimized kernel, with float32 sums in the order of the row's elements."""
     scale = -call.scale() * np.float32(call["beta"])
     powers = np.exp((scale * np.arange(256).astype(np.float32)).astype(np.float64)).astype(np.float32)[-away]
     sums = np.cumsum(powers, -1, dtype=np.float32)[..., -1:]

@@ -25,7 +25,7 @@ _DEFAULT_ACTIVATIONS = {
 
 
 class LeftOutError(InputError):
-    """Error for an attribute or input of a node that ONNX's reference ignores; the message names it."""
+    """Raised for an attribute or input that ONNX's reference implementation ignores; the message names it."""
 
 
 class Given(NamedTuple):
@@ -36,7 +36,7 @@ class Given(NamedTuple):
 
 
 def check_reference(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
-    """Check that ONNX's reference does not ignore an attribute or input of a node.
+    """Check that ONNX's reference implementation ignores no attribute or input of a node.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def check_reference(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> No
 
 
 def check_work(spec: OnnxNodeSpec, inputs: Sequence[Given | None], outputs: Sequence[tuple[int, ...]]) -> int:
-    """Return the estimated number of elementary operations of a node.
+    """Estimate the number of elementary operations of a node, and check it against the limit.
 
     Raises
     ------
@@ -106,7 +106,7 @@ class NodeModel:
     inputs : tuple of str
         Names of the inputs that are passed to `computed`.
     held : dict
-        Constants stored in the model: those without elements, which the graph's tensors cannot represent.
+        Constants stored in the model because they have no elements, which the graph's tensors cannot represent.
     """
 
     model: onnx.ModelProto
@@ -136,12 +136,12 @@ class NodeModel:
         return np.asarray(function(spec, [given.get(name) for name in self.proto.input])[number])
 
     def known(self) -> None:
-        """Check that the node is implemented here or by ONNX's reference.
+        """Check that the node is implemented here or by ONNX's reference implementation.
 
         Raises
         ------
         REFUSALS
-            The node is implemented in neither.
+            Neither implements the node.
         """
         if own(self.spec) is None:
             assert self._evaluator
@@ -158,7 +158,7 @@ def node_model(text: str) -> NodeModel:
     Raises
     ------
     ValueError, DecodeError
-        The string is not a model of exactly one node without subgraphs, which could contain endless loops.
+        The string is not a model of exactly one node, or the node has subgraphs, which could contain endless loops.
     """
     model = onnx.ModelProto.FromString(base64.b64decode(text, validate=True))
     graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)

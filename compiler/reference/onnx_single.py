@@ -1,8 +1,8 @@
 """Bit-exact single-precision functions of onnxruntime's kernels.
 
-Sigmoid and tanh are quotients of polynomials evaluated with fused multiply-adds, as on x86-64 with FMA. Coefficients:
-onnxruntime, core/mlas/lib/logistic.cpp and tanh.cpp, originally from Eigen. The exponential function in elu is Eigen's
-(GenericPacketMathFunctions.h), without fused multiply-adds.
+Sigmoid and tanh are quotients of polynomials evaluated with fused multiply-adds, as on x86-64 with FMA. The
+coefficients are those in onnxruntime's core/mlas/lib/logistic.cpp and tanh.cpp, originally from Eigen. The exponential
+function in elu is Eigen's (GenericPacketMathFunctions.h), without fused multiply-adds.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ def elu(x: Single, alpha: float) -> Single:
 
 
 def hard_swish(x: Single) -> Single:
-    """Compute the product of x and relu6(x + 3) / 6, by ONNX's definition: x times a hard sigmoid."""
+    """Compute hard swish by ONNX's definition: x times a hard sigmoid."""
     gate: Single = np.float32(1 / 6) * x + np.float32(0.5)
     return x * np.clip(gate, np.float32(0), np.float32(1))
 

@@ -91,7 +91,7 @@ def padded(x: Array, pads: tuple[int, int, int, int], value: float = 0) -> Array
 
 
 def window_outputs(call: NodeInvocation, kernel: tuple[int, ...]) -> tuple[int, int]:
-    """Return height and width of the node's output tensor, whose windows must fit the padded image.
+    """Return the height and width of the node's output, and check that its windows fit the padded image.
 
     The last row or column of padding may remain unread; a window that extends beyond the padding is an error.
     """
@@ -109,7 +109,7 @@ def window_outputs(call: NodeInvocation, kernel: tuple[int, ...]) -> tuple[int, 
 
 
 def tap(call: NodeInvocation, x: Array, size: tuple[int, int], ky: int, kx: int) -> Array:
-    """Return the pixels of a padded image at one tap of all windows, (batch, *size, channels)."""
+    """Return the pixels (batch, *size, channels) at one tap of all windows over a padded image."""
     dy, dx = call.node.attributes.get("dilations", (1, 1))
     sy, sx = call["strides"]
     y, left = ky * dy, kx * dx
@@ -117,7 +117,7 @@ def tap(call: NodeInvocation, x: Array, size: tuple[int, int], ky: int, kx: int)
 
 
 def max_pool2d(call: NodeInvocation) -> Array:
-    """Compute the maximum of each window, without the padding."""
+    """Compute the maximum of each window, ignoring the padding."""
     kernel, stored = call["kernel"], call.quantized()
     x = call.values[0].astype(np.int64) if stored else call.numbers()
     lowest = np.iinfo(np.int64).min if x.dtype.kind == "i" else -math.inf
@@ -130,7 +130,7 @@ def max_pool2d(call: NodeInvocation) -> Array:
 
 
 def avg_pool2d(call: NodeInvocation) -> Array:
-    """Compute the mean of each window; means of integers are rounded, ties away from zero."""
+    """Compute the mean of each window; means of integers are rounded with ties away from zero."""
     kernel, stored = call["kernel"], call.in_integers()
     zero = call.zero() if stored and call["count_pads"] else 0
     x = (call.values[0].astype(np.int64) - zero if stored else call.numbers()).astype(np.float64)

@@ -19,7 +19,7 @@ def _concat(call: NodeInvocation) -> Array:
 
 
 def _converted(call: NodeInvocation, index: int) -> Array:
-    """Convert an operand to the output's quantization; LiteRT scales in float32, ties away from zero."""
+    """Convert an operand to the output's quantization; LiteRT scales in float32, with ties away from zero."""
     values = call.values[index].astype(np.int64)
     if call.kernels == "onnxruntime" or call.tensors[index].quantization == call.output.quantization:
         return requantized(call, values, index)
@@ -65,7 +65,7 @@ def _gather(call: NodeInvocation) -> Array:
 
 
 def _resize_nearest(call: NodeInvocation) -> Array:
-    """Resize by nearest neighbour: output i is input floor(i * in / out), with i + 1/2 for i if `centers`."""
+    """Resize by nearest neighbor: output i is input floor(i * in / out), with i + 1/2 instead of i if `centers`."""
     x, half = call.values[0], int(call["centers"])
     rows, columns = (
         (2 * np.arange(size) + half) * given // (2 * size)

@@ -1,4 +1,4 @@
-"""A compiled network as users call it, and the stacking of samples into batches."""
+"""Compiled network that users can call, and stacking of samples into batches."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ from hw.errors import InputError
 class CompiledNetwork(StagedNetwork):
     """Compiled model: programs, constants and memory layout; created by `compile` and executed by `Session`.
 
-    Calling it with arrays runs it on the golden model and returns a dict of outputs.
+    Calling the object with arrays runs the network on the golden model and returns a dict of outputs.
 
     Examples
     --------
@@ -44,7 +44,7 @@ Arrays = Mapping[str, NDArray]
 
 
 def stack_batch(network: CompiledNetwork, group: Sequence[Arrays]) -> Arrays:
-    """Stack up to `network.batch` samples into inputs; the last sample is repeated to fill the batch."""
+    """Stack up to `network.batch` samples into batched inputs; repeat the last sample to fill the batch."""
     if network.batch == 1:
         return group[0]
     full = [*group, *[group[-1]] * (network.batch - len(group))]

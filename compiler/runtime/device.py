@@ -1,4 +1,4 @@
-"""Opens the simulated chip or the golden model for a compiled network."""
+"""Devices for compiled networks: the simulated chip and the golden model."""
 
 import logging
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def open_device(
     *,
     waves: str | Path | None = None,
 ) -> Device:
-    """Open a device with enough DRAM for a network; use it as a context manager, or call its `close`.
+    """Open a device with enough DRAM for a network; use the device as a context manager, or call its `close`.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ def open_device(
     latency : int
         Cycles from the address of a DRAM read to its first beat; ignored by the golden model, which has no clock.
     bytes_per_cycle : float or None
-        DRAM bandwidth of reads and writes combined; None: N bytes, one bus beat per cycle.
+        DRAM bandwidth of reads and writes combined; None for N bytes, one bus beat per cycle.
     say : callable
-        Called with a line of text before work that may take minutes; default: the log.
+        Called with a line of text before work that may take minutes; by default, the text is logged.
     waves : path or None
         FST file in which to record all signals of the chip, for GTKWave or Surfer; "rtl" only. The simulator for it is
         built separately, and is slower.

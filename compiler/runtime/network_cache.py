@@ -19,7 +19,7 @@ _KIND = "network"
 
 
 class NetworkCache:
-    """Cache entry of the network for a model, a hardware configuration and options.
+    """Cache entry for the network compiled from a model, a hardware configuration and options.
 
     Parameters
     ----------

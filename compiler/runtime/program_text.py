@@ -36,7 +36,7 @@ def listing(network: CompiledNetwork) -> str:
 
 
 def programs_of(text: str, name: str) -> list[Program]:
-    """Assemble the programs of a text, each from its `.name` line to the next one; line numbers are those of the text.
+    """Assemble the programs of a text, each of which begins with a `.name` line; errors refer to lines of the text.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def with_programs(network: CompiledNetwork, programs: Sequence[Program]) -> Comp
     Raises
     ------
     InputError
-        The programs differ in number or order from those of the network, or one is empty or does not fit the
+        The programs differ from the network's programs in number or order, or one is empty or does not fit the
         instruction store.
     """
     own = [program for code in network.codes for program in code.all_programs]
@@ -126,7 +126,7 @@ def _assembled(program: Program, given: ProgramText) -> Program:
 
 
 def tags_of(program: Program) -> list[tuple[int, int, int]]:
-    """Return the registers and constant of each counter tag of a program, starting with its macro-instruction's tag."""
+    """Return each counter tag of a program as registers and constant, starting with the macro-instruction's tag."""
     words = (decode(word) for word in program.words)
     tags = [(each["a"], each["b"], each["imm"]) for each in words if each["opcode"] == MicroOp.TAG]
     return [tag for tag, _ in groupby([(0, 0, ProgramPart(program, ()).tag), *tags])]

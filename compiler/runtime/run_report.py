@@ -1,4 +1,4 @@
-"""Runs samples through a compiled network and reports results and memory use."""
+"""Execution of samples on a compiled network, and reports of results and memory use."""
 
 import hashlib
 from collections import Counter
@@ -47,9 +47,9 @@ class Run:
     groups : list of int
         Number of samples in each batch.
     outputs : dict
-        Output arrays by name, samples along the first axis.
+        Output arrays by name, with samples along the first axis.
     cycles : list of int or None
-        Cycles of each batch run separately, without warm-up; None on a device without a clock.
+        Cycles of each batch when run separately, without warm-up; None on a device without a clock.
     steady : float or None
         Cycles per batch when batches are sent back to back.
     load_cycles : int or None
@@ -57,7 +57,7 @@ class Run:
     split : CycleSplit or None
         Attribution of the cycles to causes.
     counts : dict
-        Increments of the counters by tag.
+        Increase of the counters during the run, by tag.
     floors : list of Floor
         Minimum work of each batch.
     runs : list of int
@@ -101,18 +101,19 @@ def run_samples(
     proofs: ContentStore | None = None,
     rate: float | None = None,
 ) -> Run:
-    """Run every batch separately, then, if `steadily`, some back to back; `say` is called with progress messages.
+    """Run every batch separately and then, if `steadily`, some batches back to back.
 
-    The last batch is padded with its last sample; there may be programs for smaller batches. If `recorder` is given
-    (the same device, with a probe), it records the activity of its units during the first batch. `proofs` is as in
-    `Session`; `rate` is the DRAM bandwidth in bytes per cycle (default: a row of N).
+    An incomplete batch is padded with its last sample; programs for smaller batches ignore the padding. `recorder`, if
+    given, is the same device with a probe; it records the activity of its units during the first batch. `say` is called
+    with progress messages, and `proofs` is as in `Session`. `rate` is the DRAM bandwidth in bytes per cycle (default:
+    N).
 
     Raises
     ------
     ValidationError
-        A program is unsafe with the addresses of the samples.
+        A program is unsafe at the addresses of the samples.
     InputError
-        Samples back to back took fewer cycles than the lower bound of their work.
+        Batches run back to back took fewer cycles than the lower bound for their work.
     """
     clocked = not isinstance(device, GoldenDevice)
     sizes, groups = _sizes(network, len(samples)), []
@@ -157,7 +158,7 @@ def run_samples(
 def _check_steady(
     network: CompiledNetwork, steady: float, floors: Sequence[Floor], rate: float | None
 ) -> None:
-    """Raise InputError if batches back to back took fewer cycles than the lower bound of their work."""
+    """Raise InputError if batches run back to back took fewer cycles than the lower bound for their work."""
     rate = bus_rate(network.config, rate)
     least = sum(floor.cycles(network.config, rate) for floor in floors) / len(floors)
     if steady < least:
@@ -185,7 +186,7 @@ def _gathered(results: list[dict[str, NDArray]]) -> dict[str, NDArray]:
 
 
 def _stack(arrays: list[NDArray]) -> NDArray:
-    """Join samples along the first axis; a leading dimension of 1 in the model's shape is that axis."""
+    """Concatenate samples along the first axis if its size is 1; otherwise, stack them along a new first axis."""
     first = arrays[0]
     return np.concatenate(arrays) if first.ndim and len(first) == 1 else np.stack(arrays)
 
@@ -202,7 +203,7 @@ def document(
     run : Run
         Results of the run.
     rate : float or None
-        DRAM bandwidth in bytes per cycle; None: one row of N bytes.
+        DRAM bandwidth in bytes per cycle; None for one row of N bytes.
     clock : float or None
         Clock frequency in MHz for times and power; None omits them.
     """
@@ -253,20 +254,20 @@ def digest(array: NDArray) -> str:
 
 
 def _of_samples(network: CompiledNetwork, run: Run, macs: int) -> int:
-    """Return `macs`, the multiply-accumulates of all batches, without those of padding samples."""
+    """Return `macs`, the multiply-accumulates of all batches, without the share of padding samples."""
     made_for = (network.for_samples(count) for count in run.groups)
     return macs * run.samples // sum(size.batch if size else network.batch for size in made_for)
 
 
 def _each(run: Run, cycles: float) -> float:
-    """Return the cycles per sample for given cycles per batch, rounded to 0.1; padding samples do not count."""
+    """Return the cycles per sample, given the cycles per batch, rounded to 0.1; padding samples do not count."""
     return cycles if len(run.floors) == run.samples else round(cycles * len(run.floors) / run.samples, 1)
 
 
 def _layers(
     network: CompiledNetwork, run: Run, infos: list[tuple[LayerInfo, int]], rate: float
 ) -> list[dict[str, Any]]:
-    """Return one entry per tag: a layer, or several in a network with more layers than counter tags."""
+    """Return one entry per tag: one layer, or several if the network has more layers than counter tags."""
     by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
     for info, times in infos:
         by_tag.setdefault(info.tag, []).append((info, times))
@@ -296,7 +297,7 @@ def _entry(
 
 @dataclass(frozen=True)
 class DramUse:
-    """Bytes of DRAM for one sample, or one batch, without the command ring and the programs.
+    """DRAM use in bytes for one sample or batch, without the command ring and the programs.
 
     Parameters
     ----------
@@ -322,10 +323,10 @@ class DramUse:
 
 
 def memory_use(network: CompiledNetwork) -> dict[str, Any]:
-    """Return the memory use of a network as the JSON field `memory`.
+    """Return the memory use of a network: the content of the field `memory` in the JSON report.
 
-    Peaks are None if unknown: for programs that were not generated by the compiler, and for compiled files without
-    them.
+    Peaks are None if unknown: for programs that were not generated by the compiler, and for compiled files that lack
+    this field.
     """
     config, codes = network.config, network.codes
     peak = joint_peak(code.peak for code in codes)
@@ -350,7 +351,7 @@ def memory_use(network: CompiledNetwork) -> dict[str, Any]:
 
 
 def dram_use(network: CompiledNetwork) -> DramUse:
-    """Return the DRAM use of a network; a tensor between two stages on the accelerator counts once per copy."""
+    """Return the DRAM use of a network; a tensor passed between two accelerator stages counts once per copy."""
     accelerated = [stage for stage in network.walk() if stage.code]
     weights = sum(stage.code.image.size for stage in accelerated if stage.code)
     buffers = sum(stage.code.memory for stage in accelerated if stage.code) - weights
@@ -377,9 +378,9 @@ def dram_use(network: CompiledNetwork) -> DramUse:
 
 
 def _reached(stages: Iterable[tuple[bool, set[str], set[str]]]) -> set[str]:
-    """Return the tensors reached from stages on the accelerator, also through subsequent stages on the host.
+    """Return the tensors reached from accelerator stages, directly or through subsequent host stages.
 
-    Each stage is given as (runs on the accelerator, tensors it starts from, tensors it leads to).
+    Each stage is a tuple: True for an accelerator stage, the tensors that it starts from, and those that it leads to.
     """
     found: set[str] = set()
     for device, near, far in stages:

@@ -29,7 +29,7 @@ Run = Callable[[Sequence[Stage], dict[str, NDArray]], None]
 
 
 def value_of(tensor: Tensor, values: Arrays) -> NDArray:
-    """Return the contents of a tensor: a constant's own, otherwise the value of its name."""
+    """Return the contents of a tensor: its data if it is a constant, otherwise the value stored under its name."""
     return values[tensor.name] if tensor.data is None else tensor.data
 
 
@@ -65,7 +65,7 @@ _PROGRESS_CYCLES = 1_000_000
 
 
 def dram_bytes(network: StagedNetwork, samples: int = 1) -> int:
-    """Return the bytes of DRAM that a session needs to hold `samples` samples at once."""
+    """Return the bytes of DRAM that a session needs to hold `samples` samples at the same time."""
     total = _RING_SLOTS * SLOT_BYTES + 2 * _PAGE
     program = 0
     for stage in network.walk():
@@ -111,15 +111,15 @@ class PlacedStage:
     def windows(self, samples: Sequence[int], count: int) -> list[DramWindow]:
         """Return the DRAM windows that the stage's programs may access, in address order.
 
-        Weights and inputs are read-only, the rest of the stage's memory and the outputs are writable. If that takes
-        more than `count` windows, the last ones are merged.
+        Weights and inputs are read-only, the rest of the stage's memory and the outputs are writable. If this
+        requires more than `count` windows, the last ones are merged.
 
         Parameters
         ----------
         samples : sequence of int
-            Samples that run back to back; the buffers of all from the first to the last of them are accessible.
+            Samples that run back to back; the buffers of all samples from the first to the last are accessible.
         count : int
-            Number of windows of the hardware.
+            Number of windows that the hardware has.
         """
         weights = self.base + self.code.image.size
         found = [(self.base, weights - 1, READ), (weights, self.base + self.code.memory - 1, READ_WRITE)]
@@ -140,19 +140,19 @@ class PlacedStage:
 
 
 class Session:
-    """Network on a device: programs loaded, memory laid out.
+    """Network that is ready to run on a device, with memory laid out and programs loaded.
 
     Parameters
     ----------
     device : Device
         RTL or golden model, with DRAM of at least `dram_bytes`.
     network : StagedNetwork
-        Network to run. Every stream of macro-instructions is proved safe before it is enqueued: those of the first
-        sample, and of all samples back to back, before any program is loaded.
+        Network to run. Every stream of macro-instructions is proved safe before it is enqueued. The streams for the
+        first sample, and for all samples back to back, are proved before any program is loaded.
     samples : int
-        Number of samples held in DRAM at once.
+        Number of samples held in DRAM at the same time.
     proofs : ContentStore or None
-        Cache of proofs; None proves every stream again.
+        Cache of proofs; None to prove every stream again.
 
     Raises
     ------
@@ -166,7 +166,7 @@ class Session:
     seconds : float
         Wall time from doorbells to interrupts so far.
     progress : callable
-        Called periodically during a long run with its cycles so far.
+        Called periodically during a long run with the number of cycles so far.
     on_program : callable or None
         Called after each program with its stage and index; if set, programs are enqueued one by one.
 
@@ -212,10 +212,10 @@ class Session:
         return self.measure(inputs, count)[0]
 
     def measure(self, inputs: Arrays, count: int | None = None) -> tuple[dict[str, NDArray], int]:
-        """Run one sample or batch; return the outputs, and the cycles from doorbells to interrupts without loading.
+        """Run one sample or batch; return the outputs, and the cycles from doorbells to interrupts.
 
-        Only the first `count` samples of a batch are valid (default: all): outputs of the others are undefined if the
-        network has programs for smaller batches.
+        The cycles exclude program loads. Only the first `count` samples of a batch are valid (default: all). The
+        outputs of other samples are undefined if the network has programs for smaller batches.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class Session:
         return raw.view(np.dtype(tensor.dtype)).reshape(tensor.shape)
 
     def rerun(self, sample: int = 0) -> int:
-        """Run the only stage on the accelerator on the inputs in DRAM; return its cycles.
+        """Run the only accelerator stage with the inputs that are in DRAM; return its cycles.
 
         Raises
         ------
@@ -262,7 +262,7 @@ class Session:
 
     @property
     def taken(self) -> list[Counter[int]]:
-        """Number of times each candidate of the last program was selected, by stage in the order of `runs`."""
+        """For each stage, in the order of `runs`: how often each candidate of the last program was selected."""
         return [Counter(placed.taken) for placed in self.loaded]
 
     @property
@@ -286,9 +286,9 @@ class Session:
                 values |= self._read_outputs(placed)
 
     def throughput_cycles(self, samples: Sequence[Arrays], counts: Sequence[int]) -> float | None:
-        """Return the cycles per sample run back to back; None if stages run on the host or programs are reloaded.
+        """Return the cycles per sample of a back-to-back run; None if stages run on the host or programs are reloaded.
 
-        If the samples are batches, `counts` has the number of valid samples of each.
+        If the samples are batches, `counts` contains the number of valid samples in each batch.
 
         Raises
         ------
@@ -320,7 +320,7 @@ class Session:
         return placed
 
     def _prove(self, placed: PlacedStage, samples: Sequence[int]) -> None:
-        """Prove that samples that run back to back, starting from an idle device, are safe.
+        """Prove the safety of samples that run back to back, starting from an idle device.
 
         The first sample is repeated after the last, to prove that the stream restores the initial state.
         """
@@ -339,7 +339,7 @@ class Session:
         self._proved.add(key)
 
     def _open_windows(self, placed: PlacedStage, samples: Sequence[int]) -> None:
-        """Restrict DRAM accesses to the buffers of these samples; the device is idle."""
+        """Restrict DRAM accesses to the buffers of these samples; the device must be idle."""
         count = self.network.config.windows
         windows = placed.windows(samples, count)
         if windows == self._open:

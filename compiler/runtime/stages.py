@@ -48,7 +48,7 @@ class LayerInfo:
 
     @property
     def name(self) -> str:
-        """Name of the layer in schedules and measurements: that of its anchor node."""
+        """Name of the layer in schedules and measurements: the name of its anchor node."""
         return self.nodes[anchor_index(self.ops)]
 
 
@@ -69,7 +69,7 @@ class Stage:
     control : Control or None
         Control-flow node with its subgraphs.
     floor : Floor or None
-        Work of a stage on the accelerator in a subgraph: its bytes are those of its weights.
+        Minimum work of an accelerator stage in a subgraph; its DRAM traffic includes only weights.
     spared : Floor or None
         Work saved when the stage's skip program runs.
     """
@@ -184,18 +184,18 @@ class StagedNetwork:
     rounding : str
         Rounding mode of the outputs, as in `compile`.
     floor : Floor
-        Minimum work, without that of control-flow subgraphs.
+        Minimum work, excluding control-flow subgraphs.
     graph : Graph or None
         Graph after all passes; None if the network was read from a compiled file.
     layers : tuple of Layer
-        Layers of the compiler; empty if the network was read from the cache or a file.
+        Lowered layers; empty if the network was read from the cache or a file.
     quantization : QuantizationReport or None
         Report of the quantization of a float model; None for other models.
     batch : int
-        Batch size: samples stacked along the first axis of inputs and outputs.
+        Batch size: number of samples stacked along the first axis of inputs and outputs.
     smaller : tuple of BatchVariant
-        Variants for smaller batches, in ascending order. The last operand of the macro-instructions is the number of
-        valid samples, by which the hardware selects the smallest sufficient variant.
+        Variants for smaller batches, in ascending order. The hardware selects the smallest sufficient variant
+        by the last operand of the macro-instructions, the number of valid samples.
     origin : Origin
         Provenance of the network.
     compile_seconds : float
@@ -245,7 +245,7 @@ class StagedNetwork:
         return next((each for each in self.smaller if count <= each.batch), None)
 
     def best_batch(self, waiting: int) -> int:
-        """Return the number of waiting samples to run in one batch, which minimizes the estimated work per sample."""
+        """Return how many waiting samples to run in one batch, so that the estimated work per sample is minimal."""
         best, least = 0, 0.0
         for batch, floor in [*((each.batch, each.floor) for each in self.smaller), (self.batch, self.floor)]:
             count = min(waiting, batch)
@@ -255,7 +255,7 @@ class StagedNetwork:
         return best
 
     def count(self, samples: int) -> tuple[int, ...]:
-        """Return the operands after the addresses: the number of valid samples, or none if there is one batch size.
+        """Return the operands after the addresses: the number of samples, or nothing if there is one batch size.
 
         Raises
         ------
@@ -306,12 +306,12 @@ class StagedNetwork:
         return [info for stage in self.walk() for info in stage.infos]
 
     def walk(self) -> Iterator[Stage]:
-        """Yield all stages; those of subgraphs follow their control-flow stage."""
+        """Yield all stages; the stages of subgraphs follow their control-flow stage."""
         for stage in self.stages:
             yield from stage.walk()
 
     def work(self, runs: Sequence[int]) -> Floor:
-        """Return the minimum work of a sample, given its number of runs of each stage in the order of `codes`."""
+        """Return the minimum work of a sample, given how often it ran each stage, in the order of `codes`."""
         macs, size = self.floor.macs, self.floor.bytes
         stages = [stage for stage in self.walk() if stage.code]
         for stage, times in zip(stages, runs, strict=True):

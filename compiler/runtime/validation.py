@@ -24,7 +24,7 @@ class StageCalls:
     calls : list of MacroCall
         Calls for all samples in order.
     windows : list of DramWindow
-        Window of the read-only weights, then one for all other memory.
+        Window for the read-only weights, then a window for all other memory.
     """
 
     calls: list[MacroCall]
@@ -43,7 +43,7 @@ def validate_network(
     samples : int
         Number of samples enqueued back to back.
     require_written : bool
-        As in `validate`.
+        Also reject reads of on-chip memory that was not written before, as in `validate`.
 
     Returns
     -------

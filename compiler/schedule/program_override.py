@@ -1,4 +1,4 @@
-"""Micro-programs as assembly text, which replace generated programs."""
+"""Micro-programs in the form of assembly text, which replace generated programs."""
 
 import hashlib
 from dataclasses import dataclass, fields
@@ -21,8 +21,8 @@ class ProgramText:
     Parameters
     ----------
     replaces : str
-        `digest_of` the program that this one replaces. The text has the addresses and semaphores of that program, so it
-        must not replace any other program.
+        Digest, as computed by `digest_of`, of the program that this one replaces. The text contains the addresses and
+        semaphores of that program, so it must not replace any other program.
     text : str
         Assembly text for `hw.isa.assembler`.
     """
@@ -52,7 +52,7 @@ def text_of(name: str, values: Any) -> ProgramText:
     Raises
     ------
     InputError
-        The fields are not those of a program; the message includes the program's name.
+        The fields do not describe a program text; the message includes the program's name.
     """
     known = set(identity_of(ProgramText).parts.values())
     if not isinstance(values, dict) or values.keys() != known:

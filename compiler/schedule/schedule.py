@@ -75,14 +75,14 @@ _NAMES = (
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
-    """Schedule of one layer; sizes that exceed those of the layer select the whole layer.
+    """Schedule of one layer; sizes that exceed the layer's dimensions select the whole layer.
 
     Parameters
     ----------
     rows : int
         Output rows of a tile; for a matrix, rows of the result.
     rows_per_load : int
-        Output rows whose input rows are loaded at once: one or more tiles.
+        Output rows whose input rows are loaded together; they form one or more tiles.
     width : int
         Output columns of a tile of a depthwise convolution; with fewer columns, the line buffers hold more rows.
     columns : int
@@ -90,9 +90,9 @@ class LayerSchedule:
     depth : int
         Blocks of N input channels over which a MATRIX command sums.
     param_blocks : int
-        Blocks of output channels whose parameters are loaded at once: `columns` or a multiple of it.
+        Blocks of output channels whose parameters are loaded together: `columns` or a multiple of it.
     param_buffers : int
-        Number of buffers for groups of `param_blocks` blocks of parameters.
+        Number of parameter buffers, each for `param_blocks` blocks.
     order : str
         Outer loop: "rows" reuses the input of a tile for all weights, "channels" reuses the weights for all tiles.
     x_buffers, w_buffers, y_buffers, acc_buffers : int
@@ -104,31 +104,30 @@ class LayerSchedule:
         True to make the whole kernel part of the reduction dimension; the inputs of each output column are loaded
         separately.
     pixels_per_pass : int
-        Number of adjacent output pixels that are computed as one pixel with as many times the channels.
+        Number of adjacent output pixels that are computed as a single pixel with correspondingly more channels.
     prefetch : int
         Number of steps of earlier layers during which the first weights of this layer may be loaded.
     on_chip : bool
         True to keep the output in the scratchpad.
     interleave : bool
-        True if steps of the layer may be interleaved with those of adjacent layers for which this is True as well.
+        True if the layer's steps may be interleaved with the steps of adjacent layers that also set `interleave`.
     common_scale : bool
-        True to make the multiplier, which must be the same for all channels, part of the command and load only biases:
-        4 instead of 9 bytes per channel, but FUSE takes four times as long for each pixel.
+        True to make the multiplier, which must be the same for all channels, part of the command. Only biases are then
+        loaded, 4 instead of 9 bytes per channel, but FUSE takes four times as long for each pixel.
     split_first_tile : bool
-        True to compute the first tile in parts, the first of which is small, so that MATRIX can start when its input is
-        loaded.
+        True to compute the first tile in parts. The first part is small, so that MATRIX can start as soon as the input
+        of this part is loaded.
     split_last_tile : bool
-        True to drain the last tile in parts, the last of which is small, so that following layers wait only for that
-        part.
+        True to drain the last tile in parts. The last part is small, so that subsequent layers wait only for this part.
     stream_channel_blocks : int
         For a convolution whose result is read only by a depthwise convolution: number of channel blocks of the result
-        in the scratchpad at a time, with both layers interleaved by blocks. 0: the buffer holds the whole result.
+        that the scratchpad holds at a time, with both layers interleaved by blocks; 0 to hold the whole result.
     same_program_as_previous : bool
         True to make the layer part of the previous layer's program. This saves a dispatch, but neither layer's program
         can be replaced separately.
     own_counter_tag : bool
-        True to count the layer's cycles with a separate tag, False to count them with the previous layer's. After a tag
-        change, a unit may stall for about a hundred cycles until the previous counters are saved.
+        True to count the layer's cycles with a separate tag, False to count them with the previous layer's tag. After a
+        tag change, a unit may stall for about a hundred cycles until the previous counters are saved.
     """
 
     rows: int = 1 << 16
@@ -268,7 +267,7 @@ def layer_schedule(name: str, values: Any, version: int = 1) -> LayerSchedule:
     Raises
     ------
     InputError
-        The fields are not those of a layer's schedule; the message includes the layer's name.
+        The fields do not describe a layer's schedule; the message includes the layer's name.
     """
     known = _FIELDS[version]
     if not isinstance(values, dict) or not values.keys() <= known.keys():

@@ -11,9 +11,9 @@ from compiler.serving.server import Server
 class DynamicBatcher:
     """Combines single-sample requests for a server whose network has a batch dimension.
 
-    A request is submitted at once if the server has a free slot. Requests that arrive while no slot is free are batched
-    if that reduces the work per request. The hardware selects the smallest sufficient program by the number of samples,
-    which is an operand of the macro-instruction.
+    A request is submitted immediately if the server has a free slot. Requests that arrive while no slot is free are
+    batched if that reduces the work per request. The hardware selects the smallest sufficient program by the number of
+    samples, which is an operand of the macro-instruction.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class DynamicBatcher:
         self.server.submit(stack_batch(self.server.current.network, group), len(group))
 
     def _each(self, result: RequestResult) -> list[RequestResult]:
-        """Split the result of a batch into those of its requests."""
+        """Split the result of a batch into the results of its requests."""
         group = self._sent.popleft()
         first = self.submitted - len(self._waiting) - sum(map(len, self._sent)) - len(group)
         parts = split_batch(result.version.network, result.outputs, len(group))

@@ -28,7 +28,7 @@ _LOOKAHEAD = 256
 
 @dataclass(frozen=True)
 class QueuedMacro:
-    """Queued macro-instruction; `last` marks the last one of its stage."""
+    """Queued macro-instruction; `last` is True for the last macro-instruction of a stage."""
 
     flight: InFlightRequest
     stage: int
@@ -107,7 +107,7 @@ class IssueQueue:
             self.driver.doorbell()
 
     def completed(self) -> tuple[list[QueuedMacro], bool]:
-        """Return the macro-instructions completed since the last call, and True if one has trapped."""
+        """Return the macro-instructions completed since the last call, and True if a macro-instruction has trapped."""
         done: list[QueuedMacro] = []
         while self._ring:
             number, macro = self._ring[0]
@@ -149,7 +149,7 @@ class IssueQueue:
         return report, macro.flight
 
     def clear(self) -> None:
-        """Run all macro-instructions in the ring, ignoring traps, and discard their results and the queue."""
+        """Run all macro-instructions in the ring, ignoring traps; discard their results and empty the queue."""
         self.driver.run(resume=True)
         self._ring.clear()
         self._pending.clear()

@@ -1,4 +1,4 @@
-"""Requests: source, state in flight, results."""
+"""Requests: source of inputs, state in flight, and results."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +24,9 @@ class MacroTime:
     program : str
         Name of the program.
     started, retired : int
-        Start and retirement time in cycles, low 32 bits.
+        Times of start and retirement in cycles, modulo 2**32.
     cycles : int
-        Cycles from its start, or from the end of its predecessor if that is later, to its end.
+        Cycles from the start, or from the retirement of the predecessor if that was later, to the retirement.
     """
 
     program: str
@@ -56,11 +56,11 @@ class RequestResult:
     runs : tuple of int
         Number of runs of each accelerator stage.
     disturbed : bool
-        True if programs were loaded while it ran, or if the previous request used another version.
+        True if programs were loaded while the request ran, or if the previous request used another version.
     queued_after : int
-        Number of later requests in flight when it completed.
+        Number of later requests in flight when this request completed.
     batch_size : int
-        Number of requests in its batch.
+        Number of requests in the batch of this request.
     """
 
     index: int
@@ -81,8 +81,8 @@ class InFlightRequest:
     """Request in flight, with its buffer slot.
 
     `count` is the number of samples of the batch that are used. `steps` is None when all stages are complete.
-    `issued_at` is the cycle in which its stage was issued, `inside` the nesting depth of subgraphs, `begun` the number
-    of starts, `loads` the number of programs loaded before its last start.
+    `issued_at` is the cycle in which the current stage was issued, and `inside` is the nesting depth of subgraphs.
+    `begun` is the number of starts, and `loads` is the number of programs that the server had loaded at the last start.
     """
 
     index: int
@@ -147,7 +147,8 @@ class RequestSource:
     each : iterator
         Iterator over the inputs of each request.
     ready : callable
-        Returns True if the next request is available without waiting; else requests in flight are completed first.
+        Returns True if the next request is available without waiting. Otherwise, requests in flight are completed
+        first.
     """
 
     each: Iterator[Arrays]

@@ -26,7 +26,7 @@ _SOON, _NEXT = 1000.0, 500.0
 class _Resident:
     """Resident programs: their segments, opcode, and number of macro-instructions in flight (`expected`).
 
-    `score` is the score at the last use; `used` is the number of that use.
+    `score` is the score at the last use; `used` is the number of uses of any program up to then.
     """
 
     segments: list[int]
@@ -45,8 +45,8 @@ class ResidentPrograms:
 
     Alternative programs of one macro-instruction share an opcode, and are loaded and evicted together.
 
-    An opcode is never rebound while a macro-instruction in the ring uses it, because its operands are valid for one
-    version of a network only.
+    An opcode is never rebound while a macro-instruction in the ring uses it, because the operands of a
+    macro-instruction are valid for one version of a network only.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class ResidentPrograms:
     Attributes
     ----------
     loads, evictions, load_cycles : int
-        Number of loaded and of evicted programs, and cycles spent loading and verifying.
+        Number of loaded programs, number of evicted programs, and cycles spent on loading and verifying.
     """
 
     def __init__(self, driver: Driver):
@@ -90,7 +90,7 @@ class ResidentPrograms:
     def load(
         self, part: ProgramPart, keep: Iterable[ProgramPart] = (), soon: Iterable[ProgramPart] = ()
     ) -> bool:
-        """Load programs unless they are resident; return False if there is no room for them now.
+        """Load programs unless they are resident; return False if there is currently no room for them.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class ResidentPrograms:
         return entry.score * 0.5 ** ((self._clock - entry.used) / HALF_LIFE)
 
     def _victims(self, part: ProgramPart, keep: set[Key], soon: list[Key]) -> list[Key] | None:
-        """Return the victims with the lowest total score that make enough room; None if no victims do."""
+        """Return the victims with the lowest total score that make enough room; None if there are none."""
         scores = self._scores(keep, soon)
         found = [
             out
@@ -158,7 +158,7 @@ class ResidentPrograms:
         }
 
     def _gaps(self, part: ProgramPart, scores: Mapping[Key, float]) -> Iterator[list[Key]]:
-        """Yield the empty set of victims, then sets that make room for the longest new program after a resident one."""
+        """Yield the empty set of victims, then sets that free one contiguous range for the longest new program."""
         length = max(len(program.words) for program in part.programs)
         owner = {segment: key for key, entry in self._known.items() for segment in entry.segments}
         there = {s: (self.store.base(s), len(p.words)) for s, p in self.store.programs.items()}
@@ -188,7 +188,7 @@ class ResidentPrograms:
         return out
 
     def _fits(self, part: ProgramPart, out: list[Key]) -> bool:
-        """Return True if programs fit, in words, segments and opcodes, after evictions."""
+        """Return True if words, segments and opcodes suffice for programs after the eviction of `out`."""
         segments = [segment for key in out for segment in self._known[key].segments]
         lengths = [len(program.words) for program in part.programs]
         return len(self._known) - len(out) < self.config.opcodes and self.store.fit(lengths, segments)

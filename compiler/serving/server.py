@@ -28,14 +28,14 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 class InterruptHandler:
-    """Records Ctrl-C, after which the stream ends once requests in flight are complete."""
+    """Records Ctrl-C; the stream of requests then ends once the requests in flight are complete."""
 
     def __init__(self) -> None:
         self.requested = self._waiting = False
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Return a context in which Ctrl-C interrupts at once, since the process only waits for input."""
+        """Return a context manager for waiting for input, under which Ctrl-C interrupts immediately."""
         self._waiting = True
         try:
             if self.requested:  # Ctrl-C was pressed just before
@@ -45,7 +45,7 @@ class InterruptHandler:
             self._waiting = False
 
     def on_signal(self, _signal: int, _frame: FrameType | None) -> None:
-        """Handle the signal of Ctrl-C."""
+        """Handle SIGINT, the signal that Ctrl-C sends."""
         again, self.requested = self.requested, True
         if self._waiting or again:
             raise KeyboardInterrupt
@@ -53,7 +53,7 @@ class InterruptHandler:
 
 @contextmanager
 def interruptible() -> Iterator[InterruptHandler]:
-    """Install the Ctrl-C handler; a second Ctrl-C interrupts at once."""
+    """Install the Ctrl-C handler; a second Ctrl-C interrupts immediately."""
     stop = InterruptHandler()
     previous: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, stop.on_signal)
     try:
@@ -63,7 +63,7 @@ def interruptible() -> Iterator[InterruptHandler]:
 
 
 class _RestartedError(Exception):
-    """Signals that a request was restarted while it was inside a subgraph."""
+    """Raised if a request was restarted while it was inside a subgraph."""
 
 
 RING_SLOTS = 256
@@ -74,8 +74,8 @@ MAX_IN_FLIGHT = 4
 class Server:
     """Serves requests on a live machine, with results in order; versions can be changed between requests.
 
-    Each request runs on one version. If the host works between stages, requests are interleaved; if the host decides
-    which stages run, requests run one at a time.
+    Each request runs on a single version. Requests are interleaved if some stages run on the host, but run one at a
+    time if the network has control flow.
 
     Parameters
     ----------
@@ -98,11 +98,11 @@ class Server:
     current : Version
         Version that new requests use.
     rejects : callable
-        Called with each result before delivery; if it returns True, the result is discarded, and the request and all
-        later ones are rerun on the version that is current then.
+        Called with each result before delivery. If it returns True, the result is discarded, and the request and all
+        later ones are rerun on the version that is then current.
     trapped : callable
-        Called with the version and report of a trap; if it returns True, requests continue on the current version, else
-        the trap is raised.
+        Called with the version and report of a trap. If it returns True, requests continue on the current version;
+        otherwise, TrapError is raised.
     """
 
     def __init__(
@@ -183,18 +183,18 @@ class Server:
         return out
 
     def serve(self, requests: Iterable[Arrays]) -> Iterator[RequestResult]:
-        """Yield results of requests, submitting them as slots become free."""
+        """Submit requests as slots become free, and yield their results."""
         for inputs in requests:
             self.submit(inputs)
             yield from self.results()
         yield from self.results(wait=True)
 
     def switch(self, version: Version) -> None:
-        """Use another version for later requests; requests in flight keep theirs."""
+        """Use another version for later requests; requests in flight continue on their version."""
         self.current = version
 
     def prefetch(self, version: Version) -> bool:
-        """Load the programs of a version without evicting any in use; return True if all are resident."""
+        """Load the programs of a version without evicting programs in use; return True if all are resident."""
         keep = [*self.current.parts, *version.parts, *self.queue.needed]
         resident = [self.queue.resident_programs.load(part, keep) for part in version.parts]
         return all(resident)
@@ -243,7 +243,7 @@ class Server:
         flight.steps = outer
 
     def _advance(self, flight: InFlightRequest, answer: Arrays | None) -> None:
-        """Resume a request with the outputs of its stage and issue the next one."""
+        """Resume a request with the outputs of its stage, and issue the next stage."""
         assert flight.steps is not None
         try:
             stage, inputs = flight.steps.send(answer)  # type: ignore[arg-type] # None starts it
@@ -283,7 +283,7 @@ class Server:
             self._ready.append(result)
 
     def _recover(self) -> None:
-        """Recover from a trap on the current version if the `trapped` callback allows it."""
+        """Rerun requests on the current version after a trap; raise TrapError unless `trapped` returns True."""
         trap, flight = self.queue.trap()
         self.queue.clear()
         if not self.trapped(flight.version, trap):

@@ -1,4 +1,4 @@
-"""Versions of a network in the DRAM of one machine, allocated first-fit, each proved safe before it is loaded."""
+"""Versions of a network in the DRAM of one machine, allocated first-fit and proved safe before they are run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class FirstFitAllocator:
         self._allocated: dict[int, int] = {}
 
     def alloc(self, size: int, name: str, align: int = 1) -> int:
-        """Allocate `size` bytes aligned to `align` and return the address.
+        """Allocate `size` bytes aligned to `align`, and return the address.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Buffers:
     arena : FirstFitAllocator
         Allocator of the DRAM.
     network : CompiledNetwork
-        Network with the inputs and outputs, which all versions share.
+        Network that defines the inputs and outputs, which are the same for all versions.
     slots : int
         Number of concurrent requests.
     """
@@ -141,17 +141,17 @@ class Buffers:
         return len(self._operands)
 
     def operands(self, version: Version, stage: int, slot: int) -> list[int]:
-        """Return the addresses of a stage, which are the first operands of its macro-instructions."""
+        """Return the addresses that are the first operands of the macro-instructions of a stage."""
         return [version.bases[stage], *self._operands[slot][stage]]
 
 
 def coded(network: CompiledNetwork) -> list[Stage]:
-    """Return all accelerator stages of a network, including those in subgraphs."""
+    """Return all accelerator stages of a network, including stages in subgraphs."""
     return [stage for stage in network.walk() if stage.code]
 
 
 def _shape(network: CompiledNetwork) -> list[tuple[object, ...]]:
-    """Return names, shapes and types of stage inputs and outputs, which are equal in all versions."""
+    """Return the names, shapes and types of stage inputs and outputs, which are equal in all versions."""
     return [
         tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in (*stage.inputs, *stage.outputs))
         for stage in coded(network)
@@ -159,7 +159,7 @@ def _shape(network: CompiledNetwork) -> list[tuple[object, ...]]:
 
 
 def _every_pair(slots: int) -> list[int]:
-    """Return a sequence of slots in which every ordered pair is adjacent; it ends with the first slot.
+    """Return a sequence of slots in which every ordered pair of slots is adjacent; it starts and ends with slot 0.
 
     A request uses any free slot, so any slot may follow any other. This is the de Bruijn sequence of order 2.
     """
@@ -172,7 +172,7 @@ def _every_pair(slots: int) -> list[int]:
 
 
 class Versions:
-    """Allocates versions in DRAM and proves them safe there.
+    """Allocates versions in DRAM and proves them safe at these addresses.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ class Versions:
         return Version(self._count, network, bases, (start, start + size - 1))
 
     def _prove(self, among: Sequence[Version]) -> None:
-        """Prove each stage of the first version safe under every slot order, and transitions to the others and back."""
+        """Prove each stage of the first version safe for every slot order and for transitions to other versions."""
         version = among[0]
         for stage in range(len(version.bases)):
             order = [(version, slot) for slot in _every_pair(self.buffers.slots)]
@@ -256,10 +256,11 @@ class Versions:
             prove(self.driver.config, calls, self._windows(among, stage), self.proofs)
 
     def _windows(self, among: Sequence[Version], stage: int) -> list[DramWindow]:
-        """Return the DRAM windows of a stage: the memory of all versions; weights of a single version are read-only.
+        """Return the DRAM windows of a stage: the buffers, and the memory of the versions.
 
-        Addresses depend neither on data nor on earlier programs, so it suffices to prove for each version by itself
-        that it does not modify its weights.
+        The weights are read-only if there is only one version and the hardware has enough windows. It suffices to prove
+        separately for each version that it does not modify its weights, because addresses depend neither on data nor on
+        earlier programs.
         """
         if len(among) > 1 or self.driver.config.windows < _STAGE_WINDOWS:
             return [self.buffers.window, *((*each.window, _READ_WRITE) for each in among)]

@@ -55,7 +55,7 @@ class Constraints:
     Parameters
     ----------
     forbidden : frozenset of str
-        Forbidden transformations: keys of TRANSFORMATIONS. Former names are replaced by the present ones.
+        Forbidden transformations: keys of TRANSFORMATIONS. Former names are replaced by the current ones.
 
     Raises
     ------

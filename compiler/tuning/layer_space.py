@@ -1,4 +1,4 @@
-"""Search space of a layer: every tiling that fits, and changes of single fields."""
+"""Search space of a layer: every tiling that fits, and changes to single fields."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _MAX_SIZE = 1 << 16
 #: Half of the draws choose uniformly among this number of best tilings, the other half among all.
 _BEST_TILINGS = 16
 
-#: Fields that describe how a layer is executed relative to its neighbours.
+#: Fields that describe how a layer is executed relative to its neighbors.
 _CONTEXT_FIELDS = ("prefetch", "same_program_as_previous", "interleave", "on_chip", "own_counter_tag")
 
 Change = Callable[[random.Random, LayerSchedule], LayerSchedule]
@@ -53,7 +53,7 @@ class LayerSpace:
     context : TilingContext
         Resources available to the layer: free memory, location of its tensors.
     frozen : frozenset of str
-        Fields of its schedule that must not change.
+        Fields of the layer's schedule that must not change.
     """
 
     def __init__(self, layer: Layer, context: TilingContext, frozen: frozenset[str] = frozenset()):
@@ -61,22 +61,22 @@ class LayerSpace:
 
     @cached_property
     def tilings(self) -> list[Tiling]:
-        """Tilings that fit by the static compiler's estimate, best first, without duplicates."""
+        """Tilings that fit the memories, fewest estimated cycles first, without duplicates."""
         return [Tiling(cycles, schedule) for cycles, schedule in ranked_tilings(self.context, self.layer)]
 
     def draw(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
-        """Return a random tiling; frozen fields and those that concern neighbours keep their values."""
+        """Return a random tiling; frozen fields and fields that concern neighboring layers keep their values."""
         if not self.tilings:
             return schedule
         among = self.tilings[:_BEST_TILINGS] if rng.random() < 0.5 else self.tilings
         return self.with_context(rng.choice(among).schedule, schedule)
 
     def with_context(self, tiling: LayerSchedule, schedule: LayerSchedule) -> LayerSchedule:
-        """Return a tiling with the frozen fields, and those that concern neighbours, copied from a schedule."""
+        """Return a tiling with the fields that are frozen or concern neighboring layers copied from a schedule."""
         return replace(tiling, **{name: getattr(schedule, name) for name in (*_CONTEXT_FIELDS, *self.frozen)})
 
     def allows(self, schedule: LayerSchedule, now: LayerSchedule) -> bool:
-        """Return True if all frozen fields equal those of the present schedule `now`."""
+        """Return True if all frozen fields have the same values as in the current schedule `now`."""
         return all(getattr(schedule, name) == getattr(now, name) for name in self.frozen)
 
     def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
@@ -86,7 +86,7 @@ class LayerSpace:
 
     @cached_property
     def _changes(self) -> list[Change]:
-        """Random changes that apply to this type of layer."""
+        """Functions that make a random change, for this type of layer."""
         out: list[Change] = [
             _prefetch,
             _flip("same_program_as_previous"),

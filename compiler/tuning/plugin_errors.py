@@ -1,4 +1,4 @@
-"""Guards of plug-in search methods and generators: failures raise an InputError that names the plug-in."""
+"""Guards around plug-in search methods and generators, which convert failures to InputErrors that name the plug-in."""
 
 import math
 from collections.abc import Iterator
@@ -32,8 +32,8 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
     Returns
     -------
     type of SearchMethod
-        Subclass whose methods raise InputError if those of `kind` raise anything but a WorkError, or if `propose`
-        does not return a schedule or returns one that uses a forbidden transformation.
+        Subclass whose methods raise InputError in two cases: a method of `kind` raises anything but a WorkError, or
+        `propose` returns anything but a schedule without forbidden transformations.
     """
 
     def __init__(self: SearchMethod, *args: Any, **named: Any) -> None:  # noqa: N807 - becomes the constructor
@@ -75,7 +75,7 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
 
 
 def check_schedule(schedule: object, rule: str) -> None:
-    """Raise an InputError that begins with `rule`, unless an object is a schedule that survives serialization."""
+    """Raise an InputError that begins with `rule`, unless an object is a schedule that JSON can represent."""
     if not isinstance(schedule, Schedule):
         raise InputError(f"{rule}, not {shown(schedule)}")
     try:
@@ -103,9 +103,9 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
     Returns
     -------
     type of Generator
-        Subclass whose methods raise InputError if those of `kind` raise anything but a WorkError, or if `propose`
-        yields anything but a candidate. A task ends after 200 successive candidates that are repetitions or cannot be
-        compiled.
+        Subclass whose methods raise InputError in two cases: a method of `kind` raises anything but a WorkError, or
+        `propose` yields anything but a candidate. A task ends after 200 successive candidates that are repetitions or
+        cannot be compiled.
     """
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807 - becomes the constructor

@@ -1,4 +1,4 @@
-"""Connection to the tuning database (SQLite or any other SQLAlchemy URL), and authenticated rows."""
+"""Connection to the tuning database (SQLite or another database that SQLAlchemy supports), and authenticated rows."""
 
 import hashlib
 import hmac
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class SealedRows:
-    """Reads and writes authenticated entries.
+    """Reader and writer of authenticated entries.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class SealedRows:
         return guarded(self.engine, again)
 
     def add(self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]) -> None:
-        """Write an entry of this user, which is trusted."""
+        """Write a trusted entry, that is, an entry of this user."""
         known, digest = self._known(connection, table, data)
         values = {"data": data, "code": self._code(table, data), **columns}
         if known is None:
@@ -96,7 +96,7 @@ class SealedRows:
     def add_foreign(
         self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]
     ) -> bool:
-        """Write an untrusted entry; return False if it exists already."""
+        """Write an untrusted entry unless an equal entry exists; return True if it was written."""
         known, digest = self._known(connection, table, data)
         if known is None:
             connection.execute(insert(table).values(digest=digest, data=data, code=b"", **columns))
@@ -110,7 +110,7 @@ class SealedRows:
         read: Callable[[bytes], T],
         values: Mapping[str, Any] | None = None,
     ) -> Iterator[tuple[T, bool]]:
-        """Yield the entries found by a query from `entries`, each with a flag that is True if the entry is trusted.
+        """Yield the entries that a query built by `entries` finds, each with a flag that is True for trusted entries.
 
         Damaged entries are skipped with a warning. `values` are the parameters of the query.
         """
@@ -174,7 +174,10 @@ def as_bytes(values: Mapping[str, Any], read: Callable[[Any], object]) -> bytes:
 
 
 def entries(table: Table, most: int = MAX_ENTRY_BYTES) -> Select:
-    """Return a query for `SealedRows.read`; columns are cast to bytes, and too large ones are read as NULL."""
+    """Return a query for `SealedRows.read`; it casts columns to bytes, and returns NULL for values that are too large.
+
+    The maximum size of the data of an entry is `most` bytes.
+    """
     digest, data, code = (
         case((func.length(column) <= limit, cast(column, LargeBinary)))
         for column, limit in (
@@ -187,7 +190,7 @@ def entries(table: Table, most: int = MAX_ENTRY_BYTES) -> Select:
 
 
 def many(table: Table) -> Select:
-    """Return the query of `entries` for many rows, which are fetched in chunks."""
+    """Return the query of `entries` in a form that fetches many rows in chunks."""
     return entries(table).execution_options(yield_per=_CHUNK)
 
 
@@ -208,19 +211,20 @@ _MAX_ATTEMPTS = 8
 
 
 def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
-    """Open a database by URL or file and create its tables; None: `profile.db` in the cache.
+    """Open a database and create its tables if they are missing.
 
     Parameters
     ----------
     url : str, Path or None
-        SQLAlchemy URL, or path of an SQLite file.
+        SQLAlchemy URL, or path of an SQLite file; None: `profile.db` in the cache.
     read_only : bool
-        Write nothing: the tables must exist; only a missing `profile.db` in the cache is treated as an empty database.
+        True to write nothing. The tables must then exist, except that a missing `profile.db` in the cache is treated
+        as an empty database.
 
     Raises
     ------
     InputError
-        The URL is invalid, or the tables have another version.
+        The URL is invalid, or the tables have another schema version.
     WorkError
         The database cannot be opened.
     """
@@ -254,7 +258,7 @@ def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
     InputError
         The file is not a database.
     WorkError
-        The database reported an error; the message contains the reason.
+        The database reports an error; the message contains the reason.
     """
     try:
         return work()
@@ -315,7 +319,7 @@ def _named(url: str | Path) -> sa.URL:
 
 
 def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
-    """Configure durable writes, reads during writes by other processes, and waiting for concurrent writers."""
+    """Configure an SQLite engine for durable writes, reads during writes by others, and waiting for other writers."""
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
@@ -359,7 +363,7 @@ def _need_tables(engine: sa.Engine) -> None:
 
 
 def _tables_exist(engine: sa.Engine) -> bool:
-    """Return True if all tables exist; raises InputError if they have another version."""
+    """Return True if all tables exist; raise InputError if they have another schema version."""
     with engine.connect() as connection:
         names = set(sa.inspect(connection).get_table_names())
         found = connection.scalar(_version()) if VERSIONS.name in names else None

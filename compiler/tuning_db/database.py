@@ -24,7 +24,7 @@ MAX_PROGRAMS_BYTES = 1 << 30
 
 
 class TuningDatabase:
-    """Access to the entries of one database.
+    """Tuning database, with access to its entries.
 
     Use an instance as a context manager, or call `close`. Each process must open its own instance.
 
@@ -35,17 +35,18 @@ class TuningDatabase:
     secret : bytes or None
         Key that authenticates this user's entries; None: the secret of the user's cache.
     room : int
-        Maximum total size of programs in bytes; the oldest are removed first.
+        Maximum total size of stored programs in bytes; the oldest programs are removed first.
     read_only : bool
-        Open without writing, so that file and folder may be read-only. No entry is trusted then, because the secret is
-        not read.
+        True to open the database without writing, so that the file and its folder may be read-only. In this case no
+        entry is trusted unless `secret` is given, because the secret of the cache is not read.
 
     Raises
     ------
     InputError
-        The URL is invalid or the tables have another version; raised by methods for a value that cannot be stored.
+        The URL is invalid, or the tables have another schema version. Methods also raise this error for values that
+        cannot be stored.
     WorkError
-        The database cannot be used; raised by every method.
+        The database cannot be used. Every method may raise this error.
     """
 
     def __init__(
@@ -84,11 +85,11 @@ class TuningDatabase:
         return trials.of_key(self._rows, key)
 
     def best(self, key: EntryKey) -> Entry | None:
-        """Return the best program that this user measured; None if there is no valid one."""
+        """Return the best program of a key that this user measured; None if there is no valid program."""
         return programs.best(self._rows, key)
 
     def put_best(self, entry: Entry) -> bool:
-        """Store a program unless one with at most its cost exists; return True if stored."""
+        """Store a program unless a stored program has at most the same cost; return True if it was stored."""
         return programs.put(self._rows, entry, self._room)
 
     def drop_best(self, key: EntryKey) -> None:
@@ -106,19 +107,20 @@ class TuningDatabase:
     ) -> list[StoredCandidate]:
         """Return promising schedules, which must be measured before use.
 
-        They are sorted by the distance of their conditions; at equal distance, schedules with matching options come
-        first, then this user's trials, then those with fewer cycles.
+        Schedules are sorted by the distance between the conditions under which they were measured and the requested
+        ones. At equal distance, schedules with matching options come first, then this user's trials, then schedules
+        with fewer cycles.
 
         Parameters
         ----------
         key : EntryKey
-            Key to find schedules for.
+            Key for which schedules are searched.
         limit : int
             Maximum number of schedules.
         conditions : HardwareProfile or None
-            Conditions of the key; None: those of its profile if stored.
+            Conditions of the key; None: the conditions of the key's profile, if it is stored.
         nodes : names or None
-            Existing node names; schedules that name others are skipped.
+            Names of the nodes that exist; schedules that name other nodes are skipped. None: skip no schedules.
         elsewhere : bool
             True to return only schedules of other keys.
         """
@@ -134,11 +136,11 @@ class TuningDatabase:
         machines.add_executions(self._rows, executions)
 
     def history(self, subgraph: str, limit: int = 1000) -> list[Execution]:
-        """Return the last executions of a subgraph under all conditions, in chronological order."""
+        """Return this user's last executions of a subgraph under all conditions, in chronological order."""
         return machines.history(self._rows, subgraph, limit)
 
     def put_profile(self, profile: Profile) -> None:
-        """Store a hardware profile; the latest one of a machine is used."""
+        """Store a hardware profile; the latest profile of each machine is used."""
         machines.put_profile(self._rows, profile)
 
     def profiles(self) -> list[Profile]:
@@ -150,13 +152,13 @@ class TuningDatabase:
         return machines.nearest(self.profiles(), conditions, limit)
 
     def summary(self) -> DatabaseSummary:
-        """Return the number of entries by type and model."""
+        """Return the number of entries of each type, and the searched models."""
         return self._rows.work(lambda connection: summary(self._rows, connection))
 
     def export(self, path: Path) -> int:
-        """Write profiles, trials and executions to a file of JSON lines; return their number."""
+        """Write profiles, trials and executions to a file of JSON lines; return the number of entries written."""
         return self._rows.work(lambda connection: export.export(self._rows, connection, path))
 
     def import_(self, path: Path) -> int:
-        """Import missing entries from a file of `export` as untrusted; return their number."""
+        """Import the new entries in a file written by `export` as untrusted; return the number of imported entries."""
         return export.import_(self._rows, path)

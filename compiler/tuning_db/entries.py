@@ -1,4 +1,4 @@
-"""Entries of the database and their keys: digests of subgraph, conditions and options."""
+"""Entries of the database, and their keys, which consist of digests of subgraph, conditions and options."""
 
 import dataclasses
 import re
@@ -19,7 +19,7 @@ from hw.errors import InputError, shown
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 #: Version of the keys, which is part of each key: entries of other versions are not found. Replace it by any other
-#: string when the measured cycles of an unchanged schedule change (tests/fixtures/v1/cycles.json). The present value is
+#: string when the measured cycles of an unchanged schedule change (tests/fixtures/v1/cycles.json). The current value is
 #: the digest of the sources of commit 077e149; databases of earlier commits are not used.
 KEY_VERSION = "288a098a94dd4e6e116e6d07ddec81f3eb4418d667f2af56544a58cb765d4334"
 #: Fields of layers and their components (by stable names) that contain names of nodes and tensors.
@@ -38,7 +38,7 @@ class EntryKey:
     subgraph : str
         Digest of the workload: `subgraph_of` or `shape_of`.
     profile : str
-        Digest of machine and DRAM timing: `HardwareProfile.key`.
+        Digest of the machine and the DRAM timing: `HardwareProfile.key`.
     options : str
         Digest of all other options: `options_of`.
 
@@ -66,32 +66,32 @@ def is_digest(value: Any) -> bool:
 
 
 def options_of(**options: Any) -> str:
-    """Return the digest of options by name (rounding, batch, goal and others) and of `KEY_VERSION`."""
+    """Return the digest of `KEY_VERSION` and of options, given by name (rounding, batch, goal and others)."""
     return name("options", KEY_VERSION, options)
 
 
 def subgraph_of(what: Graph | Sequence[Layer]) -> str:
-    """Return the Merkle digest of the names, shapes and weights of a graph or of layers: the key of stored programs."""
+    """Return the Merkle digest of the names, shapes and weights of a graph or layers, for keys of stored programs."""
     return name("subgraph", what if isinstance(what, Graph) else tuple(what))
 
 
 def shape_of(layers: Sequence[Layer]) -> str:
-    """Return the digest of all properties that the cycles of layers depend on, without names and contents of weights.
+    """Return the digest of all properties on which the cycles of layers depend; names and weight values are excluded.
 
-    Layers that differ only in names or weights take the same time under the same schedule, so a measurement of one is
-    valid for all. Programs and the exactness of outputs are not shared: their key is `subgraph_of`.
+    Layers that differ only in names or weights take the same time under the same schedule, so a measurement of one of
+    them is valid for all. Programs and the exactness of outputs are not shared: they are stored under `subgraph_of`.
     """
     return name("shape", _Anonymous().value(tuple(layers)))
 
 
 class _Anonymous:
-    """Replaces names by numbers in the order of first use, and arrays by their shapes."""
+    """Converter that replaces names with numbers, in the order of first use, and arrays with their types and shapes."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
     def value(self, value: Any) -> Any:
-        """Return a value without names and array contents, from which the digest is computed."""
+        """Return a copy of a value without names and array contents, for computing its digest."""
         if isinstance(value, np.ndarray):
             return ("array", value.dtype.str, value.shape)
         if isinstance(value, Mapping):
@@ -107,7 +107,7 @@ class _Anonymous:
         return value
 
     def part(self, field: str, value: Any) -> Any:
-        """Return the value of a field, with numbers instead of names."""
+        """Return the value of a field, with names replaced with numbers."""
         if field in _NAMES:
             return self.named(value)
         if field in _NAME_SETS:
@@ -142,13 +142,13 @@ class TrialEntry:
     schedule : Schedule or LayerSchedule
         Schedule that was tried.
     result : Measurement or Rejected
-        Measurement or reason for rejection.
+        Measurement of the schedule, or the reason for its rejection.
     seed : int
         Random seed of the search.
     method, generator : str
         Names of the search method and of the candidate generator.
     when : float
-        Seconds since 1970 (UTC).
+        Time of the trial, in seconds since 1970 (UTC).
     """
 
     key: EntryKey
@@ -169,9 +169,10 @@ class StoredCandidate:
     trial : TrialEntry
         Trial of the schedule, possibly under other conditions.
     trusted : bool
-        True if this user measured it.
+        True if this user measured the trial.
     distance : float
-        Distance of its conditions from the requested ones (`compiler.tuning_db.machines`); infinite if unknown.
+        Distance between the conditions of the trial and the requested conditions (`compiler.tuning_db.machines`);
+        infinite if unknown.
     """
 
     trial: TrialEntry
@@ -190,13 +191,13 @@ class Entry:
     schedule : Schedule or LayerSchedule
         Schedule that the program implements.
     cost : float
-        Value of the minimized goal: cycles, unless the options name another goal.
+        Value of the metric that is minimized: cycles, unless the options in the key name another goal.
     result : Measurement
         Measurement from which the cost is computed.
     codes : tuple of StageExecutable
-        Code of each accelerator stage, in order; images are read-only.
+        Code of each accelerator stage, in order; the memory images are read-only.
     when : float
-        Seconds since 1970 (UTC).
+        Time at which the program was stored, in seconds since 1970 (UTC).
     """
 
     key: EntryKey
@@ -208,7 +209,7 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """Approximate size in memory in bytes."""
+        """Approximate memory size of the entry in bytes."""
         words = sum(len(program.words) for code in self.codes for program in code.programs)
         return sum(code.image.nbytes for code in self.codes) + 40 * words
 
@@ -236,19 +237,19 @@ class Execution:
     key : EntryKey
         Subgraph, conditions and options.
     when : float
-        Seconds since 1970 (UTC).
+        Time of the execution, in seconds since 1970 (UTC).
     cycles : int
-        Cycles of the execution.
+        Number of cycles that the execution took.
     utilization : float
         Share of the array's multiply-accumulates that were useful.
     where : dict
-        Cycles by cause.
+        Number of cycles by cause.
     load_bytes, store_bytes : int
         Bytes read from and written to DRAM.
     conflicts : int
         Number of accesses delayed by bank conflicts.
     reuse : float
-        Multiply-accumulates per DRAM byte.
+        Number of multiply-accumulates per DRAM byte.
     energy_uj : float
         Estimated energy in microjoules.
     bound : str
@@ -277,11 +278,11 @@ class Profile:
     conditions : HardwareProfile
         Machine and DRAM timing.
     behaviour : dict
-        Measured properties by name.
+        Measured properties of the machine, by name.
     when : float
-        Seconds since 1970 (UTC).
+        Time of the measurement, in seconds since 1970 (UTC).
     trusted : bool
-        True if measured by this user.
+        True if this user measured the profile.
     """
 
     conditions: HardwareProfile

@@ -1,7 +1,7 @@
 """Export and import of entries as JSON lines; imported entries are untrusted.
 
-The first line is a header; each further line has an entry's type and fields. Programs are not exported: an imported
-schedule is compiled, validated and measured again.
+The first line is a header; each further line contains the type and the fields of an entry. Programs are not exported:
+an imported schedule is compiled, validated and measured again.
 """
 
 import json
@@ -39,7 +39,7 @@ _MAX_WARNINGS = 10
 
 
 def export(rows: SealedRows, connection: Connection, path: Path) -> int:
-    """Write all undamaged entries, trusted or not; return their number."""
+    """Write all undamaged entries, trusted or not; return the number of entries written."""
     count = 0
     try:
         with path.open("wb") as file:
@@ -55,7 +55,10 @@ def export(rows: SealedRows, connection: Connection, path: Path) -> int:
 
 
 def import_(rows: SealedRows, path: Path) -> int:
-    """Import missing entries as untrusted and return their number; invalid lines are skipped with a warning."""
+    """Import new entries as untrusted; return the number of imported entries.
+
+    Entries that exist already are ignored; invalid lines are skipped with a warning.
+    """
     try:
         with path.open("rb") as file:
             _check_head(path, file.readline(_MAX_LINE_BYTES))
@@ -82,7 +85,7 @@ def _check_head(path: Path, line: bytes) -> None:
 
 
 def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[Table, bytes, dict[str, Any]]]:
-    """Yield the valid entries of a file's lines."""
+    """Yield the table, the data and the index columns of each valid entry in a file."""
     bad = 0
     for number, line in enumerate(_lines(file), 2):
         try:
@@ -102,6 +105,6 @@ def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[Table, bytes, dict[st
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file, with overlong lines split."""
+    """Yield the lines of a file; lines that are too long are split."""
     while line := file.readline(_MAX_LINE_BYTES):
         yield line

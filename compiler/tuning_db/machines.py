@@ -31,7 +31,7 @@ def distance(one: HardwareProfile, other: HardwareProfile) -> float:
 
 
 def _coordinates(conditions: HardwareProfile) -> dict[str, float]:
-    """Return coordinates by name: logarithms of sizes and of the DRAM bandwidth per bus lane, and flags."""
+    """Return the coordinates of a machine by name: flags, and logarithms of sizes and DRAM bandwidth per bus lane."""
     config = conditions.config
     sizes = {item.name: getattr(config, item.name) for item in fields(MlaConfig)}
     out = {name: float(size) if name in _FLAGS else math.log2(size) for name, size in sizes.items()}
@@ -40,7 +40,7 @@ def _coordinates(conditions: HardwareProfile) -> dict[str, float]:
 
 
 def profile_columns(profile: Profile) -> dict[str, Any]:
-    """Return the index columns of a profile."""
+    """Return the values of a profile's index columns."""
     return {"profile": profile.conditions.key}
 
 
@@ -56,7 +56,7 @@ def put_profile(rows: SealedRows, profile: Profile) -> None:
 
 
 def profiles(rows: SealedRows, connection: Connection) -> list[Profile]:
-    """Return the latest profile of each machine and DRAM timing, trusted ones first."""
+    """Return the latest profile of each machine and DRAM timing; trusted profiles take precedence."""
     found: dict[str, Profile] = {}
     for profile, trusted in rows.read(
         connection, PROFILES, many(PROFILES).order_by(PROFILES.c.id), read_profile
@@ -74,7 +74,7 @@ def nearest(known: Iterable[Profile], conditions: HardwareProfile, limit: int) -
 
 
 def execution_columns(execution: Execution) -> dict[str, Any]:
-    """Return the index columns of an execution."""
+    """Return the values of an execution's index columns."""
     return json_codec.key_values(execution.key) | {"moment": execution.when}
 
 
@@ -97,7 +97,7 @@ def add_executions(rows: SealedRows, executions: Iterable[Execution]) -> None:
 
 
 def history(rows: SealedRows, subgraph: str, limit: int) -> list[Execution]:
-    """Return the user's own last executions of a subgraph, in chronological order."""
+    """Return this user's last executions of a subgraph, in chronological order."""
     query = many(EXECUTIONS).where(EXECUTIONS.c.subgraph == subgraph)
     query = query.order_by(EXECUTIONS.c.moment.desc(), EXECUTIONS.c.id.desc())
 

@@ -25,9 +25,9 @@ class Placement:
     Parameters
     ----------
     operands : tuple of tuples of int
-        Macro-instruction operands for each stage of an entry.
+        Operands of the macro-instructions in each stage of an entry.
     windows : tuple of tuples of (int, int, int)
-        DRAM windows that the programs of each stage may access, as parameters of `compiler.validate.validate`.
+        DRAM windows that the programs of each stage may access, in the form that `compiler.validate.validate` expects.
     """
 
     operands: tuple[tuple[int, ...], ...]
@@ -35,7 +35,7 @@ class Placement:
 
     @staticmethod
     def of_session(session: Session) -> "Placement":
-        """Return the placement of a session's network for its first sample."""
+        """Return the placement of a session's network for the first sample."""
         most = session.network.config.windows
         return Placement(
             tuple(tuple(each.operands(0)) for each in session.loaded),
@@ -45,7 +45,7 @@ class Placement:
 
 @dataclass
 class _CacheEntry:
-    """Entry with the placements for which it was proved safe."""
+    """Cached entry, with the placements for which it was proved safe."""
 
     entry: Entry
     proved: set[Placement] = field(default_factory=set)
@@ -54,7 +54,7 @@ class _CacheEntry:
 class ProgramCache:
     """Thread-safe LRU cache of best programs and of the placements for which they were proved safe.
 
-    Updates by other processes become visible after `forget` or after eviction of the entry.
+    An update by another process becomes visible when the entry has been evicted, for example by `forget`.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ class ProgramCache:
     proofs : ContentStore or None
         Persistent cache of proofs; None: proofs last as long as this object.
     max_entries, max_bytes : int
-        Maximum number and total size of entries; the least recently used are evicted first.
+        Maximum number and maximum total size of entries; the least recently used entries are evicted first.
 
     Attributes
     ----------
     hits, misses : int
-        Number of lookups served from memory, and number of lookups in the database.
+        Number of lookups served from memory, and number of lookups that required the database.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ProgramCache:
         return None if held is None else held.entry
 
     def runnable(self, key: EntryKey, placement: Placement) -> Entry | None:
-        """Return the best program if it is safe at a placement, else None; a failed proof is logged as a warning."""
+        """Return the best program of a key if it is safe at a placement, else None; log a warning if a proof fails."""
         held = self._find(key)
         if held is None:
             return None
@@ -105,7 +105,7 @@ class ProgramCache:
         return held.entry
 
     def put_best(self, entry: Entry) -> bool:
-        """Store a program as `TuningDatabase.put_best` does, and update the cache."""
+        """Store a program with `TuningDatabase.put_best` and update the cache; return True if it was stored."""
         with self._lock:
             self.forget(entry.key)  # if it is not stored, another process may have stored a better one
             kept = self.database.put_best(entry)
@@ -148,7 +148,7 @@ class ProgramCache:
 
 
 def _prove(entry: Entry, placement: Placement, proofs: ContentStore | None) -> None:
-    """Prove each executable of an entry safe if it runs twice in direct succession."""
+    """Prove that each executable of an entry is safe when it runs twice in direct succession."""
     for code, operands, windows in zip(entry.codes, placement.operands, placement.windows, strict=True):
         calls = [MacroCall(program, operands) for _ in range(2) for program in code.programs]
         prove(code.config, calls, windows, proofs)

@@ -25,7 +25,7 @@ _MAX_MEMORY_BYTES = 1 << 32
 
 
 def to_bytes(head: dict[str, Any], codes: Sequence[StageExecutable]) -> bytes:
-    """Return JSON header fields and executables as bytes."""
+    """Encode JSON header fields and executables as bytes."""
     blobs: list[bytes] = []
     stages = []
     for code in codes:
@@ -47,7 +47,7 @@ def to_bytes(head: dict[str, Any], codes: Sequence[StageExecutable]) -> bytes:
 
 
 def from_bytes(data: bytes) -> tuple[Fields, tuple[StageExecutable, ...]]:
-    """Decode header fields and executables; images are read-only views of the data.
+    """Decode header fields and executables; the memory images are read-only views of the data.
 
     Raises
     ------
@@ -80,12 +80,12 @@ class _Reader:
         return self.data[self.start - size : self.start]
 
     def finish(self) -> None:
-        """Check that all bytes are consumed."""
+        """Check that all bytes have been read."""
         if self.start != len(self.data):
             raise ValueError("bytes after its end")
 
     def code(self, fields: Fields) -> StageExecutable:
-        """Read the next executable, whose header fields are given."""
+        """Read the next executable, which the given header fields describe."""
         config = read_config(fields.get("config"))
         programs = [self._program(config, _natural(size)) for size in fields.sequence("programs")]
         layers = [

@@ -65,12 +65,15 @@ def read(data: bytes) -> Entry:
 
 
 def best(rows: SealedRows, key: EntryKey) -> Entry | None:
-    """Return the best program that the user measured; None if there is none."""
+    """Return the best program of a key that this user measured; None if there is none."""
     return rows.work(lambda connection: _best(rows, connection, key))
 
 
 def put(rows: SealedRows, entry: Entry, room: int) -> bool:
-    """Write a program if there is no better one; return True if it was written."""
+    """Write a program unless a stored program is at least as good; return True if it was written.
+
+    Older programs are removed if the total size exceeds `room` bytes.
+    """
     data = to_bytes(entry)
     if len(data) > min(room, MAX_PROGRAM_BYTES):
         _log.warning(

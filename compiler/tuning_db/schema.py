@@ -13,7 +13,7 @@ VERSIONS = sa.Table(
 
 
 def _entries(kind: str, *columns: sa.Column, found_by: tuple[str, ...]) -> sa.Table:
-    """Return a table of entries; `digest` is the SHA-256 of table name and data, which makes entries unique."""
+    """Return a table of entries; its unique column `digest`, a SHA-256 of table name and data, prevents duplicates."""
     number = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite only numbers rows in INTEGER columns
     return sa.Table(
         f"mla_{kind}",

@@ -1,4 +1,4 @@
-"""View of the database for a search of one model under fixed conditions."""
+"""View of the database for a schedule search of one model under fixed conditions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,20 +25,20 @@ def key_of(
     *,
     stream: bool = False,
 ) -> EntryKey:
-    """Return the key of measurements and executions of a model.
+    """Return the key of a model's measurements and executions.
 
     Parameters
     ----------
     graph : Graph
-        Graph of the model after all passes; its shapes include the batch size.
+        Graph of the model after all passes, with the batch size in its shapes.
     rounding : str
-        Rounding mode of the compiler options.
+        Rounding mode from the compiler options.
     conditions : HardwareProfile
         Machine configuration and DRAM timing.
     limits : MemoryLimits
-        Memory limits, under which the same schedule may compile to other programs.
+        Memory limits of the compilation, since the same schedule may compile to other programs under other limits.
     stream : bool
-        True for measurements of back-to-back requests, which differ from those of single requests.
+        True for measurements of back-to-back requests, which differ from measurements of single requests.
     """
     options: dict[str, object] = {"rounding": rounding}
     if stream:
@@ -51,15 +51,15 @@ def _options(limits: MemoryLimits, **options: object) -> str:
 
 
 class DatabaseSession:
-    """Stores the measurements and the best program of a search, and supplies schedules to start from.
+    """Store for the measurements and the best program of a search, and source of schedules to start from.
 
-    All methods, seeds and goals share measurements, except the goal throughput, for which schedules are measured
-    differently; there is one best program per goal.
+    Measurements are shared by all methods, seeds and goals, except the goal throughput, for which schedules are
+    measured differently. There is one best program per goal.
 
     Parameters
     ----------
     database : TuningDatabase
-        Database of the entries.
+        Database that contains the entries.
     prepared : ModelCompiler
         Compiler of the model.
     conditions : HardwareProfile
@@ -71,7 +71,7 @@ class DatabaseSession:
     seed : int
         Seed of the search, for information only.
     programs : ProgramCache or None
-        Program cache that successive searches share; None: a separate one.
+        Program cache that successive searches share; None: a separate cache.
     """
 
     def __init__(
@@ -110,9 +110,10 @@ class DatabaseSession:
         )
 
     def transfer_candidates(self, first: Schedule, limit: int) -> list[Schedule]:
-        """Return schedules that were best under other conditions, nearest conditions first; they must be measured.
+        """Return schedules that were best under other conditions, nearest conditions first.
 
-        Schedules of the same conditions are excluded, since a repeated search finds their measurements in the database.
+        They must be measured before use. Schedules for the same conditions are excluded, since a repeated search finds
+        their measurements in the database.
 
         Parameters
         ----------
@@ -137,7 +138,7 @@ class DatabaseSession:
         return fitting[:limit]
 
     def best(self) -> Entry | None:
-        """Return the best program; None if there is none."""
+        """Return the best program for the goal of this session; None if there is none."""
         return self.programs.best(self.best_key)
 
     def put_best(
@@ -147,7 +148,7 @@ class DatabaseSession:
         cost: float,
         compile_: Callable[[Schedule], CompiledNetwork],
     ) -> bool:
-        """Store a schedule's programs unless stored ones are at least as good; return True if stored."""
+        """Store a schedule's programs unless stored programs are at least as good; return True if they were stored."""
         known = self.best()
         if known is not None and known.cost <= cost:
             return False

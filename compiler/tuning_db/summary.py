@@ -1,4 +1,4 @@
-"""Summary of the contents of a database: number of entries by type, and searched models."""
+"""Summary of the contents of a database: number of entries of each type, and searched models."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from compiler.tuning_db.schema import EXECUTIONS, PROFILES, PROGRAMS, TRIALS
 
 @dataclass(frozen=True)
 class SearchedModel:
-    """Searched model on one machine.
+    """Model for which schedules were searched, on one machine.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class SearchedModel:
     trials : int
         Number of trials, trusted or not.
     cycles : int or None
-        Minimum cycles of all trials; None if no trial was measured.
+        Lowest number of cycles in all valid trials; None if there is no valid trial.
     """
 
     subgraph: str

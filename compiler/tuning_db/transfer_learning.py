@@ -38,7 +38,10 @@ def candidates(
 def _related_keys(
     rows: SealedRows, connection: Connection, key: EntryKey, conditions: HardwareProfile | None
 ) -> list[tuple[float, EntryKey]]:
-    """Return keys of the same subgraph with good trials and their distances, sorted by distance, same options first."""
+    """Return the keys with valid trials of the same subgraph, with their distances from `key`.
+
+    They are sorted by distance; at equal distance, keys with the same options come first.
+    """
     known = {profile.conditions.key: profile.conditions for profile in machines.profiles(rows, connection)}
     here = conditions or known.get(key.profile)
     parts = (cast(column, LargeBinary) for column in (TRIALS.c.profile, TRIALS.c.options))
@@ -64,7 +67,7 @@ def _best_of(
     limit: int,
     nodes: frozenset[str] | None,
 ) -> list[StoredCandidate]:
-    """Return the best distinct schedules of one key: this user's, then imported ones."""
+    """Return the best distinct schedules of one key: first this user's schedules, then imported schedules."""
     own: dict[str, StoredCandidate] = {}
     foreign: dict[str, StoredCandidate] = {}
     query = many(TRIALS).where(TRIALS.c.cycles.is_not(None)).order_by(TRIALS.c.cycles, TRIALS.c.id)
@@ -82,7 +85,7 @@ def _best_of(
 
 
 def _fits(schedule: AnySchedule, nodes: frozenset[str] | None) -> bool:
-    """Return True if all nodes that a schedule names exist."""
+    """Return True if all nodes that a schedule names are in `nodes`, or if `nodes` is None."""
     if nodes is None or not isinstance(schedule, Schedule):
         return True
     return schedule.layers.keys() <= nodes and all(nodes.issuperset(group) for group in schedule.fusions)

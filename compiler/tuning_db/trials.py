@@ -17,14 +17,14 @@ from compiler.util.checks import parsed
 
 
 def columns(trial: TrialEntry) -> dict[str, Any]:
-    """Return the index columns of a trial."""
+    """Return the values of a trial's index columns."""
     result = trial.result
     cycles = result.cycles if isinstance(result, Measurement) and result.valid else None
     return json_codec.key_values(trial.key) | {"schedule": name(trial.schedule), "cycles": cycles}
 
 
 def is_good(trial: TrialEntry) -> bool:
-    """Return True if a trial was measured with correct outputs, and with cycles not below the lower bound."""
+    """Return True if a trial was measured, its outputs are correct and its cycles are not below the lower bound."""
     return isinstance(trial.result, Measurement) and trial.result.valid
 
 
@@ -34,7 +34,7 @@ def read(data: bytes) -> TrialEntry:
 
 
 def add(rows: SealedRows, trials: Iterable[TrialEntry]) -> None:
-    """Write trials in one transaction; those without a time get the current one."""
+    """Write trials in one transaction; trials without a time get the current time."""
     now = time.time()
     dated = [trial if trial.when else replace(trial, when=now) for trial in trials]
     made = [(trial, as_bytes(json_codec.trial_values(trial), json_codec.read_trial)) for trial in dated]
@@ -49,7 +49,10 @@ def add(rows: SealedRows, trials: Iterable[TrialEntry]) -> None:
 def matching(
     rows: SealedRows, connection: Connection, key: EntryKey, query: Select, **values: Any
 ) -> Iterator[tuple[TrialEntry, bool]]:
-    """Yield the trials of a key that a query finds, with trust flags; `values` are further query parameters."""
+    """Yield the trials of a key that a query finds, each with a flag that is True if the trial is trusted.
+
+    `values` are additional parameters of the query.
+    """
     query = query.where(*key_conditions(TRIALS))
     for trial, trusted in rows.read(connection, TRIALS, query, read, json_codec.key_values(key) | values):
         if trial.key == key:  # index columns of an imported entry may be wrong
@@ -57,13 +60,13 @@ def matching(
 
 
 def of_key(rows: SealedRows, key: EntryKey) -> list[tuple[TrialEntry, bool]]:
-    """Return all trials of a key in insertion order."""
+    """Return all trials of a key in insertion order, each with a flag that is True if the trial is trusted."""
     query = many(TRIALS).order_by(TRIALS.c.id)
     return rows.work(lambda connection: list(matching(rows, connection, key, query)))
 
 
 def measured(rows: SealedRows, key: EntryKey, schedule: AnySchedule) -> Result | None:
-    """Return the result of the user's last trial of a schedule; None if there is none."""
+    """Return the result of this user's last trial of a schedule; None if there is none."""
     query = many(TRIALS).where(TRIALS.c.schedule == bindparam("schedule")).order_by(TRIALS.c.id.desc())
 
     def work(connection: Connection) -> Result | None:

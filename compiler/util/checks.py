@@ -1,4 +1,4 @@
-"""Checks of arguments and of untrusted values; messages state the invalid value and the valid ones."""
+"""Checks of arguments and of untrusted values; messages state the invalid value and describe the valid values."""
 
 import json
 import math
@@ -20,7 +20,7 @@ _MAX_NUMBER = 1e30
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object; raises ValueError if it is invalid or contains NaN or an infinity."""
+    """Parse a JSON object; raise ValueError if it is invalid or contains NaN or an infinity."""
 
     def reject(word: str) -> Any:
         raise ValueError(f"{word} is not a JSON number")
@@ -35,7 +35,7 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def written(values: Mapping[str, Any]) -> bytes:
-    """Return canonical JSON: equal values give equal bytes. NaN is written, but rejected by `parsed`."""
+    """Return canonical JSON, so that equal values give equal bytes; NaN is written, but `parsed` rejects it."""
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -54,67 +54,67 @@ class Fields:
         self.values: dict[str, Any] = values
 
     def get(self, name: str) -> Any:
-        """Return a field of any type."""
+        """Return the value of a field, which may have any type; raise ValueError if the field is missing."""
         if name not in self.values:
             raise ValueError(f"{name} is missing")
         return self.values[name]
 
     def count(self, name: str) -> int:
-        """Return a field that is a non-negative integer."""
+        """Return the value of a field that must be a non-negative integer."""
         return _count(name, self.get(name))
 
     def integer(self, name: str) -> int:
-        """Return a field that is an integer of any sign, such as a seed."""
+        """Return the value of a field that must be an integer of either sign, such as a seed."""
         value = self.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_COUNT:
             raise ValueError(f"{name} must be an integer up to {MAX_COUNT}")
         return value
 
     def number(self, name: str) -> float:
-        """Return a field that is a finite number."""
+        """Return the value of a field that must be a finite number."""
         return _number(name, self.get(name))
 
     def amount(self, name: str) -> float:
-        """Return a field that is a finite number and not negative."""
+        """Return the value of a field that must be a finite, non-negative number."""
         value = self.number(name)
         if value < 0:
             raise ValueError(f"{name} must not be negative")
         return value
 
     def text(self, name: str) -> str:
-        """Return a field that is a string."""
+        """Return the value of a field that must be a string."""
         value = self.get(name)
         if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
             raise ValueError(f"{name} must be a string of at most {MAX_CHARACTERS} characters")
         return value
 
     def flag(self, name: str) -> bool:
-        """Return a field that is true or false."""
+        """Return the value of a field that must be true or false."""
         value = self.get(name)
         if not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false")
         return value
 
     def sequence(self, name: str) -> list[Any]:
-        """Return a field that is a list."""
+        """Return the value of a field that must be a list."""
         value = self.get(name)
         if not isinstance(value, list) or len(value) > MAX_ITEMS:
             raise ValueError(f"{name} must be a list of at most {MAX_ITEMS} values")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return a field that is a list of strings, as a tuple."""
+        """Return, as a tuple, the value of a field that must be a list of strings."""
         value = self.sequence(name)
         if not all(isinstance(each, str) and len(each) <= MAX_CHARACTERS for each in value):
             raise ValueError(f"{name} must be strings of at most {MAX_CHARACTERS} characters")
         return tuple(value)
 
     def counts(self, name: str) -> dict[str, int]:
-        """Return a field that is an object of non-negative integers."""
+        """Return the value of a field that must be an object whose values are non-negative integers."""
         return {key: _count(f"{name} of {shown(key)}", each) for key, each in self._items(name)}
 
     def numbers(self, name: str) -> dict[str, float]:
-        """Return a field that is an object of finite numbers."""
+        """Return the value of a field that must be an object whose values are finite numbers."""
         return {key: _number(f"{name} of {shown(key)}", each) for key, each in self._items(name)}
 
     def _items(self, name: str) -> list[tuple[str, Any]]:
@@ -141,7 +141,7 @@ _CALIBRATION = "a dict of arrays by the names of the inputs, or a list of sample
 
 
 def of_type(name: str, value: Any, kinds: type | tuple[type, ...], right: str) -> Any:
-    """Check that an argument has one of the given types; `right` describes valid values in the message.
+    """Check that an argument has one of the given types and return it; `right` describes valid values in messages.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def of_type(name: str, value: Any, kinds: type | tuple[type, ...], right: str) -
 
 
 def integer(name: str, value: Any, minimum: int) -> int:
-    """Check an integer argument; raises InputError if it is not an integer or is less than `minimum`."""
+    """Convert an argument to an integer; raise InputError if it is not an integer or is less than `minimum`."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise InputError(f"{name} must be an integer of at least {minimum}, not {shown(value)}")
     if value < minimum:
@@ -163,21 +163,21 @@ def integer(name: str, value: Any, minimum: int) -> int:
 
 
 def integers(name: str, values: Any, minimum: int) -> tuple[int, ...]:
-    """Check a list of integers; raises InputError if it is not one, or if a value is less than `minimum`."""
+    """Convert an argument to integers; raise InputError unless it is a list of integers of at least `minimum`."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise InputError(f"{name} must be a list of integers, not {shown(values)}")
     return tuple(integer(name, value, minimum) for value in values)
 
 
 def texts(name: str, values: Any) -> tuple[str, ...]:
-    """Check a list of names; raises InputError if it is not a list of strings."""
+    """Convert a list of names to a tuple; raise InputError if it is not a list of strings."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise InputError(f"{name} must be a list of names, not {shown(values)}")
     return tuple(of_type(f"each of {name}", value, str, "a name") for value in values)
 
 
 def array(name: str, value: Any) -> NDArray:
-    """Convert numbers to an array; raises InputError if they are not numbers, or if rows have different lengths."""
+    """Convert numbers to an array; raise InputError if they are not numbers, or if rows have different lengths."""
     try:
         made = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -188,7 +188,7 @@ def array(name: str, value: Any) -> NDArray:
 
 
 def arrays(name: str, values: Any) -> dict[str, NDArray]:
-    """Convert the values of a dict to arrays; raises InputError if it is not a dict of arrays by name."""
+    """Convert the values of a dict to arrays; raise InputError if it is not a dict of arrays by name."""
     of_type(name, values, Mapping, "a dict of arrays by name")
     for key in values:
         of_type(f"a key of {name}", key, str, "the name of an input")
@@ -196,7 +196,7 @@ def arrays(name: str, values: Any) -> dict[str, NDArray]:
 
 
 def inputs(given: Any) -> Mapping[str, Any] | Sequence[Any]:
-    """Check that inputs are a dict by name, a list, or an array, which becomes a list; raises InputError if not."""
+    """Check that inputs are a dict by name, a list, or an array, which becomes a list; raise InputError otherwise."""
     if isinstance(given, np.ndarray):
         return [given]
     if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Sequence)):
@@ -205,7 +205,7 @@ def inputs(given: Any) -> Mapping[str, Any] | Sequence[Any]:
 
 
 def sizes(given: Any) -> dict[str, int] | None:
-    """Check sizes of dimensions by name; raises InputError if they are not positive integers."""
+    """Check the sizes of dimensions, given by name; raise InputError if they are not positive integers."""
     if given is None:
         return None
     of_type("sizes", given, Mapping, "a dict of sizes by the names of dimensions")
@@ -215,7 +215,7 @@ def sizes(given: Any) -> dict[str, int] | None:
 
 
 def calibration(given: Any) -> Any:
-    """Convert calibration samples to arrays in the same container; raises InputError for any other type."""
+    """Convert calibration samples, given as a dict, a list or an array, to arrays; raise InputError for other types."""
     if given is None:
         return None
     if isinstance(given, Mapping):
@@ -233,7 +233,7 @@ def calibration(given: Any) -> Any:
 
 
 def known(function: Callable[..., Any], names: Sequence[str], given: Mapping[str, Any]) -> None:
-    """Raise InputError if keyword arguments have names that a function does not take."""
+    """Raise InputError if any keyword argument is not among the parameter names of a function."""
     unknown = [name for name in given if name not in names]
     if unknown:
         title = getattr(function, "__name__", "it")

@@ -1,4 +1,4 @@
-"""Reading and atomic writing of files, and of reports as JSON; errors name the file."""
+"""Reading and atomic writing of files, and writing of reports as JSON; errors name the file."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ _DEVICE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 def read_input(path: Path) -> bytes:
-    """Read a file that the user named; raises InputError if it cannot be read."""
+    """Read a file that the user named; raise InputError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -35,7 +35,7 @@ def _as_mla_error(path: Path, error: OSError) -> InputError | WorkError:
 
 @contextmanager
 def _device_errors(path: Path) -> Iterator[None]:
-    """Convert errors of a full or broken device; other errors of the block pass unchanged."""
+    """Convert errors of a full or broken device to WorkErrors; other errors in the block remain unchanged."""
     try:
         yield
     except OSError as error:
@@ -45,7 +45,7 @@ def _device_errors(path: Path) -> Iterator[None]:
 
 
 def check_output(path: Path) -> None:
-    """Check that a path can be written, before long work starts; errors as in `atomic_output`."""
+    """Check, before lengthy work starts, that a path can be written; raise the errors of `atomic_output`."""
     path = _writable(path)
     if not path.exists() or path.is_file():
         with _temporary_folder(path):
@@ -53,7 +53,7 @@ def check_output(path: Path) -> None:
 
 
 def _writable(path: Path) -> Path:
-    """Resolve links; raises InputError for a folder, an invalid name, or a device without write permission."""
+    """Resolve the links in a path; raise InputError for a folder, an invalid name or a write-protected device."""
     try:
         if path.is_dir():
             raise InputError(f"{path} cannot be written: it is a folder")
@@ -69,7 +69,7 @@ def _writable(path: Path) -> Path:
 
 
 def _temporary_folder(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """Create a temporary folder on the file system of a path."""
+    """Create a temporary folder in the folder of a path."""
     try:
         return tempfile.TemporaryDirectory(prefix=".mla-", dir=path.parent)
     except OSError as error:
@@ -78,14 +78,14 @@ def _temporary_folder(path: Path) -> tempfile.TemporaryDirectory[str]:
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path]:
-    """Yield a temporary path on the same file system that replaces `path` when the block ends without an error.
+    """Yield a temporary path, whose file replaces `path` when the block ends without an error.
 
     A device or a pipe cannot be replaced; in this case `path` itself is yielded.
 
     Raises
     ------
     InputError
-        The path is a folder, or its folder does not exist or may not be written.
+        The path is a folder, or its folder does not exist or is not writable.
     WorkError
         The device is full or broken.
     """
@@ -105,13 +105,13 @@ def atomic_output(path: Path) -> Iterator[Path]:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a whole file; errors as in `atomic_output`."""
+    """Write data to a file atomically; raise the errors of `atomic_output`."""
     with atomic_output(path) as temporary:
         temporary.write_bytes(data)
 
 
 def report(document: Mapping[str, Any], text: str, destination: str | None) -> None:
-    """Print a report as text, and write it as JSON to the destination of `--json`.
+    """Print a report as text, and write it as JSON to `destination`, the value of `--json`.
 
     If the destination is `-`, only the JSON document is printed.
     """
@@ -122,7 +122,7 @@ def report(document: Mapping[str, Any], text: str, destination: str | None) -> N
 
 
 def print_text(text: str) -> None:
-    """Print a text; an OSError names standard output as its file."""
+    """Print a text; if this fails, the OSError names standard output as the file."""
     try:
         print(text)
     except OSError as error:
@@ -130,7 +130,7 @@ def print_text(text: str) -> None:
 
 
 def write_report(document: Mapping[str, Any], destination: str) -> None:
-    """Write a report as JSON, to standard output if the destination is `-`."""
+    """Write a report as JSON to a file, or to standard output if the destination is `-`."""
     encoded = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
     if destination == "-":
         print_text(encoded)
@@ -139,7 +139,7 @@ def write_report(document: Mapping[str, Any], destination: str) -> None:
 
 
 def parsed_line(line: str) -> dict[str, Any]:
-    """Parse a line as a JSON object; return an empty one if it is invalid."""
+    """Parse a line as a JSON object; return an empty dict if it is invalid."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):

@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Value]):
-    """Mapping that evicts the least recently used values; safe to share between threads.
+    """Thread-safe mapping that evicts the least recently used values.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class LruCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable) -> Value | None:
-        """Return the value of a key and mark it as most recently used; None if missing."""
+        """Return the value of a key and mark it as most recently used; return None if the key is missing."""
         with self._lock:
             found = self._values.get(key)
             if found is None:
@@ -35,7 +35,7 @@ class LruCache(Generic[Value]):
             return found[0]
 
     def put(self, key: Hashable, value: Value, weight: int = 1) -> None:
-        """Store a value, replacing the key's previous one, and evict values beyond the limit."""
+        """Store a value, replacing the previous value of the key, and evict values until the limit is met."""
         with self._lock:
             before = self._values.pop(key, None)
             self.weight -= before[1] if before else 0

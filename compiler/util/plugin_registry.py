@@ -1,4 +1,4 @@
-"""Registry of plug-ins by name, entry point or `module:Class`, and one-line errors for failures of user code."""
+"""Registry of plug-ins by name, entry point or `module:Class`, and one-line error messages for failing user code."""
 
 import importlib
 import importlib.util
@@ -30,14 +30,14 @@ def load_reference(reference: str, kind: str) -> Any:
     Parameters
     ----------
     reference : str
-        `module:object`. Like for `python -m`, the module is searched in the current folder first.
+        `module:object`. As with `python -m`, the module is searched for in the current folder first.
     kind : str
-        Kind of object that is expected, in the plural, for the error message: "functions" or "classes".
+        Plural noun for the expected objects in the error message: "functions" or "classes".
 
     Raises
     ------
     InputError
-        The reference is malformed, the module cannot be imported, or it has no such object.
+        The reference is malformed, the module cannot be imported, or the module has no such object.
     """
     found = _REFERENCE.fullmatch(reference)
     if found is None:
@@ -55,7 +55,7 @@ def load_reference(reference: str, kind: str) -> Any:
 
 
 def check_module(reference: str) -> None:
-    """Raise InputError unless the module of a reference can be found; only its parent packages are imported."""
+    """Raise InputError unless the module of a reference can be found, without importing the module itself."""
     name = reference.partition(":")[0]
     if sys.modules.get(name) is not None:  # including `__main__`, which need not have a specification
         return
@@ -91,25 +91,25 @@ _Result = TypeVar("_Result")
 
 
 class Registry(Mapping[str, type[T]]):
-    """Plug-ins of one kind by name; a class is imported on first use.
+    """Mapping from names to the plug-in classes of one kind; a class is imported on first use.
 
     Iteration yields built-in names in the order of registration, then entry points sorted by name.
 
     Parameters
     ----------
     what : str
-        Kind of the classes for error messages, such as "search method".
+        Name for the kind of class in error messages, such as "search method".
     group : str
-        Entry point group by which installed packages add classes; they cannot replace built-in names.
+        Entry point group through which installed packages add classes; built-in names cannot be replaced.
     base : str
-        `module:Class` that every class must be a subclass of.
+        Base class that every class must inherit from, as `module:Class`.
     guard : str
-        `module:function` with parameters (class, title) that returns a subclass of a plug-in's class whose failures
-        raise InputErrors that begin with the title.
+        Function that makes plug-in classes report failures properly, as `module:function`. Its parameters are a class
+        and a title. It returns a subclass whose failures raise InputErrors that begin with the title.
     classes : dict of str to str
         `module:Class` of each built-in class by name.
     aliases : dict of str to str
-        Former names of built-in classes, which are accepted but not listed.
+        Current name for each former name of a built-in class; former names are accepted but not listed.
     """
 
     def __init__(
@@ -149,12 +149,12 @@ class Registry(Mapping[str, type[T]]):
         Parameters
         ----------
         given : str or class
-            Name in this registry, `module:Class` of the user, or the class itself.
+            Name in this registry, `module:Class` in the user's code, or the class itself.
 
         Raises
         ------
         InputError
-            The class does not exist, cannot be imported, or is not a subclass of the base.
+            The class does not exist, cannot be imported, or is not a subclass of the base class.
         """
         if isinstance(given, type):
             return self._guarded(given, f"{self.what} {given.__module__}:{given.__qualname__}")
@@ -190,14 +190,14 @@ class Registry(Mapping[str, type[T]]):
 
 
 def _public_name(kind: type) -> str:
-    """Return the name by which users import a class: from `compiler` if it exports the class."""
+    """Return the full name under which users import a class; its module is `compiler` if that exports the class."""
     package = importlib.import_module(__name__.partition(".")[0])
     exported = getattr(package, kind.__name__, None) is kind
     return f"{package.__name__ if exported else kind.__module__}.{kind.__name__}"
 
 
 def _passed(kind: Any, _title: str) -> Any:
-    """Return a built-in class unchanged, because its failures are defects and keep their traceback."""
+    """Return a built-in class unchanged, because its failures are bugs, whose tracebacks must be preserved."""
     return kind
 
 
@@ -211,7 +211,7 @@ def blamed(work: Callable[[], _Result], title: str, doing: str) -> _Result:
     title : str
         Name of the plug-in, at the start of the message.
     doing : str
-        Name of the called method, for the message.
+        Name of the called method, for the error message.
 
     Raises
     ------
@@ -257,12 +257,12 @@ def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], s
     doing : str
         Start of the error message.
     right : callable or None
-        Returns advice that is appended to the message; called with the error's text.
+        Function that is called with the error's text and returns advice to append to the message.
 
     Raises
     ------
     InputError
-        The code raised an exception; -v logs the traceback.
+        The code raised an exception; its traceback is logged, which `-v` shows.
     """
     try:
         return work()
@@ -276,7 +276,7 @@ def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], s
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception and its causes, the root cause last."""
+    """Return an exception and its causes, with the root cause last."""
     found: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in found:
@@ -290,7 +290,7 @@ def _all_text(error: BaseException) -> str:
 
 
 def _first(error: BaseException) -> str:
-    """Return the type of the root cause and the first line of its message."""
+    """Return a text with the type of the root cause and the first line of its message."""
     root = _chain(error)[-1]
     if isinstance(root, SyntaxError):
         return f"SyntaxError: {root.msg}"
@@ -302,7 +302,7 @@ def _first(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Return the innermost visible line of user code, as " (file, line 3, in forward)"."""
+    """Return the innermost known line of user code, such as " (file, line 3, in forward)"; empty if unknown."""
     found: tuple[str, int, str] | None = None
     for each in reversed(_chain(error)):
         frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(each.__traceback__)]

@@ -1,6 +1,7 @@
 """Progress display on standard error: a live line on a terminal, otherwise a plain line every ten seconds.
 
-All work that may take more than two seconds runs in `progress`. Tasks can be nested; the innermost is shown.
+All work that may take more than two seconds runs in a `progress` block. Blocks can be nested; the innermost task is
+shown.
 """
 
 import sys
@@ -26,12 +27,12 @@ _BAR_WIDTH = 24
 
 
 class ProgressTask:
-    """A running task; created by `progress`.
+    """Running task, created by `progress`.
 
     Parameters
     ----------
     what : str
-        Activity, such as "tuning".
+        Description of the activity, such as "tuning".
     total : int or None
         Number of items to process; None if unknown.
     unit : str
@@ -54,20 +55,20 @@ class ProgressTask:
         count : int
             Number of items finished since the last call.
         note : str or None
-            Text displayed after the figures from now on; None: unchanged.
+            Text to display after the figures from now on; None: keep the current text.
         """
         self.done += count
         if note is not None:
             self.note = note
 
     def share(self, elapsed: float) -> float | None:
-        """Return the finished share of the task after `elapsed` seconds, in 0..1; None if unknown."""
+        """Return the finished share of the task after `elapsed` seconds, from 0 to 1; None if unknown."""
         if self.total:
             return min(self.done / self.total, 1.0)
         return None if self.seconds is None else min(elapsed / self.seconds, 1.0)
 
     def left(self, elapsed: float) -> float | None:
-        """Return the estimated remaining seconds after `elapsed` seconds; None if unknown."""
+        """Return the estimated number of seconds left after `elapsed` seconds; None if unknown."""
         if not self.total:
             return None if self.seconds is None or elapsed > self.seconds else self.seconds - elapsed
         share = self.done / self.total
@@ -75,7 +76,7 @@ class ProgressTask:
         return elapsed / share - elapsed if known else None
 
     def describe(self, elapsed: float) -> str:
-        """Return one line of text: activity, finished items, elapsed and remaining time."""
+        """Return one line of text with the activity, the finished items, and the elapsed and remaining time."""
         parts = [clock(elapsed)]
         if self.total or self.unit:
             count = f"{self.done} of {self.total}" if self.total else f"{self.done}"
@@ -87,7 +88,7 @@ class ProgressTask:
 
 
 class _Display:
-    """Displays the innermost running task from a background thread."""
+    """Display of the innermost running task, updated by a background thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -145,7 +146,7 @@ _DISPLAY = _Display()
 def progress(
     what: str, total: int | None = None, unit: str = "", *, seconds: float | None = None
 ) -> Iterator[ProgressTask]:
-    """Display a task until the block ends; parameters as in `ProgressTask`."""
+    """Display a task until the block ends; the parameters are those of `ProgressTask`."""
     task = ProgressTask(what, total, unit, seconds)
     _DISPLAY.push(task)
     try:
@@ -156,7 +157,7 @@ def progress(
 
 @contextmanager
 def building(build: Build) -> Iterator[ProgressTask]:
-    """Announce a one-time build and its duration, and show its progress; a build monitor for `cosim.rtl`."""
+    """Announce a one-time build with its estimated duration and show its progress; a build monitor for `cosim.rtl`."""
     log(f"building {build.what}: once, then it is cached; about {clock(build.seconds)} on two idle cores")
     with progress(f"building {build.what}", seconds=build.seconds) as task:
         yield task
@@ -169,7 +170,7 @@ def log(text: str) -> None:
 
 
 def clock(seconds: float) -> str:
-    """Format a duration: "8 s", "2 min 5 s", "1 h 3 min"."""
+    """Format a duration, for example as "8 s", "2 min 5 s" or "1 h 3 min"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

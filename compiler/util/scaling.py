@@ -16,9 +16,9 @@ class Affine:
 
 
 def quantize_multiplier(scale: float) -> tuple[int, int]:
-    """Return the 31-bit multiplier and exponent of a positive scale: scale = multiplier * 2**(exponent - 31).
+    """Return the 31-bit multiplier and the exponent of a scale: scale = multiplier * 2**(exponent - 31).
 
-    Like in TFLite's QuantizeMultiplier, a scale below 2**-31 becomes 0.
+    As in TFLite's QuantizeMultiplier, a scale that rounds to less than 2**-32 becomes 0.
 
     Raises
     ------
@@ -37,12 +37,12 @@ def quantize_multiplier(scale: float) -> tuple[int, int]:
 
 
 def float32_ratio(a: float, b: float, y: float) -> float:
-    """Return a * b / y with each step in float32, as XNNPACK and onnxruntime compute output scales of products."""
+    """Return a * b / y, with each step in float32, as XNNPACK and onnxruntime compute the output scales of products."""
     return float(np.float32(a) * np.float32(b) / np.float32(y))
 
 
 def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> NDArray[np.float64]:
-    """Return a * b / y of float32 scales in double precision, as LiteRT's reference kernels compute it.
+    """Return a * b / y for float32 scales, in double precision, as LiteRT's reference kernels compute it.
 
     For uint8 (except dense layers) and for products of two activations, a * b is rounded to float32.
     """
@@ -53,10 +53,10 @@ def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> N
 
 
 def float32_multiplier(scale: float) -> tuple[int, int]:
-    """Return multiplier and exponent of a positive float32 scale for which `Rounding.EVEN` rounds like float32.
+    """Return the multiplier and the exponent of a float32 scale, with which `Rounding.EVEN` rounds like float32.
 
-    The scale is represented exactly: its 24 bits are the highest of the multiplier's 31. A scale below 2**-32, which
-    rounds every int32 to 0, becomes 0.
+    The scale is represented exactly: its 24 significant bits are the highest of the multiplier's 31 bits. A scale below
+    2**-32, with which every int32 value rounds to 0, becomes 0.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def float32_multiplier(scale: float) -> tuple[int, int]:
 
 
 def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: ArrayLike) -> NDArray[np.uint8]:
-    """Return the parameter image of output channels: blocks of n lanes, 9 * n bytes each, padded with zeros.
+    """Return the parameter image of output channels, in zero-padded blocks of n lanes with 9 * n bytes each.
 
     Parameters
     ----------
@@ -94,13 +94,13 @@ def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: Arra
 
 
 def bias_image(n: int, bias: ArrayLike) -> NDArray[np.uint8]:
-    """Return biases (channels,) as little-endian int32 bytes, padded with zeros to whole blocks of n."""
+    """Return the biases of output channels as little-endian int32 bytes, padded with zeros to whole blocks of n."""
     values = np.atleast_1d(np.asarray(bias)).astype("<i4")
     return np.pad(values, (0, -len(values) % n)).view(np.uint8)
 
 
 def clip_operand(low: int, high: int) -> int:
-    """Pack the clip range of int8 results as an operand of the library's programs."""
+    """Pack the clip range of int8 results into an operand for the programs of the library."""
     for value in (low, high):
         if not -128 <= value <= 127:
             raise ValueError(f"clip range must be within -128..127, not {low}..{high}")
@@ -108,10 +108,10 @@ def clip_operand(low: int, high: int) -> int:
 
 
 def halves_word(low: int, high: int) -> int:
-    """Pack two signed 16-bit values, as in zero-point fields."""
+    """Pack two signed 16-bit values into a word, as in zero-point fields."""
     return (low & 0xFFFF) | (high & 0xFFFF) << 16
 
 
 def bytes_word(*values: int) -> int:
-    """Pack signed bytes, lowest first, as in the exponent fields."""
+    """Pack signed bytes into a word, lowest byte first, as in exponent fields."""
     return sum((value & 0xFF) << 8 * position for position, value in enumerate(values))

@@ -19,14 +19,14 @@ def counted(count: int, noun: str) -> str:
 
 
 def shorten_middle(text: str, fits: Callable[[str], bool]) -> str:
-    """Shorten a text in the middle to the longest one that fits; return it unchanged if it fits.
+    """Return a text unchanged if it fits; otherwise remove as little as possible from its middle, so that it fits.
 
     Parameters
     ----------
     text : str
         Text to shorten, such as the name of a layer.
     fits : callable
-        Predicate for short enough texts; must be monotonic in the length.
+        Function that returns True if a text is short enough; it must be monotonic in the length of the text.
     """
     if fits(text):
         return text
@@ -58,9 +58,9 @@ class Column:
     heading : str
         Text above the cells.
     right : bool
-        True to align cells to the right, as for numbers.
+        True to align the cells to the right, as for numbers.
     shrinks : bool
-        True to shorten cells if the table is too wide for the terminal.
+        True to shorten the cells if the table is too wide for the terminal.
     """
 
     heading: str
@@ -89,9 +89,9 @@ def format_table(
     rows : sequence of sequences of str
         Cells of each row, one per column.
     total : bool
-        True if the last row is the total of the others; it is emphasized.
+        True if the last row contains the totals, which are emphasized.
     stream : file or None
-        Destination, which determines width and colours; None: standard output.
+        Stream to which the text will be written, which determines width and colors; None: standard output.
     """
     from rich.cells import cell_len
     from rich.console import Console

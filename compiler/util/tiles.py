@@ -7,7 +7,10 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def cuts(total: int) -> list[int]:
-    """Return a few dozen sizes that divide `total` into equal pieces (the last may be smaller), largest first."""
+    """Return piece sizes that divide `total` evenly, except for a smaller last piece; largest size first.
+
+    For large totals, only a few dozen of the possible sizes are returned.
+    """
     sizes: list[int] = []
     pieces = 1
     while pieces <= total:
@@ -21,7 +24,7 @@ def cuts(total: int) -> list[int]:
 
 
 def allocate(sizes: list[int], bank: int, total: int) -> list[int]:
-    """Return start addresses of scratchpad regions: bank-aligned if they fit that way, otherwise packed.
+    """Return the start addresses of scratchpad regions: aligned to banks if they fit in this way, otherwise packed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Static validator that every program must pass before it is loaded."""
+"""Static validator, which must accept every program before the program is loaded."""
 
 from compiler.validate.errors import KINDS, InstructionLocation, ProofReport, ValidationError
 from compiler.validate.explore import validate

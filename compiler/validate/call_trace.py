@@ -1,7 +1,7 @@
 """Address-independent traces of programs without data-dependent control flow.
 
-Such a program uses its operands only as base addresses of LOAD and STORE. One trace therefore holds for all calls: its
-DRAM accesses are recorded as offsets from each operand.
+A program can be traced if it uses its operands only as base addresses of LOAD and STORE. One trace is then valid for
+all calls of the program, because DRAM accesses are recorded as offsets from operands.
 """
 
 from collections.abc import Sequence
@@ -56,12 +56,12 @@ Kind = tuple[Unit, str, bool]
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """Accesses of one kind, in command order.
+    """Memory accesses of one kind, in command order.
 
     Parameters
     ----------
     numbers : array of int
-        Command index of each access, counted per unit.
+        Index, among the commands of the unit, of the command that makes each access.
     low, high : array of int
         First and last address of each access.
     regions : list of StridedRegion
@@ -76,20 +76,20 @@ class Log:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Recorded call of a program.
+    """Record of a call of a program.
 
     Parameters
     ----------
     events : list of (int, int, int)
         Commands as (unit, wait mask, signal mask), waits as (`WAIT`, semaphore, 0), fences as (`FENCE`, unit mask, 0).
     logs : dict
-        Accesses of all commands by kind.
+        Memory accesses of all commands, by kind.
     figures : ProofFigures
         Figures of the call; `peak` is 0 because it depends on earlier calls.
     steps : int
         Number of instructions executed.
     line : CommandLine or None
-        Contents of the line buffers after the call; None: unchanged.
+        Contents of the line buffers after the call; None if the call leaves them unchanged.
     """
 
     events: list[tuple[int, int, int]]
@@ -119,7 +119,7 @@ def operands_of(code: DecodedProgram) -> frozenset[int] | None:
 
 
 def begins_fenced(code: DecodedProgram) -> bool:
-    """Return True if the first instruction waits for all units."""
+    """Return True if the first instruction of a program is a fence for all units."""
     op, d, *_ = code.words[0]
     return op is MicroOp.FENCE and d & 15 == _ALL
 
@@ -127,7 +127,7 @@ def begins_fenced(code: DecodedProgram) -> bool:
 def follow(
     config: MlaConfig, code: DecodedProgram, operands: frozenset[int], line: CommandLine | None
 ) -> Trace | None:
-    """Trace a call, given the contents `line` of the line buffers; return None if it is unsafe or too long."""
+    """Trace a call, with the line buffers containing `line` at the start; return None if it is unsafe or too long."""
     tape = _Tape(config)
     follower = _Follower(config, code, operands)
     path = ExecutionPath(tape, None, line=line)
@@ -146,7 +146,7 @@ class _TooLongError(Exception):
 
 
 class _Tape(HappensBefore):
-    """Records commands, waits and fences without ordering them."""
+    """Recorder of commands, waits and fences, which does not order them."""
 
     def __init__(self, config: MlaConfig):
         super().__init__(config.queue_depth)
@@ -176,11 +176,11 @@ class _Tape(HappensBefore):
         self.events.append((WAIT, number, 0))
 
     def fence(self, mask: int, location: InstructionLocation) -> None:
-        """Record that the sequencer waits for units."""
+        """Record that the sequencer waits for all units in a mask."""
         self.events.append((FENCE, mask, 0))
 
     def logs(self) -> dict[Kind, Log]:
-        """Return the accesses of all commands by kind."""
+        """Return the memory accesses of all commands, by kind."""
         out = {}
         for kind, (numbers, regions) in self._touched.items():
             low = np.array([item.low for item in regions], np.int64)
@@ -190,7 +190,7 @@ class _Tape(HappensBefore):
 
 
 class _Follower(SymbolicSequencer):
-    """Executes a program with all operands 0 and tracks the operand that each DRAM address is relative to."""
+    """Sequencer that sets all operands to 0 and tracks which operand is the base of each DRAM address."""
 
     def __init__(self, config: MlaConfig, code: DecodedProgram, operands: frozenset[int]):
         zeros = (0,) * (max(operands, default=-1) + 1)
@@ -213,5 +213,5 @@ class _Follower(SymbolicSequencer):
 def _known(
     config: MlaConfig, unit: Unit, fields: tuple[int, ...]
 ) -> tuple[CommandFields, list[StridedRegion]]:
-    """Return the fields and the regions of a command, with unlimited DRAM."""
+    """Return the fields and the regions of a command, without restricting its DRAM addresses."""
     return examine(config, [_ANYWHERE], unit, list(fields))

@@ -12,7 +12,7 @@ from hw.isa.micro_instruction import LOOP_IMM, MicroOp
 
 
 class ControlInstructions(Protocol):
-    """Interface of the sequencer that these instructions use."""
+    """Interface of the symbolic sequencer that control-flow instructions use."""
 
     config: MlaConfig
     pinned: Sequence[DecodedProgram]
@@ -22,7 +22,7 @@ class ControlInstructions(Protocol):
         ...
 
     def error_at(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
-        """Return a validation error located at the current instruction of a path."""
+        """Return a validation error that names the current instruction of a path."""
         ...
 
 

@@ -49,16 +49,16 @@ KIND_OF_TRAP = {
 
 
 class InstructionLocation(NamedTuple):
-    """An instruction of a call.
+    """Location of an instruction in a call.
 
     Parameters
     ----------
     call : int
-        Index of the call.
+        Index of the call in the stream.
     program : str
-        Name of the program that contains the instruction; for pinned code, the pinned program's name.
+        Name of the program that contains the instruction, which may be a pinned program.
     instruction : int
-        Index of the instruction in that program; -1 for the program as a whole.
+        Index of the instruction in the program; -1 for the program as a whole.
     line : int
         Line number in the source text; 0 if unknown.
     """
@@ -75,16 +75,16 @@ class InstructionLocation(NamedTuple):
 
 
 class ValidationError(InputError):
-    """A stream of macro-instructions that is not proved safe.
+    """Error for a stream of macro-instructions that cannot be proved safe.
 
     Parameters
     ----------
     kind : str
-        One of `KINDS`.
+        Kind of the error, a key of `KINDS`.
     location : InstructionLocation
-        The offending instruction.
+        Location of the offending instruction.
     reason : str
-        One sentence that states the fault and the requirement.
+        One sentence that states the fault and what is required instead.
     """
 
     def __init__(self, kind: str, location: InstructionLocation, reason: str):
@@ -115,7 +115,7 @@ class ValidationError(InputError):
 
     @property
     def line(self) -> int | None:
-        """Line in the source text, if known."""
+        """Line number in the source text; None if unknown."""
         return self.location.line or None
 
     def to_json(self) -> dict[str, str | int | None]:
@@ -133,7 +133,7 @@ class ValidationError(InputError):
 
 @dataclass(frozen=True)
 class ProofReport:
-    """Figures of a stream that is proved safe; maxima over all paths if the data select the path.
+    """Figures of a stream that was proved safe; if there are several paths, the maximum over all paths.
 
     Parameters
     ----------
@@ -142,13 +142,13 @@ class ProofReport:
     paths : int
         Number of execution paths that the data can select.
     instructions : int
-        Number of micro-instructions executed.
+        Number of executed micro-instructions.
     commands : dict
-        Number of unit commands by unit name.
+        Number of unit commands, by unit name.
     peak_in_flight : int
-        Maximum number of issued commands that the sequencer did not know to have retired.
+        Maximum number of issued commands that had not retired as far as the sequencer knew.
     regions : dict
-        For each memory the first and last address read and written, [low, high] or None.
+        First and last address read, and first and last address written, in each memory: [low, high] or None.
     """
 
     calls: int
@@ -185,7 +185,7 @@ class ProofFigures:
     reach: dict[tuple[str, bool], tuple[int, int]] = field(default_factory=dict)
 
     def copy(self) -> "ProofFigures":
-        """Copy the figures so that another path can continue from here."""
+        """Return a copy of the figures, with which another path can continue."""
         return ProofFigures(self.instructions, self.peak, list(self.commands), dict(self.reach))
 
     def command(self, unit: Unit, regions: list[StridedRegion], in_flight: int) -> None:
@@ -198,14 +198,14 @@ class ProofFigures:
             self.reach[key] = min(low, item.low), max(high, item.high)
 
     def add(self, more: "ProofFigures") -> None:
-        """Add the figures of subsequent calls."""
+        """Add the figures of the calls that follow on the same path."""
         instructions, commands = self.instructions, self.commands
         self.join(more)
         self.instructions = instructions + more.instructions
         self.commands = [a + b for a, b in zip(commands, more.commands, strict=True)]
 
     def join(self, other: "ProofFigures") -> None:
-        """Set each figure to the maximum over two paths."""
+        """Set each figure to its maximum over this path and another path."""
         self.instructions = max(self.instructions, other.instructions)
         self.peak = max(self.peak, other.peak)
         self.commands = [max(pair) for pair in zip(self.commands, other.commands, strict=True)]
@@ -214,7 +214,7 @@ class ProofFigures:
             self.reach[key] = min(mine[0], low), max(mine[1], high)
 
     def report(self, calls: int, paths: int) -> ProofReport:
-        """Return the report of `calls` calls and `paths` execution paths."""
+        """Return a report with these figures for `calls` calls and `paths` execution paths."""
         regions: dict[str, dict[str, list[int] | None]] = {}
         for (space, write), span in sorted(self.reach.items()):
             regions.setdefault(space, {"read": None, "write": None})["write" if write else "read"] = list(

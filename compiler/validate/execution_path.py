@@ -1,4 +1,4 @@
-"""One execution path: the sequencer's state and the effects of its commands so far."""
+"""One execution path: the state of the sequencer and the effects of the commands issued so far."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,7 +26,7 @@ _PATH_BYTES, _ACCESS_BYTES = 1 << 13, 24
 
 
 class DecodedProgram(NamedTuple):
-    """A decoded program: operation, d, a, b and imm of each word."""
+    """Program with the decoded operation, d, a, b and imm of each word."""
 
     program: Program
     words: tuple[tuple[MicroOp, int, int, int, int], ...]
@@ -46,7 +46,7 @@ _decoded: LruCache[tuple[tuple[MicroOp, int, int, int, int], ...]] = LruCache(MA
 
 @dataclass
 class ExecutionPath:
-    """State of the sequencer and the units at one point of a path.
+    """State of the sequencer and of the units at the current point of an execution path.
 
     Parameters
     ----------
@@ -55,17 +55,17 @@ class ExecutionPath:
     call : int
         Index of the current call.
     choice : int
-        Index of the program that runs: the guarded alternatives first, then the call's own program.
+        Index of the running program; the guarded alternatives come first, then the call's own program.
     loops : list
-        Active loops: start, end, remaining trips.
+        Start, end and remaining trips of each active loop.
     frames : list
-        Active subroutine calls: segment, return address, loops active before the call.
+        Segment, return address and number of loops active before the call, for each active subroutine call.
     steps : int
-        Instructions executed in this call.
+        Number of instructions executed in the current call.
     work : list of int
-        Minimum cycles that this call's commands take in each unit.
+        Minimum number of cycles that the commands of the current call take in each unit.
     ends : dict
-        For each call that may be in flight, the number of commands of each unit issued when it halted.
+        For each call that may be in flight, the number of commands issued to each unit before the call halted.
     """
 
     order: HappensBefore
@@ -86,7 +86,7 @@ class ExecutionPath:
     ends: dict[int, Clock] = field(default_factory=dict)
 
     def begin(self, tag: int) -> None:
-        """Start the next call; the hardware starts it once the call MAX_IN_FLIGHT positions earlier has completed."""
+        """Start the next call, which implies that the call MAX_IN_FLIGHT positions before it has completed."""
         if self.call >= 0:
             issued = self.order.issued
             self.ends[self.call] = (issued[0], issued[1], issued[2], issued[3])
@@ -100,7 +100,7 @@ class ExecutionPath:
         self.work = [0] * len(Unit)
 
     def fork(self) -> "ExecutionPath":
-        """Copy the state so that another path can continue from here."""
+        """Return a copy of the state, from which another path can continue."""
         return ExecutionPath(
             self.order.copy(),
             self.written.copy() if self.written else None,
@@ -122,7 +122,7 @@ class ExecutionPath:
 
     @property
     def bytes(self) -> int:
-        """Estimated memory of this path in bytes."""
+        """Estimated memory size of this path in bytes."""
         return (
             _PATH_BYTES
             + _ACCESS_BYTES * self.order.accesses.total
@@ -131,11 +131,11 @@ class ExecutionPath:
 
     @property
     def loop_base(self) -> int:
-        """Number of active loops that belong to callers."""
+        """Number of active loops that were started by callers of the current subroutine."""
         return self.frames[-1][2] if self.frames else 0
 
     def fall_through(self, pc: int) -> None:
-        """Continue at `pc`, or at the start of a loop of this frame that ends there and has trips left."""
+        """Continue at `pc`, or at the start of a loop of the current subroutine that ends there and has trips left."""
         loops = self.loops
         while loops and loops[-1][1] == pc and len(loops) > self.loop_base:
             start, end, remaining = loops.pop()
@@ -148,7 +148,7 @@ class ExecutionPath:
     def settle(self) -> tuple:
         """Drop the history that has no further effect and return the remaining state; the units must be quiet.
 
-        Two paths with equal results, disregarding steps and work, continue identically.
+        Two paths for which this method returns equal states continue identically, except for their steps and work.
         """
         tokens = self.order.new_epoch()
         self.ends = dict.fromkeys(self.ends, (0, 0, 0, 0))

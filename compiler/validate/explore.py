@@ -36,24 +36,25 @@ def validate(
 ) -> ProofReport:
     """Prove that a stream of macro-instructions is safe for all data and all timings.
 
-    A stream is safe if no instruction traps, every call terminates, all accesses stay inside the memories and the
-    windows, conflicting accesses are ordered (so results do not depend on timing), and all semaphores end at zero.
-    Initially all semaphores are zero and no command is in flight.
+    A stream is safe if no instruction traps, every call terminates, all accesses stay within the memories and the
+    windows, conflicting accesses are ordered, and all semaphores are zero at the end. Results then do not depend on
+    timing. Initially, all semaphores are zero and no command is in flight.
 
     Parameters
     ----------
     config : MlaConfig
         Hardware configuration to validate for.
     calls : sequence of MacroCall
-        Macro-instructions in submission order. No macro-instruction may need a later one in order to finish.
+        Macro-instructions in submission order. No macro-instruction may depend on a later one to finish.
     windows : sequence of (first byte, last byte, permissions)
-        DRAM ranges that programs may access; permission bit 0 is read, bit 1 write.
+        DRAM ranges that programs may access; permission bit 0 permits reads, bit 1 permits writes.
     pinned : sequence of Program
         Programs that other programs may call, in the order of their segments 0, 1, ...
     limit : int
         Maximum number of instructions that one call may execute.
     require_written : bool
-        Also reject reads of scratchpad, accumulator, slots or tables that the stream has not written before.
+        True to also reject reads of scratchpad, accumulator, parameter slots or tables before the stream has written
+        them.
 
     Raises
     ------
@@ -69,12 +70,12 @@ def validate(
 
 
 def followed(stream: CallStream, *, require_written: bool = False) -> ProofReport:
-    """Prove a stream safe by exploring it, without the proof memo; raise the errors of `validate`."""
+    """Prove that a stream is safe by exploring it, without the proof memo; raise the errors of `validate`."""
     return _Proof(stream, require_written).run()
 
 
 class _Proof:
-    """Exploration of every path; a path ends where it reaches an explored state."""
+    """Exploration of all paths; a path is abandoned when it reaches a state that was explored before."""
 
     def __init__(self, stream: CallStream, require_written: bool):
         self.stream = stream
@@ -91,7 +92,7 @@ class _Proof:
         self._states = 0
 
     def run(self) -> ProofReport:
-        """Explore all paths; raise the ValidationError of the first unsafe one."""
+        """Explore all paths; raise ValidationError at the first unsafe path."""
         spent = 0
         while self._open:
             path = self._open.pop()
@@ -109,7 +110,7 @@ class _Proof:
         return self.figures.report(len(self.stream.calls), self.paths)
 
     def _follow(self, path: ExecutionPath) -> None:
-        """Explore a path to the end of the stream, or to an explored state."""
+        """Explore a path to the end of the stream, or to a state that was explored before."""
         if path.call < 0 and not self._next(path):
             return
         while True:
@@ -136,7 +137,7 @@ class _Proof:
         return True
 
     def _choose(self, path: ExecutionPath) -> None:
-        """Select the program whose guard holds; fork at a guard that depends on the data."""
+        """Select the first program whose guard holds; fork the path if a guard depends on the data."""
         for number, variant in enumerate(self.stream.calls[path.call].instead):
             path.choice = number
             decision = self._sequencer(path).decide(path, variant.guard)
@@ -150,7 +151,7 @@ class _Proof:
         return self.stream.sequencers[path.call][path.choice]
 
     def _fork(self, path: ExecutionPath, sequencer: SymbolicSequencer) -> None:
-        """Fork at a branch that depends on the data."""
+        """Fork a path at a branch that depends on the data."""
         other = self._other(path)
         sequencer.branch(other, True)
         other.steps += 1
@@ -159,7 +160,7 @@ class _Proof:
         path.steps += 1
 
     def _other(self, path: ExecutionPath) -> ExecutionPath:
-        """Return a copy of a path, counted as another path."""
+        """Return a copy of a path, which counts as an additional path."""
         self.paths += 1
         if self.paths > MAX_PATHS:
             reason = f"the data can select more than {MAX_PATHS} paths up to here; {_MEET}"
@@ -172,7 +173,7 @@ class _Proof:
         return other
 
     def _been_here(self, path: ExecutionPath) -> bool:
-        """Return True if a path with at least as much budget left has been in this state."""
+        """Return True if a path that had spent no more steps and work was in the same state before."""
         state, spent = path.settle(), (path.steps, *path.work)
         before = self._seen.get(state, [])
         if any(all(a >= b for a, b in zip(other, spent, strict=True)) for other in before):

@@ -1,4 +1,4 @@
-"""Access footprints of commands as strided regions, and what a stream has written."""
+"""Access footprints of commands as strided regions, and a record of the memory that a stream has written."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -28,13 +28,13 @@ class StridedRegion(NamedTuple):
     Parameters
     ----------
     space : str
-        Memory: sp, param, table, dram (addresses in bytes) or acc (in rows).
+        Name of the memory: sp, param, table or dram (addresses in bytes), or acc (addresses in rows).
     low, high : int
-        First and last address touched.
+        First and last address accessed.
     steps : Steps
-        Dimensions with gaps; empty if every address from low to high is touched.
+        Dimensions with gaps; empty if every address from `low` to `high` is accessed.
     run : int
-        Contiguous addresses touched at each step.
+        Number of contiguous addresses accessed at each step.
     write : bool
         True if the addresses are written, False if read.
     """
@@ -53,7 +53,10 @@ _intervals: LruCache[tuple[np.ndarray, np.ndarray]] = LruCache(_MAX_CACHED)
 def region(
     space: str, base: int, steps: Sequence[tuple[int, int]], run: int, *, write: bool = False
 ) -> StridedRegion:
-    """Return the region of a walk from `base` in (count, stride) dimensions, with `run` addresses at each step."""
+    """Return the region that a nested loop over (count, stride) dimensions accesses.
+
+    The loop starts at address `base` and accesses `run` contiguous addresses at each step.
+    """
     high = base + run - 1
     gaps: list[tuple[int, int]] = []
     for count, stride in sorted((s if s[1] >= 0 else (s[0], -s[1]) for s in _moving(steps)), key=_stride):
@@ -77,7 +80,7 @@ def _stride(step: tuple[int, int]) -> int:
 
 
 def overlap(a: StridedRegion, b: StridedRegion) -> bool:
-    """Return True if two regions of one memory share an address; conservative above MAX_RUNS runs."""
+    """Return True if two regions of one memory share an address; may also return True above MAX_RUNS runs."""
     if a.low > b.high or b.low > a.high:
         return False
     if not a.steps and not b.steps:
@@ -89,7 +92,7 @@ def overlap(a: StridedRegion, b: StridedRegion) -> bool:
 def _overlap(
     a_steps: Steps, a_run: int, a_last: int, b_steps: Steps, b_run: int, b_last: int, shift: int
 ) -> bool:
-    """Return True if a walk from 0 and one from `shift` share an address."""
+    """Return True if the regions of two walks, which start at addresses 0 and `shift`, share an address."""
     a, b = intervals(a_steps, a_run, a_last), intervals(b_steps, b_run, b_last)
     first = np.searchsorted(a[1], b[0] + shift, "right")
     inside = first < len(a[0])
@@ -105,7 +108,7 @@ def runs(item: StridedRegion) -> int:
 
 
 def intervals(steps: Steps, run: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return sorted starts and ends (exclusive) of the disjoint intervals that a walk from 0 to `last` touches."""
+    """Return the sorted starts and ends (exclusive) of the disjoint intervals that a walk from 0 to `last` accesses."""
     found = _intervals.get((steps, run, last))
     if found is None:
         found = _walked(steps, run, last)
@@ -140,7 +143,7 @@ Dims = list[tuple[int, int]]
 
 
 def streams(config: MlaConfig, unit: Unit, c: CommandFields, *, used: bool = False) -> list[StridedRegion]:
-    """Return all regions of a legal command; with `used`, only those activation lanes that affect results."""
+    """Return all regions that a legal command accesses; if `used`, without activation lanes that have no effect."""
     if unit == Unit.MATRIX:
         return list(_matrix(config, c, used))
     return list((_load if unit == Unit.LOAD else _store if unit == Unit.STORE else _fuse)(config, c))
@@ -169,9 +172,10 @@ def _store(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
 
 @lru_cache(maxsize=1 << 12)
 def coordinate_steps(start: int, steps: tuple[tuple[int, int], ...], limit: int) -> tuple[int, Dims] | None:
-    """Return the first coordinate and the dimensions of those that are not padding; None if all are padding.
+    """Return the first coordinate that is not padding, and the dimensions of all such coordinates.
 
-    If padding leaves an irregular set, all coordinates between its members are included.
+    If the coordinates without padding are an irregular set, all coordinates between its first and last member are
+    included. The result is None if all coordinates are padding.
     """
     low = start + sum(min(0, (count - 1) * stride) for count, stride in steps)
     high = start + sum(max(0, (count - 1) * stride) for count, stride in steps)
@@ -197,7 +201,7 @@ def coordinate_steps(start: int, steps: tuple[tuple[int, int], ...], limit: int)
 def _padded(
     space: str, c: CommandFields, u_steps: tuple, v_steps: tuple, others: Dims, run: int
 ) -> Iterator[StridedRegion]:
-    """Yield the region of a stream that is addressed by coordinates."""
+    """Yield the region of a stream that is addressed by coordinates, unless all coordinates are padding."""
     u, v = coordinate_steps(c.u0, u_steps, c.u_lim), coordinate_steps(c.v0, v_steps, c.v_lim)
     if u is None or v is None:
         return
@@ -214,7 +218,7 @@ def _padded_blocks(
     block: tuple[int, int],
     runs: tuple[int, int],
 ) -> Iterator[StridedRegion]:
-    """Yield the regions of a stream with a dimension `block` whose last step has another number of addresses."""
+    """Yield the regions of a stream in which the last step of dimension `block` accesses a different address count."""
     count, stride = block
     if runs[0] == runs[1]:
         yield from _padded(space, c, *coordinates, [*others, block], runs[0])
@@ -296,12 +300,12 @@ def _fuse(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
 
 
 def _walk(c: CommandFields, stream: str) -> Dims:
-    """Return the dimensions of stream b, r or d, innermost first."""
+    """Return the dimensions of stream b, r or d, innermost dimension first."""
     return [(getattr(c, f"{dim}_count"), getattr(c, f"{stream}_{dim}")) for dim in FUSE_DIMS]
 
 
 def _results(c: CommandFields) -> tuple[int, Dims]:
-    """Return base and dimensions of the results: a reduced window gives one result, at its last step."""
+    """Return the base and the dimensions of the results; a reduced window has one result, at its last step."""
     base, dims = c.d_base, _walk(c, "d")
     if c.reduce != Reduce.NONE:
         base += sum((count - 1) * stride for count, stride in dims[:2])
@@ -322,7 +326,7 @@ def _operand_a(n: int, c: CommandFields) -> Iterator[StridedRegion]:
 
 
 def _lanes(n: int, c: CommandFields, stream: str, size: int, elements: int = 0) -> Iterator[StridedRegion]:
-    """Yield the regions of a scratchpad stream with `elements` per step, or the active lanes if 0."""
+    """Yield the regions of a scratchpad stream with `elements` elements per step; 0: as many as active lanes."""
     write = stream == "d"
     base, dims = _results(c) if write else (getattr(c, f"{stream}_base"), _walk(c, stream))
     lanes, tail = c.lanes or n, c.lanes_tail or n
@@ -338,12 +342,12 @@ def _lanes(n: int, c: CommandFields, stream: str, size: int, elements: int = 0) 
 
 
 class InitializedMemory:
-    """Flags, set if written, of each byte of scratchpad, slots and tables, and of each row of the accumulator.
+    """Record of the bytes of scratchpad, slots and tables, and of the accumulator rows, that have been written.
 
     Parameters
     ----------
     config : MlaConfig
-        Hardware configuration, for the memory sizes.
+        Hardware configuration, which determines the memory sizes.
     """
 
     def __init__(self, config: MlaConfig):
@@ -357,21 +361,21 @@ class InitializedMemory:
 
     @property
     def size(self) -> int:
-        """Memory of all flags in bytes."""
+        """Total size of the flags in bytes."""
         return sum(flags.nbytes for flags in self._flags.values())
 
     def copy(self) -> "InitializedMemory":
-        """Copy the flags so that another path can continue from here."""
+        """Return a copy of the record, with which another path can continue."""
         other = InitializedMemory(self._config)
         other._flags = {space: flags.copy() for space, flags in self._flags.items()}
         return other
 
     def digest(self) -> bytes:
-        """Return the SHA-256 digest of the flags."""
+        """Return the SHA-256 digest of the record."""
         return hashlib.sha256(b"".join(flags.tobytes() for flags in self._flags.values())).digest()
 
     def enter(self, unit: Unit, c: CommandFields) -> tuple[str, int] | None:
-        """Record a command; return the memory and first address that it reads before any write, or None."""
+        """Record a command and return None, or if it reads an unwritten address, return the memory and the address."""
         regions = streams(self._config, unit, c, used=True)
         for item in regions:
             if item.space == "dram" or (item.write and not accumulates(unit, c)):

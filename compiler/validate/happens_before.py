@@ -1,10 +1,10 @@
 """Happens-before order of unit commands: queues, semaphores and vector clocks.
 
-Every semaphore has one producer and one consumer, so an enabled command stays enabled until it starts, and starting it
-never disables another unit or the sequencer. All interleavings therefore end in the same state, and simulating the
-eager interleaving suffices: whenever the sequencer has issued a command or made room in a full semaphore, every enabled
-command starts. For each command, a vector clock gives the commands that, under any timing, have retired before the
-command starts.
+Every semaphore has one producer and one consumer. An enabled command therefore stays enabled until it starts, and
+starting it never disables another unit or the sequencer. All interleavings end in the same state, so it suffices to
+simulate the eager interleaving: whenever the sequencer has issued a command or made room in a full semaphore, every
+enabled command starts. For each command, a vector clock states which commands have retired, under any timing, before
+the command starts.
 """
 
 from collections import deque
@@ -32,18 +32,18 @@ _NAMES = [*(unit.name.lower() for unit in _UNITS), "seq"]
 
 @dataclass(slots=True)
 class Pending:
-    """A command in its queue.
+    """Unit command that waits in the queue of its unit.
 
     Parameters
     ----------
     unit : Unit
         Unit that executes the command.
     number : int
-        Index of the command among those of its unit.
+        Index of the command among the commands of its unit.
     waits, signals : tuple of int
-        Semaphores to wait for, `producer << 2 | index`, and to signal, `consumer << 2 | index`.
+        Semaphores to wait for, as `producer << 2 | index`, and semaphores to signal, as `consumer << 2 | index`.
     known : Clock
-        Sequencer's vector clock when it issued the command.
+        Vector clock of the sequencer when it issued the command.
     """
 
     unit: Unit
@@ -70,12 +70,12 @@ def later(a: Clock, b: Clock) -> Clock:
 
 
 def semaphore(producer: int, consumer: int, index: int) -> str:
-    """Return the name of a semaphore in messages."""
+    """Return the name of a semaphore for messages."""
     return f"{_NAMES[producer]}->{_NAMES[consumer]}:{index}"
 
 
 class HappensBefore:
-    """Eager simulation of a stream's unit commands, with vector clocks.
+    """Eager simulation of the unit commands of a stream, with vector clocks.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class HappensBefore:
         ]
 
     def copy(self) -> "HappensBefore":
-        """Copy the state so that another path can continue from here."""
+        """Return a copy of the state, from which another path can continue."""
         other = HappensBefore(self.depth)
         other.issued, other.known, other._started = list(self.issued), self.known, list(self._started)
         other._queues = tuple(deque(replace(item) for item in queue) for queue in self._queues)
@@ -105,7 +105,7 @@ class HappensBefore:
         return other
 
     def _least(self) -> Clock:
-        """Return a lower bound of the clocks of all commands that start from now on."""
+        """Return a lower bound for the clocks of all commands that start from now on."""
         clocks = [
             later(self._started[unit], self._queues[unit][0].known if self._queues[unit] else self.known)
             for unit in Unit
@@ -119,11 +119,14 @@ class HappensBefore:
 
     @property
     def waiting(self) -> bool:
-        """True if a command waits in a queue."""
+        """True if any command waits in a queue."""
         return any(self._queues)
 
     def new_epoch(self) -> tuple[int, ...]:
-        """Drop the history with which nothing can race; return the counts of all semaphores; requires quiet units."""
+        """Drop the history, with which nothing can race anymore, and return the counts of all semaphores.
+
+        The units must be quiet.
+        """
         self.accesses = self.accesses.forget(tuple(self.issued))  # type: ignore[arg-type]
         self.issued, self.known, self._started = [0] * len(Unit), START, [START] * len(Unit)
         for row in self._tokens:
@@ -134,7 +137,7 @@ class HappensBefore:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Counts of all semaphores: by consumer (the sequencer last), then by producer and index."""
+        """Counts of all semaphores, ordered by consumer (the sequencer last), then by producer and index."""
         return tuple(len(tokens) for row in self._tokens for tokens in row)
 
     def issue(
@@ -145,12 +148,12 @@ class HappensBefore:
         regions: Sequence[StridedRegion],
         location: InstructionLocation,
     ) -> None:
-        """Queue a command and start every command that is enabled.
+        """Append a command to its queue and start every command that is enabled.
 
         Raises
         ------
         ValidationError
-            The queue is full and no command can start, or a command races.
+            The queue is full and its first command can never start, or a command races.
         """
         queue = self._queues[unit]
         if len(queue) >= self.depth:
@@ -210,7 +213,7 @@ class HappensBefore:
                 self._tokens[i >> 2][unit << 2 | i & 3].append(token)
 
     def races(self, unit: Unit, wait: int, regions: Sequence[StridedRegion]) -> bool:
-        """Return True if a command issued now, whose tokens are all available, would race."""
+        """Return True if a command would race if it were issued now; its tokens must all be available."""
         known = later(self._started[unit], self.known)
         for i in bits(wait):
             known = later(known, self._tokens[unit][i][0][0])
@@ -220,12 +223,12 @@ class HappensBefore:
             return True
 
     def _retired(self, unit: Unit, count: int) -> Clock:
-        """Return the clock after the command that `unit` started last has retired."""
+        """Return the clock after a unit has retired `count` commands, that is, all commands that it has started."""
         known = self._started[unit]
         return (*known[:unit], count, *known[unit + 1 :])  # type: ignore[return-value]
 
     def wait(self, number: int, location: InstructionLocation) -> None:
-        """Let the sequencer consume a token, which may unblock a unit; raise ValidationError if none ever arrives."""
+        """Consume a token for the sequencer, which may unblock a unit; raise ValidationError if none ever arrives."""
         tokens = self._tokens[SEQUENCER][number]
         full = len(tokens) >= SEMAPHORE_MAX
         if not tokens:
@@ -237,7 +240,7 @@ class HappensBefore:
             self._move_all()
 
     def fence(self, mask: int, location: InstructionLocation) -> None:
-        """Let the sequencer wait for units; raise ValidationError if the wait never ends."""
+        """Make the sequencer wait until the units in a mask are idle; raise ValidationError if this never happens."""
         for unit in bits(mask):
             if self._queues[unit]:
                 raise ValidationError("deadlock", location, f"the fence waits forever: {self._blocked(unit)}")
@@ -245,11 +248,11 @@ class HappensBefore:
                 self.known = later(self.known, self._retired(Unit(unit), self.issued[unit]))
 
     def wait_for(self, counts: Clock) -> None:
-        """Record that the sequencer knows that `counts` commands of each unit have retired."""
+        """Record that the sequencer knows that the first `counts[unit]` commands of each unit have retired."""
         self.known = later(self.known, counts)
 
     def end_call(self) -> None:
-        """Raise ValidationError if a queued command can only start after a later macro-instruction."""
+        """End a macro-instruction; raise ValidationError if a queued command depends on a later macro-instruction."""
         for unit in Unit:
             if self._queues[unit]:
                 raise ValidationError(
@@ -261,7 +264,7 @@ class HappensBefore:
         self.accesses.compared = 0
 
     def end(self) -> None:
-        """Raise ValidationError if a semaphore is not 0."""
+        """End the stream; raise ValidationError if a semaphore is not 0."""
         for consumer, row in enumerate(self._tokens):
             for i, tokens in enumerate(row):
                 if tokens:
@@ -273,7 +276,7 @@ class HappensBefore:
                     )
 
     def _blocked(self, unit: int) -> str:
-        """Return the reason why the head of a queue cannot start; empty if the queue is empty."""
+        """Return the reason why the first command in a unit's queue cannot start; empty if the queue is empty."""
         if not self._queues[unit]:
             return ""
         head = self._queues[unit][0]
@@ -302,6 +305,6 @@ def _race(command: Pending, region: StridedRegion, clash: Clash) -> ValidationEr
 
 
 def span(region: StridedRegion) -> str:
-    """Return the text of a region in messages."""
+    """Return a description of a region for messages."""
     gaps = " (with gaps)" if region.steps else ""
     return f"{region.space} {region.low:#x}..{region.high:#x}{gaps}"

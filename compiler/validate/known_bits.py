@@ -1,4 +1,4 @@
-"""Known-bits abstract domain: 32-bit words with bits that depend on the data."""
+"""Known-bits abstract domain: 32-bit words in which some bits may depend on the data."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ _SHIFTS = (MicroOp.SHL, MicroOp.SHR, MicroOp.SAR)
 
 @dataclass(frozen=True)
 class KnownBits:
-    """Word whose bits in `unknown` may have any value; these bits of `value` are 0."""
+    """Word in which the bits set in `unknown` may have any value; these bits are 0 in `value`."""
 
     value: int
     unknown: int
 
 
-#: Abstract value of a register: a known word or a partly known one.
+#: Abstract value of a register: a known word or a partly known word.
 Word = int | KnownBits
 UNKNOWN = KnownBits(0, MASK)
 
@@ -35,7 +35,7 @@ def word_of(value: int, unknown: int) -> Word:
 
 
 def add(a: Word, b: Word, carry: int = 0) -> Word:
-    """Return the sum; a bit is known where both bits and the carry into it are known."""
+    """Return the sum of two words, in which a bit is known if both operand bits and the carry into it are known."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b + carry & MASK
     (va, ua), (vb, ub) = parts(a), parts(b)
@@ -45,7 +45,7 @@ def add(a: Word, b: Word, carry: int = 0) -> Word:
 
 
 def compute(op: MicroOp, a: Word, b: Word) -> Word:
-    """Return the result of a scalar operation."""
+    """Return the result of a scalar operation on words in which bits may be unknown."""
     if isinstance(a, int) and isinstance(b, int):
         return int(ALU[op](a, b)) & MASK  # the result of a comparison is a bool
     (va, ua), (vb, ub) = parts(a), parts(b)

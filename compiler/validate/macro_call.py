@@ -1,4 +1,4 @@
-"""Input of the validator: macro-instructions, checked and decoded."""
+"""Input of the validator: checked and decoded macro-instructions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from hw.isa.program import Program
 
 @dataclass(frozen=True)
 class MacroCall:
-    """A macro-instruction.
+    """Macro-instruction to validate.
 
     Parameters
     ----------
     program : Program
-        The micro-program it runs.
+        Micro-program that the macro-instruction runs.
     operands : tuple of int or None
-        32-bit words, signed or unsigned; None: any value.
+        Operands, which are signed or unsigned 32-bit words; None for an operand that may have any value.
     tag : int
-        Tag under which its events are counted.
+        Tag under which the events of the macro-instruction are counted.
     instead : tuple of GuardedProgram
-        Alternatives: the first whose guard holds runs instead of `program`.
+        Alternative programs; the first program whose guard holds runs instead of `program`.
     """
 
     program: Program
@@ -43,7 +43,7 @@ class MacroCall:
 
 
 class CallStream:
-    """Calls, windows and pinned code, checked and decoded; raises the errors of `validate`."""
+    """Checked and decoded calls, windows and pinned programs; invalid arguments raise the errors of `validate`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Data race detection: conflicting accesses that are unordered."""
+"""Detection of data races, which are conflicting accesses that are unordered."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ MAX_ACCESSES = 1 << 18
 MAX_COMPARED = 1 << 31
 #: Fixed weight of an exact comparison of two regions, in addition to their runs.
 _EXACT = 1 << 11
-#: Number of accesses above which retired ones are dropped.
+#: Number of accesses above which the accesses of retired commands are dropped.
 _CROWDED = 1 << 14
 
 
 class ComparisonLimitError(Exception):
-    """The comparisons of a call exceed `MAX_COMPARED`."""
+    """Error raised if the weight of the comparisons in a call exceeds `MAX_COMPARED`."""
 
 
 class Clash(NamedTuple):
-    """An earlier conflicting access that is unordered."""
+    """Earlier access that conflicts with an access of a command and is not ordered with it."""
 
     unit: Unit
     location: InstructionLocation
@@ -46,7 +46,7 @@ class Races(Protocol):
 
     @property
     def total(self) -> int:
-        """Number of accesses held."""
+        """Number of recorded accesses."""
         ...
 
     @property
@@ -57,7 +57,10 @@ class Races(Protocol):
     def clash(
         self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
     ) -> tuple[StridedRegion, Clash] | None:
-        """Return a racing access of a command and the earlier access; the commands in `known` have retired."""
+        """Return an access of a command that races and the earlier access with which it races; None if none races.
+
+        `known` is the vector clock of the commands that have retired when the command starts.
+        """
         ...
 
     def enter(
@@ -72,7 +75,7 @@ class Races(Protocol):
 
 
 class _Log:
-    """Accesses of one kind by one unit, in start order."""
+    """Accesses of one kind by one unit, in the order in which their commands start."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -87,14 +90,14 @@ class _Log:
         self.locations.append(location)
 
     def clash(self, known: int, region: StridedRegion, allowed: int) -> tuple[int, int]:
-        """Return the index of an access by command `known` or a later one that overlaps `region` (-1: none).
+        """Return the index of an access that overlaps `region`, or -1, and the weight of the comparisons made.
 
-        The second result is the weight of the comparisons made.
+        Only accesses by command `known` and later commands are considered.
 
         Raises
         ------
         ComparisonLimitError
-            The weight would exceed `allowed`.
+            The weight of the comparisons would exceed `allowed`.
         """
         first = bisect_left(self.numbers, known)
         if first == len(self.numbers):
@@ -116,7 +119,7 @@ class _Log:
         return -1, weight
 
     def _extend(self) -> None:
-        """Append the bounding boxes of new regions to the array."""
+        """Append the bounding boxes of the new regions to the array of bounding boxes."""
         total = len(self.regions)
         if total > self._boxes.shape[1]:
             boxes = np.zeros((2, 2 * total), np.int64)
@@ -140,14 +143,14 @@ class _Log:
 
 
 class Accesses:
-    """All accesses that a later command may still race with."""
+    """All earlier accesses with which a command may still race."""
 
     def __init__(self, compared: int = 0) -> None:
         self._logs: dict[tuple[Unit, str, bool], _Log] = {}
         self._limit = _CROWDED
         #: Weight of the comparisons made during this call.
         self.compared = compared
-        #: Number of accesses held.
+        #: Number of recorded accesses.
         self.total = 0
 
     @property
@@ -158,17 +161,17 @@ class Accesses:
     def clash(
         self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
     ) -> tuple[StridedRegion, Clash] | None:
-        """Return a racing access of a command and the earlier access that it races with, or None.
+        """Return an access of a command that races and the earlier access with which it races, or None.
 
         Parameters
         ----------
         known : Clock
-            Commands that have retired when the command starts, under any timing.
+            Vector clock of the commands that have retired when the command starts, under any timing.
 
         Raises
         ------
         ComparisonLimitError
-            The comparisons of this call exceed `MAX_COMPARED`.
+            The weight of the comparisons in this call exceeds `MAX_COMPARED`.
         """
         for region in regions:
             for other in _UNITS:

@@ -1,4 +1,4 @@
-"""Proofs of call sequences, and the memo of those proved before."""
+"""Proofs of the safety of call sequences, and a memo of earlier proofs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ _NOWHERE = InstructionLocation(0, "", -1)
 
 @dataclass(frozen=True, eq=False)
 class SequenceProof:
-    """A sequence of calls that is safe when all units are idle, and leaves all semaphores at 0.
+    """Proof that a sequence of calls is safe if all units are idle at its start, and leaves all semaphores at 0.
 
     Parameters
     ----------
     figures : ProofFigures
         Figures of the whole sequence.
     line : CommandLine or None
-        Contents of the line buffers after the sequence; None: unchanged.
+        Contents of the line buffers after the sequence; None if the sequence leaves them unchanged.
     steps : int
-        Maximum number of instructions of one call.
+        Maximum number of instructions that one call executes.
     """
 
     figures: ProofFigures
@@ -46,7 +46,7 @@ class SequenceProof:
 
 
 class _Clocks:
-    """Records the vector clock of each command as it starts; races are checked later."""
+    """Recorder of the vector clock of each command when it starts; races are checked later."""
 
     compared, total, crowded = 0, 0, False
 
@@ -56,21 +56,24 @@ class _Clocks:
     def clash(
         self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
     ) -> tuple[StridedRegion, Clash] | None:
-        """Record the clock of a command."""
+        """Record the vector clock of a command, without checking for races."""
         self.known[unit].append(known)
 
     def enter(
         self, unit: Unit, number: int, regions: Sequence[StridedRegion], location: InstructionLocation
     ) -> None:
-        """Ignore the accesses: the traces contain them."""
+        """Ignore the accesses of a command, since the traces contain them."""
 
     def forget(self, known: Clock) -> "_Clocks":
-        """Return the object itself: all clocks are needed."""
+        """Return the recorder itself, since all clocks are needed."""
         return self
 
 
 def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
-    """Return the proof of a sequence of calls from idle units; None if unsafe, undecidable, or a token remains."""
+    """Return the proof of a sequence of traced calls that starts with idle units.
+
+    The result is None if the sequence is unsafe, if a token remains at the end, or if this cannot be decided.
+    """
     clocks = _Clocks()
     order = HappensBefore(config.queue_depth, clocks)
     figures = ProofFigures()
@@ -98,7 +101,7 @@ def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
 
 
 def _ordered(order: HappensBefore, trace: Trace) -> int:
-    """Simulate the commands of a call; return the maximum number in flight."""
+    """Simulate the commands of a call; return the maximum number of commands in flight."""
     peak = 0
     for what, number, signal in trace.events:
         if what == WAIT:
@@ -112,7 +115,7 @@ def _ordered(order: HappensBefore, trace: Trace) -> int:
 
 
 def _joined(logs: Sequence[tuple[int, Log]]) -> Log:
-    """Concatenate the logs of consecutive calls, each given with the number of earlier commands of its unit."""
+    """Concatenate the logs of consecutive calls, each given with the number of commands that its unit ran before."""
     return Log(
         np.concatenate([log.numbers + before for before, log in logs]),
         np.concatenate([log.low for _, log in logs]),
@@ -128,7 +131,19 @@ _READ, _WRITE = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class ProofMemo:
-    """Facts about a program: unique ID, operands in use (None: must be explored), True if it starts with a fence."""
+    """Facts about a program.
+
+    Parameters
+    ----------
+    number : int
+        Unique ID of the program.
+    code : DecodedProgram
+        Program in decoded form.
+    operands : frozenset of int or None
+        Indices of the operands that the program uses; None if the program must be explored.
+    fenced : bool
+        True if the program starts with a fence for all units.
+    """
 
     number: int
     code: DecodedProgram
@@ -159,13 +174,13 @@ def proved(stream: CallStream) -> ProofReport | None:
 
 
 def _runs(codes: Sequence[ProofMemo]) -> list[tuple[int, int]]:
-    """Return the half-open range of calls of each run."""
+    """Return the half-open range of calls of each run; a run ends before a program that starts with a fence."""
     starts = [0, *(at for at, code in enumerate(codes) if at and code.fenced)]
     return list(zip(starts, [*starts[1:], len(codes)], strict=True)) if codes else []
 
 
 def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[int | None, ...] | None:
-    """Return the operands common to all calls of a run; None if an operand in use differs, is missing or unknown."""
+    """Return the operands that all calls of a run share; None if calls differ, or a used operand has no known value."""
     operands = calls[0].operands
     for code, call in zip(codes, calls, strict=True):
         if code.operands is None or call.operands != operands:
@@ -178,7 +193,10 @@ def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[i
 def _relocated(
     figures: ProofFigures, operands: Sequence[int | None], windows: Sequence[DramWindow]
 ) -> ProofFigures | None:
-    """Replace offsets from operands by addresses; return None if one is outside the windows or buffers overlap."""
+    """Return figures with addresses instead of offsets from operands.
+
+    The result is None if an address is outside the windows, or if a written buffer overlaps another buffer.
+    """
     relocated = figures.copy()
     reach, stretches = dict[tuple[str, bool], tuple[int, int]](), []
     for (space, write), (low, high) in figures.reach.items():
@@ -215,7 +233,7 @@ class _Memo:
         self._proved: LruCache[tuple[SequenceProof | None]] = LruCache(_MAX_RUNS)
 
     def program(self, code: DecodedProgram) -> ProofMemo:
-        """Return the facts about a program, looked up by its words."""
+        """Return the facts about a program, which is identified by its words."""
         words = code.program.words
         known = self._programs.get(words)
         if known is None:

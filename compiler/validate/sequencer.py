@@ -1,4 +1,4 @@
-"""Symbolic execution of the sequencer: follows a call until it halts or a branch depends on the data."""
+"""Symbolic execution of the sequencer, which follows a call until it halts or a branch depends on the data."""
 
 from collections.abc import Callable, Sequence
 
@@ -32,7 +32,7 @@ _UNIT_OF = {
 
 
 class SymbolicSequencer:
-    """Symbolically executes the program of one call.
+    """Sequencer that symbolically executes the program of one call.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ class SymbolicSequencer:
     windows : list of DramWindow
         DRAM ranges that programs may access.
     code : DecodedProgram
-        The call's program.
+        Program of the call.
     pinned : sequence of DecodedProgram
-        Programs that every program may call, by segment.
+        Programs that every program may call, in the order of their segments.
     operands : tuple of Word
-        Operands of the call, 32-bit words.
+        Operands of the call, which are 32-bit words.
     limit : int
         Maximum number of instructions that the call may execute.
     """
@@ -73,11 +73,13 @@ class SymbolicSequencer:
         return InstructionLocation(path.call, program.name, path.pc, line)
 
     def error_at(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
-        """Return a validation error located at the current instruction of a path."""
+        """Return a validation error that names the current instruction of a path."""
         return ValidationError(kind, self.location(path), reason)
 
     def run(self, path: ExecutionPath) -> MicroOp | None:
-        """Execute through the next halt, wait or fence and return it; return None at a branch that depends on the data.
+        """Execute instructions up to and including the next halt, wait or fence, and return its operation.
+
+        If a branch depends on the data, stop before the branch and return None.
 
         Raises
         ------
@@ -119,14 +121,14 @@ class SymbolicSequencer:
         return (self.code if path.segment == OWN else self.pinned[path.segment]).words
 
     def branch(self, path: ExecutionPath, decision: bool) -> None:
-        """Continue after a branch that is taken or not."""
+        """Continue a path after a branch, which is taken if `decision` is True."""
         if decision:
             path.pc = self._words(path)[path.pc][4] & MASK
         else:
             path.fall_through(path.pc + 1)
 
     def decide(self, path: ExecutionPath, guard: Guard) -> bool | None:
-        """Return whether a guard holds; None if that depends on the data or on an unknown operand."""
+        """Return True if a guard holds, False if not, and None if the data or an unknown operand decides."""
         if guard.operand is not None and guard.operand >= len(self.operands):
             return False
         word = self.value(path, guard.selector)
@@ -174,7 +176,9 @@ class SymbolicSequencer:
         path.fall_through(path.pc + 1)
 
     def command(self, path: ExecutionPath, unit: Unit) -> tuple[CommandFields, list[StridedRegion], int]:
-        """Return the command in a unit's fields, its regions, and the unit's minimum cycles including the command.
+        """Return the command that a unit's fields describe, its regions, and the minimum cycles of the unit.
+
+        The cycles are those of all commands of the call so far, including this command.
 
         Raises
         ------

@@ -22,7 +22,10 @@ _BASES = ("a_base", "b_base", "r_base", "d_base")
 
 
 def reads_own_results(n: int, c: CommandFields) -> bool:
-    """Return True if a point of a FUSE command may read an earlier point's result; conservative above MAX_ELEMENTS."""
+    """Return True if a point of a FUSE command may read the result of an earlier point of the command.
+
+    Commands with more than MAX_ELEMENTS elements are assumed to do so.
+    """
     # The result depends only on relative addresses, so tiles of one shape share a cache entry.
     values = dict(vars(c))
     values |= {base: values[base] - c.d_base for base in _BASES}
@@ -62,7 +65,10 @@ def _order(block: PointBlock) -> np.ndarray:
 def _reads(
     n: int, c: CommandFields, block: PointBlock
 ) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
-    """Return memory, and address, bytes (0: a row) and index of each point that reads, for each input stream."""
+    """Return, for each input stream, its memory, and the address, size and index of each point that reads.
+
+    Sizes are in bytes; 0 means one accumulator row.
+    """
     order, valid = _order(block), block.valid
     a = c.a_base + block.index["n"] * c.a_n + block.u * c.a_u + block.v * c.a_v
     a_size = DTYPE_BYTES[c.a_dtype] if c.a_src else 0
@@ -78,7 +84,7 @@ def _reads(
 
 
 def _touched(address: np.ndarray, length: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each touched address with the index of the point that touches it, in the order of the points."""
+    """Return each accessed address, with the index of the point that accesses it, in the order of the points."""
     length = np.maximum(length, 1)
     offsets = np.arange(int(length.max()))
     taken = offsets < length[:, None]
@@ -128,7 +134,7 @@ _RIGHT = {
 
 
 class BadCommandError(Exception):
-    """Raised for a command that must not be issued, with the kind of the error and the reason."""
+    """Error for a command that must not be issued, with the kind of the error and the reason."""
 
     def __init__(self, kind: str, reason: str):
         super().__init__(reason)
@@ -137,19 +143,19 @@ class BadCommandError(Exception):
 
 @dataclass(frozen=True)
 class CommandLine:
-    """Contents of the line buffers after a depthwise command: `pixels` pixels in rows of `width`."""
+    """Contents of the line buffers after a depthwise command: `pixels` pixels, in rows of `width` pixels."""
 
     width: int
     pixels: int
 
 
 def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
-    """Return the concrete fields of a command; unknown fields that affect only values become 0.
+    """Return the concrete values of a command's fields, with 0 for unknown bits that affect only computed values.
 
     Raises
     ------
     BadCommandError
-        A field that affects footprint or legality is unknown.
+        A field that affects the footprint or the legality of the command is unknown.
     """
     if KnownBits not in set(map(type, fields)):
         return list(fields)  # type: ignore[arg-type]
@@ -174,12 +180,12 @@ def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
 def examine(
     config: MlaConfig, windows: list[DramWindow], unit: Unit, fields: list[int]
 ) -> tuple[CommandFields, list[StridedRegion]]:
-    """Return the fields of a command by name, and its regions.
+    """Return the fields of a command by name, and the regions that the command accesses.
 
     Raises
     ------
     BadCommandError
-        The hardware would trap on the command, or points of the command race with each other.
+        The hardware would trap on the command, or a point of the command may read the result of an earlier point.
     """
     c = unpack_fields(unit, fields)
     found = check_command(config, windows, unit, c)
@@ -216,7 +222,7 @@ def follow_line(c: CommandFields, before: CommandLine | None) -> CommandLine:
     Raises
     ------
     BadCommandError
-        The command needs pixels that the previous command has not left in the buffers.
+        The command needs pixels that previous commands have not left in the line buffers.
     """
     if not c.keep:
         return CommandLine(c.x_count, c.dw_len)
@@ -235,7 +241,7 @@ def follow_line(c: CommandFields, before: CommandLine | None) -> CommandLine:
 
 
 def work(config: MlaConfig, unit: Unit, c: CommandFields) -> int:
-    """Return the minimum number of cycles that a command takes."""
+    """Return the minimum number of cycles that a command occupies its unit."""
     if unit == Unit.MATRIX:
         if c.dw:
             return c.oc_count * c.dw_len

@@ -13,14 +13,15 @@ _MAX_PAIRS, _MAX_RUNS = 1 << 20, 1 << 26
 
 
 def in_order(logs: Mapping[Kind, Log], clocks: Sequence[NDArray[np.int64]]) -> bool:
-    """Return True if every pair of conflicting accesses is ordered; may return False for too many pairs to decide.
+    """Return True if every pair of conflicting accesses is ordered; may also return False if there are too many pairs.
 
     Parameters
     ----------
     logs : dict
-        Accesses by unit, memory and direction; command numbers count from 0.
+        Accesses by unit, memory and direction; the commands of each unit are numbered from 0.
     clocks : sequence of array [commands, units]
-        For each unit, the number of commands of every unit that have retired when each of its commands starts.
+        Vector clocks for each unit: the number of commands of every unit that have retired when each command of the
+        unit starts.
     """
     kinds = list(logs)
     return all(
@@ -32,7 +33,7 @@ def in_order(logs: Mapping[Kind, Log], clocks: Sequence[NDArray[np.int64]]) -> b
 
 
 def _counts(one: Kind, other: Kind) -> bool:
-    """Return True if two kinds must be compared in this order, so that each pair is compared once.
+    """Return True if two kinds of accesses must be compared in this order, so that each pair is compared only once.
 
     Within a unit, writes stay in order and reads stay before later writes, but a read may run before an earlier write
     has finished.
@@ -45,7 +46,7 @@ def _counts(one: Kind, other: Kind) -> bool:
 def _unordered(
     log: Log, one: Kind, other: Kind, clocks: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for each command of a log, the half-open range of the other unit's commands unordered with it."""
+    """Return, for each access in a log, the half-open range of the other unit's commands that are unordered with it."""
     first = clocks[one[0]][log.numbers, other[0]]
     if one[0] == other[0]:
         return first, log.numbers
@@ -54,7 +55,7 @@ def _unordered(
 
 
 def _disjoint(log: Log, other: Log, first: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
-    """Return True if no access of `log` shares an address with the other log's accesses by commands first..end-1."""
+    """Return True if no access in `log` overlaps an access in `other` by commands first..end-1; False if undecided."""
     start = np.searchsorted(other.numbers, first)
     counts = np.maximum(np.searchsorted(other.numbers, end) - start, 0)
     total = int(counts.sum())

@@ -14,7 +14,7 @@ from compiler.visualize.svg.swimlanes import draw_lanes
 
 
 def to_text(view: View) -> str:
-    """Return one line per node, followed by one per incoming edge."""
+    """Format a view as text, with one line per node, followed by one line per incoming edge of the node."""
     about = view.graph
     lines = [f"{about['name']}: {about['stage']}, {about['target']}", about["note"], ""]
     if "cycles" in about:
@@ -46,7 +46,7 @@ def _cost(edge: dict[str, Any]) -> str:
 
 
 def to_json(view: View) -> str:
-    """Return the node-link JSON of networkx."""
+    """Format a view as JSON, in the node-link format of networkx."""
     return json.dumps({"schema_version": 1} | nx.node_link_data(view, edges="edges"), indent=1)
 
 
@@ -54,7 +54,7 @@ _SHAPES = {"input": "cds", "output": "cds", "constant": "note", "buffer": "cylin
 
 
 def to_dot(view: View) -> str:
-    """Return a digraph; groups become clusters."""
+    """Format a view as a Graphviz digraph, with node groups as clusters."""
     font = _quoted(FONT.split(",")[1].strip(" '"))
     lines = [
         f"digraph {_quoted(view.graph['name'])} {{",
@@ -101,12 +101,12 @@ def _quoted(text: str) -> str:
 
 
 def to_svg(view: View) -> str:
-    """Return the view as an SVG file."""
+    """Draw a view and return the text of the SVG file."""
     draw = {"scheduled": draw_lanes, "placed": draw_memory, "timeline": draw_units}
     return draw.get(view.graph["stage"], draw_flow)(view)
 
 
-#: Writers by the name used in `mla graph --format`.
+#: Functions that format a view, by the name used in `mla graph --format`.
 FORMATS: dict[str, Callable[[View], str]] = {
     "text": to_text,
     "dot": to_dot,

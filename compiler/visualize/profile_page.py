@@ -1,4 +1,4 @@
-"""Renders the report of `mla profile` as a self-contained HTML page."""
+"""Rendering of the report of `mla profile` as a self-contained HTML page."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -12,7 +12,7 @@ from compiler.visualize.svg.svg import CAUSE_COLOURS, hue
 _TEMPLATE = "profile_page.html.j2"
 #: Timeline layout in pixels: total width, left margin, lane height, lane pitch.
 _WIDTH, _LEFT, _LANE, _STEP = 1200, 76, 22, 28
-#: Number of spans above which adjacent spans are merged, since single ones are not visible.
+#: Number of spans above which adjacent spans are merged, since single spans are not visible.
 _MOST_SPANS = 4000
 _TICKS = 10
 #: Maximum characters of a layer name in the table; the tooltip has the full name.
@@ -27,18 +27,19 @@ def page(
     clock_hz: float | None = None,
     memory: Mapping[str, int] | None = None,
 ) -> str:
-    """Return the HTML page of a report.
+    """Render a report as an HTML page.
 
     Parameters
     ----------
     document : mapping
-        Report of `mla profile`. Only the file name of its model is shown, never the folder.
+        Report of `mla profile`. The page shows only the file name of the model, not its folder.
     work : sequence of Span
         Timeline of the first sample.
     clock_hz : float or None
-        Clock frequency in hertz; if given, the page shows milliseconds, and the report has `inferences_per_second`.
+        Clock frequency in hertz. If it is given, the page shows milliseconds, and the report must contain
+        `inferences_per_second`.
     memory : mapping or None
-        Bytes in use by memory name, such as {"DRAM": 4096}.
+        Number of bytes in use, by memory name, such as {"DRAM": 4096}.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -100,7 +101,7 @@ def _facts(
 
 
 def _bar(where: Mapping[str, int], cycles: int, longest: int) -> list[dict[str, str]]:
-    """Return bar segments of cycles by cause; `longest` cycles fill the available width."""
+    """Return the segments of a bar that shows cycles by cause; `longest` cycles fill the available width."""
     return [
         {
             "width": f"{100 * where[cause] / max(longest, 1):.3f}",
@@ -135,7 +136,7 @@ def _is_short(name: str) -> bool:
 
 
 def _timeline(document: Mapping[str, Any], work: Sequence[Span]) -> dict[str, Any]:
-    """Return the timeline: one lane per unit, one colour per layer."""
+    """Return the timeline, with one lane per unit and one color per layer."""
     from compiler.visualize.svg.charts import round_ticks
 
     end = max((span.end for span in work), default=1)
@@ -167,7 +168,7 @@ def _timeline(document: Mapping[str, Any], work: Sequence[Span]) -> dict[str, An
 
 
 def joined(work: Sequence[Span], end: int) -> list[Span]:
-    """Merge spans of one lane and layer whose gaps are too small to see."""
+    """Merge spans of the same lane and layer if the gaps between them are too small to see."""
     gap = 0 if len(work) <= _MOST_SPANS else end / _WIDTH
     out: list[Span] = []
     for span in work:

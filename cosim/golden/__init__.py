@@ -1,4 +1,4 @@
-"""Golden model: implementation of docs/machine.md in numpy, with the same binaries and registers as the RTL."""
+"""Golden model: numpy implementation of docs/machine.md with the same binaries and registers as the RTL."""
 
 from cosim.golden.device import GoldenDevice
 

@@ -8,17 +8,17 @@ from hw.isa.enums import Unit
 
 @dataclass
 class Command:
-    """A queued unit command with its semaphores and its origin.
+    """Queued unit command, with its semaphores and its origin.
 
     Parameters
     ----------
     unit : Unit
         Unit that executes the command.
     config : CommandFields
-        Snapshot of the command's fields.
+        Values of the command's fields at issue.
     wait, signal : int
-        Masks of semaphores to wait for (bit `producer << 2 | index`) and to signal (bit `consumer << 2 | index`;
-        consumer 4 is the sequencer).
+        Mask of semaphores to wait for (bit `producer << 2 | index`), and mask of semaphores to signal (bit
+        `consumer << 2 | index`; consumer 4 is the sequencer).
     tag, macro : int
         Tag in effect at issue, and number of the macro-instruction that issued the command.
     """

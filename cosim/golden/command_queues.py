@@ -9,7 +9,7 @@ from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 class CommandQueues:
     """Queues of commands that have not started, and all semaphores.
 
-    Commands start, execute and retire in a single action, so signals need no reservations, unlike in the RTL.
+    A command starts, executes and retires in a single action, so that unlike in the RTL, signals need no reservations.
 
     Parameters
     ----------
@@ -31,13 +31,11 @@ class CommandQueues:
         self.counts = [[0] * (SEMAPHORES_PER_PAIR * len(Unit)) for _ in range(SEQUENCER + 1)]
 
     def full(self, unit: int) -> bool:
-        """Return whether the unit's queue is full, so that the sequencer must wait to issue."""
+        """Return True if the queue of a unit is full, so that the sequencer must wait before it issues a command."""
         return len(self.commands[unit]) >= self.depth
 
     def startable(self, unit: int) -> bool:
-        """Return whether the unit's oldest command can start, that is, whether its tokens are available and its signals
-        have room.
-        """
+        """Return True if the oldest command of a unit can start: its tokens are available and its signals have room."""
         if not self.commands[unit]:
             return False
         head = self.commands[unit][0]
@@ -47,19 +45,19 @@ class CommandQueues:
         )
 
     def start(self, unit: int) -> Command:
-        """Remove the unit's oldest command from its queue, take the tokens for which it waits, and return it."""
+        """Remove the oldest command of a unit from its queue, take the tokens for which it waits, and return it."""
         command = self.commands[unit].popleft()
         for i in command.waits:
             self.counts[unit][i] -= 1
         return command
 
     def retire(self, command: Command) -> None:
-        """Increment the semaphores that the command signals."""
+        """Increment the semaphores that a command signals."""
         for i in command.signals:
             self.counts[i >> 2][command.unit << 2 | i & 3] += 1
 
     def try_take(self, semaphore: int) -> bool:
-        """Take a token from a semaphore of the sequencer; return whether a token was available."""
+        """Take a token from a semaphore of the sequencer; return False if none is available."""
         if not self.counts[SEQUENCER][semaphore]:
             return False
         self.counts[SEQUENCER][semaphore] -= 1

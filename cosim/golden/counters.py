@@ -1,4 +1,4 @@
-"""Performance counters of each tag."""
+"""Performance counters, with one set per tag."""
 
 from collections.abc import Mapping
 
@@ -10,19 +10,19 @@ _INDEX = {counter.name: index for index, counter in enumerate(COUNTERS)}
 
 
 class TaggedCounters:
-    """64-bit counters, one set per tag. Only the architectural counters ever change.
+    """64-bit counters, one set per tag, of which only the architectural counters ever change.
 
     Parameters
     ----------
     tags : int
-        Number of counter sets; the events of a tag are counted in set `tag % tags`.
+        Number of counter sets; events under a tag are counted in set `tag % tags`.
     """
 
     def __init__(self, tags: int):
         self.values = np.zeros((tags, len(COUNTERS)), np.uint64)
 
     def add(self, tag: int, events: Mapping[str, int]) -> None:
-        """Add the increments of the named counters to the counters of a tag."""
+        """Increment counters of a tag by the given amounts, by counter name."""
         row = self.values[tag % len(self.values)]
         for name, amount in events.items():
             row[_INDEX[name]] += np.uint64(amount)

@@ -48,7 +48,7 @@ class ControlRegisters:
         return bool(self.machine.irq & self._plain["IRQ_ENABLE"])
 
     def read(self, address: int) -> int:
-        """Return the value of a register; 0 if no register has the address."""
+        """Return the value of the register at an address; 0 if there is none."""
         name = _NAMES.get(address & ~3, "")
         if name.startswith("WINDOW"):
             window, part = divmod(address - WINDOW_BASE, WINDOW_STRIDE)
@@ -58,7 +58,7 @@ class ControlRegisters:
         return self._read[name]() & _MASK if name in self._read else 0
 
     def write(self, address: int, value: int) -> None:
-        """Write a register; no effect if no register has the address."""
+        """Write the register at an address; this has no effect if there is none."""
         name = _NAMES.get(address & ~3, "")
         value &= _MASK
         if name.startswith("WINDOW"):
@@ -183,7 +183,7 @@ class ControlRegisters:
         self._attempt(load)
 
     def _attempt(self, action: Callable[[], None], quiet: bool = False) -> None:
-        """Execute a host command; a refusal sets LOADER_ERROR, and success clears LOADER_ERROR unless `quiet`."""
+        """Execute a host command; set LOADER_ERROR if it is refused, else clear LOADER_ERROR unless `quiet`."""
         try:
             action()
             self._loader_error = self._loader_error if quiet else 0

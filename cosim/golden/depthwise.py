@@ -1,5 +1,6 @@
-"""Execution of depthwise MATRIX commands, in which each column processes one channel and image rows are streamed
-through line buffers.
+"""Execution of depthwise MATRIX commands.
+
+Each column of the array processes one channel, and image rows are streamed through line buffers.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ from cosim.semantics.command_fields import CommandFields
 
 
 def run_depthwise(memories: Memories, c: CommandFields) -> Events:
-    """Execute a depthwise command; returns its counter events."""
+    """Execute a depthwise command and return its counter events."""
     n = memories.config.n
     history = memories.line if c.keep else memories.line[:0]
     taps = c.taps * c.groups
@@ -44,7 +45,7 @@ def run_depthwise(memories: Memories, c: CommandFields) -> Events:
 
 
 def _stream(sp: np.ndarray, c: CommandFields, n: int, oc: int) -> np.ndarray:
-    """Return the pixels S[0..dw_len-1] of one block of channels; padding is zero."""
+    """Return the stream of pixels S[0..dw_len-1] for one block of channels, with zeros for padding."""
     row, column = np.divmod(np.arange(c.dw_len), c.x_count)
     u, v = c.u0 + row * c.u_y, c.v0 + column * c.v_x
     valid = np.ones(c.dw_len, bool)
@@ -60,7 +61,7 @@ def _stream(sp: np.ndarray, c: CommandFields, n: int, oc: int) -> np.ndarray:
 
 
 def _outputs(c: CommandFields, oc: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the stream positions that produce an output, and the accumulator row of each."""
+    """Return the stream positions that produce an output, and the accumulator row of each output."""
     row, column = np.divmod(np.arange(c.dw_len - c.dw_lead), c.x_count)
     has_output = (row % c.dw_sy == 0) & (column % c.dw_sx == 0) & (column // c.dw_sx < c.dw_out_w)
     row, column = row[has_output], column[has_output]
@@ -71,8 +72,9 @@ def _outputs(c: CommandFields, oc: int) -> tuple[np.ndarray, np.ndarray]:
 def _filter(
     sp: np.ndarray, c: CommandFields, n: int, oc: int, stream: np.ndarray, positions: np.ndarray
 ) -> np.ndarray:
-    """Return the filter output, the sum over groups and taps, at each of `positions` in `stream`, which includes the
-    history.
+    """Return the output of the filter, a sum over groups and taps, at each of `positions`.
+
+    In `stream`, to which `positions` refer, the pixels kept from the previous command come first.
     """
     taps = c.taps * c.groups
     raw = windows(sp, n)[c.w_base + oc * c.w_oc + np.arange(taps) * c.w_row]

@@ -18,7 +18,8 @@ _ADDRESSES = frozenset(ADDRESS.values())
 class GoldenDevice(Device):
     """Device that executes the golden model.
 
-    The clock counts actions, each of which is a micro-instruction, a dispatch or a complete unit command.
+    Instead of clock cycles, `cycle` counts actions. An action is a micro-instruction, a dispatch or a whole unit
+    command.
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ class GoldenDevice(Device):
     dram_bytes : int
         Size of DRAM in bytes.
     order_seed : int or None
-        Seed of a random order of sequencer and units; None for a fixed order.
+        Seed of a random order in which the sequencer and the units act; None for a fixed order.
 
     Raises
     ------
@@ -74,14 +75,14 @@ class GoldenDevice(Device):
                 raise _refused("write", address)
 
     def _run_cycles(self, cycles: int) -> None:
-        """Execute `cycles` actions; the clock also advances when no action is possible."""
+        """Advance time by `cycles` actions, even if fewer actions are possible."""
         for left in range(cycles, 0, -1):
             if not self.machine.step():
                 self.machine.cycle += left - 1
                 return
 
     def _wait_irq(self, timeout_cycles: int) -> bool:
-        """Run until the interrupt pin is high, the time is over or no action is possible; return the pin's level."""
+        """Run until the interrupt pin is high, the timeout expires or no action is possible; return the pin's level."""
         for _ in range(timeout_cycles):
             if self._host.pin or not self.machine.step():
                 break
@@ -112,5 +113,5 @@ class GoldenDevice(Device):
 
 
 def _refused(kind: str, address: int) -> RegisterError:
-    """Return the error for a refused register access, with the same message as for the RTL."""
+    """Return the error for a refused register access, with the same message as on the RTL."""
     return RegisterError(f"the {kind} of register 0x{address:04x} answered SLVERR")

@@ -36,7 +36,7 @@ class DispatchTable:
         self.live = list(self.shadow)
 
     def write(self, index: int, word: int, value: int) -> None:
-        """Write one shadow entry; no effect if `index` is out of range."""
+        """Write one shadow entry; this has no effect if `index` is out of range."""
         if index < len(self.shadow):
             self.shadow[index] = (word, value)
 
@@ -47,8 +47,12 @@ class DispatchTable:
     def choose(
         self, machine: SequencerContext, opcode: int, operands: list[int], tag: int
     ) -> tuple[int, int]:
-        """Return segment and index of the opcode's first candidate whose guard holds; raises TrapRaisedError if there
-        is none.
+        """Return the segment and the index of an opcode's first candidate whose guard holds.
+
+        Raises
+        ------
+        TrapRaisedError
+            The opcode has no candidate whose guard holds.
         """
         if opcode < self.config.opcodes:
             for candidate in range(self.config.candidates):
@@ -82,7 +86,7 @@ def _holds(
 
 
 def read_slot(dram: np.ndarray, slot: int) -> tuple[dict[str, int], list[int]]:
-    """Return header and operands of a ring slot."""
+    """Return the header fields and the operands of the macro-instruction in a ring slot."""
     words = dram[slot : slot + SLOT_BYTES].view("<u4").tolist()
     header = HEADER.unpack(words[0])
     return header | {"word": words[0]}, words[
@@ -91,6 +95,6 @@ def read_slot(dram: np.ndarray, slot: int) -> tuple[dict[str, int], list[int]]:
 
 
 def check_header(header: dict[str, int]) -> None:
-    """Raise TrapRaisedError if the header is not that of a macro-instruction."""
+    """Raise TrapRaisedError if a ring slot's header is not the header of a macro-instruction."""
     if header["magic"] != MAGIC or header["operands"] > MAX_OPERANDS:
         raise TrapRaisedError(Trap.BAD_MACRO, header["word"], NO_SEGMENT)

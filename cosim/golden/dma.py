@@ -11,7 +11,7 @@ Events = dict[str, int]
 
 
 def run_load(memories: Memories, c: CommandFields) -> Events:
-    """Execute a LOAD command; returns its counter events."""
+    """Execute a LOAD command and return its counter events."""
     target = (memories.sp, memories.param, memories.table)[Space(c.space)]
     for z in range(c.z_count):
         if c.transpose:
@@ -31,7 +31,7 @@ def run_load(memories: Memories, c: CommandFields) -> Events:
 
 
 def expand_nibbles(line: np.ndarray) -> np.ndarray:
-    """Expand int4 pairs to sign-extended bytes, low nibble first."""
+    """Expand bytes with pairs of int4 values to sign-extended bytes, with the low nibble first."""
     pairs = np.stack([line & 15, line >> 4], axis=-1).reshape(-1)
     return ((pairs ^ 8) - 8).astype(np.uint8)
 
@@ -44,7 +44,7 @@ def _load_plane_transposed(dram: np.ndarray, target: np.ndarray, c: CommandField
 
 
 def run_store(memories: Memories, c: CommandFields) -> Events:
-    """Execute a STORE command; returns its counter events."""
+    """Execute a STORE command and return its counter events."""
     for z in range(c.z_count):
         for y in range(c.y_count):
             source = c.src + z * c.src_z + y * c.src_y

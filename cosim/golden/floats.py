@@ -1,4 +1,4 @@
-"""Conversion between float32 and integers in FUSE: IEEE 754 without subnormal results."""
+"""Conversion between float32 and integers in FUSE, according to IEEE 754 but without subnormal results."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ _MIN_NORMAL, _OVERFLOW = 2.0**-126, 2.0**128
 
 
 def unpack(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return significand and exponent of each float32 value, which is significand * 2**exponent.
+    """Return the significand and the exponent of each float32 value; the value is significand * 2**exponent.
 
-    Infinity and NaN are treated as values one binade above the largest.
+    Infinity and NaN are treated as numbers in the binade above the largest finite numbers.
 
     Parameters
     ----------
     bits : numpy.ndarray
-        Bit patterns as signed 32-bit values, int64.
+        Bit patterns as signed 32-bit values, in an int64 array.
     """
     field = bits >> _FRACTION & 255
     magnitude = (bits & (1 << _FRACTION) - 1) + np.where(field > 0, 1 << _FRACTION, 0)
@@ -24,7 +24,7 @@ def unpack(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pack(product: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
-    """Return the bit patterns of the float32 nearest to product * 2**exponent, with halves rounded to even.
+    """Return the bit patterns of the float32 values nearest to product * 2**exponent, with ties rounded to even.
 
     Results below the smallest normal value become 0; results above the largest finite value become infinity.
     """

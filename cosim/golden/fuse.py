@@ -1,6 +1,6 @@
-"""Execution of FUSE commands, for the drain path of the array and the vector engine.
+"""Execution of FUSE commands, which drain the array or perform vector operations.
 
-Points are independent of each other, so a command is executed in large blocks of points.
+The points of a command are independent of each other, so they are computed in large blocks.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class WriteStatistics:
 
 
 def run_fuse(memories: Memories, c: CommandFields) -> tuple[Events, WriteStatistics]:
-    """Execute a FUSE command; returns its counter events and statistics."""
+    """Execute a FUSE command and return its counter events and statistics."""
     n = memories.config.n
     count = c.n_count * c.y_count * c.x_count
     size = c.wy_count * c.wx_count
@@ -85,7 +85,7 @@ def _run_block(memories: Memories, c: CommandFields, block: PointBlock, written:
 def _write(
     memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray, written: WriteStatistics
 ) -> int:
-    """Execute step 6, the write of the results; returns the number of elements that saturation changed."""
+    """Execute step 6, the write of the results, and return the number of elements that saturation changed."""
     last = (
         slice(None)
         if c.reduce == Reduce.NONE

@@ -11,21 +11,21 @@ from hw.isa.enums import BSource, Dtype, Op
 
 
 def signed16(word: int, position: int) -> int:
-    """Return the signed 16-bit field of a packed word, from bit `position` up."""
+    """Return the signed 16-bit field of a packed word that starts at bit `position`."""
     value = word >> position & 0xFFFF
     return value - (1 << 16 if value >= 1 << 15 else 0)
 
 
 def signed8(word: int, position: int) -> int:
-    """Return the signed 8-bit field of a packed word, from bit `position` up."""
+    """Return the signed 8-bit field of a packed word that starts at bit `position`."""
     value = word >> position & 0xFF
     return value - (1 << 8 if value >= 1 << 7 else 0)
 
 
 def operand_a(memories: Memories, c: CommandFields, block: PointBlock) -> tuple[np.ndarray, np.ndarray | int]:
-    """Return operand A, which is zero for padding points, and the exponents of its elements.
+    """Return operand A of each point, which is zero for padding, and the exponents of its elements.
 
-    For float32 elements the operand is the significand; the exponent of integers is 0.
+    For a float32 element, the operand is the significand. Integers have exponent 0.
     """
     address = np.where(
         block.valid, c.a_base + block.index["n"] * c.a_n + block.u * c.a_u + block.v * c.a_v, 0
@@ -48,7 +48,7 @@ def operand_a(memories: Memories, c: CommandFields, block: PointBlock) -> tuple[
 
 
 def operand_b(memories: Memories, c: CommandFields, block: PointBlock, n: int) -> np.ndarray | None:
-    """Return operand B on all lanes; None if the command has no operand B."""
+    """Return operand B of each point on all lanes; None if the command has no operand B."""
     if c.b_src == BSource.NONE:
         return None
     address = block.address(c, "b")
@@ -59,7 +59,7 @@ def operand_b(memories: Memories, c: CommandFields, block: PointBlock, n: int) -
 
 
 def combine(c: CommandFields, a: np.ndarray, row: np.ndarray | None) -> np.ndarray:
-    """Return the result of the binary operator on operand A and the row of operand B."""
+    """Apply the command's operator to operand A and, for binary operators, the row of operand B."""
     if c.op == Op.PASS:
         return a
     if c.op == Op.SQUARE:

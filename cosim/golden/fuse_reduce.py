@@ -21,7 +21,7 @@ _NEUTRAL = {Reduce.SUM: 0, Reduce.MAX: INT32_MIN, Reduce.MIN: INT32_MAX}
 
 
 def _fold(value: np.ndarray, active: np.ndarray, how: Reduce, axis: int) -> np.ndarray:
-    """Reduce the active elements along an axis; the result is 0 if no element is active."""
+    """Reduce the active elements along an axis; a result without active elements is 0."""
     value = np.where(active, value, _NEUTRAL[how])
     if how == Reduce.SUM:
         return wrap32(value.sum(axis=axis))
@@ -32,8 +32,10 @@ def _fold(value: np.ndarray, active: np.ndarray, how: Reduce, axis: int) -> np.n
 def reduce_windows(
     c: CommandFields, block: PointBlock, value: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the reduced values, the mask of lanes that contributed, and the number of valid points, each with one row
-    per result.
+    """Reduce the points of each window to one result.
+
+    Return the reduced values, the mask of lanes that contributed, and the number of valid points, each with one row per
+    result.
     """
     active = block.active
     if c.reduce == Reduce.NONE:
@@ -50,7 +52,7 @@ def reduce_lanes(c: CommandFields, value: np.ndarray, active: np.ndarray) -> np.
 
 
 def post_scale(c: CommandFields, value: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return the post-scaled values; for recip and rsqrt a second column contains the exponent.
+    """Return the post-scaled values; for recip and rsqrt, a second column contains the exponents.
 
     Parameters
     ----------
@@ -59,7 +61,7 @@ def post_scale(c: CommandFields, value: np.ndarray, count: np.ndarray) -> np.nda
     value : numpy.ndarray
         Reduced values, one row per result.
     count : numpy.ndarray
-        Number of valid points of each result, the divisor of post=count.
+        Number of valid points of each result, which is the divisor for post=count.
     """
     if c.post == Post.NONE:
         return value

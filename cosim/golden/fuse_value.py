@@ -22,7 +22,7 @@ def requantize(
     exponent: np.ndarray | int,
     row: np.ndarray | None,
 ) -> tuple:
-    """Execute step 2, requantization; returns the clipped values and the mask of lanes that clipping changed.
+    """Execute step 2, requantization; return the clipped values and the mask of lanes that clipping changed.
 
     Parameters
     ----------
@@ -31,11 +31,11 @@ def requantize(
     c : CommandFields
         Fields of the FUSE command.
     block : PointBlock
-        Points that the values belong to.
+        Points to which the values belong.
     value : numpy.ndarray
         Results of the binary operator, int64 of shape (point, lane).
     exponent : numpy.ndarray or int
-        Exponents of operand A's elements.
+        Exponents of the elements of operand A.
     row : numpy.ndarray or None
         Operand B, which contains multiplier and exponent for requant=row.
     """
@@ -61,7 +61,7 @@ def requantize(
 
 
 def _parameters(memories: Memories, c: CommandFields, block: PointBlock, row: np.ndarray | None) -> dict:
-    """Return bias, multipliers and exponents by name, each an integer or an array of shape (point, lane)."""
+    """Return bias, multipliers and exponents by name, each as an integer or an array of shape (point, lane)."""
     values = {
         "bias": c.bias,
         "mult": c.mult,
@@ -85,12 +85,12 @@ def _parameters(memories: Memories, c: CommandFields, block: PointBlock, row: np
 
 
 def lookup(memories: Memories, c: CommandFields, value: np.ndarray) -> np.ndarray:
-    """Execute step 3, table lookup; returns the table entry that the low 8 bits of each value select."""
+    """Execute step 3, table lookup; return the table entry that the low 8 bits of each value select."""
     return memories.table_values(c.table_slot).astype(np.int64)[value & 255]
 
 
 def add_residual(memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray) -> np.ndarray:
-    """Execute step 4, residual addition, without the second table lookup."""
+    """Execute step 4, residual addition, except for the second table lookup."""
     rounding = Rounding.SINGLE if c.r_raw else Rounding(c.rounding)
     x = value.astype(np.int16).astype(np.int64) - signed16(c.zp_xr, 0)
     r = gather(memories.sp, block.address(c, "r"), block.width, Dtype(c.r_dtype)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Writable instruction store: its words, its segment table, and the rules for changes of both."""
+"""Writable instruction store: its words, its segment table, and the rules for changes to both."""
 
 import zlib
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class RefusedError(Exception):
     Parameters
     ----------
     error : int
-        Value of register LOADER_ERROR.
+        Value that register LOADER_ERROR gets.
     trap : tuple of (int, int) or None
-        Segment and word address that a trap reports, if the command is refused because a program uses the segment; else
+        Segment and word address that a trap reports if the segment cannot be changed because it is in use; otherwise
         None.
     """
 
@@ -39,9 +39,9 @@ class StoredSegment:
     state : SegmentState
         State of the segment; only VALID segments can run.
     base, length : int
-        First word and number of words in the store.
+        Address of the first word in the store, and number of words.
     pinned : bool
-        True if all programs may call the segment and it cannot be changed.
+        True if all programs may call the segment, which then cannot be changed.
     """
 
     state: SegmentState = SegmentState.FREE
@@ -67,13 +67,11 @@ class InstructionStore:
         self._running = running
 
     def in_use(self, index: int) -> bool:
-        """Return whether the segment is pinned or in use by the running program or its callers, so that it cannot be
-        changed.
-        """
+        """Return True if a segment cannot be changed: it is pinned, or contains the running program or a caller."""
         return self.segments[index].pinned or index in self._running()
 
     def open(self, index: int, base: int, length: int) -> None:
-        """Open a segment: reserve words base..base + length - 1 for it."""
+        """Open a segment and reserve words base..base + length - 1 for it."""
         segment = self._selected(index)
         self._refuse_in_use(index, segment.base)
         if length == 0 or base + length > len(self.words):
@@ -85,7 +83,7 @@ class InstructionStore:
         self.segments[index] = StoredSegment(SegmentState.OPEN, base, length)
 
     def check(self, index: int, crc: int) -> None:
-        """Check the CRC of the segment's words; its state becomes VALID or FAILED."""
+        """Check the CRC of a segment's words; the state of the segment becomes VALID or FAILED."""
         segment = self._selected(index)
         if segment.state not in (SegmentState.OPEN, SegmentState.FAILED):
             raise RefusedError(NOT_OPEN)
@@ -108,7 +106,7 @@ class InstructionStore:
         segment.pinned = True
 
     def load(self, index: int, length: int, dram: np.ndarray, source: int) -> None:
-        """Copy the words of an open segment from DRAM at byte address `source`."""
+        """Copy the words of an open segment from byte address `source` of DRAM."""
         segment = self._selected(index)
         if segment.state not in (SegmentState.OPEN, SegmentState.FAILED):
             raise RefusedError(NOT_OPEN)
@@ -123,7 +121,7 @@ class InstructionStore:
         )
 
     def write(self, address: int, word: int) -> None:
-        """Write a word at an address of the store; its segment becomes OPEN."""
+        """Write the word at an address of the store; the state of its segment becomes OPEN."""
         if address >= len(self.words):
             raise RefusedError(BAD_RANGE)
         for index, segment in enumerate(self.segments):
@@ -135,7 +133,7 @@ class InstructionStore:
         raise RefusedError(NOT_OPEN)
 
     def image(self, segment: StoredSegment) -> bytes:
-        """Return the bytes of the segment's words, little endian."""
+        """Return the words of a segment as little-endian bytes."""
         return np.array(self.words[segment.base : segment.base + segment.length], "<u8").tobytes()
 
     def status(self, index: int) -> int:

@@ -20,24 +20,24 @@ _USES_B = {op for op, form in FORMS.items() if "b" in form.operands}
 
 
 class SequencerContext(Protocol):
-    """Interface of the machine to the interpreter."""
+    """Interface through which the interpreter accesses the machine."""
 
     config: MlaConfig
 
     def fetch(self, segment: int, pc: int) -> int | None:
-        """Return the word of a segment at `pc`; None beyond the length of the segment."""
+        """Return the word at index `pc` of a segment; None if the segment is shorter."""
         ...
 
     def statistic(self, which: Statistic) -> int:
-        """Return the value of a statistic that does not depend on the program state."""
+        """Return the value of a statistic of the machine, which does not depend on the state of the program."""
         ...
 
     def segment_ready(self, segment: int) -> bool | None:
-        """Return whether a call may enter a segment; None if no such segment exists."""
+        """Return True if a program may call a segment, False if not, and None if no such segment exists."""
         ...
 
     def queue_full(self, unit: int) -> bool:
-        """Return whether a unit's queue is full."""
+        """Return True if a unit's queue is full."""
         ...
 
     def check(self, command: Command) -> None:
@@ -49,11 +49,11 @@ class SequencerContext(Protocol):
         ...
 
     def take_semaphore(self, semaphore: int) -> bool:
-        """Take a token from a semaphore of the sequencer; return whether a token was available."""
+        """Take a token from a semaphore of the sequencer; return False if none is available."""
         ...
 
     def drained(self, mask: int) -> bool:
-        """Return whether the units in `mask` have no commands."""
+        """Return True if no unit in `mask` has queued commands."""
         ...
 
 
@@ -63,16 +63,16 @@ def step(machine: SequencerContext, running: ProgramState, limit: int) -> str | 
     Parameters
     ----------
     machine : SequencerContext
-        Machine that the program runs on.
+        Machine on which the program runs.
     running : ProgramState
         State of the program, updated in place.
     limit : int
-        Maximum number of micro-instructions of a macro-instruction; 0 for no limit.
+        Maximum number of micro-instructions that a macro-instruction may execute; 0 for no limit.
 
     Returns
     -------
     str or None
-        Name of the counter of the instruction's class; None if the instruction is blocked and has had no effect.
+        Name of the counter for the instruction's class; None if the instruction is blocked and has had no effect.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _check_encoding(machine: SequencerContext, op: MicroOp, d: int) -> None:
 def _other(
     machine: SequencerContext, running: ProgramState, op: MicroOp, d: int, total: int, imm: int
 ) -> bool:
-    """Execute configuration, issue, tag and synchronization instructions; return False if blocked."""
+    """Execute a configuration, issue, tag or synchronization instruction; return False if it is blocked."""
     if op == MicroOp.SET:
         unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
         running.fields[unit][index] = UNIT_FIELDS[unit][index].truncate(total)

@@ -1,4 +1,4 @@
-"""State machine of the golden model, which executes sequencer, units and command ring one action at a time."""
+"""State machine of the golden model, which executes one action of the sequencer or of a unit at a time."""
 
 import random
 from collections import deque
@@ -29,17 +29,17 @@ IRQ_COMPLETION, IRQ_TRAP, IRQ_CHECK, IRQ_LOADER = 1, 2, 4, 8
 
 
 class Machine:
-    """State machine that contains all state that a program or the host can observe.
+    """State machine with all state that a program or the host can observe.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the machine.
     dram : numpy.ndarray
-        DRAM image, uint8, modified in place.
+        DRAM image as uint8, which is modified in place.
     order_seed : int or None
-        Seed of a random order of actions; None to execute the sequencer before the units. Race-free programs give the
-        same results in every order.
+        Seed of a random order of actions; None to execute actions of the sequencer before those of the units. Programs
+        without races give the same results in every order.
     """
 
     def __init__(self, config: MlaConfig, dram: np.ndarray, order_seed: int | None = None):
@@ -66,23 +66,23 @@ class Machine:
     # Methods of SequencerContext
 
     def fetch(self, segment: int, pc: int) -> int | None:
-        """Return the word of a segment at `pc`; None beyond the length of the segment."""
+        """Return the word at index `pc` of a segment; None if the segment is shorter."""
         entry = self.store.segments[segment]
         return self.store.words[entry.base + pc] if pc < entry.length else None
 
     def statistic(self, which: Statistic) -> int:
-        """Return the value of a statistic that does not depend on the program state."""
+        """Return the value of a statistic of the machine, which does not depend on the state of the program."""
         return self.cycle if which == Statistic.CYCLE else self.units.statistics[which]
 
     def segment_ready(self, segment: int) -> bool | None:
-        """Return whether a call may enter a segment; None if no such segment exists."""
+        """Return True if a program may call a segment, False if not, and None if no such segment exists."""
         if segment >= len(self.store.segments):
             return None
         entry = self.store.segments[segment]
         return entry.state == SegmentState.VALID and entry.pinned
 
     def queue_full(self, unit: int) -> bool:
-        """Return whether a unit's queue is full."""
+        """Return True if a unit's queue is full."""
         return self.queues.full(unit)
 
     def check(self, command: Command) -> None:
@@ -92,15 +92,15 @@ class Machine:
             raise TrapRaisedError(*found)
 
     def enqueue(self, command: Command) -> None:
-        """Queue a command."""
+        """Append a command to its unit's queue."""
         self.queues.commands[command.unit].append(command)
 
     def take_semaphore(self, semaphore: int) -> bool:
-        """Take a token from a semaphore of the sequencer; return whether a token was available."""
+        """Take a token from a semaphore of the sequencer; return False if none is available."""
         return self.queues.try_take(semaphore)
 
     def drained(self, mask: int) -> bool:
-        """Return whether the units in `mask` have no commands."""
+        """Return True if no unit in `mask` has queued commands."""
         return not any(self.queues.commands[unit] for unit in Unit if mask >> unit & 1)
 
     # Actions
@@ -111,7 +111,7 @@ class Machine:
         return self.ring.empty and not self.flight
 
     def step(self) -> bool:
-        """Execute one action of the sequencer or a unit; return False if no action is possible until the host acts."""
+        """Execute one action of the sequencer or of a unit; return False if none is possible until the host acts."""
         self.cycle += 1
         if self.trapped:
             return False

@@ -23,13 +23,13 @@ class _Activations:
     Parameters
     ----------
     values : numpy.ndarray
-        Bytes minus their zero point, int16 of shape (point, tile, lane).
+        Bytes minus their zero point, as int16 of shape (point, tile, lane).
     flat : numpy.ndarray
         Copy of `values` as float32 of shape (point, tile * lane).
     valid : numpy.ndarray
-        Number of rows of each tile that are not padding.
+        Number of rows in each tile that are not padding.
     zeros : int
-        Number of lanes that are zero, including padding.
+        Number of elements of `values` that are zero, including padding.
     """
 
     values: np.ndarray
@@ -39,17 +39,17 @@ class _Activations:
 
 
 def run_matrix(memories: Memories, c: CommandFields) -> Events:
-    """Execute a MATRIX command; returns its counter events, including the statistic `matrix_zeros`."""
+    """Execute a MATRIX command and return its counter events, including the statistic `matrix_zeros`."""
     return run_depthwise(memories, c) if c.dw else _run_normal(memories, c)
 
 
 def edge(raw: np.ndarray, unsigned: int, zero_point: int) -> np.ndarray:
-    """Return the operands that enter the array: signed or unsigned bytes minus their zero point, int16."""
+    """Return the operands that enter the array: signed or unsigned bytes minus their zero point, as int16."""
     return (raw if unsigned else raw.view(np.int8)).astype(np.int16) - np.int16(zero_point)
 
 
 def active(count: int, tail: int, n: int) -> tuple[int, int]:
-    """Return the number of active rows or columns of all blocks except the last, and of the last block."""
+    """Return the number of active rows or columns in each block except the last, and in the last block."""
     count = count or n
     return count, tail or count
 
@@ -97,7 +97,10 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
 def _weights(
     sp: np.ndarray, c: CommandFields, n: int, oc: int, columns: int, k_rows: int, k_tail: int
 ) -> np.ndarray:
-    """Return the weight tiles of one block of output channels, with shape (tile, k, column) and tiles in loop order."""
+    """Return the weight tiles for one block of output channels, as an array of shape (tile, k, column).
+
+    The tiles are in loop order.
+    """
     tiles = c.ic_count * c.ky_count * c.kx_count
     weights = np.zeros((tiles, n, n), np.int16)
     ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
@@ -138,8 +141,9 @@ def _activations(sp: np.ndarray, c: CommandFields, n: int, oc: int, point: np.nd
 
 
 def _reduce(a: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sums over all tiles, computed by a few float32 matrix products, which are exact because sums of
-    _EXACT_PRODUCTS products are below 2**24.
+    """Return the sums over all tiles, computed by a few float32 matrix products.
+
+    The products are exact, because each sum of _EXACT_PRODUCTS products is below 2**24.
     """
     w = weights.reshape(-1, weights.shape[-1]).astype(np.float32)
     total = np.zeros((len(a), w.shape[1]), np.int64)

@@ -1,4 +1,4 @@
-"""Memories of the machine, and gather and scatter accesses to them."""
+"""Memories of the machine, and gather and scatter operations on them."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Memories:
     config : MlaConfig
         Configuration of the machine, which determines the sizes.
     dram : numpy.ndarray
-        Image of DRAM as uint8.
+        DRAM image as uint8.
     """
 
     def __init__(self, config: MlaConfig, dram: np.ndarray):
@@ -35,7 +35,7 @@ class Memories:
         self.line = np.zeros((0, n), np.int32)  # pixels of the last depthwise stream, used by `keep`
 
     def slot(self, index: int) -> dict[str, np.ndarray]:
-        """Return the lanes of parameter slot `index`: bias, mult, exp, neg_mult, neg_exp."""
+        """Return the values of parameter slot `index` on all lanes, by name: bias, mult, exp, neg_mult, neg_exp."""
         n = self.config.n
         raw = self.param[index * 16 * n : (index + 1) * 16 * n]
         return {
@@ -52,12 +52,12 @@ class Memories:
 
 
 def windows(memory: np.ndarray, width: int) -> np.ndarray:
-    """Return a view of a byte array in which row i consists of bytes i..i + width - 1."""
+    """Return a view of a byte array whose row i consists of bytes i..i + width - 1."""
     return np.ndarray((memory.size - width + 1, width), np.uint8, memory, 0, (1, 1))  # pyright: ignore
 
 
 def gather(memory: np.ndarray, addresses: np.ndarray, lanes: int, dtype: Dtype) -> np.ndarray:
-    """Return rows of `lanes` elements at byte addresses, of shape (*addresses.shape, lanes)."""
+    """Return a row of `lanes` elements from each byte address, as an array of shape (*addresses.shape, lanes)."""
     rows = windows(memory, lanes * DTYPE_BYTES[dtype])[addresses]
     return rows.view(_NUMPY[dtype])
 

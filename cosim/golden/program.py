@@ -14,21 +14,21 @@ class InFlightMacro:
     Parameters
     ----------
     number : int
-        Sequence number of the macro-instruction since reset, 32 bits.
+        Sequence number of the macro-instruction since reset, modulo 2**32.
     slot : int
-        DRAM address of its ring slot.
+        DRAM address of the ring slot of the macro-instruction.
     tag : int
-        Tag from its header.
+        Tag from the header of the macro-instruction.
     irq : bool
-        True if its completion raises an interrupt.
+        True if completion of the macro-instruction raises an interrupt.
     dispatched : int
-        Cycle of its dispatch.
+        Value of `cycle` at the dispatch of the macro-instruction.
     program, candidate : int
-        Segment of its program, and index of the chosen candidate.
+        Segment of the program that runs, and index of the chosen candidate.
     outstanding : int
-        Number of commands issued and not yet retired.
+        Number of commands that have been issued and have not retired.
     halted : bool
-        True once its program has executed HALT.
+        True once the program has executed HALT.
     micros : int
         Number of micro-instructions executed so far.
     """
@@ -52,7 +52,7 @@ class InFlightMacro:
 
 @dataclass
 class OpenLoop:
-    """An open hardware loop.
+    """Active hardware loop.
 
     Parameters
     ----------
@@ -69,14 +69,14 @@ class OpenLoop:
 
 @dataclass
 class CallFrame:
-    """Return address of a call, and the number of loops open at the call.
+    """Return address of a subroutine call, and the number of loops that were active at the call.
 
     Parameters
     ----------
     segment, pc : int
         Segment and program counter to return to.
     loops : int
-        Number of open loops that belong to the caller and its callers.
+        Number of active loops that belong to the caller and its callers.
     """
 
     segment: int
@@ -93,19 +93,19 @@ class ProgramState:
     macro : InFlightMacro
         Macro-instruction that the program executes.
     operands : list of int
-        Operands of the macro-instruction, 32-bit words.
+        Operands of the macro-instruction, which are 32-bit words.
     segment, pc : int
         Segment and program counter of the next instruction.
     tag : int
         Tag that is currently in effect.
     registers : list of int
-        General registers, 32-bit words.
+        Values of the general registers, which are 32-bit words.
     fields : list of list of int
         Raw command fields of each unit.
     loops : list of OpenLoop
-        Open loops, innermost last.
+        Active loops, with the innermost loop last.
     frames : list of CallFrame
-        Open calls, innermost last.
+        Active subroutine calls, with the innermost call last.
     """
 
     macro: InFlightMacro
@@ -120,16 +120,16 @@ class ProgramState:
 
     @property
     def loop_base(self) -> int:
-        """Number of open loops that belong to callers."""
+        """Number of active loops that belong to callers of the current subroutine."""
         return self.frames[-1].loops if self.frames else 0
 
     @property
     def segments(self) -> set[int]:
-        """The segments of the program and its callers."""
+        """Segments of the current subroutine and its callers."""
         return {self.segment, *(frame.segment for frame in self.frames)}
 
     def fall_through(self, pc: int) -> None:
-        """Continue at `pc`, after iterating or closing the loops of this call that end there."""
+        """Continue at `pc`, after iterating or ending those loops of the current subroutine that end there."""
         while len(self.loops) > self.loop_base and self.loops[-1].end == pc:
             loop = self.loops[-1]
             loop.remaining -= 1

@@ -8,12 +8,12 @@ from hw.isa.macro_instruction import RECORD, RECORD_WORD, RECORD_WORDS, SLOT_BYT
 
 
 class CommandRing:
-    """Ring of slots between the host's head and the machine's tail.
+    """Command ring, with the host's head and the machine's tail.
 
     Parameters
     ----------
     dram : numpy.ndarray
-        DRAM image that holds the ring, uint8.
+        DRAM image that contains the ring, as uint8.
     """
 
     def __init__(self, dram: np.ndarray):
@@ -27,7 +27,7 @@ class CommandRing:
         return self.dispatched == self.head
 
     def pop(self, cycle: int) -> InFlightMacro:
-        """Remove the next slot and return it as a macro-instruction, without reading the slot's header."""
+        """Remove the macro-instruction in the next slot and return it, without reading the slot's header."""
         number = self.dispatched
         self.dispatched = number + 1 & 0xFFFFFFFF
         return InFlightMacro(

@@ -1,15 +1,15 @@
-"""Traps: the exception for a trap, and the record that the host reads."""
+"""Traps: the exception that raises a trap, and the trap record that the host reads."""
 
 from dataclasses import dataclass
 
 from hw.isa.enums import Trap
 
-#: Segment of a trap record when no program ran.
+#: Segment in a trap record if no program was running.
 NO_SEGMENT = 0xFF
 
 
 class TrapRaisedError(Exception):
-    """Trap of an instruction or a dispatch.
+    """Trap that an instruction or a dispatch raises.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ class TrapRaisedError(Exception):
     address : int
         Address or value that the trap record reports.
     segment : int or None
-        Segment that the trap record reports; None for the segment of the running program, if there is one.
+        Segment that the trap record reports; None for the segment of the running program, if a program is running.
     """
 
     def __init__(self, cause: Trap, address: int = 0, segment: int | None = None):

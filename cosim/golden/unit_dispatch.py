@@ -27,7 +27,7 @@ class UnitExecutor:
         self.fault: Callable[[int, int, bool], bool] = lambda low, high, write: False
 
     def run(self, command: Command) -> Events:
-        """Execute a command; returns the events to add to the counters of its tag."""
+        """Execute a command and return the events to add to the counters of its tag."""
         events = self._run(command)
         return events | {f"{command.unit.name.lower()}_commands": 1}
 
@@ -51,9 +51,7 @@ class UnitExecutor:
         return events
 
     def faulty(self, command: Command) -> int | None:
-        """Return the lowest address of the command's DRAM stream if an access to the stream gets a bus error; else
-        None.
-        """
+        """Return the lowest DRAM address that a command accesses if its accesses get a bus error; otherwise None."""
         if command.unit in (Unit.LOAD, Unit.STORE):
             for item in boxes(self.memories.config, command.unit, command.config):
                 if item.space == "dram" and self.bus_error(item.low, item.high, item.write):
@@ -61,5 +59,5 @@ class UnitExecutor:
         return None
 
     def bus_error(self, low: int, high: int, write: bool) -> bool:
-        """Return whether the bus answers an access to bytes low..high with an error."""
+        """Return True if the bus answers an access to bytes low..high with an error."""
         return high >= self.memories.dram.size or self.fault(low, high, write)

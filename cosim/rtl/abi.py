@@ -29,12 +29,12 @@ RESPONSES = {"SLVERR": 2, "DECERR": 3}
 
 
 def register_ops(ops: Iterable[tuple[bool, int, int]]) -> np.ndarray:
-    """Return an array of REGISTER_OP from accesses (is a write, address, value)."""
+    """Encode register accesses, given as (True for a write, address, value), as an array of REGISTER_OP."""
     return np.array([(write, address, value & 0xFFFFFFFF, 0) for write, address, value in ops], REGISTER_OP)
 
 
 def faults(ranges: Iterable[DramFault]) -> np.ndarray:
-    """Return an array of FAULT from DRAM ranges that answer with errors."""
+    """Encode DRAM ranges that answer with errors as an array of FAULT."""
     return np.array([(f.start, f.stop, RESPONSES[f.response], f.on_read, f.on_write) for f in ranges], FAULT)
 
 
@@ -45,9 +45,9 @@ class Recording:
     Parameters
     ----------
     events : array of EVENT
-        Cycles with events, in order of time.
+        Cycles with events, in chronological order.
     beats : array of BEATS
-        Bus traffic of each window of BEATS_WINDOW cycles since reset, up to the last one with traffic.
+        Bus traffic in each window of BEATS_WINDOW cycles since reset, up to the last window with traffic.
     """
 
     events: np.ndarray
@@ -55,5 +55,5 @@ class Recording:
 
     @staticmethod
     def from_bytes(data: bytes, events: int) -> "Recording":
-        """Decode the simulator's reply, whose first `events` bytes are events."""
+        """Decode the simulator's reply, whose first `events` bytes contain the events."""
         return Recording(np.frombuffer(data[:events], EVENT), np.frombuffer(data[events:], BEATS))

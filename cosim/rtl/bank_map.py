@@ -12,12 +12,12 @@ Banks = list[list[str]]
 
 
 def scratchpad_banks(config: MlaConfig) -> Banks:
-    """Return the instance paths of the scratchpad: an even and an odd half per bank."""
+    """Return the instance paths of the scratchpad, which has an even and an odd half per bank."""
     return [[f"sp.bank{bank}_{half}" for half in range(2)] for bank in range(config.sp_banks)]
 
 
 def accumulator_banks(config: MlaConfig) -> Banks:
-    """Return the instance paths of the accumulator: one instance per bank."""
+    """Return the instance paths of the accumulator, which has one instance per bank."""
     return [[f"acc.bank{bank}"] for bank in range(config.acc_banks)]
 
 
@@ -27,11 +27,14 @@ def paths(banks: Banks) -> list[str]:
 
 
 def join_banks(banks: Banks, storage: bytes, row_bytes: int) -> np.ndarray:
-    """Return the rows in order, uint8 of shape (rows, row_bytes), from the concatenated storage of all instances."""
+    """Return the rows of a memory in order, given the concatenated storage of all instances.
+
+    The result is a uint8 array of shape (rows, row_bytes).
+    """
     words = np.frombuffer(storage, np.uint8).reshape(len(banks), len(banks[0]), -1, row_bytes)
     return words.swapaxes(1, 2).reshape(-1, row_bytes).copy()
 
 
 def split_banks(banks: Banks, rows: np.ndarray) -> bytes:
-    """Return the concatenated storage of all instances, the inverse of `join_banks`."""
+    """Return the concatenated storage of all instances, given the rows of a memory; the inverse of `join_banks`."""
     return rows.reshape(len(banks), -1, len(banks[0]), rows.shape[1]).swapaxes(1, 2).tobytes()

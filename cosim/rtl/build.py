@@ -1,4 +1,4 @@
-"""Build of simulator binaries from Verilog, with a cache."""
+"""Cached build of simulator binaries from Verilog."""
 
 import shutil
 from dataclasses import dataclass
@@ -36,24 +36,25 @@ VERILATOR_FLAGS = (
 # Vectorization of the scattered assignments of a model reduces its speed by up to half; -O3 is not faster than -O2.
 MAKE_FLAGS = ("OPT_FAST=-O2 -fno-tree-vectorize", "OPT_GLOBAL=-O2")
 
-#: Build time of a simulator that records waves, relative to one that does not; it is longer because no signal is
-#: optimized away.
+#: Build time of a simulator that records waves, relative to a simulator without this feature; it is longer because no
+#: signal is optimized away.
 _WAVES_FACTOR = 6
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Optional features that are built into a simulator; each combination is a separate build, and each feature reduces
-    the simulation speed.
+    """Optional features that are built into a simulator.
+
+    Each combination of features is a separate build, and each feature reduces the simulation speed.
 
     Parameters
     ----------
     waves : bool
-        Include the recording of all signals to FST files.
+        True to support recording all signals to FST files.
     coverage : bool
-        Include the line coverage of the Verilog.
+        True to support measuring the line coverage of the Verilog.
     probe : bool
-        Include the recording of the start and end of commands and programs.
+        True to support recording the start and the end of commands and programs.
     """
 
     waves: bool = False
@@ -62,13 +63,13 @@ class Variant:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The options for Verilator."""
+        """Options that the features require for Verilator."""
         waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-Isources/{COMPRESSION}", "-LDFLAGS", "-L.")
         return (waves if self.waves else ()) + (("--coverage-line",) if self.coverage else ())
 
     @property
     def label(self) -> str:
-        """The names of the optional features; "plain" if there are none."""
+        """Names of the features; "plain" if there are none."""
         extras = [name for name, there in vars(self).items() if there]
         return ", ".join(extras) or "plain"
 
@@ -78,12 +79,12 @@ class Variant:
 
     @property
     def fast(self) -> bool:
-        """True if no optional feature observes signals, so that the Verilog may be rearranged for speed."""
+        """True if no feature observes signals of the chip, so that the Verilog may be rearranged for speed."""
         return not (self.waves or self.coverage)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Names of the Verilog files of the top level around the chip."""
+        """Names of the Verilog files for the top level around the chip."""
         return ("mla_top.sv", "mla_probe.sv") if self.probe else ("mla_top.sv",)
 
     @property
@@ -96,7 +97,7 @@ PLAIN = Variant()
 
 
 def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Monitor | None = None) -> Path:
-    """Return the path of a chip's simulator, which is built if it is not in the cache.
+    """Return the path of a chip's simulator, after building it if it is not in the cache.
 
     Parameters
     ----------
@@ -148,7 +149,7 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
 
 
 def simulator_key(verilog: str, n: int, variant: Variant) -> str:
-    """Return the cache key of a simulator, a hash of all inputs that determine the simulator, independent of paths.
+    """Return the cache key of a simulator, a hash of all inputs that determine the simulator, except for paths.
 
     Parameters
     ----------
@@ -181,8 +182,8 @@ def simulator_key(verilog: str, n: int, variant: Variant) -> str:
 def _sources(variant: Variant) -> dict[str, str]:
     """Return the contents of the files around the chip, by path relative to this package.
 
-    The build copies these files to its folder, because the path of a checkout may contain blanks, which make does not
-    support.
+    The build copies these files to its folder, because make does not support blanks in paths, and the path of a
+    checkout may contain blanks.
     """
     model = [HERE / "model" / name for name in (*variant.model, *MODEL_HEADERS)]
     paths = [*(HERE / name for name in variant.modules), *model, *sorted((HERE / COMPRESSION).glob("*.h"))]

@@ -12,9 +12,9 @@ class Build:
     Parameters
     ----------
     what : str
-        Name of the file with size and variant, such as "the simulator of the 16x16 chip (probe)".
+        Description of the file, with size and variant, such as "the simulator of the 16x16 chip (probe)".
     seconds : float
-        Estimated duration in seconds on two idle cores.
+        Estimated duration of the build in seconds on two idle cores.
     """
 
     what: str
@@ -26,7 +26,8 @@ Monitor = Callable[[Build], AbstractContextManager[object]]
 
 
 def watch(monitor: Monitor | None, build: Build) -> Callable[[], AbstractContextManager[object]]:
-    """Return a context factory for `cache.cached`: the monitor's context of `build`, or a null context if there is no
-    monitor.
+    """Return a function for `cache.cached` that creates the monitor's context for a build.
+
+    Without a monitor, the function creates a null context.
     """
     return nullcontext if monitor is None else lambda: monitor(build)

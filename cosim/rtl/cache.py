@@ -1,7 +1,7 @@
-"""Per-user cache of built files with one folder per key, which is either complete or absent.
+"""Per-user cache of built files, with one folder per key that is either complete or absent.
 
-An entry is built in `<key>.part` under a lock on `<key>.lock` and renamed to `<key>` when complete, so neither
-interrupted nor concurrent builds leave incomplete entries.
+An entry is built in `<key>.part` while `<key>.lock` is locked, and renamed to `<key>` when it is complete. Therefore
+neither interrupted nor concurrent builds leave incomplete entries.
 """
 
 import errno
@@ -18,13 +18,13 @@ from cosim.rtl.errors import DiskFullError
 from hw.errors import InputError, WorkError, reason_of, shown
 
 MAX_ENTRIES = 32
-"""Maximum number of entries of each kind; beyond it, the least recently used entries are removed."""
+"""Maximum number of entries of each kind; if there are more, the least recently used entries are removed."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def cache_folder() -> Path:
-    """Return the folder of the cache: `MLA_CACHE`, or else `mla` in `XDG_CACHE_HOME`, or else ~/.cache/mla.
+    """Return the folder of the cache: `MLA_CACHE`, else `mla` in `XDG_CACHE_HOME`, else ~/.cache/mla.
 
     A relative `XDG_CACHE_HOME` is ignored, as the XDG base directory specification requires.
 
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 
 
 def cache_key(parts: Iterable[str | bytes]) -> str:
-    """Return a hash of all inputs of an entry."""
+    """Return the key of an entry, a hash of all inputs that determine the entry."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -56,23 +56,23 @@ def cached(
     make: Callable[[Path, int], None],
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Path:
-    """Return the folder of entry `key`; if the entry does not exist, `make(folder, lock)` creates it in an empty
-    folder.
+    """Return the folder of the entry with a key, after building the entry if it does not exist.
 
-    An existing entry is found without writing anything, so the cache may be read-only.
+    If the entry exists, nothing is written, so the cache may be read-only.
 
     Parameters
     ----------
     kind : str
-        Name of the subfolder for entries of this kind.
+        Kind of the entry, which is the name of the subfolder for such entries.
     key : str
-        Key of the entry from `cache_key`.
+        Key of the entry, as returned by `cache_key`.
     make : Callable
-        Function that builds the entry. Child processes that it starts should inherit the file descriptor `lock`, so
-        that the lock remains held if this process is killed while they are still writing.
+        Function that builds the entry, called as `make(folder, lock)` with an empty folder. Its child processes should
+        inherit the file descriptor `lock`, so that the lock remains held if this process is killed while they are still
+        writing.
     watch : Callable
-        Function that returns a context that is active while the entry is built by this process or awaited from another
-        process.
+        Function that returns a context, which is active while this process builds the entry or waits for another
+        process to build it.
 
     Raises
     ------
@@ -107,8 +107,9 @@ def _exists(entry: Path) -> bool:
 
 
 def _make_shelf(shelf: Path) -> None:
-    """Create the folder of a kind; on failure the message names `MLA_CACHE` if it is set, since the user can change
-    it.
+    """Create the folder for entries of one kind.
+
+    If this fails and `MLA_CACHE` is set, the error message names it, since the user can change it.
     """
     try:
         shelf.mkdir(parents=True, exist_ok=True)
@@ -142,9 +143,10 @@ def _locked(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _prune(shelf: Path) -> None:
-    """Remove the least recently used entries, and the incomplete folders of killed builds, whose locks are free.
+    """Remove the least recently used entries beyond the limit, and the incomplete folders that killed builds left.
 
-    Lock files are not removed: otherwise two processes could hold locks on different files with the same name.
+    Such a folder is recognized by its lock, which is free. Lock files are not removed, since otherwise two processes
+    could hold locks on different files with the same name.
     """
     for part in shelf.glob("*.part"):
         with suppress(BlockingIOError), _locked(part.with_suffix(".lock"), fcntl.LOCK_NB):

@@ -8,20 +8,21 @@ FIRST_FREE = 3
 
 
 def above_standard(descriptor: int) -> int:
-    """Return a descriptor above those of the standard streams, duplicated if the given descriptor is one of them.
+    """Return a descriptor of an open file that is higher than the descriptors of the standard streams.
 
-    The system gives a new file the lowest free number: 0, 1 or 2 in a process that was started with that stream closed,
-    as daemons are. In a child process, such a descriptor would be replaced by a standard stream.
+    A new file gets the lowest free descriptor. If a process was started with standard streams closed, like a daemon,
+    this may be 0, 1 or 2. A child process could not inherit such a descriptor, since a standard stream would replace
+    it.
 
     Parameters
     ----------
     descriptor : int
-        Descriptor of an open file; closed if it is duplicated.
+        Descriptor of an open file; if it is 0, 1 or 2, it is duplicated and then closed.
 
     Returns
     -------
     int
-        Descriptor of the same open file, at least FIRST_FREE, that is closed on exec.
+        Descriptor of the same open file, which is at least FIRST_FREE and is closed on exec.
     """
     if descriptor >= FIRST_FREE:
         return descriptor

@@ -1,4 +1,7 @@
-"""Errors in building and caching simulators. This module needs only Python's standard library."""
+"""Errors that occur when simulators are built or cached.
+
+This module does not import any third-party package.
+"""
 
 from hw.errors import WorkError
 

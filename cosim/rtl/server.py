@@ -25,7 +25,7 @@ Reply = tuple[dict[str, Any], bytes]
 
 
 class Server:
-    """Server of requests; each method `do_*` implements the request of that name.
+    """Server of a device's requests; the method `do_x` implements the request `x`.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Server:
         return header | self.api.state(), data
 
     async def order_done(self) -> None:
-        """Wait until the current order has been executed; the wait itself takes no clock cycle."""
+        """Wait until the model has executed the last `ModelApi.order_*`; this takes no clock cycle."""
         await Timer(1, "step")
 
     async def do_reset(self, payload: bytes) -> Reply:
@@ -63,7 +63,7 @@ class Server:
     async def do_restart(self, payload: bytes) -> Reply:
         """Reset the chip and access registers; later restarts restore the resulting state.
 
-        This process keeps the state unchanged, and a fork of it continues.
+        This process preserves the state, and a fork of it serves the requests that follow.
         """
         if self._is_fork:
             os._exit(RESTART_STATUS)
@@ -81,7 +81,9 @@ class Server:
             os._exit(0)
 
     def _fork_again(self) -> bool:
-        """Fork. Return False in the fork; return True in the parent when a new fork must replace the fork."""
+        """Fork this process. Return False in the fork; return True in the parent when the fork has ended and must be
+        replaced by a new one.
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         child = os.fork()
         if not child:
@@ -101,13 +103,13 @@ class Server:
         return True
 
     async def do_run(self, payload: bytes, cycles: int, stop_on_irq: bool) -> Reply:
-        """Run the given number of cycles, or until the interrupt."""
+        """Run the given number of cycles, or fewer if `stop_on_irq` is set and the interrupt is raised."""
         self.api.order_run(cycles, stop_on_irq)
         await self.order_done()
         return {}, b""
 
     async def do_registers(self, payload: bytes, delay_cycles: int) -> Reply:
-        """Access registers; payload and reply are arrays of REGISTER_OP."""
+        """Read and write registers; payload and reply are arrays of REGISTER_OP."""
         ops = self.api.order_registers(payload, delay_cycles)
         await self.order_done()
         return {}, bytes(ops)
@@ -118,20 +120,20 @@ class Server:
         return {}, b""
 
     async def do_faults(self, payload: bytes) -> Reply:
-        """Set the addresses that answer with errors; the payload is an array of FAULT."""
+        """Set the DRAM addresses whose accesses are answered with an error; the payload is an array of FAULT."""
         self.api.dram_faults(payload)
         return {}, b""
 
     async def do_traffic(self, payload: bytes) -> Reply:
-        """Report the bus traffic since the start."""
+        """Report the bus traffic since the start of the simulation."""
         return {"traffic": self.api.dram_traffic()}, b""
 
     async def do_read_memory(self, payload: bytes, paths: list[str]) -> Reply:
-        """Read memories; the reply is their concatenated storage."""
+        """Read the memories with the given paths; the reply is their concatenated contents."""
         return {}, b"".join(self.api.memory(path) for path in paths)
 
     async def do_write_memory(self, payload: bytes, paths: list[str]) -> Reply:
-        """Write memories from their concatenated storage."""
+        """Write the memories with the given paths; the payload is their concatenated contents."""
         start = 0
         for path in paths:
             storage = self.api.memory(path)
@@ -148,13 +150,15 @@ class Server:
         return {}, b""
 
     async def do_probe(self, payload: bytes, on: bool) -> Reply:
-        """Return the probe's recording, events first, and start a new one or stop."""
+        """Return the probe's recorded events and beats, in this order, and start a new recording if `on` is set, else
+        stop.
+        """
         events, beats = self.api.probed()
         self.api.probe_record(on)
         return {"events": len(events)}, events + beats
 
     async def do_coverage(self, payload: bytes, path: str) -> Reply:
-        """Write the line coverage so far to a file."""
+        """Write the line coverage measured since the start of the simulation to a file."""
         self.api.coverage_write(path)
         return {}, b""
 

@@ -14,10 +14,11 @@ MAKE_FLAGS = ("OPT_FAST=-O3", "OPT_GLOBAL=-O3")  # frozen like the Verilog; the 
 
 
 def bare_array_khz(seconds: float = 2.0) -> float:
-    """Return the number of cycles per millisecond of the bare array, measured for about `seconds` of wall time; the
-    simulator of the array is built on first use.
+    """Return the simulation speed of the bare array in cycles per millisecond, measured for about `seconds` of wall
+    time.
 
-    The result is meaningful only relative to another measurement on the same computer at the same time.
+    The simulator of the array is built on first use. The result is meaningful only relative to another measurement on
+    the same computer at the same time.
     """
     done = subprocess.run([_binary(), str(seconds)], capture_output=True, text=True, check=True)
     return float(done.stdout)

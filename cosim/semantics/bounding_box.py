@@ -14,14 +14,14 @@ from hw.isa.enums import DTYPE_BYTES, BSource, Post, Reduce, Requant, Space, Uni
 
 @dataclass(frozen=True)
 class BoundingBox:
-    """Bounding box of a stream: its first and last address, and the loops between them.
+    """Bounding box of a stream: its lowest and highest address, and the loops that generate its addresses.
 
     Parameters
     ----------
     space : str
         Address space: sp, acc, param, table, slot (parameter slots by index) or dram.
     low, high : int
-        First and last element accessed: byte, row or slot, depending on the space.
+        Lowest and highest element accessed; an element is a byte, row or slot, depending on the space.
     write : bool
         True if the stream writes.
     steps : tuple of (int, int)
@@ -75,7 +75,7 @@ def _combs_meet(a: tuple[int, int], b: tuple[int, int], offset: int) -> bool:
 
 
 def _with_common_period(comb: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Return the pattern with the period of the other one if it is a single interval shorter than this period; else
+    """Return `comb` with the period of `other` if `comb` is a single interval that is shorter than this period; else
     return it unchanged.
     """
     return (other[0], comb[1]) if comb[0] == comb[1] < other[0] else comb
@@ -202,5 +202,5 @@ def _fuse(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
 
 
 def is_scalar_pair(c: CommandFields) -> bool:
-    """Return whether the command's result is a pair of multiplier and exponent."""
+    """Return whether the command's result is a multiplier and an exponent."""
     return c.post in (Post.RECIP, Post.RSQRT)

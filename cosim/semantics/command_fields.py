@@ -23,7 +23,7 @@ class CommandFields(SimpleNamespace):
 
 
 def unpack_fields(unit: Unit, values: list[int]) -> CommandFields:
-    """Return the fields of a command from raw values.
+    """Return the fields of a command, unpacked from raw values.
 
     Parameters
     ----------
@@ -48,5 +48,5 @@ _DEFAULTS = tuple([f.default for f in UNIT_FIELDS[unit]] for unit in Unit)
 
 
 def default_fields(unit: int) -> list[int]:
-    """Return the raw values of a unit's fields when a program starts."""
+    """Return the raw values that a unit's fields have when a program starts."""
     return list(_DEFAULTS[unit])

@@ -95,14 +95,16 @@ def _double(product: np.ndarray, e: np.ndarray | int, s: np.ndarray | int, ls: i
 
 
 def reciprocal(x: int) -> tuple[int, int]:
-    """Return multiplier and exponent k of 1/x, as FUSE computes them; x below 1 is treated as 1."""
+    """Return the multiplier and the exponent k that represent 1/x, as computed by FUSE; x below 1 is treated as 1."""
     x = max(x, 1)
     k = x.bit_length() - 1
     return min((1 << 62) // (x << (31 - k)), INT32_MAX), k
 
 
 def reciprocal_root(x: int) -> tuple[int, int]:
-    """Return multiplier and exponent k of 1/sqrt(x), as FUSE computes them; x below 1 is treated as 1."""
+    """Return the multiplier and the exponent k that represent 1/sqrt(x), as computed by FUSE; x below 1 is treated as
+    1.
+    """
     x = max(x, 1)
     k = (x.bit_length() - 1) // 2
     return min((1 << 62) // math.isqrt(x << (62 - 2 * k)), INT32_MAX), k

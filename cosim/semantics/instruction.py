@@ -7,7 +7,7 @@ from hw.isa.micro_instruction import STATISTIC_BASE, MicroOp, Statistic, decode
 
 @lru_cache(maxsize=1 << 16)
 def decode_instruction(word: int) -> tuple[MicroOp, int, int, int, int]:
-    """Return operation, d, a, b and imm of a 64-bit micro-instruction word; an unknown operation becomes ILLEGAL."""
+    """Return the operation and the fields d, a, b and imm of a 64-bit word; an unknown operation becomes ILLEGAL."""
     parts = decode(word)
     try:
         op = MicroOp(parts["opcode"])
@@ -17,6 +17,6 @@ def decode_instruction(word: int) -> tuple[MicroOp, int, int, int, int]:
 
 
 def selected_statistic(selector: int) -> Statistic | None:
-    """Return the statistic that an operand selector names; None if it names none."""
+    """Return the statistic that an operand selector names, or None if it names another operand."""
     number = selector - STATISTIC_BASE
     return Statistic(number) if 0 <= number < len(Statistic) else None

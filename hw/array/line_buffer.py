@@ -1,4 +1,4 @@
-"""Line buffers, which convert one stream of pixels to the lines of up to three image rows."""
+"""Line buffer, which delays a stream of pixels so that up to three image rows are available at the same time."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -33,17 +33,17 @@ def line_step_layout(config: MlaConfig) -> data.StructLayout:
 class LineBuffer(wiring.Component):
     """History of the pixel stream, read at up to three distances.
 
-    Line g of G groups carries pixel s - (G-1-g) * period, g * taps cycles after step s. The first delay counts pixels
-    and is provided by a history memory for each line; the second counts cycles and is provided by a small ring. The two
-    delays make the array a transposed FIR filter (docs/machine.md, depthwise mode): the sum that enters the array with
-    step s meets pixel s - (G-1-g) * period + t in array row g * taps + t. The sum of stream position n therefore enters
-    with step n - (taps-1).
+    With G groups, line g carries pixel s - (G-1-g) * period in the cycle that is g * taps cycles after step s. The
+    first delay counts pixels and is provided by a history memory for each line; the second counts cycles and is
+    provided by a small ring. The two delays make the array a transposed FIR filter (docs/machine.md, depthwise mode):
+    the sum that enters the array with step s meets pixel s - (G-1-g) * period + t in array row g * taps + t. The sum of
+    stream position n therefore enters with step n - (taps-1).
 
     Pixels before a `fresh` step, or before the oldest stored pixel, are zero. Steps of one stream must follow each
     other without a gap; `taps` and `groups` may change only n or more cycles after the last step.
 
     Latency: if `step` is valid in cycle c, its pixel must be on `row` in cycle c + 2 and appears on the lines in cycle
-    c + 3 (plus the delays). Throughput: one step per cycle.
+    c + 3, plus the delay of the line. Throughput: one step per cycle.
 
     Parameters
     ----------
@@ -124,7 +124,9 @@ class LineBuffer(wiring.Component):
         return m
 
     def _distances(self, m: Module) -> tuple[Signal, list[Signal]]:
-        """Return the number of taps, and the distance in pixels at which each line reads in stage 1."""
+        """Return, for the step in stage 1, the number of taps, and each line's distance in pixels behind the next
+        pixel.
+        """
         taps = Signal(5, reset_less=True)
         period, twice = self.step.period, Signal(len(self.step.period))
         m.d.comb += twice.eq(period << 1)
@@ -159,8 +161,9 @@ class LineBuffer(wiring.Component):
             ]
 
     def _live(self, m: Module) -> None:
-        """Drive `live`, which remains high until the last step has left the rings, the skew and both directions of the
-        array; each of these takes less than n cycles.
+        """Drive `live`, which remains high until the last step has left the rings, the skew registers and the array.
+
+        The rings, the skew registers and each of the two directions of the array take less than n cycles.
         """
         left = Signal(range(4 * self.n + 4))
         with m.If(self.valid):

@@ -1,4 +1,4 @@
-"""The systolic array: N x N multiply-accumulates, weight-stationary; its skew registers and operand preparation."""
+"""Weight-stationary systolic array of N x N cells, with its skew registers and operand preparation."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
@@ -10,8 +10,8 @@ from hw.config import MlaConfig
 def skew(m: Module, name: str, lanes: list[Value], enable: Value) -> list[Value]:
     """Delay lane i by i cycles; the delays advance only while `enable` is high.
 
-    Each stage is one register of all lanes whose delay is not complete, with the lane that leaves next in its high
-    bits. A wide register that is copied and truncated simulates far faster than one register for each lane.
+    Each stage is a single register that holds all lanes whose delay is not complete; the lane that leaves next is in
+    its high bits. A wide register that is copied and truncated simulates far faster than one register for each lane.
     """
     width = len(lanes[0])
     delayed = [lanes[0]]
@@ -26,8 +26,8 @@ def skew(m: Module, name: str, lanes: list[Value], enable: Value) -> list[Value]
 
 
 def deskew(m: Module, name: str, lanes: list[Value]) -> Value:
-    """Delay the lanes, of which lane i arrives i cycles after lane 0, until the last one arrives, and return them
-    concatenated.
+    """Delay each lane until the last lane arrives, and return the lanes concatenated; lane i arrives i cycles after
+    lane 0.
     """
     gathered = lanes[0]
     for i, lane in enumerate(lanes[1:], start=1):
@@ -46,20 +46,20 @@ class SystolicArray(wiring.Component):
     wrapping at 32 bits.
 
     Activations move right and partial sums move down, both by one element per cycle; lane k of a row enters k cycles
-    after lane 0. Every event of a row therefore reaches element (k, c) k + c cycles after it reaches element (0, 0), so
+    after lane 0. Every event of a row therefore reaches element (k, c) k + c cycles after element (0, 0). Accordingly,
     all control signals travel through a delay line with one stage for each diagonal d = k + c. The array is rigid: it
     has no flow control, and bubbles carry undefined values.
 
     Each element holds two weights: the one in use and a shadow. `swap` precedes the first row of a tile by one cycle
     and copies the shadow weight to the active one, diagonal by diagonal. The shadow is written over a bus: row k of a
-    tile (column c of a transposed tile) is written k (or c) cycles after the swap has entered: one cycle before the
-    swap reaches that row, and after any swap that entered at least N cycles before has left the last element of that
-    row. Tiles of either orientation may therefore follow each other every N cycles, with a single shadow and without
+    tile (column c of a transposed tile) is written k (or c) cycles after the swap has entered the array. This is one
+    cycle before the swap reaches that row (column); by then, every swap that entered at least N cycles earlier has left
+    it. Tiles of either orientation may therefore follow each other every N cycles, with a single shadow and without
     weights that travel through the elements.
 
     In depthwise mode (`select` of an array row is not 0), the element in array row k and column c uses lane c of line
     `select` - 1 instead of the activation from the left. All elements of column c receive a line's lane in the same
-    cycle, c cycles after lane 0, while the partial sums move down; this is a transposed FIR filter. The mode travels
+    cycle, c cycles after column 0, while the partial sums move down; this is a transposed FIR filter. The mode travels
     with the swap, so tiles of both modes may follow each other in any order.
 
     Latency: 2 * n + 1 cycles from `row` to `psum`. Throughput: one row per cycle.
@@ -76,7 +76,7 @@ class SystolicArray(wiring.Component):
     line0, line1, line2 : In(9 * n)
         Depthwise lines; array row i uses their value in cycle t + i for a row that entered in cycle t.
     live : In(1)
-        High while the lines are in use: from the first to the last cycle in which a depthwise row is inside.
+        High while the lines are in use: from the first to the last cycle in which a depthwise row is in the array.
     swap : In(1)
         High if the row that enters in the next cycle is the first row of a tile.
     select : In(2 * n)
@@ -159,7 +159,7 @@ class SystolicArray(wiring.Component):
         return shadows
 
     def _control(self, m: Module) -> tuple[list[Signal], list[Signal]]:
-        """Delay the swap and the select of each array row along the diagonals."""
+        """Return the swap and the `select` of all rows for each diagonal, delayed by one more cycle per diagonal."""
         diagonals = 2 * self.n - 1
         swaps = Signal(diagonals)
         m.d.sync += swaps.eq(Cat(self.swap, swaps))
@@ -179,8 +179,9 @@ def _lanes(row: Signal) -> list:
 
 
 def operands(m: Module, name: str, row: Value, *, unsigned: Value, zero_point: Value) -> list[Signal]:
-    """Return the lanes of a row of bytes, each of them (unsigned or signed byte) - zero_point, computed
-    combinationally.
+    """Return the lanes of a row of bytes, each minus the zero point, computed combinationally.
+
+    The bytes are unsigned if `unsigned` is high, else signed.
     """
     lanes = []
     for i in range(0, len(row), 8):

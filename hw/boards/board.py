@@ -70,7 +70,7 @@ BOARDS = {
 
 
 def find_board(name: str) -> Board:
-    """Return the board with the given name; raises InputError, which lists the known boards, if there is none."""
+    """Return the board with the given name, or raise InputError, which lists the known boards, if there is none."""
     if name not in BOARDS:
         raise InputError(f"board must be one of {', '.join(sorted(BOARDS))}, not {shown(name)}")
     return BOARDS[name]

@@ -80,8 +80,9 @@ def _is_there(path: Path) -> bool:
 
 
 def _move(work: Path, folder: Path, names: Sequence[str], made: set[str]) -> None:
-    """Move the files that exist to `folder`; the mark file is written before, so that it lists them even if the move is
-    interrupted.
+    """Move the named files that exist in `work` to `folder`.
+
+    The mark file is written first, so that it lists the files even if the move is interrupted.
     """
     present = [name for name in names if (work / name).exists()]
     _write_mark(folder, {*made, *present})

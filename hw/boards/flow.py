@@ -19,7 +19,7 @@ from hw.verilog.writer import convert
 def build(
     board: Board, config: MlaConfig, *, seeds: int, folder: Path, progress: Progress = silent
 ) -> BoardReport:
-    """Build the chip for a board; the other parameters are those of `build_component`."""
+    """Build the chip for a board; see `build_component` for the other parameters."""
     from hw.chip import Chip
 
     return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder, progress=progress)
@@ -125,7 +125,7 @@ def _place(device: FpgaDevice, folder: Path, seed: int) -> Job:
 
 
 def _route(device: FpgaDevice, folder: Path, seed: int) -> Job:
-    """Return the job that routes the design with one seed; its report states the frequency that is reached.
+    """Return the job that routes the design with one seed; its report states the achieved frequency.
 
     The router runs as a separate call without a clock constraint. With a constraint, it assigns short wires to critical
     nets, and on a full device the conflicts over these wires are never resolved: for the chip with seed 2, there were

@@ -83,8 +83,8 @@ class FpgaDevice(ABC):
 
     @abstractmethod
     def route_arguments(self, seed: int, placed: str, routed: str, report: str) -> list[str]:
-        """Return the nextpnr arguments that route `placed`, write the configuration to `routed` and a JSON report to
-        `report`.
+        """Return the nextpnr arguments that route `placed`, and write the configuration to `routed` and a JSON report
+        to `report`.
         """
 
     @abstractmethod

@@ -8,13 +8,13 @@ from amaranth.lib.wiring import In, Out
 
 
 class ScanHarness(wiring.Component):
-    """Connects every port of a component to a register, and these registers to one shift register.
+    """Connects every port of a component to a register, and chains these registers to one shift register.
 
-    The chip's buses have hundreds of wires, and a board without a link to a host provides a few pins. Here a register
-    drives each input and a register captures each output, so synthesis cannot remove any logic, every timing path
-    through a port is from register to register, and five pins are enough. The harness is for synthesis and timing
-    analysis. It is not a link to a host, because the inputs of `inner` change and its clock runs while bits are
-    shifted.
+    The chip's buses have hundreds of wires, and a board without a link to a host provides only a few pins. Here a
+    register drives each input and a register captures each output. Therefore five pins are enough, synthesis cannot
+    remove any logic, and every timing path through a port begins and ends at a register. The harness is for synthesis
+    and timing analysis. It is not a link to a host, because the inputs of `inner` change and its clock runs while bits
+    are shifted.
 
     Cost: one flip-flop for each port bit and one LUT for each output bit. Throughput: one bit per cycle.
 
@@ -42,7 +42,7 @@ class ScanHarness(wiring.Component):
         super().__init__()
 
     def _ports(self, flow: wiring.Flow) -> list[Value]:
-        """Return the ports with one direction as values, in the order of the signature."""
+        """Return the ports with the given direction as values, in the order of the signature."""
         members = self.inner.signature.flatten(self.inner)
         return [Value.cast(value) for _, member, value in members if member.flow == flow]
 

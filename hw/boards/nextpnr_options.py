@@ -1,4 +1,4 @@
-"""Options of placer and router that have no command-line switch and are set as attributes of the netlist."""
+"""Options of the placer and the router that have no command-line switch and are set as attributes of the netlist."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,8 @@ def set_options(netlist: Path, options: dict[str, str]) -> None:
     netlist : Path
         JSON file of the synthesized design; rewritten in place.
     options : dict of str
-        Values by nextpnr's option names. A value that consists only of the digits 0 and 1 would be read as binary.
+        Value of each option, by nextpnr's name of the option. A value that consists only of the digits 0 and 1 would be
+        read as a binary number.
     """
     design = json.loads(netlist.read_text())
     module = next(m for m in design["modules"].values() if int(m["attributes"].get("top", "0"), 2))

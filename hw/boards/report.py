@@ -66,7 +66,7 @@ class BoardReport:
     seeds : tuple of SeedResult
         Result of each placement seed.
     bitstream : str
-        File name of the bitstream, which contains the fastest placement.
+        Path of the bitstream, which contains the fastest placement.
     """
 
     board: str
@@ -129,7 +129,7 @@ def parse_seed(text: str, seed: int, resources: Mapping[str, str]) -> SeedResult
     seed : int
         Seed of the placer.
     resources : mapping
-        nextpnr's cell name of each resource.
+        nextpnr's cell name for each resource.
 
     Raises
     ------

@@ -52,8 +52,8 @@ class Job:
     tool : Tool
         Tool that the job runs.
     arguments : sequence of str
-        Arguments of the tool. File names in them are relative to `folder`, so that no absolute path below /tmp enters
-        the results.
+        Arguments of the tool. File names in them are relative to `folder`, so that the results contain no path of a
+        temporary folder.
     folder : Path
         Working directory of the program.
     log : str
@@ -120,7 +120,7 @@ class _Running:
             )
 
     def finished(self) -> bool:
-        """Return whether the tool has ended; raises WorkError if it failed."""
+        """Return whether the tool has ended, or raise WorkError if it failed."""
         job, status, now = self.job, self.process.poll(), time.monotonic()
         if status:
             error = _error_line(job.folder / job.log)

@@ -11,7 +11,7 @@ from hw.boards.harness import ScanHarness
 
 
 class BoardTop(wiring.Component):
-    """Runs a component at the clock frequency that the board's FPGA generates, with its ports on a scan chain.
+    """Runs a component with the clock that the board's FPGA generates, and connects its ports to a scan chain.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class BoardTop(wiring.Component):
     clk_in, rst_in : In
         Pins of the oscillator and of the button (high: reset).
     scan_in, shift : In, scan_out : Out
-        Pins of the scan chain, each with a register.
+        Pins of the scan chain, each registered.
     """
 
     clk_in: In(1)

@@ -1,7 +1,7 @@
 """The AXI4 master side: payloads, identifiers and pins.
 
 Inside the machine, a channel is a stream. The masters' streams have no identifiers; the arbiters add them. Every burst
-is INCR of full-width beats, starts at a multiple of n bytes and does not cross a multiple of 4 KiB.
+has type INCR and full-width beats, starts at a multiple of n bytes and does not cross a multiple of 4 KiB.
 """
 
 from amaranth.hdl import Module, Value
@@ -30,22 +30,22 @@ ID_RESPONSE = data.StructLayout({"resp": 2, "id": ID_BITS})
 
 
 def read_beat(config: MlaConfig) -> data.StructLayout:
-    """Return the layout of R of one master."""
+    """Return the layout of the R channel of one master."""
     return data.StructLayout({"data": 8 * config.n, "resp": 2, "last": 1})
 
 
 def id_read_beat(config: MlaConfig) -> data.StructLayout:
-    """Return the layout of R at the pins."""
+    """Return the layout of the R channel at the pins."""
     return data.StructLayout({"data": 8 * config.n, "resp": 2, "last": 1, "id": ID_BITS})
 
 
 def write_beat(config: MlaConfig) -> data.StructLayout:
-    """Return the layout of W, which is the same for a master and at the pins."""
+    """Return the layout of the W channel, which is the same for a master and at the pins."""
     return data.StructLayout({"data": 8 * config.n, "strb": config.n, "last": 1})
 
 
 def chunk_beats(config: MlaConfig) -> int:
-    """Return the number of beats between two addresses at which bursts are split: a power of two, at most `max_burst`
+    """Return the distance in beats between the addresses at which bursts are split: a power of two, at most `max_burst`
     and at most 4 KiB.
     """
     return min(config.max_burst, BOUNDARY // config.n)
@@ -91,7 +91,7 @@ def pin_members(config: MlaConfig, prefix: str = "m_axi_") -> dict[str, wiring.M
 def drive_pins(
     m: Module, config: MlaConfig, top: wiring.Component, bus: wiring.PureInterface, prefix: str = "m_axi_"
 ) -> None:
-    """Connect the pins of `top` (see `pin_members`) to `bus`, an interface of AxiMaster."""
+    """Connect the pins of `top` (see `pin_members`) to `bus`, an interface with the signature AxiMaster."""
 
     def pin(name: str) -> Value:
         return getattr(top, prefix + name)

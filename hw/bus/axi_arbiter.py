@@ -1,4 +1,4 @@
-"""Arbiters of the AXI master, registered and round-robin: for address channels, for all reads, for all writes."""
+"""Registered round-robin arbiters of the AXI master: for an address channel, for all reads, and for all writes."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
 from amaranth.lib import stream, wiring
@@ -20,7 +20,7 @@ from hw.lib.fifo import StreamFifo
 
 
 class AddressArbiter(wiring.Component):
-    """Merges address channels; the identifier is the master's index.
+    """Merges the address channels of several masters; the identifier of a burst is the index of its master.
 
     With round robin, a master waits for at most one burst of each other master. A master that requests in every cycle
     therefore starves no other master, and a rare request (ring fetch, completion record) is served without a long
@@ -95,9 +95,9 @@ class AddressArbiter(wiring.Component):
 class ReadArbiter(wiring.Component):
     """Shares the read channels between LOAD, the ring fetch and the loader of the instruction store.
 
-    Round robin on AR (see AddressArbiter): the ring fetch, whose latency matters, never waits for more than two bursts,
-    and at least every third burst is LOAD's. Latency: one cycle on AR, none on R. Throughput: one burst and one beat
-    per cycle.
+    AR is arbitrated round robin (see AddressArbiter), so that the ring fetch, whose latency matters, never waits for
+    more than two bursts, and LOAD is granted at least every third burst. Latency: one cycle on AR, none on R.
+    Throughput: one burst and one beat per cycle.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class ReadArbiter(wiring.Component):
     Members
     -------
     {name}_ar : In(stream of BURST), {name}_r : Out(stream of read_beat)
-        Master `name` of hw.bus.axi.READ_MASTERS; its index is its identifier.
+        Channels of master `name`, whose identifier is its index in hw.bus.axi.READ_MASTERS.
     ar : Out(stream of ID_BURST), r : In(stream of id_read_beat)
         Read channels of the bus. A beat with any other identifier is accepted and discarded.
     """
@@ -148,10 +148,10 @@ ORDER_DEPTH = 16
 class WriteArbiter(wiring.Component):
     """Shares the write channels between STORE and the writer of completion records.
 
-    Round robin on AW (see AddressArbiter). The beats of W are sent in the order of the bursts on AW. The beats of a
-    burst may be sent as soon as the burst is offered on AW, because a bus may accept the data before the address. A
-    master must deliver the beats of its bursts in order and must not wait for another master. Latency: one cycle on AW,
-    none on W and B. Throughput: one burst and one beat per cycle.
+    AW is arbitrated round robin (see AddressArbiter). The beats of W are sent in the order of the bursts on AW. The
+    beats of a burst may be sent as soon as the burst is offered on AW, because a bus may accept the data before the
+    address. A master must deliver the beats of its bursts in order and must not wait for another master. Latency: one
+    cycle on AW, none on W and B. Throughput: one burst and one beat per cycle.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class WriteArbiter(wiring.Component):
     Members
     -------
     {name}_aw : In(stream of BURST), {name}_w : In(stream of write_beat), {name}_b : Out(stream of RESPONSE)
-        Master `name` of hw.bus.axi.WRITE_MASTERS; its index is its identifier.
+        Channels of master `name`, whose identifier is its index in hw.bus.axi.WRITE_MASTERS.
     aw : Out(stream of ID_BURST), w : Out(stream of write_beat), b : In(stream of ID_RESPONSE)
         Write channels of the bus. A response with any other identifier is accepted and discarded.
     """
@@ -204,7 +204,7 @@ class WriteArbiter(wiring.Component):
 
     def _turns(self, m: Module, choice: AddressArbiter) -> tuple[Value, Value]:
         """Return the grant of the W channel: a valid flag, and the index of the master whose data are next. Both are
-        registers, because the paths from the grant through the masters are long. Later bursts wait in a buffer.
+        registers, because the timing paths from the grant through the masters are long. Later bursts wait in a buffer.
         """
         m.submodules.order = order = StreamFifo(2, ORDER_DEPTH)
         turn, turn_id, free, room = Signal(), Signal(2), Signal(), Signal()

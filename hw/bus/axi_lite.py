@@ -50,7 +50,7 @@ def lite_names() -> list[str]:
 
 
 def join_lite_pins(m: Module, outer: wiring.Component, inner: wiring.Component) -> None:
-    """Connect the pins of `outer` to `inner`, a component inside it with the same pins."""
+    """Connect the AXI4-Lite pins of `outer` to the same pins of `inner`, a component inside `outer`."""
     for name in _IN_PINS:
         m.d.comb += getattr(inner, f"s_axil_{name}").eq(getattr(outer, f"s_axil_{name}"))
     for name in _OUT_PINS:

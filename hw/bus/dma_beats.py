@@ -12,9 +12,9 @@ from hw.lib.pipeline import vacancy, vacate
 def span_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
     """Return the layout of a line at the input of BeatWalk.
 
-    `start`: position of the line's first byte within its first beat; `last`: position of its last byte, counted from
-    byte 0 of that beat; `addr`: scratchpad address of that byte 0; `double`: set if each beat fills two rows of the
-    scratchpad; `slot`: index of the first beat within its chunk.
+    `start`: position of the line's first byte within the first beat. `last`: position of the line's last byte, counted
+    from byte 0 of the first beat. `addr`: scratchpad address of byte 0 of the first beat. `double`: set if each beat
+    fills two rows of the scratchpad. `slot`: index of the first beat within its chunk of `chunk_beats` beats.
     """
     return data.StructLayout(
         {
@@ -46,7 +46,7 @@ def beat_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
 
 
 class BeatWalk(wiring.Component):
-    """Emits the beats of each line.
+    """Splits each line into beats.
 
     Latency: one cycle. Throughput: one beat per cycle without a gap between lines (with `pipelined`, with a gap of one
     cycle).

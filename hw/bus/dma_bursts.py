@@ -1,4 +1,4 @@
-"""The requests of a DMA command, whose lines are split into bursts."""
+"""The burst requests that cover the lines of a DMA command."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring

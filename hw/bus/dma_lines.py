@@ -1,4 +1,4 @@
-"""The lines of a DMA command: two nested loops, y inside z, that advance several addresses at once."""
+"""The lines of a DMA command: two nested loops, y inside z, that advance several addresses in parallel."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, ShapeLike, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -8,7 +8,7 @@ from hw.lib.pipeline import vacancy
 
 
 def walk_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLayout:
-    """Return the layout of the payload that starts a LineWalk: counts, and base and strides of each address."""
+    """Return the layout of the payload that starts a LineWalk: loop counts, and each address's base and strides."""
     members: dict = {"y_count": 16, "z_count": 16}
     for name, width in addresses.items():
         members |= {name: width, f"{name}_y": width, f"{name}_z": width}
@@ -23,7 +23,7 @@ def line_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLay
 
 
 class LineWalk(wiring.Component):
-    """Emits the lines of z_count planes of y_count lines.
+    """Emits the lines of z_count planes, each of which has y_count lines.
 
     Latency: the first line is valid one cycle after the walk has been accepted. Throughput: one line per cycle;
     the next walk is accepted in the cycle of the last line, so walks follow each other without a gap.
@@ -107,25 +107,23 @@ class LineWalk(wiring.Component):
         return m
 
     def _last(self, y_left: Signal, z_left: Signal) -> tuple[Value, Value]:
-        """Return the conditions that one line of the plane remains and that one plane of the walk remains."""
+        """Return two values: high in the last line of a plane, and high in the last plane of the walk."""
         return y_left == 1, z_left == 1
 
     def _vacancy(self, active: Signal, ends: Value) -> Value:
-        """Return the condition that the next walk can be accepted."""
+        """Return a value that is high if the next walk can be accepted."""
         return vacancy(active, ends, 0)
 
     def _find_last(
         self, m: Module, load: Signal, step: Signal, left: tuple[Signal, ...], last: tuple[Value, ...]
     ) -> None:
-        """Drive those conditions of `_last` that are registers."""
+        """Drive the results of `_last` if they are registers."""
 
 
 class PipelinedLineWalk(LineWalk):
-    """`LineWalk` with the conditions for the end of a plane, the end of a walk and the acceptance of a walk in
-    registers.
+    """`LineWalk` in which registers determine the end of a plane, the end of a walk and the acceptance of a walk.
 
-    Latency: that of `LineWalk`. Throughput: one line per cycle; the next walk is accepted a cycle after the last
-    line.
+    Latency: as for `LineWalk`. Throughput: one line per cycle; the next walk is accepted a cycle after the last line.
     Parameters and members are those of `LineWalk`.
     """
 

@@ -1,4 +1,4 @@
-"""The register map of the AXI4-Lite slave: plain tables that RTL, driver and documentation share."""
+"""The register map of the AXI4-Lite slave: plain tables that the RTL, the driver and the documentation share."""
 
 from dataclasses import dataclass
 

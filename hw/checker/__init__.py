@@ -1,1 +1,1 @@
-"""Checks of a command's fields and of its memory accesses, before the command is issued."""
+"""Checks of a command's fields and memory accesses before the command is issued."""

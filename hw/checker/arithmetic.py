@@ -18,7 +18,7 @@ class Multipliers(wiring.Component):
     Members
     -------
     en : In
-        Sample new operands; while low, the products of the previous operands remain valid.
+        High to sample new operands; while it is low, the products of the previous operands remain valid.
     x{i}, y{i} : In
         Operands of lane i, signed.
     p{i} : Out

@@ -14,17 +14,16 @@ SUM_BITS = 52
 
 
 class BoxVerdict(wiring.Component, ABC):
-    """Stores the first box, in the order of checks, that is outside its address space; each checker has a variant of
-    this class.
+    """Records the first box, in the order of checks, that is outside its address space; each checker has a subclass.
 
-    Latency: 1 cycle. Throughput: one box per cycle, unless the variant states another.
+    Latency: 1 cycle. Throughput: one box per cycle, unless the subclass states otherwise.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the machine.
     access : dict of str to Member
-        Ports of the variant for the permissions of DRAM accesses.
+        Ports of the subclass for the permissions of DRAM accesses.
 
     Members
     -------
@@ -37,7 +36,7 @@ class BoxVerdict(wiring.Component, ABC):
     low, high : In
         Ends of the bounding box.
     fail, fail_kind, fail_address : Out
-        High if a box is outside its space; space and offending address of the first such box.
+        High if a box is outside its space; the space and the offending address of the first of these boxes.
     """
 
     def __init__(self, config: MlaConfig, access: dict[str, Member]):
@@ -89,6 +88,7 @@ class BoxVerdict(wiring.Component, ABC):
 
     @abstractmethod
     def _judge(self, m: Module, reaches: Value) -> tuple[Value, Value]:
-        """Return the conditions that the box exceeds its on-chip space (`reaches`) and that a window permits the DRAM
-        access.
+        """Return two values: `reaches`, and a value that is high if a window permits the DRAM access.
+
+        `reaches` is high if the box exceeds its on-chip space.
         """

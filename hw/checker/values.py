@@ -39,7 +39,9 @@ def _halves(fields: data.View, name: str) -> dict[str, Value]:
 
 
 def load_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """Return the derived values of LOAD: destination lines, and DRAM strides in halves."""
+    """Return the values derived from a LOAD command: number and size of the destination lines, and DRAM strides in
+    halves.
+    """
     word = fields.word
     length = fields.len
     return {
@@ -58,12 +60,14 @@ def load_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Va
 
 
 def store_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """Return the derived values of STORE: DRAM strides in halves."""
+    """Return the values derived from a STORE command: DRAM strides in halves."""
     return {**_halves(fields, "dram_y"), **_halves(fields, "dram_z")}
 
 
 def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """Return the derived values of MATRIX: rows of the largest weight tile, and columns of the depthwise stream."""
+    """Return the values derived from a MATRIX command: rows of the largest weight tile, and columns of the depthwise
+    stream.
+    """
     word, n = fields.word, config.n
     rows = _named(m, Unit.MATRIX, "rows", 6, _or_default(fields.k_rows, n))
     rows_tail = _named(m, Unit.MATRIX, "rows_tail", 6, _or_default(fields.k_tail, rows))
@@ -95,8 +99,8 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
 
 
 def fuse_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """Return the derived values of FUSE: number of bytes, rows or slots accessed at each address, and flags for the
-    streams that are read.
+    """Return the values derived from a FUSE command: the number of bytes, rows or slots accessed at each address, and
+    flags for the streams that are read.
     """
     src, stage, n = fields.src, fields.stage, config.n
     lanes = _named(m, Unit.FUSE, "lanes_used", 6, _or_default(fields.lanes, n))
@@ -129,7 +133,7 @@ VALUES = {
 
 
 class AddressSpace:
-    """Address spaces of streams; the values are in the order of the traps, and bits 3..2 of a value select the trap."""
+    """Address spaces of streams; the values are ordered like the traps, and bits 3..2 of a value select the trap."""
 
     SP = 0
     ACC = 4

@@ -94,8 +94,8 @@ class RetireTracker(wiring.Component):
     """Counts the commands of one unit to detect when the unit has retired all commands of each macro-instruction in
     flight.
 
-    When a program halts, the number of commands issued so far is recorded. Once this number of commands has retired,
-    the unit has *passed* the macro-instruction. Commands of one unit retire in order, so a unit passes
+    When a program halts, the number of commands issued up to then is recorded. Once this number of commands has
+    retired, the unit has *passed* the macro-instruction. Commands of one unit retire in order, so a unit passes
     macro-instructions in order.
 
     Latency: `passed` is set 1 cycle after the last retirement, but no earlier than 1 cycle after the halt.
@@ -106,8 +106,8 @@ class RetireTracker(wiring.Component):
     issued, retired : In
         High if a command is issued in this cycle; high if a command retires in this cycle.
     halt : In
-        High if the program of the oldest macro-instruction that has not halted halts; its last command is issued in
-        this cycle at the latest.
+        High if the oldest program that has not halted halts in this cycle; its last command is issued in this cycle at
+        the latest.
     flush : In
         Discard all commands that are issued and not retired.
     spared : Out
@@ -169,7 +169,7 @@ class Completion(wiring.Component):
     Records are written in order without waiting for the answers of earlier ones.
 
     Latency: `aw` is valid 4 cycles after the last command of the oldest macro-instruction retires, or 3 cycles after
-    its halt if all its commands have retired before. Throughput: one record every 2 cycles (n >= 16).
+    its halt if all its commands have already retired. Throughput: one record every 2 cycles (n >= 16).
 
     Parameters
     ----------
@@ -181,7 +181,8 @@ class Completion(wiring.Component):
     push : In
         Macro-instruction that starts; `push.valid` must not be set while `full` is high.
     halt, steps : In
-        High if the program of the macro-instruction pushed last ends; number of micro-instructions that it executed.
+        High if the program of the macro-instruction pushed last ends; number of micro-instructions that the program
+        executed.
     issued, retired : In
         One bit for each unit: high if a command is issued (retires) in this cycle.
     flush, cause : In
@@ -275,7 +276,7 @@ class Completion(wiring.Component):
     def _track(
         self, m: Module, pushes: Signal, halts: Signal, finish: Signal, complete: Signal
     ) -> list[Signal]:
-        """Drive `complete`; returns, for each macro-instruction in flight, the cycle in which it became complete."""
+        """Drive `complete`, and return, for each macro-instruction in flight, the cycle in which it became complete."""
         ends = [Signal(32, name=f"end{i}") for i in range(IN_FLIGHT)]
         passed = [Signal(IN_FLIGHT, name=f"passed_{unit.name.lower()}") for unit in Unit]
         stamps = [Signal(IN_FLIGHT, name=f"stamps_{unit.name.lower()}") for unit in Unit]

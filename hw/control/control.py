@@ -36,7 +36,7 @@ _UNITS = len(Unit)
 
 
 def control_ports(config: MlaConfig) -> dict[str, wiring.Member]:
-    """Return the ports of `Control` by name; its docstring describes them."""
+    """Return the ports of `Control` by name; the docstring of `Control` describes them."""
     beats = stream.Signature(read_beat(config))
     return lite_pins() | {
         "irq": Out(1),

@@ -22,7 +22,7 @@ _WINDOWS = WINDOW_BASE // WINDOW_STRIDE  # windows of four words each: first byt
 
 
 class CsrWords(wiring.Component):
-    """Memory that returns register values without a wire from each register, and the limits of the DRAM windows.
+    """Memory of register values and of the limits of the DRAM windows, which avoids a wire from each register.
 
     Latency: 1 cycle. Throughput: one write and two reads per cycle. Data are undefined if a word is read in the cycle
     in which it is written; the host never does this.
@@ -42,8 +42,8 @@ class CsrWords(wiring.Component):
     address, data, writes : In
         Write port; bit i of `writes` enables a write of register i.
     read : In, value : Out
-        Byte address, whose upper bits are ignored; value of the register one cycle later, which is 0 before the first
-        write and at other addresses. `read` must be held until then.
+        Byte address, whose upper bits are ignored; value of the register one cycle later. The value is 0 before the
+        first write and at other addresses. `read` must be held until the value is returned.
     limit : In, word : Out
         Index of a window's limit (see LIMIT_BITS); value that the host has written to this limit.
     """
@@ -86,7 +86,7 @@ class CsrWords(wiring.Component):
 def add_words(
     m: Module, csr: wiring.Component, masks: dict[str, int], writes: Callable[[str], Value]
 ) -> CsrWords:
-    """Add a memory for the registers in `masks` and for those of all windows; `writes` returns a register's write
+    """Add a memory for the registers in `masks` and the registers of all windows; `writes` returns a register's write
     enable.
     """
     for index in range(csr.config.windows):
@@ -129,7 +129,7 @@ def read_only(csr: wiring.Component) -> dict[str, Value]:
 
 
 def select_register(m: Module, address: Value, values: dict[str, Value], data: Signal, bad: Signal) -> None:
-    """Load `data` with the register at an address, and set `bad` if no register has this address."""
+    """Load `data` with the value of the register at an address, and set `bad` if no register has this address."""
     m.d.sync += [data.eq(0), bad.eq(1)]
     with m.Switch(address[2:]):
         for entry in REGISTERS:
@@ -146,8 +146,8 @@ def select_register_late(
     data: Signal,
     bad: Signal,
 ) -> None:
-    """Like `select_register`, but the values written by the host are in a memory. The address must be valid one cycle
-    earlier; in that cycle it is compared with the address of each register.
+    """Do the same as `select_register` if the values written by the host are in a memory. The address must be valid one
+    cycle earlier; in that cycle it is compared with the address of each register.
     """
     fixed, known = Signal(32), Signal()
     with m.Switch(address[_NUMBER]):
@@ -203,22 +203,22 @@ class Csr(wiring.Component):
     status, tail, trap, trap_count, segment_status, loader_error, maximum_value : In
         Values that the read-only registers return.
     irq_set : In
-        Mask of bits of IRQ_STATUS to set.
+        Mask of the bits of IRQ_STATUS to set.
     counter_select, counter_read : Out, counter_done, counter_value : In
-        Read of a counter: `counter_read` is held until `counter_done`; `counter_value` is valid in the cycle of
+        Ports to read a counter: `counter_read` is held until `counter_done`; `counter_value` is valid in the cycle of
         `counter_done`.
     segment_op, table_op : Out
         Operations on the segment table and the dispatch table.
     resume : Out
         One-cycle pulse for each write of 1 to RESUME.
     control, gated, ring_base, ring_log2, ring_head, step_limit, watchdog : Out
-        Values of the registers with these names.
+        Values of the registers with these names; `control` and `gated` are bits 0 and 1 of CONTROL.
     segment_select, maximum_select, windows : Out
-        Values of the registers with these names.
+        Values of SEG_SELECT, MAXIMUM_SELECT and the registers of the DRAM windows.
     limit : In
         With `serial_commands`: index of the window limit that is returned two cycles later.
     irq : Out
-        Interrupt pin, active high, level.
+        Interrupt pin, level-sensitive and active high.
     """
 
     def __init__(self, config: MlaConfig):
@@ -297,15 +297,15 @@ class Csr(wiring.Component):
         """Keep `write.ready` low until the register of the write is decoded."""
 
     def _hit(self, name: str) -> Value:
-        """Return the condition that a write has the address of the named register."""
+        """Return a value that is high if a write has the address of the named register."""
         return self.write.p.addr[2:] == ADDRESS[name] >> 2
 
     def _writes(self, name: str) -> Value:
-        """Return the condition that the named register is written."""
+        """Return a value that is high if the named register is written."""
         return self.write.valid & self._hit(name)
 
     def _window_registers(self, index: int) -> dict[str, Value]:
-        """Return the registers of a DRAM window that are part of `windows`, by the suffix of their names."""
+        """Return the registers of a DRAM window that are part of `windows`, keyed by the suffix of their names."""
         window = self.windows[index]
         return {name: window[name.lower()] for name in ("BASE", "LAST", "PERM")}
 
@@ -407,19 +407,20 @@ class Csr(wiring.Component):
         """Add a memory of registers, whose look-up delays `ready` by one cycle; without such a memory, do nothing."""
 
     def _select_before(self, m: Module, step: Signal, values: dict[str, Value]) -> None:
-        """Select the register to read in the cycle before `step`."""
+        """In the cycle before `step`, select the register to read."""
 
     def _select(self, m: Module, values: dict[str, Value]) -> None:
-        """Select the register to read in the cycle of `step`."""
+        """In the cycle of `step`, select the register to read."""
         select_register(m, self.read.p.addr, values, self.read_data, self.read_bad)
 
 
 class SerialCsr(Csr):
-    """`Csr` of machines with `serial_commands`: a memory returns the registers that only store values written by the
-    host, and the limits of the DRAM windows one at a time.
+    """`Csr` for machines with `serial_commands`, with a memory for the registers that only store values written by the
+    host.
 
-    Latency: that of `Csr`, but 3 cycles for reads. Throughput: that of `Csr`.
-    Parameters and members are those of `Csr`.
+    The memory also returns the limits of the DRAM windows, one at a time.
+
+    Latency: as for `Csr`, but 3 cycles for reads. Throughput: as for `Csr`. Parameters and members are those of `Csr`.
     """
 
     def _window_registers(self, index: int) -> dict[str, Value]:
@@ -443,8 +444,8 @@ class SerialCsr(Csr):
 class PipelinedCsr(SerialCsr):
     """`SerialCsr` that decodes the address of a write in a separate cycle.
 
-    Latency: that of `SerialCsr`, but 2 cycles for plain writes. Throughput: that of `Csr`.
-    Parameters and members are those of `Csr`.
+    Latency: as for `SerialCsr`, but 2 cycles for plain writes. Throughput: as for `Csr`. Parameters and members are
+    those of `Csr`.
     """
 
     def _delay_writes(self, m: Module) -> None:
@@ -457,7 +458,7 @@ class PipelinedCsr(SerialCsr):
 
 
 def host_registers(config: MlaConfig) -> Csr:
-    """Return the variant of `Csr` for a machine, by `serial_commands` and `pipelined`."""
+    """Return the host registers of a machine; `serial_commands` and `pipelined` select the variant of `Csr`."""
     if config.serial_commands:
         return config.variant(SerialCsr, PipelinedCsr)(config)
     return Csr(config)

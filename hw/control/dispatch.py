@@ -36,7 +36,7 @@ class Dispatch(wiring.Component):
     A look-up begins after the previous program has halted, so that guards observe its statistics. The chosen segment is
     claimed from the cycle in which its state is evaluated until the program ends.
 
-    Latency: 4 cycles from `macro` to `start` if the first candidate is chosen without a guard, 6 with one; each
+    Latency: 4 cycles from `macro` to `start` if the first candidate is chosen without a guard, 6 with a guard; each
     candidate before the chosen one takes 2 cycles if it is not valid, else 4. Throughput: one macro-instruction at a
     time.
 
@@ -75,8 +75,8 @@ class Dispatch(wiring.Component):
     trap : Out
         Trap of a dispatch, held until `clear`.
     clear : In
-        After a trap: ends a macro-instruction that has been pushed and discards all other state. A program that is
-        offered and not yet accepted by the core is withdrawn; in no other case is an offer on `start` withdrawn.
+        After a trap: ends a macro-instruction that has been pushed and discards all other state. An offer on `start`
+        that the core has not accepted yet is withdrawn, which happens in no other case.
     first, other : Out
         Counter events: the program of the first candidate has started; the program of a later candidate has started.
     """
@@ -177,8 +177,8 @@ class Dispatch(wiring.Component):
         return m
 
     def _claims(self, ongoing: Callable[[str], Value]) -> Value:
-        """Return the condition that the chosen segment is claimed; `ongoing` returns whether dispatch is in a named
-        state.
+        """Return a value that is high if the chosen segment is claimed; `ongoing` returns a value that is high in the
+        named state.
         """
         claimed = ongoing("CLAIM") | ongoing("START") | ongoing("RUN")
         for state in self._CLAIM_STATES:
@@ -186,12 +186,12 @@ class Dispatch(wiring.Component):
         return claimed
 
     def _claim_states(self, m: Module) -> data.View:
-        """Add the states before `CLAIM`; returns the entry of the chosen segment that is evaluated there."""
+        """Add the states before `CLAIM`, and return the entry of the chosen segment for evaluation in `CLAIM`."""
         return self.lookup_info
 
     def _guard_states(self, m: Module, guard: DispatchGuard, at: Lookup) -> None:
-        """Add the states from the look-up of a candidate to its choice; if `enable` is low, the look-up is dropped
-        and starts again later.
+        """Add the states from the look-up of a candidate to its choice; if `enable` is low, the look-up is abandoned
+        and restarted later.
         """
         header = self.macro.p.header
         last = self.config.candidates - 1
@@ -292,9 +292,8 @@ class PipelinedDispatch(Dispatch):
     `SegmentHost` receives a claim two cycles late. The segment is therefore claimed for two cycles before its entry
     is evaluated; the entry is read in the last of these cycles.
 
-    Latency: that of `Dispatch`, plus three cycles from the choice to `start` and one cycle for a guard. Throughput:
-    that of `Dispatch`.
-    Parameters and members are those of `Dispatch`.
+    Latency: three cycles more than `Dispatch` from the choice to `start`, and one cycle more for a guard. Throughput:
+    as for `Dispatch`. Parameters and members are those of `Dispatch`.
     """
 
     _CLAIM_STATES = ("HOLD", "STAND", "LOOK")

@@ -1,4 +1,4 @@
-"""The guard of a dispatch candidate."""
+"""Evaluation of the guard of a dispatch candidate."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring

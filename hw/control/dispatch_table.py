@@ -28,7 +28,7 @@ class DispatchTable(wiring.Component):
     op : In
         Writes and commits of the host; a write to an index beyond the table is ignored.
     hold : In
-        High if a dispatch is reading the table, possibly over several cycles; commits wait.
+        High while a dispatch reads the table, possibly over several cycles; commits wait until it is low.
     addr, en : In, entry : Out
         Look-up port of the live table.
     ready : Out

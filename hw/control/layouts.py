@@ -1,4 +1,4 @@
-"""Enumerations and payloads between the blocks of the control side."""
+"""Enumerations and payload layouts shared by the blocks of the control side."""
 
 from enum import IntEnum
 

@@ -19,7 +19,8 @@ ALIGNMENT = 64
 
 
 class LoaderDma(wiring.Component):
-    """Reads `length` 64-bit words from DRAM address `source` on and outputs them with their addresses in the store.
+    """Reads `length` 64-bit words, starting at DRAM address `source`, and outputs them with their addresses in the
+    store.
 
     A burst is requested only when the buffer has room for all its beats, so `r` is always ready and the loader never
     blocks the beats of other masters on the shared bus. Bursts are whole chunks of at most 64 bytes; the image is
@@ -85,7 +86,7 @@ class LoaderDma(wiring.Component):
         return m
 
     def _request(self, m: Module, busy: Signal, taken_burst: Signal) -> Signal:
-        """Add the requests; returns the number of bursts that are requested and not complete."""
+        """Add the requests, and return the number of bursts that have been requested and are not complete."""
         left = Signal(range((1 << PC_BITS) // self.burst_words + 2))
         outstanding, room = Signal(range(BURSTS + 1)), Signal(range(BURSTS + 1))
         ask, arrived, address = Signal(), Signal(), Signal(32)
@@ -110,7 +111,7 @@ class LoaderDma(wiring.Component):
         return outstanding
 
     def _unpack(self, m: Module, busy: Signal, taken_burst: Signal) -> Signal:
-        """Add the output of words; returns the number of words that are not yet output."""
+        """Add the output of words, and return the number of words that have not been output yet."""
         per_word, per_beat = max(1, 8 // self.n), max(1, self.n // 8)
         m.submodules.buffer = buffer = Ram(width=8 * self.n, depth=self.depth, comb=True)
         head, tail = Signal(range(self.depth)), Signal(range(self.depth))
@@ -182,8 +183,8 @@ class Loader(wiring.Component):
     cancel : In
         Abort a check; a result in this cycle or the next one must be ignored.
     checking : Out
-        One-cycle pulse when the image is complete in the store and its check begins; never set by operations that only
-        check.
+        One-cycle pulse when the image is complete in the store and its check begins; never set by an operation that
+        only checks a segment.
     result : Out
         End of the operation (`valid`), with its outcome.
     write : Out

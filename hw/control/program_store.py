@@ -1,4 +1,4 @@
-"""Instruction store with its segments, and arbitration between writing, loading, checking and running them."""
+"""Instruction store with its segments, and arbitration between writes, loads, checks and execution of segments."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -44,7 +44,7 @@ class ProgramStore(wiring.Component):
     busy, error, irq_check, irq_error : Out
         Status and interrupts, see `LoaderStatus`.
     trap : Out
-        One-cycle pulse when a change of a segment in use is refused.
+        One-cycle pulse when a change to a segment in use is refused.
     ar, r : Out, In
         Read master of the loader.
     written, loaded : Out

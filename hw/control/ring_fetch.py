@@ -23,9 +23,9 @@ class RingSlots(wiring.Component):
     """Receives the beats of the slots in order, alternately into two halves of the operand buffer, and offers
     the older slot.
 
-    A slot may be released while beats of it that are not needed are still outstanding; these beats are stored in
-    locations that the slot after the next one will overwrite. Beats must not be requested for more than two slots that
-    have not been released.
+    A slot may be released while unneeded beats of the slot are still outstanding; these beats are stored in locations
+    that the slot after the next one will overwrite. Beats must not be requested for more than two slots that have not
+    been released.
 
     Latency: 2 cycles from the last needed beat to `valid`; 1 for an operand. Throughput: one beat per cycle; `r` is
     always ready.
@@ -43,7 +43,7 @@ class RingSlots(wiring.Component):
         High if the header and the needed operands of a slot have arrived; this slot, whose `fault` is set if there was
         a bus error.
     release : In
-        Release the slot that is offered; its buffer is free again.
+        Release the offered slot, which frees its half of the buffer.
     operand_addr : In, operand_data : Out
         Index of an operand of the offered slot, and its value one cycle later.
     """
@@ -153,8 +153,7 @@ class RingSlots(wiring.Component):
 
 
 class RingFetch(wiring.Component):
-    """Requests the slots once the doorbell has rung, two at a time: the slot of the running macro-instruction and the
-    next one.
+    """Reads slots after a doorbell, and holds at most two: the slot of the running macro-instruction and the next one.
 
     A whole slot is read, in one burst if `max_burst` permits, and offered as soon as its header and the operands that
     the header announces have arrived.

@@ -26,7 +26,7 @@ class SegmentChecker(wiring.Component):
     Members
     -------
     start : In
-        Start a check of the `length` (at least 1) words from `base` on; `base` and `length` must be held until `done`.
+        Start a check of `length` (at least 1) words, starting at `base`; `base` and `length` must be held until `done`.
     cancel : In
         Abandon the check in progress.
     check_addr, check_en : Out, check_data : In
@@ -94,8 +94,8 @@ class SegmentChecker(wiring.Component):
         return m
 
     def _bytes(self, m: Module, word: Signal, loads: Value, final: Value) -> tuple[Value, Value]:
-        """Shift words, which are loaded every eight cycles; returns the valid flag and the last flag of the current
-        byte.
+        """Shift out the bytes of the words, which are loaded every eight cycles, and return the valid flag and the last
+        flag of the current byte.
         """
         left, ends = Signal(range(_BYTES + 1)), Signal()
         with m.If(left != 0):

@@ -94,11 +94,12 @@ class SegmentScan(wiring.Component):
 
 
 class SegmentHost(wiring.Component):
-    """Decides the host's operations on segments (docs/machine.md "Segments").
+    """Accepts or refuses the host's operations on segments (docs/machine.md, "Segments").
 
     An operation is decided and takes effect in a single cycle, according to the mask of segments in use in that cycle.
     A dispatch claims a segment no later than in the cycle in which it evaluates the segment's state, so either the
-    dispatch observes the changed state or the operation observes the claim. Other operations at the same time:
+    dispatch observes the changed state or the operation observes the claim. The following happens if other operations
+    are in progress at the same time:
 
     - a word written to a segment that is being checked reopens the segment and ends the check, even in the check's last
       cycle;
@@ -106,8 +107,8 @@ class SegmentHost(wiring.Component):
       subsequent check reads the final contents;
     - the operations OPEN and FREE on the loader's segment are refused, so the loader never writes outside its segment.
 
-    Latency: 3 cycles, and up to `segments` + 2 more if a range has to be compared with all segments (open; a word
-    outside the segment written last). Throughput: one operation at a time.
+    Latency: 3 cycles, and up to `segments` + 2 more if a range has to be compared with all segments (for OPEN, and for
+    a word outside the segment that was written last). Throughput: one operation at a time.
 
     Parameters
     ----------
@@ -131,7 +132,7 @@ class SegmentHost(wiring.Component):
         Ports to the loader: in the next cycle, `start` begins the operation `job`; `cancel` is high if a word is
         written to the segment that is being checked.
     trap : Out
-        One-cycle pulse when a change of a segment in use is refused.
+        One-cycle pulse when a change to a segment in use is refused.
     write : Out
         High if the word of this cycle's operation is written to the instruction store.
     """
@@ -243,7 +244,7 @@ class SegmentHost(wiring.Component):
     def _judge(
         self, m: Module, target: Signal, bad_range: Signal, bad_select: Signal, found: Signal
     ) -> Signal:
-        """Set `code`; returns a signal that is high if a program uses the target."""
+        """Drive `code`, the reason for a refusal, and return a signal that is high if segment `target` is in use."""
         state = self.entry.state
         used, loading, closed = Signal(), Signal(), Signal()
         domain = pipeline_domain(m, self.config.pipelined)

@@ -14,7 +14,7 @@ _STATE_BITS = 3
 
 
 class SegmentTable(wiring.Component):
-    """Stores state, base, length and pinning of every segment.
+    """Stores the state, base, length and pin bit of every segment.
 
     Latency: look-ups are combinational; changes are visible in the next cycle. Throughput: one look-up on each port,
     one change by the host and one by the loader per cycle; if both change the same segment, the host's change wins.

@@ -42,7 +42,7 @@ class Traps(wiring.Component):
     core, dispatch : In
         Exact traps of core and dispatch, held until `flush`.
     in_use : In
-        One-cycle pulse when a change of a segment in use is refused.
+        One-cycle pulse when a change to a segment in use is refused.
     errors : In
         Bus errors of LOAD, STORE and the completion records (`load_error`, `store_error`, `record_error`).
     stuck, idle, busy : In
@@ -59,12 +59,12 @@ class Traps(wiring.Component):
     watchdog : In
         Maximum number of cycles without a completion; 0: no limit.
     resume : In
-        Request of the host to continue.
+        Request from the host to continue.
     enable : Out
         High if a dispatch may begin.
     stop, abort, flush : Out
-        `stop` freezes the core, from the cycle before `abort` to the end of `abort`; `abort` is for the units; `flush`
-        is for queues, semaphores, core, dispatch and completion.
+        `stop` freezes the core, from the cycle before `abort` to the end of `abort`; `abort` goes to the units; `flush`
+        goes to the queues, semaphores, core, dispatch and completion.
     cause : Out
         Cause for the completion records, valid from FLUSH to the last record.
     trapped, record, count, event : Out

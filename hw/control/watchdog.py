@@ -17,7 +17,7 @@ class Watchdog(wiring.Component):
     Parameters
     ----------
     settle : int
-        Number of cycles without change after which no signal is in a pipeline register.
+        Number of cycles without a change after which no signal is still in a pipeline register.
     pipelined : int
         Option `pipelined` of MlaConfig, 0 or 1.
 

@@ -1,4 +1,7 @@
-"""Collection order of the counters, and the width with which each sum is collected before it wraps around."""
+"""Collection order of the counters, and the width that each sum needs to be collected before it wraps around.
+
+A flush collects the sums of a group for the previous tag. The round collects all counters, one after another.
+"""
 
 from collections.abc import Callable
 
@@ -30,18 +33,18 @@ FLUSHED = tuple(name for name in GROUPS if name not in SINGLES)
 
 
 def round_cycles() -> int:
-    """Return the maximum number of cycles between two turns of a counter in the round, where the host uses every other
+    """Return the maximum number of cycles between two turns of a counter in the round; the host may use every other
     turn.
     """
     return len(COUNTERS) * 2 * PERIOD
 
 
 def flush_cycles(apart: int = APART_LATE) -> int:
-    """Return the maximum number of cycles for which a group is busy: every other group can be flushed once before it.
+    """Return the maximum number of cycles for which a group is busy; every other group may be flushed once before it.
 
     Flushes use `PERIOD` - 1 of `PERIOD` turns. The choice of a group takes at most one period, and another group may
-    have been chosen just before this group changes its tag. A larger distance between the steps of a counter increases
-    this time. The last sum is sampled `TAKEN` cycles after its turn.
+    have been chosen just before this group changes its tag. A larger value of `apart` increases this time. The last sum
+    is sampled `TAKEN` cycles after its turn.
     """
     turns = sum(len(group_counters(name)) for name in FLUSHED)
     chosen = PERIOD - 1 + apart - APART
@@ -51,9 +54,9 @@ def flush_cycles(apart: int = APART_LATE) -> int:
 def longest_gap() -> int:
     """Return the maximum number of cycles between two consecutive collections of a group's sum.
 
-    The gap starts when a change of tag begins a flush, or at reset, when the memory words of tag 0 are cleared one per
-    cycle. It ends when the round or the flush after the next change of tag collects the sum. A flush delays the round
-    only for the counters that the flush collects.
+    The gap starts when a tag change begins a flush, or at reset, when the memory words of tag 0 are cleared one per
+    cycle. It ends when the round or the flush after the next tag change collects the sum. A flush delays the round only
+    for the counters that the flush collects.
     """
     return max(flush_cycles(), 1 << COUNTER_BITS) + round_cycles()
 
@@ -64,8 +67,8 @@ def group_sum_width(index: int) -> int:
 
 
 def single_sum_width(index: int, tags: int) -> int:
-    """Return the width of the sums of counter `index` in a group with a single counter, of which each round collects
-    one tag.
+    """Return the width of the sums of counter `index` in a group with a single counter; a round collects the sum of one
+    tag.
     """
     return COUNTERS[index].width + (longest_gap() + tags * round_cycles() - 1).bit_length()
 
@@ -74,10 +77,10 @@ class CollectionSchedule(wiring.Component):
     """Chooses the step of each cycle: the collection of a sum of the previous tag (flush), of the host's counter, or of
     the round's next counter.
 
-    Flushes have separate turns, so that reads of the host do not affect the timing of the machine. Groups are flushed
-    round robin, and the host and the round alternate, so that neither starves. Steps within `apart` cycles use
-    different counters; the host and the round skip counters near those of the current flush, because the flush collects
-    them.
+    Flushes have separate turns, so that reads by the host do not affect the timing of the machine. Groups are flushed
+    round robin, and the host and the round alternate, so that neither starves. Steps that are at most `apart` cycles
+    from each other use different counters; the host and the round skip a counter that the current flush collects at
+    about the same time.
 
     Parameters
     ----------
@@ -94,7 +97,7 @@ class CollectionSchedule(wiring.Component):
         One bit for each group of FLUSHED, high if the group is busy; a group remains busy until `TAKEN` cycles after
         its last step was chosen.
     read, select_counter : In
-        Request of the host, and the counter to read.
+        Request from the host, and the counter to read.
     all_tags : In
         High if rounds cycle through all tags; otherwise they collect tag 0 only.
     valid : Out
@@ -108,7 +111,7 @@ class CollectionSchedule(wiring.Component):
     host : Out
         High if the step is the host's read.
     tag : Out
-        Tag whose single counters the round collects.
+        Tag for which the round collects the counters of single-counter groups.
     """
 
     def __init__(self, tag_bits: int, apart: int = APART):
@@ -154,7 +157,9 @@ class CollectionSchedule(wiring.Component):
     def _near(
         self, m: Module, flushing: Signal, flush_turn: Signal, final: Signal
     ) -> Callable[[Value], Value]:
-        """Return a function that tells whether a flush collects a counter within `apart` cycles of this cycle."""
+        """Return a function whose value is high if a flush collects the given counter within `apart` cycles of this
+        cycle.
+        """
         steps = [(self.old, self.counter)]
         for number in range(1, self._apart):
             old, counter = Signal(name=f"old_{number}"), Signal(COUNTER_BITS, name=f"counter_{number}")

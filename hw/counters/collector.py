@@ -42,14 +42,15 @@ class _Submodules:
 class Collector(wiring.Component):
     """Adds the increases of the groups' sums to memory, one counter per cycle, and serves the host's reads.
 
-    CollectionSchedule chooses the counter of each step. A step makes the counter's group copy its sums (`copy`),
-    samples the counter's sum and reads the memory word (`sample`), subtracts the sum collected before (`compare`; with
-    `pipelined`, one cycle later, because block RAM is slow), and adds the difference to the word (`add`). A busy group
-    holds the copy of the previous tag's sums, and a step collects from this copy. A read of the current tag by the host
-    waits until the group is no longer busy, so its value is exact for the cycle of the copy.
+    CollectionSchedule chooses the counter of each step. A step first makes the counter's group copy its sums (`copy`),
+    then samples the counter's sum and reads the memory word (`sample`), then subtracts the previously collected sum
+    (`compare`), and finally adds the difference to the word (`add`). With `pipelined`, `compare` is one cycle later,
+    because block RAM is slow. A busy group holds the copy of the previous tag's sums, and a step collects from this
+    copy. A read of the current tag by the host waits until the group is no longer busy, so its value is exact for the
+    cycle of the copy.
 
-    After reset, the words of tag 0 are cleared, then the other words while sums are already being collected. Events
-    count from the first cycle on; events before `ready` must have tag 0.
+    After reset, the words of tag 0 are cleared first; the other words are cleared while sums are already being
+    collected. Events count from the first cycle on; events before `ready` must have tag 0.
 
     Parameters
     ----------
@@ -60,12 +61,12 @@ class Collector(wiring.Component):
     -------
     {group}_events, {group}_tag : In, {group}_busy, {group}_cur : Out
         Ports of each group in `hw.isa.counters.GROUPS`. While a group of several counters is busy, its tag input is
-        ignored and events count for the current tag of the group, `cur`. The counts of each tag are exact only if the
-        tag changes only while the group is not busy.
+        ignored and events count for the current tag of the group, `cur`. The counts of each tag are exact if the tag
+        changes only while the group is not busy.
     select_counter, select_tag : In
         Counter and tag that the host reads.
     read : In
-        Request of a read by the host; must be held until `read_done`.
+        Request for a read by the host; must be held until `read_done`.
     read_done : Out
         One-cycle pulse when `value` is valid.
     value : Out
@@ -179,8 +180,9 @@ class Collector(wiring.Component):
         return singles
 
     def _clear(self, m: Module, blocks: _Submodules, store: Signal) -> Signal:
-        """Clear all memories, the words only in cycles without `store`; returns a signal that is high while collection
-        is not yet possible.
+        """Clear all memories, and return a signal that is high while collection is not yet possible.
+
+        The words of `mem` are cleared only in cycles without `store`.
         """
         mem, seen, singles = blocks.mem, blocks.seen, blocks.singles.values()
         cleared = Signal(len(mem.w_addr) + 1)  # number of cleared words; the top bit is set at the end
@@ -204,9 +206,11 @@ class Collector(wiring.Component):
     def _source(
         self, m: Module, blocks: _Submodules, sample: Signal, counter: Signal
     ) -> tuple[Signal, Signal, Signal, Signal]:
-        """Return properties of the step whose sum is sampled: the tag of the sum, the tag of the word that is read, the
-        condition that the counter is a single counter, and the condition, valid in the last cycle of the step, that the
-        step answers the host. The answer then includes all events before the copy.
+        """Return properties of the step whose sum is sampled.
+
+        These are the tag of the sum, the tag of the word that is read, a flag that is high for the counter of a
+        single-counter group, and a flag that is high if the step answers the host. The last flag is valid in the last
+        cycle of the step; the answer then includes all events before the copy.
         """
         tag, word_tag, single = Signal(self.tag_bits), Signal(self.tag_bits), Signal()
         turns, exact, host, last, answers = blocks.turns, Signal(), Signal(), Signal(), Signal(2 + self._late)
@@ -240,7 +244,7 @@ class Collector(wiring.Component):
         return sums
 
     def _modulus(self, m: Module, counter: Signal) -> Signal:
-        """Return a mask of the bits of the sum of this step's counter."""
+        """Return a mask with the width of the sum of counter `counter`."""
         mask = Signal(max(self.widths.values()))
         widths = sorted(set(self.widths.values()))
         m.d.comb += mask[: widths[0]].eq(~0)

@@ -17,9 +17,9 @@ from hw.lib.trees import select_tree
 class CounterGroup(wiring.Component):
     """Counts the events of one group modulo a power of two, and holds a copy of the sums.
 
-    The sums are never cleared; the collector adds the difference from the value that it collected last. The sums are
-    copied when the tag changes and on request; a copy includes all events before its cycle, but not the events of its
-    cycle.
+    The sums are never cleared; the collector adds the difference between a sum and the value that it collected last.
+    The sums are copied when the tag changes and on request; a copy includes all events before the cycle of the copy,
+    but not the events in this cycle.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class DirectCounter(wiring.Component):
     increment, tag : In
         Increment of this cycle, and its tag.
     clear, clear_tag : In
-        Restart the sum of tag `clear_tag` at the increment of this cycle, regardless of the increment's tag.
+        Set the sum of tag `clear_tag` to the increment of this cycle, regardless of the increment's tag.
     read_tag : In, value : Out
         Tag to read; its sum, read combinationally.
     """

@@ -1,4 +1,4 @@
-"""Routing of the machine's events to the counters, and control of the changes of tags."""
+"""Routing of the machine's events to the counters, and control of tag changes."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -138,15 +138,17 @@ class EventRouter(wiring.Component):
         ]
 
     def _last(self, m: Module, unit: Unit) -> Signal:
-        """Return the tag of the command that started last."""
+        """Return the tag of the unit's command that started last."""
         last = Signal(6, name=f"{unit.name.lower()}_last")
         with m.If(self.units[unit].started):
             m.d.sync += last.eq(self.units[unit].next_tag)
         return last
 
     def _matrix_tag(self, m: Module, collector: Collector) -> None:
-        """Drive the tag to which the array's cycles are attributed: the tag of its last events; without a command, the
-        tag of the command that it waits for, or the sequencer's tag if there is none.
+        """Drive the tag to which the array's cycles are attributed.
+
+        This is the tag of the array's last events. While no command is active, it is the tag of the queued command, or
+        the sequencer's tag if no command is queued.
         """
         state, held, tag = (
             self.units[Unit.MATRIX],
@@ -180,8 +182,8 @@ class EventRouter(wiring.Component):
         ]
 
     def _seq_events(self, m: Module) -> data.View:
-        """Connect the sequencer's events and the overlaps of units. With `pipelined`, the events and their tag arrive
-        two cycles later, through one register at their source and one at the counters.
+        """Return the sequencer's events, including the overlaps of units. With `pipelined`, the events and their tag
+        arrive two cycles later, through one register at their source and one at the counters.
         """
         load, matrix, store = (self.units[unit].active for unit in (Unit.LOAD, Unit.MATRIX, Unit.STORE))
         events = Signal(event_layout("seq"), name="seq_events_0")

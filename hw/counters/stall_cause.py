@@ -28,9 +28,9 @@ STATE_LAYOUT = data.StructLayout(
 class StallCause(wiring.Component):
     """Selects, combinationally, the first cause that applies.
 
-    The order is: the state of the array; the semaphores for which the head of its queue waits; without a command, the
-    component for which the machine waits. Causes wait_activations and wait_accumulator never occur: the scratchpad
-    always grants MATRIX its activations, and the accumulator forwards updates.
+    The order is: the state of the array; the semaphores for which the head of the MATRIX queue waits; without a
+    command, the component for which the machine waits. Causes wait_activations and wait_accumulator never occur: the
+    scratchpad always grants MATRIX its activations, and the accumulator forwards updates.
 
     Members
     -------

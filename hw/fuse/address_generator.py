@@ -78,7 +78,7 @@ class AddressWalk(wiring.Component):
         return m
 
     def _register_summands(self, m: Module, origin: Signal, stride: Signal) -> tuple[Signal, Signal]:
-        """Return the summands of a step as the adder uses them."""
+        """Return the summands that the adder uses; a subclass may register them."""
         return origin, stride
 
 
@@ -116,7 +116,7 @@ class PointWalker(wiring.Component):
     read : In(READ_CONTROL)
         The decoder's read controls of the command at the stream's head.
     room : In(1)
-        High if High if another command may enter the pipeline.
+        High if another command may enter the pipeline.
     load : Out(1), index : Out(2)
         High if a command enters the pipeline; index of this command.
     points : Out(stream of POINT)
@@ -165,7 +165,7 @@ class PointWalker(wiring.Component):
         return m
 
     def _ready(self, m: Module, active: Signal, step: Signal) -> Value:
-        """Return the condition that a point is ready."""
+        """Return a value that is high if a point is ready."""
         return active
 
     def _compare_ends(self, m: Module, left: dict[str, Signal], at_end: Signal) -> None:
@@ -183,7 +183,7 @@ class PointWalker(wiring.Component):
         step: Value,
         level: Value,
     ) -> None:
-        """Update the bit of `at_end` of one dimension if `at_end` is a register.
+        """If `at_end` is a register, update its bit for one dimension.
 
         Parameters
         ----------
@@ -202,7 +202,7 @@ class PointWalker(wiring.Component):
         """
 
     def _loops(self, m: Module, step: Value, command: Signal) -> tuple[Signal, Signal]:
-        """Add the loop counters; returns the dimension that advances next and the mask of dimensions at their last
+        """Add the loop counters, and return the dimension that advances next and the mask of dimensions at their last
         step.
         """
         level, at_end = Signal(3), Signal(len(_ALL))
@@ -292,15 +292,14 @@ class PointWalker(wiring.Component):
 
 
 class PipelinedPointWalker(PointWalker):
-    """`PointWalker` with the conditions for the ends of loops in registers, set one cycle before they are used.
+    """`PointWalker` with registered flags for the ends of loops, which are set one cycle before they are used.
 
-    Latency: that of `PointWalker`, plus one cycle. Throughput: one point every two cycles; there is a gap of one cycle
-    between commands.
-    Parameters and members are those of `PointWalker`.
+    Latency: one cycle more than `PointWalker`. Throughput: one point every two cycles; there is a gap of one cycle
+    between commands. Parameters and members are those of `PointWalker`.
     """
 
     def _ready(self, m: Module, active: Signal, step: Signal) -> Value:
-        """Return the condition that a point is ready, which is true from the second cycle of its validity."""
+        """Return a value that is high if a point is ready, from the second cycle on in which the point is valid."""
         stood = Signal()
         m.d.sync += stood.eq(active & ~step)
         return active & stood

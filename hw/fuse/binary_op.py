@@ -1,4 +1,4 @@
-"""FUSE step 1, second half: the operator between A and B; also the addition of the bias of step 2."""
+"""FUSE step 1, second half: the operator that combines A and B; also the addition of the bias of step 2."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring

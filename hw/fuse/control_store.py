@@ -1,4 +1,4 @@
-"""Storage for one stage's controls of the commands in the pipeline."""
+"""Storage for the controls of one stage, for all commands in the pipeline."""
 
 from amaranth.hdl import Elaboratable, Module, Shape, Signal, Value
 from amaranth.lib import data, wiring
@@ -56,7 +56,7 @@ class ControlStore(wiring.Component):
 
 
 def fetch(m: Module, name: str, source: data.View, names: tuple[str, ...], index: Value) -> data.View:
-    """Store the named controls of `source` (a view of `control_write`) in a separate memory; returns the controls of
+    """Store the named controls of `source` (a view of `control_write`) in a separate memory, and return the controls of
     command `index`.
     """
     members = source.control.shape().members

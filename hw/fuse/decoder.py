@@ -17,7 +17,7 @@ _RANGES = {Dtype.I8: (-128, 127), Dtype.U8: (0, 255), Dtype.I16: (-32768, 32767)
 
 
 def _pick(m: Module, name: str, shape: object, select: Value, choices: dict, default: int) -> Signal:
-    """Return a named signal with the choice for the value of `select`."""
+    """Return a signal with the entry of `choices` for the value of `select`, or `default` if there is no entry."""
     picked = Signal(shape, name=name)
     with m.Switch(select):
         for value, choice in choices.items():
@@ -141,7 +141,7 @@ class Decoder(wiring.Component):
         ]
 
     def _masks(self, m: Module) -> None:
-        """Drive the mask of active lanes of an ordinary point, and that of a point in the last step of tail_dim."""
+        """Drive the masks of active lanes: one for an ordinary point, one for a point in the last step of tail_dim."""
         for name, count in (("mask", self.cmd.lanes), ("mask_tail", self.cmd.lanes_tail)):
             mask = Signal(unsigned(self._n), name=name)
             every = count == 0

@@ -26,7 +26,7 @@ class Unpacked:
 
 def unpack(m: Module, lane: int, bits: Value) -> Unpacked:
     """Unpack a float32 bit pattern, combinationally. Infinity and NaN are treated as values one binade above the
-    largest.
+    largest finite values.
     """
     field, fraction = bits[_FRACTION : _FRACTION + 8], bits[:_FRACTION]
     normal = Signal(name=f"normal_{lane}")
@@ -69,7 +69,7 @@ def pack(m: Module, lane: int, value: Value, dropped: Value, exponent: Value) ->
 
 
 def _normal(value: Value, steps: tuple[int, ...]) -> tuple[Value, Value]:
-    """Return `value` shifted left by those of `steps` that its leading zeros permit, and the total shift."""
+    """Return `value` shifted left by all `steps` that its leading zeros permit, and the total shift."""
     by = Const(0)
     for step in steps:
         empty = ~value[-step:].any()

@@ -15,8 +15,8 @@ class InFlightCommands(wiring.Component):
     Members
     -------
     load : In(1), index : In, tag : In(6)
-        `load`: high if a command enters the pipeline; `index`, `tag`: the next free index, which this command gets, and
-        its tag.
+        `load`: high if a command enters the pipeline; `index`: the next free index, which is assigned to this command;
+        `tag`: tag of this command.
     done : In(1)
         High if the oldest command has finished.
     room : Out(1)

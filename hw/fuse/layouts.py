@@ -98,8 +98,9 @@ OP_CONTROL = data.StructLayout(
 
 
 def requant_control(n: int) -> data.StructLayout:
-    """Return the layout of the controls of step 2; `slot` and `row` select the source of the multiplier; if neither is
-    set, the source is the command's fields.
+    """Return the layout of the controls of step 2.
+
+    `slot` and `row` select the source of the multiplier; if neither is set, a field of the command contains it.
     """
     return data.StructLayout(
         {
@@ -173,7 +174,7 @@ def post_control(n: int) -> data.StructLayout:
 
 
 def writer_control(n: int) -> data.StructLayout:
-    """Return the layout of the controls of the result writer, and of the command's data for the counters."""
+    """Return the layout of the controls of the result writer, including the command's data for the counters."""
     return data.StructLayout(
         {
             "sp": 1,
@@ -210,7 +211,7 @@ def controls(n: int) -> dict[str, data.StructLayout]:
 
 
 def control_write(control: data.StructLayout) -> data.StructLayout:
-    """Return the layout of a write of a command's controls to the store of a stage."""
+    """Return the layout of the port through which a command's controls are written to the control store of a stage."""
     return data.StructLayout({"write": 1, "index": INDEX_BITS, "control": control})
 
 

@@ -46,7 +46,7 @@ class OperandFetch(wiring.Component):
     r : Out(lanes of 16 bits)
         Elements of the residual before subtraction of the zero point.
     row_mult : Out(signed(32)), row_exponent : Out(signed(8))
-        Multiplier and exponent in lanes rq_lane and rq_lane + 1 of B.
+        Multiplier and exponent, which are lanes rq_lane and rq_lane + 1 of B.
     """
 
     def __init__(self, config: MlaConfig):
@@ -120,7 +120,7 @@ class OperandFetch(wiring.Component):
         return m
 
     def _operand(self, m: Module, name: str, first: int, pieces: int, acc_load: Value | None) -> Signal:
-        """Return the register of an operand, loaded piece by piece from the scratchpad or at once from the
+        """Return the register of an operand, loaded piece by piece from the scratchpad, or as a whole from the
         accumulator.
         """
         width = 8 * self._n
@@ -135,7 +135,7 @@ class OperandFetch(wiring.Component):
         return held
 
     def _rows(self, held: Signal, widths: tuple[int, ...]) -> list[list[Value]]:
-        """Return the row of an operand as N elements, for each of the widths in bits.
+        """Return the row of an operand as a list of N elements, once for each element width in `widths` (in bits).
 
         The lanes are selected before the width, so that the logic that converts an element to an integer exists only
         for the selected lanes.
@@ -143,7 +143,7 @@ class OperandFetch(wiring.Component):
         return [[held[w * lane : w * (lane + 1)] for lane in range(self._n)] for w in widths]
 
     def _part(self, m: Module, name: str, rows: list[list[Value]], part: Value, dtype: Value) -> list[Value]:
-        """Return the lanes of one part of the row."""
+        """Return the lanes of one part of the row, converted to integers."""
         parts = [part_of(row, part, self._lanes) for row in rows]
         return [
             _element(m, f"{name}_element_{lane}", choices, dtype)
@@ -151,7 +151,7 @@ class OperandFetch(wiring.Component):
         ]
 
     def _select(self, m: Module, name: str, rows: list[list[Value]], index: Value, dtype: Value) -> Signal:
-        """Return a register with one lane of the row."""
+        """Return a register with lane `index` of the row, converted to an integer."""
         choices = [select_tree(m, f"{name}_{len(row[0])}", index, dict(enumerate(row))) for row in rows]
         return pipeline_register(m, name, _element(m, f"{name}_element", choices, dtype))
 
@@ -171,5 +171,5 @@ def _element(m: Module, name: str, choices: Sequence[Value], dtype: Value) -> Si
 
 
 def delay_all(m: Module, name: str, values: list[Value], cycles: int = 1) -> list[Value]:
-    """Delay each value by `cycles` registers."""
+    """Return the values, each delayed by `cycles` registers."""
     return [pipeline_delay(m, f"{name}_{lane}", value, cycles) for lane, value in enumerate(values)]

@@ -30,7 +30,7 @@ class Params(wiring.Component):
     Members
     -------
     write : In
-        Writes of N bytes; writes of tables are ignored.
+        Writes of N bytes; writes to tables are ignored.
     bias_en, bias_slot, bias_part : In; bias : Out(lanes)
         Read port of the bias.
     scale_en, scale_slot, scale_part : In; mult, exponent, neg_mult, neg_exponent : Out(lanes)
@@ -65,7 +65,7 @@ class Params(wiring.Component):
         return m
 
     def _memory(self, m: Module, read: str, name: str, first: int, width: int) -> None:
-        """Add the memory of one parameter, `width` bits for each lane: rows `first` and following of each slot.
+        """Add the memory of one parameter of `width` bits per lane, which begins at row `first` of each slot.
 
         A word of the memory is the smallest number of rows that contains the lanes of a beat.
         """

@@ -16,7 +16,7 @@ OPERAND_LATENCY = SP_READ_LATENCY + 1
 class PointIssue(wiring.Component):
     """Splits each point into steps of at most one scratchpad and one accumulator read.
 
-    A step waits until both of its reads are granted. The reads of a later step are never granted before those of an
+    A step waits until both of its reads are granted. The reads of a later step are never granted before the reads of an
     earlier step, so the operand registers need no tags and no back-pressure. A point starts when the result queue has
     room for it.
 
@@ -39,7 +39,8 @@ class PointIssue(wiring.Component):
     sp_read, acc_read : Out
         Read ports of scratchpad and accumulator, whose data are loaded into the operand registers.
     sp_load : Out(10), acc_load : Out(2)
-        One-hot destination of the port's data: piece of A (4), B (4) or the residual (2); for the accumulator A or B.
+        One-hot destination of the port's data: piece of A (4), B (4) or the residual (2); for the accumulator port, A
+        or B.
     beat : Out(BEAT)
         Beats, that is, parts of rows, whose operands are in the operand registers.
     push : Out(1), descriptor : Out(DESCRIPTOR)
@@ -95,11 +96,11 @@ class PointIssue(wiring.Component):
         return m
 
     def _ready(self, m: Module, taken: Signal) -> Value:
-        """Return the condition that a step is ready."""
+        """Return a value that is high if a step is ready."""
         return self.points.valid
 
     def _held(self, m: Module, launched: Value) -> Value:
-        """Return the condition that later parts of a row still need the operand registers."""
+        """Return a value that is high if later parts of a row still need the operand registers."""
         parts = self._config.fuse_rate
         if parts == 1:
             return Const(0)
@@ -111,7 +112,7 @@ class PointIssue(wiring.Component):
         return self._in_use(launched, left)
 
     def _in_use(self, launched: Value, left: Signal) -> Value:
-        """Return the condition that the operand registers are in use.
+        """Return a value that is high if the operand registers are in use.
 
         Parameters
         ----------
@@ -230,8 +231,7 @@ class PointIssue(wiring.Component):
 class PipelinedPointIssue(PointIssue):
     """`PointIssue` that determines the reads of a step one cycle before it issues them.
 
-    Latency: that of `PointIssue`, plus one cycle. Throughput: that of `PointIssue`, but at most one step every two
-    cycles.
+    Latency: one cycle more than `PointIssue`. Throughput: as for `PointIssue`, but at most one step every two cycles.
     Parameters and members are those of `PointIssue`.
     """
 
@@ -241,5 +241,7 @@ class PipelinedPointIssue(PointIssue):
         return self.points.valid & stood
 
     def _in_use(self, launched: Value, left: Signal) -> Value:
-        """Like `PointIssue._in_use`; the step that launches a row also occupies the register of the step."""
+        """Do the same as `PointIssue._in_use`, without `launched`, because the step that launches a row still occupies
+        the register of the step in that cycle.
+        """
         return left != 0

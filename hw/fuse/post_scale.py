@@ -30,8 +30,8 @@ def divider(count: int) -> tuple[int, int]:
     """Return the multiplier and exponent with which `scale` divides by a count; the rounded quotient is exact for
     values up to COUNT_LIMIT.
 
-    The multiplier exceeds 2**s / count by so little that this changes no rounded quotient except for ties, which are
-    rounded away from zero.
+    The multiplier exceeds 2**s / count by so little that no rounded quotient changes except for ties, which are rounded
+    away from zero.
     """
     if count == 0:
         return 0, 0
@@ -117,7 +117,9 @@ class PostScale(wiring.Component):
         return m
 
     def _factor(self, m: Module, beats: list[data.View]) -> tuple[Signal, Value, data.View]:
-        """Return the multiplier and the scaling steps that all lanes share."""
+        """Return what all lanes share: the multiplier, a flag for the division by the count, and the controls of
+        `scale`.
+        """
         select = fetch(m, "factor", self.controls, ("count", "mult", "exponent", "rounding"), beats[1].cmd)
         table = [divider(count) for count in range(1 << COUNT_BITS)]
         layout = data.StructLayout({"mult": signed(32), "exponent": signed(8)})

@@ -19,8 +19,8 @@ class Reciprocal(wiring.Component):
     Members
     -------
     start : In(1), x : In(signed(32)), root : In(1), shift : In(signed(8))
-        Start a computation of operand `x`; `root` selects the reciprocal square root, `shift` is added to the exponent.
-        A start is ignored while a computation is in progress.
+        Start a computation with operand `x`; `root` selects the reciprocal square root, and `shift` is added to the
+        exponent. A start is ignored while a computation is in progress.
     done : Out(1), mult : Out(32), exponent : Out(signed(8))
         Multiplier and exponent of the result, held until `taken`.
     taken : In(1)
@@ -84,8 +84,8 @@ class Reciprocal(wiring.Component):
         return m
 
     def _normalize(self, m: Module, value: Signal, count: Value, is_root: Value) -> None:
-        """Add one binary step of the normalization: shift left by 2**count if that many high bits are 0 (only by even
-        amounts for a root).
+        """Execute step `count` of the normalization: shift left by 2**count if that many high bits are 0; for a root,
+        only by even amounts.
         """
         m.d.sync += count.eq(count - 1)
         for step in range(5):

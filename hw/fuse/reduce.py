@@ -17,8 +17,8 @@ COUNT_BITS = 8
 
 
 class WindowReduce(wiring.Component):
-    """Computes the sum, maximum or minimum of each lane over the points of a window; every beat outputs the reduction
-    so far.
+    """Computes the sum, maximum or minimum of each lane over the points of a window; every beat outputs the partial
+    reduction.
 
     Latency: WINDOW_LATENCY. Throughput: one beat per cycle.
 
@@ -36,7 +36,7 @@ class WindowReduce(wiring.Component):
     value : In(lanes)
         Value of each lane.
     o : Out(lanes), any : Out
-        Reduction so far, and mask of the lanes that have contributed to it (other lanes are undefined).
+        Partial reduction, and mask of the lanes that have contributed to it (other lanes are undefined).
     count : Out(COUNT_BITS)
         Number of points that have contributed.
     """
@@ -96,7 +96,7 @@ class WindowReduce(wiring.Component):
 
 
 def combine(m: Module, name: str, reduce: Value, a: Value, b: Value) -> Signal:
-    """Return the sum (wrapping), maximum or minimum of two values; undefined if `reduce` selects none."""
+    """Return the sum (wrapping), maximum or minimum of two values; the result is undefined if `reduce` is NONE."""
     merged, less = Signal(signed(32), name=name), Signal(name=f"{name}_less")
     m.d.comb += [
         less.eq(a < b),
@@ -109,7 +109,7 @@ _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 
 
 def lane_reduce_latency(config: MlaConfig) -> int:
-    """Return the number of cycles from the results of the windows to those of the lane reduction."""
+    """Return the latency of the lane reduction in cycles, from a window's result to the reduced lane."""
     return 2 + tree_latency(lanes_of(config)) + (config.fuse_rate > 1)
 
 
@@ -117,7 +117,7 @@ class LaneReduce(wiring.Component):
     """Replaces lane 0 of a row's last beat by the sum, maximum or minimum of the lanes that contributed, if the command
     reduces lanes.
 
-    Latency: latency(config). Throughput: one beat per cycle.
+    Latency: lane_reduce_latency(config). Throughput: one beat per cycle.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class LaneReduce(wiring.Component):
     count : In, o_count : Out
         Number of points of the window, at the input and at the output.
     o : Out(lanes)
-        Result; lanes without contribution are 0.
+        Result; if the command does not reduce lanes, lanes that did not contribute are 0.
     """
 
     def __init__(self, config: MlaConfig):

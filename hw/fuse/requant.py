@@ -59,7 +59,7 @@ class Requantizer(wiring.Component):
     o : Out(lanes)
         Requantized value of each lane.
     changed : Out(COUNT_BITS)
-        Number of counted lanes that the clip changed, valid one cycle after the result.
+        Number of counted lanes that clipping changed, valid one cycle after the result.
     """
 
     def __init__(self, config: MlaConfig):
@@ -132,7 +132,7 @@ class Requantizer(wiring.Component):
         return m
 
     def _factors(self, m: Module, lane: int, factors: data.View, scale: ScaleLane) -> Signal:
-        """Connect the multiplier of a lane; returns its exponent."""
+        """Connect the multiplier of a lane, and return the lane's exponent."""
         second = Signal(name=f"second_{lane}")
         mult, exponent = Signal(signed(32), name=f"mult_{lane}"), Signal(signed(8), name=f"exponent_{lane}")
         m.d.comb += second.eq(factors.neg_en & self.value[lane][-1])
@@ -152,7 +152,7 @@ class Requantizer(wiring.Component):
         return pipeline_register(m, f"exponent_{lane}_1", total, signed(EXPONENT_SUM_BITS))
 
     def _counting(self, m: Module, beat: data.View, limits: data.View) -> Value:
-        """Return the mask of lanes whose clip is counted."""
+        """Return the mask of the beat's lanes in which clipping is counted."""
         mask = Signal(self._n, name="mask")
         m.d.comb += mask.eq(Mux(beat.tail, limits.mask_tail, limits.mask))
         here = Cat(part_of(mask, beat.part, self._lanes))

@@ -6,7 +6,7 @@ following results to int32:
 * single: up(p, s), where up(p, s) = floor(p / 2**s + 1/2), halves towards plus infinity;
 * away: away(p, s), where away(p, s) = sign(p) * floor(abs(p) / 2**s + 1/2), halves away from zero;
 * even: even(even(p, t) * 2**t, s), where even(p, s) is p / 2**s rounded to the nearest integer, halves to even, and t =
-  min(max(bits(p) - 24, 0), s) for the least bits(p) with abs(p) < 2**bits(p);
+  min(max(bits(p) - 24, 0), s), where bits(p) is the smallest number with abs(p) < 2**bits(p);
 * double: up(p, s) if e >= 0, else away(sat(up(p, 31 - ls)), min(-e, 31)), where sat saturates to int32.
 
 `ScaleControl` derives shift amounts and rounding for lanes with the same exponent; `ScaleLane` is the data path of a
@@ -48,7 +48,7 @@ def most_shift(x_width: int) -> int:
 
 
 class ScaleControl(wiring.Component):
-    """Derives the shift amounts and the rounding of `scale`, shared by lanes with the same exponent.
+    """Derives the shift amounts and the rounding of `scale`, which lanes with the same exponent share.
 
     Latency: the members of `steps` are valid 2 to 5 cycles after the inputs. Throughput: one operation per cycle.
 
@@ -151,9 +151,9 @@ class _Amounts:
     ones, number : Value
         Amount of the shift by bytes, as a thermometer code and as a number.
     all, less : Value
-        Flags that select the amount of the subsequent shift by bits. If `all` is set, it is the amount of the control;
-        if `less` is set, it is the number of bits of the product beyond _SINGLE_BITS, even if the control's amount is
-        smaller; otherwise it is the smaller of the two.
+        Flags that select the amount of the subsequent shift by bits. If `all` is set, the control specifies the amount.
+        If `less` is set, the amount is the number of bits of the product beyond _SINGLE_BITS, even if the control's
+        amount is smaller. Otherwise, it is the smaller of the two.
     """
 
     used: Value
@@ -176,7 +176,7 @@ class _CoarseProduct:
     negative : Value
         Sign of the product.
     bytes : Value
-        Amount of the shift in bytes.
+        Amount of the completed shift, in bytes.
     spare : Value
         Maximum shift by bits, as a thermometer code.
     less : Value
@@ -204,7 +204,7 @@ class ScaleLane(wiring.Component):
     Parameters
     ----------
     x_width : int
-        Width of `x` in bits; must be that of the ScaleControl.
+        Width of `x` in bits; must be equal to `x_width` of the ScaleControl.
 
     Members
     -------
@@ -265,7 +265,7 @@ class ScaleLane(wiring.Component):
         return m
 
     def _bytes(self, m: Module, value: Value) -> _Amounts:
-        """Return the number of bytes to shift by."""
+        """Return the amount of the shift by bytes, and the flags for the shift by bits."""
         steps, sign = self.steps, value[-1]
         # The loop covers only those bytes of the product that can contain the top bit of a product of more than 24
         # bits, or a bit above _COARSE_BITS.
@@ -305,8 +305,10 @@ class ScaleLane(wiring.Component):
         )
 
     def _fine(self, m: Module, part: _CoarseProduct) -> tuple[Value, Value, Value, Value]:
-        """Shift by bits. Returns the 32 bits of the result rounded down, a signal that is high if one must be added, a
-        signal that is high if the result is outside int32, and the total shift of the product.
+        """Shift by bits, and return the result in four parts.
+
+        The parts are the 32 bits rounded down, a signal that is high if one must be added, a signal that is high if the
+        result is outside int32, and the total shift of the product.
         """
         kept, steps = part.kept, self.steps
         amount, low, high = Signal(7), Signal(7), Signal(8)
@@ -349,8 +351,8 @@ class ScaleLane(wiring.Component):
 
 
 def _split(value: Value) -> list[tuple[Value, int]]:
-    """Split a value into parts that fit a signed 18-bit multiplier; returns (part, position) for each part. A value of
-    up to 18 bits is a single part.
+    """Split a value into parts that fit a signed 18-bit multiplier, and return (part, position) for each part. A value
+    of up to 18 bits is a single part.
     """
     if len(value) <= 18:
         return [(value, 0)]
@@ -370,8 +372,8 @@ def _count(ones: Value) -> Value:
 
 
 def _shift(m: Module, name: str, value: Value, amount: Value, unit: int, width: int) -> Value:
-    """Return `width` bits of value >> (amount * unit). The largest step is first, and no stage is wider than the
-    remaining stages require.
+    """Return `width` bits of value >> (amount * unit). The stage with the largest step is first, and no stage is wider
+    than the remaining stages require.
     """
     for bit in reversed(range(len(amount))):
         step, rest = unit << bit, unit * ((1 << bit) - 1)

@@ -21,7 +21,7 @@ _ELEMENT = 17
 
 
 class Residual(wiring.Component):
-    """Scales both inputs to a common scale, adds them and scales the sum to the result's scale; passes the value
+    """Scales both inputs to a common scale, adds them and scales the sum to the result's scale; passes the value on
     unchanged if the command adds no residual.
 
     Latency: LATENCY. Throughput: one beat per cycle.
@@ -97,7 +97,7 @@ class Residual(wiring.Component):
         return m
 
     def _steps(self, m: Module, inputs: data.View, output: data.View) -> list[data.View]:
-        """Return the shifts and roundings of the three scalings, which all lanes share."""
+        """Return the controls of the three scalings (both inputs and the sum), which all lanes share."""
         m.submodules.control_x = x = ScaleControl(x_width=_ELEMENT)
         m.submodules.control_r = r = ScaleControl(x_width=_ELEMENT)
         m.submodules.control_o = o = ScaleControl()

@@ -42,8 +42,8 @@ def assemble_row(m: Module, beats: CreditFifo, rate: int) -> tuple[Value, list[V
 
 
 def collect_row(m: Module, beats: CreditFifo, rate: int, load: Value) -> tuple[Value, list[Value], Value]:
-    """Like `assemble_row`, but with all beats of a row in registers, which accept the beats of the next row from the
-    cycle of `load` on.
+    """Do the same as `assemble_row`, but store all beats of a row in registers, which accept the beats of the next row
+    from the cycle of `load` on.
     """
     count = Signal(range(rate + 1))
     full = count == rate

@@ -40,8 +40,8 @@ class Statistics(wiring.Component):
     With a fuse_rate above 1, a row is processed in fuse_rate steps: the latency is fuse_rate +
     tree_latency(lanes_of(config)) + 2, and more for a point that arrives fewer than fuse_rate cycles after its
     predecessor. The throughput is one point every fuse_rate cycles. The writer loads rows at this distance, but may
-    finish a row as late as in the cycle in which it loads the next row, for instance after refused writes, so two rows
-    are stored.
+    finish a row as late as in the cycle in which it loads the next row, for instance after refused writes. Therefore,
+    two rows are stored.
 
     Parameters
     ----------
@@ -109,13 +109,13 @@ class Statistics(wiring.Component):
         return m
 
     def _whole_row(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
-        """Process the row in one step; returns its lanes and their mask."""
+        """Process the row in one step, and return the step, its lanes and their mask."""
         step = Signal(_STEP)
         m.d.comb += [step.valid.eq(self.report.valid), step.report.eq(self.report)]
         return step, [self.row[lane] for lane in range(self._n)], list(self.mask)
 
     def _split_row(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
-        """Split the row into steps; returns the step of this cycle, its lanes and their mask. The two stored rows
+        """Split the row into steps, and return the step of this cycle, its lanes and their mask. The two stored rows
         alternate.
         """
         rows = [Signal(lanes(self._n), name=f"row_{i}", reset_less=True) for i in range(2)]
@@ -153,7 +153,7 @@ class Statistics(wiring.Component):
         neutral: int,
         better: Callable[[Value, Value], Value],
     ) -> Value:
-        """Return the minimum or maximum of the elements of a step."""
+        """Return the minimum or the maximum of the elements of a step, depending on `better`."""
         filled = [
             pipeline_register(m, f"{name}_in_{lane}", Mux(present, value, neutral), signed(32))
             for lane, (value, present) in enumerate(zip(row, mask, strict=True))

@@ -19,7 +19,7 @@ _TABLE_BYTES = 512
 class TableLookup(wiring.Component):
     """Replaces each value by table[value & 255] if the command enables the lookup.
 
-    Each lane has a copy of all tables. A copy is as wide as a write (N bytes), so that it can accept a beat in every
+    Each lane has a copy of all tables. A copy is as wide as a write (N bytes), so that it can accept a write in every
     cycle; a read selects the entry within the word.
 
     Latency: LATENCY. Throughput: one beat and one write per cycle.
@@ -34,7 +34,7 @@ class TableLookup(wiring.Component):
     controls : In
         Controls of a command that enters the pipeline.
     write : In
-        Writes of N bytes; writes of parameter slots are ignored.
+        Writes of N bytes; writes to parameter slots are ignored.
     beat : In(BEAT), o_beat : Out(BEAT)
         Control data of the beat at the input and at the output.
     value : In(lanes), o : Out(lanes)
@@ -82,7 +82,7 @@ class TableLookup(wiring.Component):
         return m
 
     def _entry(self, m: Module, lane: int, word: Value, value: Value) -> Signal:
-        """Return the entry of the word that `value` selects, by a tree of multiplexers."""
+        """Return the entry of `word` that `value` selects, through a tree of multiplexers."""
         entries: list[Value] = [word[16 * i : 16 * i + 16].as_signed() for i in range(self._n // 2)]
         for level in range((self._n // 2 - 1).bit_length()):
             merged = []

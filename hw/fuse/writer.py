@@ -1,4 +1,4 @@
-"""FUSE step 6: writing of results to scratchpad or accumulator."""
+"""FUSE step 6: writes of the results to the scratchpad or the accumulator."""
 
 from collections.abc import Iterable
 
@@ -44,7 +44,7 @@ class Writer(wiring.Component):
     sp_write, acc_write : Out
         Write ports of scratchpad and accumulator.
     report : Out(REPORT), row : Out(lanes), mask : Out
-        Finished point for the statistics, its elements, and the mask of valid ones.
+        Finished point for the statistics, its elements, and the mask of the valid elements.
     refused : Out(1)
         High if a write was not granted.
     """
@@ -113,8 +113,10 @@ class Writer(wiring.Component):
         return point, optional_register(m, "point_control", control, self._late)
 
     def _assemble(self, m: Module, beats: CreditFifo, load: Signal) -> tuple[Value, list[Value], Value]:
-        """Assemble the row at the head of the queue; returns a signal that is high if the row is complete, the lanes of
-        the row, and the number of lanes changed by clipping.
+        """Assemble the row at the head of the queue.
+
+        Return a signal that is high if the row is complete, the lanes of the row, and the number of lanes changed by
+        clipping.
         """
         return assemble_row(m, beats, self._rate)
 
@@ -126,7 +128,7 @@ class Writer(wiring.Component):
     def _register_scalar(
         self, m: Module, load: Signal, start: Value, x: Value, done: Value
     ) -> Iterable[Value]:
-        """Return `start`, operand and `done` of the reciprocal, each as used by the reciprocal or the writer."""
+        """Return the signals `start`, `x` and `done` of the reciprocal; a subclass may register them."""
         return start, x, done
 
     def _vacate(self, m: Module, valid: Signal, complete: Signal) -> None:
@@ -199,7 +201,7 @@ class Writer(wiring.Component):
     def _sp(
         self, m: Module, load: Value, point: data.View, control: data.View, elements: Value
     ) -> tuple[Signal, Signal, Signal]:
-        """Load address, byte mask and number of the scratchpad writes for a row."""
+        """Load the address, the byte mask and the number of the scratchpad writes for a row."""
         n, sp = self._n, self.sp_write
         dtype, left, piece = Signal(2), Signal(2), Signal(2)
         mask = Signal(4 * n)
@@ -253,9 +255,8 @@ class Writer(wiring.Component):
 class PipelinedWriter(Writer):
     """`Writer` with registers for whole rows, their points and the operand of the reciprocal.
 
-    Latency: that of `Writer`, plus the cycles of these registers. Throughput: that of `Writer`, because a row has
-    several beats.
-    Parameters and members are those of `Writer`.
+    Latency: as for `Writer`, plus the cycles of these registers. Throughput: as for `Writer`, because a row has several
+    beats. Parameters and members are those of `Writer`.
     """
 
     def _assemble(self, m: Module, beats: CreditFifo, load: Signal) -> tuple[Value, list[Value], Value]:

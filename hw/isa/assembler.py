@@ -2,7 +2,7 @@
 
 A line is `[label:] [instruction] [; comment]`. Directives: `.name NAME`, `.signature TEXT`, `.equ NAME, EXPRESSION`,
 `.reg NAME, rN`, `.operand NAME, INDEX` and `.word EXPRESSION`. Sources are registers (`r4` or a `.reg` name), macro
-operands (`op3` or `$name`), statistics (`%fuse_zeros`) and expressions; an instruction has up to two selectors
+operands (`op3` or `$name`), statistics (`%fuse_zeros`) and expressions. An instruction has up to two selectors
 (registers, operands or statistics), followed by at most one expression: `add r1, r2, op0, 4*N`. Packed fields take
 `name=value` lists: `set fuse.src, a_src=sp op=add`. Semaphores are `unit:index`. docs/isa.md is the complete reference.
 """
@@ -47,7 +47,7 @@ class AssemblyError(ValueError):
 
 
 def assemble(text: str, name: str = "program") -> Program:
-    """Assemble `text`; raises AssemblyError, which names the line."""
+    """Assemble `text`, or raise AssemblyError, which names the invalid line."""
     symbols = Symbols(name)
     _each(name, enumerate(text.splitlines(), 1), lambda line: _collect(symbols, *line))
     words: list[int] = []

@@ -12,7 +12,7 @@ from hw.isa.fields import Field, Packed
 
 
 def names(members: type[Enum]) -> tuple[str, ...]:
-    """Return the names of the values of an enumeration, for a field."""
+    """Return the names of an enumeration's values in lower case, for use in a field."""
     return tuple(member.name.lower() for member in members)
 
 
@@ -296,7 +296,7 @@ FIELD_INDEX_BITS = 7
 
 
 def field_number(unit: Unit, name: str) -> int:
-    """Return the number of a field of `unit` in the encoding of `set`."""
+    """Return the number that identifies a field of `unit` in the encoding of `set`."""
     for index, field in enumerate(UNIT_FIELDS[unit]):
         if field.name == name:
             return int(unit) << FIELD_INDEX_BITS | index

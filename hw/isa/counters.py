@@ -1,6 +1,6 @@
-"""Performance counters: 64 bits each, one set per tag, all active at the same time.
+"""Performance counters of 64 bits, with one set per tag; all counters are always active.
 
-A counter belongs to a group. All events of a group in one cycle have one tag: that of the command that caused them,
+A counter belongs to a group. All events of a group in one cycle have one tag: the tag of the command that caused them,
 or the sequencer's current tag if there is no command. In every cycle each counter grows by an increment of `width`
 bits.
 """
@@ -33,7 +33,7 @@ class Counter:
     name : str
         Unique name of the counter.
     group : str
-        Component whose current tag the events have, one of GROUPS.
+        Component whose current tag applies to the events, one of GROUPS.
     width : int
         Width in bits of the increment of one cycle.
     architectural : bool

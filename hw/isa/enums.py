@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Unit(IntEnum):
-    """Units; each has a command queue."""
+    """Unit of the machine; each unit has a command queue."""
 
     LOAD = 0
     MATRIX = 1
@@ -71,7 +71,7 @@ class BSource(IntEnum):
 
 
 class Requant(IntEnum):
-    """Source of multiplier and shift in FUSE step 2."""
+    """Source of the multiplier and the shift in FUSE step 2."""
 
     OFF = 0
     SLOT = 1
@@ -99,7 +99,7 @@ class Post(IntEnum):
 
 
 class Trap(IntEnum):
-    """Cause of a trap; EXACT_TRAPS lists the causes with an exact machine state."""
+    """Cause of a trap; EXACT_TRAPS lists the causes that leave an exact machine state."""
 
     NONE = 0
     ILLEGAL_INSTRUCTION = 1

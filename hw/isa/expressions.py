@@ -16,7 +16,7 @@ _BINARY = {
 
 
 def evaluate(text: str, names: Mapping[str, int]) -> int:
-    """Return the value of an expression; raises ValueError with a description of the error."""
+    """Return the value of an expression, or raise ValueError with a description of the error."""
     if len(text) > _MAX_LENGTH:
         raise ValueError(f"expression must be at most {_MAX_LENGTH} characters long, not {len(text)}")
     if text.strip() in names:  # this includes names that are Python keywords

@@ -50,7 +50,7 @@ class Field:
         return bits
 
     def check(self, value: int, where: str) -> int:
-        """Return `value` unchanged; raises ValueError with the name of the field and its range if the value is out of
+        """Return `value` unchanged, or raise ValueError, which states the field's name and range, if it is out of
         range.
         """
         if not self.low <= value <= self.high:
@@ -82,7 +82,7 @@ class Packed:
         )
 
     def pack(self, **values: int) -> int:
-        """Return a word with the given fields; all others have their defaults."""
+        """Return a word with the given fields; all other fields have their defaults."""
         unknown = set(values) - {f.name for f in self.fields}
         if unknown:
             self.offset(sorted(unknown)[0])

@@ -1,7 +1,7 @@
 """Data exchanged between host and machine in memory: macro-instructions, completion records, guards.
 
-The command ring is an array in DRAM of slots of SLOT_BYTES bytes; the number of slots is a power of two. All words are
-32 bits, little endian.
+The command ring is an array of slots in DRAM, each of SLOT_BYTES bytes; the number of slots is a power of two. All
+words are 32 bits, little endian.
 """
 
 from hw.isa.enums import Compare

@@ -36,8 +36,8 @@ STATISTIC_BASE = 128
 class Statistic(IntEnum):
     """Read-only values that an instruction can use as an operand (selector STATISTIC_BASE + value).
 
-    The statistics of FUSE and MATRIX are those of the unit's last retired command; a program must read them after
-    waiting for the command's semaphore.
+    The statistics of FUSE and MATRIX describe the unit's last retired command; a program must read them after waiting
+    for the command's semaphore.
     """
 
     FUSE_ROWS = 0
@@ -105,7 +105,8 @@ class Form:
     """Assembly form of a micro-operation.
 
     `operands` lists the operands after the mnemonic: d (register), field (unit.field), unit, a, b, imm, target, sem,
-    mask, wait, signal. `a`, `b` and `imm` after a `d` or `field` are summed or combined as in docs/machine.md.
+    mask, wait, signal. If `a`, `b` and `imm` follow a `d` or `field`, they are summed or combined as specified in
+    docs/machine.md.
     """
 
     cls: Class
@@ -182,9 +183,7 @@ _IMM_MASK = (1 << _IMM.width) - 1
 
 
 def encode(op: MicroOp, *, d: int = 0, a: int = 0, b: int = 0, imm: int = 0) -> int:
-    """Return the 64-bit word of an instruction; raises ValueError with the name of the field if a field is out of
-    range.
-    """
+    """Return the 64-bit word of an instruction, or raise ValueError, which names a field that is out of range."""
     if imm > _IMM.high:
         imm -= 1 << 32
     if not (0 <= d <= _D.high and 0 <= a <= _A.high and 0 <= b <= _B.high and imm >= _IMM.low):

@@ -61,7 +61,7 @@ def register_of(symbols: Symbols, text: str) -> int:
 
 
 def sources(symbols: Symbols, parts: list[str]) -> dict[str, int]:
-    """Return a, b and imm from up to two selectors followed by at most one expression."""
+    """Return the fields a, b and imm, parsed from up to two selectors followed by at most one expression."""
     values: dict[str, int] = {}
     for part in parts:
         selector = selector_of(symbols, part)
@@ -81,7 +81,7 @@ def sources(symbols: Symbols, parts: list[str]) -> dict[str, int]:
 
 
 def packed_value(symbols: Symbols, packed: Packed, text: str) -> int:
-    """Return the packed word of a list of `name=value` items."""
+    """Parse a list of `name=value` items and return the packed word."""
     values: dict[str, int] = {}
     for item in text.split():
         name, equals, value = item.partition("=")
@@ -107,7 +107,7 @@ def unit_of(text: str) -> Unit:
 
 
 def semaphore_of(text: str, units: dict[str, int]) -> tuple[int, int]:
-    """Return unit and index of the semaphore `unit:index`."""
+    """Parse a semaphore written as `unit:index` and return the unit's number and the index."""
     unit, _, index = text.strip().partition(":")
     if unit not in units or not index.isdigit() or int(index) >= SEMAPHORES_PER_PAIR:
         raise ValueError(

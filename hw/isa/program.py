@@ -24,8 +24,8 @@ class Program:
     signature : str
         Text of the `.signature` lines: operands, semaphores, and memory regions that are live at entry and exit.
     lines : tuple of int
-        Line number of each word in the source text, from 1 on; empty if unknown. Files do not contain them, and
-        programs with the same words are equal regardless of their lines.
+        Line number of each word in the source text, from 1 on; empty if unknown. Files do not contain line numbers, and
+        the comparison of programs ignores them.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Program:
         return zlib.crc32(self.image)
 
     def to_bytes(self) -> bytes:
-        """Return the contents of the file; raises ValueError if name and signature are too long for the format."""
+        """Encode the program as a file; raise ValueError if name and signature are too long for the format."""
         text = f"{self.name}\0{self.signature}".encode()
         if len(text) > MAX_TEXT:
             raise ValueError(
@@ -55,7 +55,7 @@ class Program:
 
     @staticmethod
     def from_bytes(data: bytes) -> "Program":
-        """Decode the contents of a file; raises ValueError with a description of the error."""
+        """Decode the contents of a file; raise ValueError with a description if they are invalid."""
         if len(data) < _HEADER.size + 4 or data[:4] != MAGIC:
             raise ValueError("not a micro-program file (it must begin with MLAP)")
         _, version, text_length, count = _HEADER.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Long delay line as a ring memory, in which each cycle copies two words instead of one word per stage."""
+"""Long delay line in a ring memory: a cycle accesses two words, whereas a shift register copies all words."""
 
 from amaranth.hdl import Elaboratable, Module, Signal, unsigned
 from amaranth.lib import wiring
@@ -8,7 +8,7 @@ from hw.lib.ram import Ram
 
 
 class DelayLine(wiring.Component):
-    """Delays `i` by `cycles` cycles; the output is undefined in the first `cycles` cycles.
+    """Delay line of `cycles` cycles; its output is undefined in the first `cycles` cycles.
 
     Latency: `cycles`. Throughput: one value per cycle.
 

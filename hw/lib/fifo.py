@@ -9,13 +9,13 @@ from hw.lib.ram import Ram
 
 
 class StreamFifo(wiring.Component):
-    """FIFO between two streams, in a small memory with combinational reads.
+    """FIFO between two streams, stored in a small memory with combinational reads.
 
     Latency: a payload accepted in one cycle is offered in the next. Throughput: one payload per cycle while not full.
 
     `amaranth.lib.fifo.SyncFIFO` has the same timing, but counts its level in a register in addition to the pointers.
-    Here the level is the difference of the pointers, so there is no inconsistent state; the inductive proofs in
-    tests/formal depend on this.
+    Here the level is the difference of the pointers, so the two cannot be inconsistent; the inductive proofs in
+    tests/formal depend on this property.
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ class StreamFifo(wiring.Component):
     Members
     -------
     w : In(stream)
-        Stream of entries to store.
+        Stream of payloads to store.
     r : Out(stream)
-        Stream of entries in the same order.
+        Stream of the stored payloads, in the same order.
     clear : In
         Empty the FIFO; a payload offered in the same cycle is also discarded.
     level : Out
@@ -80,8 +80,8 @@ class CreditFifo(wiring.Component):
     """Queue whose producer holds a credit for every entry it pushes, so that pushing needs no handshake.
 
     Latency: an entry is at the head in the cycle after its push, even if a deep queue is stored in block RAM.
-    `amaranth.lib.fifo.SyncFIFOBuffered` would take one more cycle and has a level output, which is not needed with
-    credits. Throughput: one push and one pop per cycle.
+    `amaranth.lib.fifo.SyncFIFOBuffered` would take one more cycle, and its level output is not needed with credits.
+    Throughput: one push and one pop per cycle.
 
     Parameters
     ----------
@@ -93,9 +93,9 @@ class CreditFifo(wiring.Component):
     Members
     -------
     push : In(1), w_data : In(layout)
-        Store an entry; the entry to store.
+        `push` stores the entry `w_data`.
     valid : Out(1), r_data : Out(layout), pop : In(1)
-        High if there is an entry; the entry at the head; removal of this entry.
+        `valid` is high if there is an entry, `r_data` is the entry at the head, and `pop` removes this entry.
     """
 
     def __init__(self, layout: data.StructLayout, depth: int):
@@ -130,7 +130,9 @@ class CreditFifo(wiring.Component):
         return m
 
     def _prefetch(self, m: Module, ram: Ram, head: Signal, tail: Signal) -> None:
-        """Read the head of the next cycle; an entry that is the head from its push on bypasses the memory."""
+        """Read the entry that is the head in the next cycle; an entry that becomes the head when it is pushed bypasses
+        the memory.
+        """
         bits = len(ram.r0_addr)
         following, passes = Signal(unsigned(bits + 1)), Signal()
         newest = pipeline_register(m, "newest", self.w_data.as_value())

@@ -23,7 +23,7 @@ def pipeline_struct(m: Module, name: str, beat: data.View, cycles: int) -> list[
     Returns
     -------
     list of View
-        The input, followed by the output of each register; element i is the value that the input had i cycles before.
+        The input, followed by the output of each register; element i is the value of the input i cycles earlier.
     """
     stages = [beat]
     for i in range(cycles):
@@ -34,28 +34,25 @@ def pipeline_struct(m: Module, name: str, beat: data.View, cycles: int) -> list[
 
 
 def pipeline_domain(m: Module, late: int) -> Any:
-    """Return the domain of assignments that are registered in the pipelined variant and combinational in the direct
-    one.
+    """Return the domain of assignments that are registered only in the pipelined variant of a component.
 
     Parameters
     ----------
     m : Module
-        Module of the assignments.
+        Module that contains the assignments.
     late : int
-        1: `m.d.sync`; 0: `m.d.comb`.
+        1 for the pipelined variant (`m.d.sync`), 0 for the direct variant (`m.d.comb`).
     """
     return m.d.sync if late else m.d.comb
 
 
 def optional_register(m: Module, name: str, value: Value, late: int) -> Value:
-    """Return a `pipeline_register` of `value` in the pipelined variant (`late` = 1), and `value` itself in the direct
-    one.
-    """
+    """Return a `pipeline_register` of `value` in the pipelined variant (`late` = 1), else `value` itself."""
     return pipeline_register(m, name, value) if late else value
 
 
 def vacancy(valid: Value, leaves: Value, late: int) -> Value:
-    """Return the condition that a register for one item can accept the next one.
+    """Return a value that is high if a register for one item can accept the next item.
 
     Parameters
     ----------
@@ -64,14 +61,14 @@ def vacancy(valid: Value, leaves: Value, late: int) -> Value:
     leaves : Value
         High if the item is removed in this cycle; high only while `valid` is high.
     late : int
-        1: only an empty register accepts an item, so that the path begins at a register; 0: a register also accepts an
-        item in the cycle in which it loses its item.
+        If 1, only an empty register accepts an item, so that the timing path begins at a register. If 0, a register
+        also accepts an item in the cycle in which its current item is removed.
     """
     return ~valid if late else ~valid | leaves
 
 
 def vacate(m: Module, valid: Signal, stays: Value, late: int) -> None:
-    """Update `valid` of a register with `vacancy` in a cycle in which its item may leave without a successor.
+    """Update `valid` of a register that accepts items by `vacancy`, in a cycle in which its item may be removed.
 
     Parameters
     ----------
@@ -80,17 +77,17 @@ def vacate(m: Module, valid: Signal, stays: Value, late: int) -> None:
     valid : Signal
         High if the register holds an item.
     stays : Value
-        High if the item does not leave in this cycle.
+        High if the item is not removed in this cycle.
     late : int
-        As for `vacancy`; if 0, `valid` is overwritten by the validity of the next item in the cycle in which the item
-        leaves.
+        As for `vacancy`. If 0, nothing is done, because the caller assigns the validity of the next item in the cycle
+        in which the item is removed.
     """
     if late:
         m.d.sync += valid.eq(stays)
 
 
 def pipeline_delay(m: Module, name: str, value: Value, cycles: int) -> Value:
-    """Return `value` delayed by `cycles` registers named `name`_1, `name`_2, ...; `value` itself for 0."""
+    """Return `value` delayed by `cycles` registers named `name`_1, `name`_2, ...; `value` itself for 0 cycles."""
     for i in range(cycles):
         value = pipeline_register(m, f"{name}_{i + 1}", value)
     return value
@@ -99,7 +96,8 @@ def pipeline_delay(m: Module, name: str, value: Value, cycles: int) -> Value:
 def pipeline_register(m: Module, name: str, value: Value, shape: Shape | None = None) -> Signal:
     """Return a register that follows `value` one cycle later.
 
-    The register has no reset, because data that are used only with a valid bit need none, and a reset costs routing.
+    The register has no reset, because data that are used only with a valid bit need no reset, and a reset costs
+    routing.
 
     Parameters
     ----------
@@ -110,7 +108,7 @@ def pipeline_register(m: Module, name: str, value: Value, shape: Shape | None = 
     value : Value
         Value that the register samples.
     shape : Shape or None
-        Shape of the register; that of `value` by default.
+        Shape of the register; by default, the shape of `value`.
     """
     register = Signal(value.shape() if shape is None else shape, name=name, reset_less=True)
     m.d.sync += register.eq(value)
@@ -118,7 +116,7 @@ def pipeline_register(m: Module, name: str, value: Value, shape: Shape | None = 
 
 
 def enable_register(m: Module, name: str, value: Value, take: Value) -> Signal:
-    """Return a register without reset that loads `value` in cycles with `take` and holds it otherwise."""
+    """Return a register without reset that loads `value` while `take` is high and holds its contents otherwise."""
     register = Signal(len(value), name=name, reset_less=True)
     with m.If(take):
         m.d.sync += register.eq(value)

@@ -12,7 +12,7 @@ class Ram(wiring.Component):
 
     Synchronous reads have one cycle of latency and hold their data while `r{i}_en` is low. A read of a word that is
     written in the same cycle returns the old word, or the new word if `transparent`. Contents are undefined until they
-    are written; no logic may rely on zeros.
+    are written; logic must not assume that they are zero.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Ram(wiring.Component):
     w_addr, w_data, w_en : In
         Address, data and enables of the write port.
     r{i}_addr, r{i}_en : In, r{i}_data : Out
-        Read port i; `r{i}_en` is ignored by combinational reads.
+        Address, enable and data of read port i; combinational reads ignore `r{i}_en`.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ def rotate_left(m: Module, name: str, value: Value, amount: Value, count: int) -
     value : Value
         `count` elements of equal width, with element 0 in the low bits.
     amount : Value
-        Distance to rotate by, log2(count) bits.
+        Distance to rotate by; log2(count) bits wide.
     count : int
         Number of elements; a power of two.
     """

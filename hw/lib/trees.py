@@ -8,7 +8,7 @@ from hw.lib.pipeline import pipeline_register
 
 
 def select_tree(m: Module, name: str, number: Value, values: dict[int, Value]) -> Value:
-    """Return values[number], selected by a tree of two-way multiplexers; an arbitrary value if `number` is not a key.
+    """Return values[number], selected by a tree of two-way multiplexers; arbitrary if `number` is not a key.
 
     Parameters
     ----------
@@ -59,10 +59,11 @@ def tree_latency(count: int) -> int:
 def registered_tree(
     m: Module, name: str, values: Sequence[Value], combine: Callable[[str, int, Value, Value], Value]
 ) -> Value:
-    """Combine the values pairwise, with a register after every level; `combine(name, level, a, b)` returns the named
-    signal of one node.
+    """Combine the values pairwise in a tree, with a register after every level.
 
-    Each level takes one cycle, because a 32-bit comparison with the subsequent selection needs a whole cycle.
+    `combine(name, level, a, b)` returns the signal `name`, which combines a and b in one node of the tree.
+
+    Each level takes one cycle, because a 32-bit comparison and the selection after it need a whole cycle.
     """
     values = list(values)
     for level in range(tree_latency(len(values))):

@@ -15,10 +15,11 @@ ACC_UPDATE_VISIBLE = 4
 
 
 class AccUpdatePort(wiring.Signature):
-    """Port for row updates by the array, from the array's point of view; accepts one update per cycle and refuses none.
+    """Port for row updates by the array, from the array's point of view; one update per cycle, never refused.
 
-    The new row is psum; with `add`, it is acc + psum; with `add` and `shift`, it is (acc << 8) + psum. `psum` (n int32)
-    follows ACC_UPDATE_LATENCY cycles after `valid`. Updates of the same row in consecutive cycles are exact.
+    The new row is psum, acc + psum with `add`, or (acc << 8) + psum with `add` and `shift`, where acc is the old row.
+    `psum` (n int32) follows ACC_UPDATE_LATENCY cycles after `valid`. Consecutive updates of the same row are
+    accumulated correctly.
     """
 
     def __init__(self, config: MlaConfig):
@@ -36,9 +37,10 @@ class AccUpdatePort(wiring.Signature):
 class Accumulator(wiring.Component):
     """Banked memory with rows of n int32 lanes; the high bits of the row number select the bank.
 
-    An update takes four stages: R reads the row's bank, D selects the bank's data, A adds the partial sums, W writes.
-    The result of an earlier update that a read does not return yet is forwarded: that of the previous cycle from W to
-    A, that of two cycles before from W to D, and that of three cycles before from a copy of the last row that W wrote.
+    An update passes through four stages: R reads the row's bank, D selects the bank's data, A adds the partial sums,
+    and W writes the row. A read does not yet return the results of the updates of the last three cycles, so these
+    results are forwarded: from W to A for the previous cycle, from W to D for two cycles earlier, and from a copy of
+    the last row that W wrote for three cycles earlier.
 
     Latency: a FUSE read returns data ACC_READ_LATENCY cycles after its grant; a FUSE write is visible to reads granted
     one cycle later; an update is visible to reads granted ACC_UPDATE_VISIBLE cycles after its request. Throughput: one
@@ -135,7 +137,7 @@ class Accumulator(wiring.Component):
         return row[(self.bank_rows - 1).bit_length() : self.row_bits]
 
     def _read(self, m: Module, rams: list[Ram]) -> None:
-        """Drive the read ports of the banks, and the row that FUSE reads."""
+        """Drive the read ports of the banks, and the data and `ready` of FUSE's read port."""
         update_reads, refused, bank_d = Signal(), Signal(), Signal(range(self.banks))
         fuse_bank = self._bank(self.fuse_read.row)
         m.d.comb += [
@@ -161,7 +163,7 @@ class Accumulator(wiring.Component):
     def _found(
         self, m: Module, rams: list[Ram], d: dict, mid: Signal, far: Signal, written: Signal, total: Cat
     ) -> Signal:
-        """Return the latest completed value of the row in stage D."""
+        """Return the value of the row in stage D, including forwarded results."""
         width = 32 * self.n
         found, last = Signal(width), Signal(width, reset_less=True)
         with m.If(written):
@@ -177,7 +179,7 @@ class Accumulator(wiring.Component):
         return found
 
     def _write(self, m: Module, rams: list[Ram], w: dict, total: Cat) -> None:
-        """Drive the write ports of the banks, for stage W of an update, or for FUSE if there is none."""
+        """Drive the write port of each bank for stage W of an update, or for FUSE if no update writes to the bank."""
         refused = Signal()
         fuse_bank = self._bank(self.fuse_write.row)
         m.d.comb += [

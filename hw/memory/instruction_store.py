@@ -14,10 +14,10 @@ WIS_ADDR_BITS = 14
 class InstructionStore(wiring.Component):
     """Memory of `wis_words` micro-instructions of 64 bits, with two independent read ports and one write port.
 
-    Read-back has a separate port, so that the check of a segment does not delay the running program.
+    The CRC check of a segment has a separate read port, so that it does not delay the running program.
 
-    Latency: one cycle for each read; a write is visible to reads from the next cycle on. Throughput: one
-    access per cycle and port.
+    Latency: one cycle for a read; a write is visible to reads from the next cycle on. Throughput: one access per cycle
+    and port.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class InstructionStore(wiring.Component):
     check_addr, check_en : In, check_data : Out
         Read port of the CRC check.
     w_addr, w_data, w_en : In
-        Write port of host and loader.
+        Write port of the host and the loader.
     """
 
     fetch_addr: In(WIS_ADDR_BITS)

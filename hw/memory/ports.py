@@ -16,9 +16,10 @@ ACC_READ_LATENCY = 2
 class SpReadPort(wiring.Signature):
     """Scratchpad read port, from the requester's point of view.
 
-    A request is accepted in a cycle with `valid & ready` and waits in a register of the scratchpad from the next cycle
-    on while `waits` is high; it is granted in a cycle with `waits & ready`. `data` (n bytes from byte `addr` on, with
-    lane 0 in the low bits) are valid SP_READ_LATENCY cycles after the grant. `ready` depends on registers only.
+    A request is accepted in a cycle with `valid & ready`. From the next cycle on, it waits in a register of the
+    scratchpad while `waits` is high; it is granted in a cycle with `waits & ready`. `data` (n bytes from byte `addr`
+    on, with lane 0 in the low bits) are valid SP_READ_LATENCY cycles after the grant. `ready` depends on registers
+    only.
     """
 
     def __init__(self, config: MlaConfig):
@@ -34,12 +35,13 @@ class SpReadPort(wiring.Signature):
 
 
 class SpWritePort(wiring.Signature):
-    """Scratchpad write port, from the requester's point of view: byte i of `data` is written to byte `addr` + i if
-    `mask`[i] is set.
+    """Scratchpad write port, from the requester's point of view.
+
+    Byte i of `data` is written to byte `addr` + i if `mask`[i] is set.
 
     Like a read, a write is accepted with `valid & ready` and granted with `waits & ready`; reads granted in later
-    cycles return the new data. `addr` + i wraps at the size of the memory, so a partial first beat may use an address
-    below its first byte, with the low bits of its mask clear.
+    cycles return the new data. `addr` + i wraps at the size of the memory. Therefore `addr` may precede the first byte
+    of a partial first beat, in which case the low bits of the mask are 0.
     """
 
     def __init__(self, config: MlaConfig):
@@ -56,8 +58,9 @@ class SpWritePort(wiring.Signature):
 
 
 class AccReadPort(wiring.Signature):
-    """Port for accumulator row reads by FUSE, from FUSE's point of view; data are valid ACC_READ_LATENCY cycles after
-    `valid & ready`.
+    """Port for accumulator row reads by FUSE, from FUSE's point of view.
+
+    Data are valid ACC_READ_LATENCY cycles after `valid & ready`.
     """
 
     def __init__(self, config: MlaConfig):
@@ -85,8 +88,9 @@ class AccWritePort(wiring.Signature):
 
 
 class SlotWritePort(wiring.Signature):
-    """Port for writes of n bytes to byte address `addr`, a multiple of n, of PARAM (`table` = 0) or TABLE (1); never
-    refused.
+    """Port for writes of n bytes to PARAM (`table` = 0) or TABLE (`table` = 1).
+
+    `addr` is a byte address and a multiple of n. Writes are never refused.
     """
 
     def __init__(self, config: MlaConfig):

@@ -17,9 +17,9 @@ from hw.memory.ports import SpReadPort, SpWritePort
 
 
 class SpAccess:
-    """Words and halves of the memory that a row access at a byte address needs, as named signals in `m`.
+    """Words and halves of the memory that an access of n bytes at a byte address needs, as named signals in `m`.
 
-    Rows alternate between the even and the odd half, so the row of the first byte and the next row are never in the
+    Rows alternate between the even and the odd half, so the row of the first byte and the row after it are never in the
     same half. An access at a multiple of n needs only one half.
 
     Parameters
@@ -74,7 +74,7 @@ class SpAccess:
         self.banks = tuple(i[-self._bank_bits :] for i in index)
 
     def held(self, m: Module, name: str, take: Value) -> "SpAccess":
-        """Return a copy in registers that are loaded in cycles with `take` and whose names begin with `name`."""
+        """Return a copy whose signals are registers with names that begin with `name`, loaded while `take` is high."""
         later = copy(self)
         later.offset, later.odd, later.bank = (
             enable_register(m, f"{name}_{part}", getattr(self, part), take)
@@ -88,7 +88,7 @@ class SpAccess:
 
 
 class SpReadLane(wiring.Component):
-    """Selects the row that one read port requested from the words of the banks.
+    """Data path of one read port, which selects and rotates the requested bytes from the words read by the banks.
 
     Latency: `data` is valid two cycles after `capture`; the memory words must be at `even` and `odd` one cycle after
     `capture`. Throughput: one row per cycle.
@@ -109,7 +109,7 @@ class SpReadLane(wiring.Component):
     even, odd : In
         Words read by the banks, with bank 0 in the low bits, one cycle after `capture`.
     data : Out
-        Row at the requested byte address.
+        The n bytes from the requested address on.
     """
 
     def __init__(self, config: MlaConfig):
@@ -164,7 +164,7 @@ class SpReadLane(wiring.Component):
         return m
 
     def _words(self, source: Value) -> dict[int, Value]:
-        """Return the word of each bank."""
+        """Return the words of `source` by bank number."""
         return {b: source.word_select(b, 8 * self._config.n) for b in range(self._config.sp_banks)}
 
 
@@ -183,13 +183,12 @@ SP_EVENTS = data.StructLayout(
 
 
 class Scratchpad(wiring.Component):
-    """Memory of banks, each of which has a half for even rows and a half for odd rows, with one read and one write
-    port each.
+    """Banked memory; each bank has a half for even rows and a half for odd rows, each with a read and a write port.
 
-    A row access takes one cycle regardless of its first byte, because the two rows that it accesses are in different
+    An access of n bytes takes one cycle at any byte address, because the two rows that it may need are in different
     halves. Addresses wrap from the last byte to the first. A decoded request waits in a register of its port until no
-    port of higher priority waits for a half that it needs; `act` and `fuse_write`, which have the highest priority,
-    therefore never wait for more than one cycle. Latency: SP_READ_LATENCY cycles from the grant of a read; a write
+    request of higher priority waits for a half that it needs. Therefore `act` and `fuse_write`, which have the highest
+    priority, never wait for more than one cycle. Latency: SP_READ_LATENCY cycles from the grant of a read; a write
     granted in one cycle is visible to reads granted in the next. Throughput: one access per cycle on each port whose
     halves are free.
 
@@ -205,7 +204,7 @@ class Scratchpad(wiring.Component):
     fuse_write, load_write : In(SpWritePort)
         Write ports, highest priority first.
     events : Out(SP_EVENTS)
-        Accesses granted and refused in the previous cycle, by the bank of their first byte.
+        Counts of accesses granted and refused in the previous cycle, by the bank of their first byte.
     """
 
     def __init__(self, config: MlaConfig):
@@ -253,7 +252,7 @@ class Scratchpad(wiring.Component):
         return SpAccess(m, self._config, name, port.addr).held(m, f"{name}_held", port.valid & port.ready)
 
     def _hold_row(self, m: Module, name: str) -> tuple[Signal, Signal]:
-        """Return data and mask of the write that waits in the registers of a port."""
+        """Return the data and the mask of the write that waits in the registers of a port."""
         port = getattr(self, name)
         take = port.valid & port.ready
         return enable_register(m, f"{name}_data", port.data, take), enable_register(
@@ -261,7 +260,7 @@ class Scratchpad(wiring.Component):
         )
 
     def _banks(self, m: Module) -> tuple[list[Ram], list[Ram]]:
-        """Add the memories of the even and of the odd half."""
+        """Add the memories of all banks; return those of the even halves and those of the odd halves."""
         depth = self._config.sp_rows // (2 * self._config.sp_banks)
         rams: tuple[list[Ram], list[Ram]] = ([], [])
         for bank in range(self._config.sp_banks):
@@ -273,7 +272,7 @@ class Scratchpad(wiring.Component):
         return rams
 
     def _grant(self, m: Module, accesses: dict[str, SpAccess]) -> dict[str, tuple[Signal, Signal]]:
-        """Serve the ports by priority; returns the banks whose even and odd halves each port requests."""
+        """Serve the ports by priority; return the banks whose even and odd halves each port requests."""
         taken: list[Value] = [Const(0, self._config.sp_banks)] * 2
         asked = {}
         for name, access in accesses.items():
@@ -290,24 +289,22 @@ class Scratchpad(wiring.Component):
         return asked
 
     def _refused(self, name: str, asks: tuple[Signal, ...], taken: list[Value]) -> Value:
-        """Return the condition that a port is not served.
+        """Return a value that is high if the request of a port is refused.
 
         Parameters
         ----------
         name : str
             Name of the port.
         asks, taken : sequence
-            Banks requested by the port, and banks requested by ports of higher priority, of the even and of the odd
-            half.
+            Banks requested by the port, and banks requested by ports of higher priority; one mask for the even and one
+            for the odd half.
         """
         return Cat(asks[h] & taken[h] for h in range(2)).any()
 
     def _steer_reads(
         self, m: Module, ram: Ram, accesses: dict[str, SpAccess], asked: dict, half: int, bank: int
     ) -> None:
-        """Select the address for one memory, which is that of the first port that requests the memory; the others are
-        refused.
-        """
+        """Drive the read port of one memory with the address of the port of highest priority that requests it."""
         *first, last = accesses
         address: Value = accesses[last].word[half]
         for name in reversed(first):
@@ -334,9 +331,7 @@ class Scratchpad(wiring.Component):
         ]
 
     def _rotate(self, m: Module, name: str, access: SpAccess) -> tuple[Signal, tuple[Signal, Signal]]:
-        """Return the data of a write, rotated to their position in the rows, and the byte enables of the even and the
-        odd half.
-        """
+        """Return the data of a write, rotated to their position in the rows, and the byte enables of both halves."""
         n, (written, chosen) = self._config.n, self._written[name]
         row = rotate_left(m, f"{name}_row", written, access.offset, n)
         mask = rotate_left(m, f"{name}_mask", chosen, access.offset, n)
@@ -350,7 +345,7 @@ class Scratchpad(wiring.Component):
         return row, masks
 
     def _count(self, m: Module, reads: dict[str, SpAccess], writes: dict[str, SpAccess]) -> None:
-        """Count the events; each bank has a separate bit field, so that one addition counts for all banks."""
+        """Count the events; each bank has a separate bit field, so that one addition updates all counts."""
         banks = self._config.sp_banks
         counts = []
         for kind, accesses in (("reads", reads), ("writes", writes), ("conflicts", reads | writes)):
@@ -371,11 +366,12 @@ class Scratchpad(wiring.Component):
 
 
 class PipelinedScratchpad(Scratchpad):
-    """`Scratchpad` that refuses LOAD's write during every write of FUSE, regardless of the banks, so that LOAD's
-    `ready`, on which more logic depends than on other ports, is valid earlier in the cycle.
+    """`Scratchpad` that refuses LOAD's write during every write of FUSE, regardless of the banks.
 
-    Latency and throughput are those of `Scratchpad`, except for LOAD's writes.
-    Parameters and members are those of `Scratchpad`.
+    This makes LOAD's `ready` valid earlier in the cycle; more logic depends on it than on the `ready` of other ports.
+
+    Latency and throughput are the same as for `Scratchpad`, except for LOAD's writes. Parameters and members are the
+    same.
     """
 
     def _refused(self, name: str, asks: tuple[Signal, ...], taken: list[Value]) -> Value:

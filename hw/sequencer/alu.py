@@ -8,22 +8,22 @@ from hw.isa.micro_instruction import MicroOp
 
 
 class Alu(wiring.Component):
-    """Computes a scalar operation on a and b + imm, the comparison of a and b for a branch, and a + b + imm.
+    """Scalar arithmetic: an operation on a and b + imm, the comparison of a and b for branches, and a + b + imm.
 
-    Products are an input, because the multipliers are shared with the bounds checker.
+    Products are computed outside this component, because the multipliers are shared with the bounds checker.
 
     Latency: combinational. Throughput: one operation per cycle.
 
     Members
     -------
     op : In
-        Operation to execute, a MicroOp.
+        Operation to execute, a value of `MicroOp`.
     a, b, imm : In
         Operands of the instruction.
     product : In
         Low half of a * (b + imm), used by MUL.
     second : Out
-        Second operand, b + imm, 32 bits.
+        Second operand of the operation: b + imm, 32 bits.
     result : Out
         Value for the destination register.
     sum : Out
@@ -86,7 +86,7 @@ class Alu(wiring.Component):
         return m
 
     def _branch(self, m: Module) -> None:
-        """Drive `taken`, the condition that a branch is taken."""
+        """Drive `taken` for branches by comparing a and b."""
         branch_less, branch_less_unsigned, branch_equal = self._compare(m)
         with m.Switch(self.op):
             for op, value in (
@@ -101,7 +101,7 @@ class Alu(wiring.Component):
                     m.d.comb += self.taken.eq(value)
 
     def _compare(self, m: Module) -> tuple[Signal, Signal, Signal]:
-        """Return the conditions signed less, unsigned less and equal for a and b."""
+        """Return three signals that are high if a < b (signed), a < b (unsigned) and a == b."""
         difference, less, less_unsigned, equal = Signal(33), Signal(), Signal(), Signal()
         m.d.comb += [
             difference.eq(self.a - self.b),
@@ -112,8 +112,9 @@ class Alu(wiring.Component):
         return less, less_unsigned, equal
 
     def _shift(self, m: Module, second: Signal) -> Signal:
-        """Return the shifted operand. There is only a right shifter; for a left shift, the bits are reversed before and
-        after it.
+        """Return operand a shifted by `second`.
+
+        There is only a right shifter; for a left shift, the bits are reversed before and after it.
         """
         left, amount = Signal(), Signal(5)
         reversed_in, reversed_out = Signal(32), Signal(32)
@@ -134,10 +135,10 @@ class Alu(wiring.Component):
 
 
 def _carry_save(a: Value, b: Value, c: Value) -> tuple[Value, Value]:
-    """Return two words whose sum is that of three words, modulo 2**32, without a carry chain."""
+    """Return two words with the same sum as three words, modulo 2**32, computed without a carry chain."""
     return a ^ b ^ c, (((a & b) | (a & c) | (b & c)) << 1)[:32]
 
 
 def _sum(a: Value, b: Value, carry: int = 0) -> Value:
-    """Return the sum of a, b and the carry, as one addition."""
+    """Return the sum of a, b and the carry, computed by one adder."""
     return (Cat(Const(1, 1), a[:32]) + Cat(Const(carry, 1), b[:32]))[1:33]

@@ -1,4 +1,4 @@
-"""Scalar arithmetic with little logic: an ALU with a latency of one cycle, and a multiplier for MUL."""
+"""Scalar arithmetic with few logic cells: an ALU with a latency of one cycle, and a multiplier for MUL."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -18,9 +18,9 @@ _FLAGS = (MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
 class SerialAlu(Alu):
     """`Alu` with one adder for sums and differences, and a register in the middle of every path to `result`.
 
-    Latency: combinational except for `result`, which takes 1 cycle, during which the operands must not change.
-    Throughput: one operation every two cycles.
-    Members are those of `Alu`, except that `sum` is a - (b + imm) for operations that subtract.
+    Latency: combinational except for `result`, which takes 1 cycle; the operands must not change during this cycle.
+    Throughput: one operation every two cycles. Members are the same as for `Alu`, except that `sum` is a - (b + imm)
+    for operations that subtract.
     """
 
     def elaborate(self, platform: object) -> Elaboratable:
@@ -79,8 +79,10 @@ class SerialAlu(Alu):
         return value & self._does(*ops).replicate(len(value))
 
     def _shifted(self, m: Module) -> Signal:
-        """Return the shifted operand. It is shifted right, first by whole bytes; for a left shift, the bits are
-        reversed before and after.
+        """Return operand a shifted by b + imm.
+
+        The operand is shifted to the right, first by whole bytes and one cycle later by the remaining bits; for a left
+        shift, the bits are reversed before and after.
         """
         left, fill, amount = Signal(), Signal(), Signal(5)
         word, result = Signal(32), Signal(32)
@@ -108,14 +110,14 @@ def _right(word: Value, fill: Value, amount: Value, unit: int) -> Value:
 
 
 class ScalarMultiply(wiring.Component):
-    """Computes the low half of a product of 32-bit operands from three products of their halves.
+    """Multiplier for the low half of a product of 32-bit operands, computed from three products of their halves.
 
     Latency: 2 cycles. Throughput: one product per cycle.
 
     Members
     -------
     mul : In
-        Sample new operands; while low, the product of the previous operands remains valid.
+        Sample new operands; while `mul` is low, the product of the previous operands remains valid.
     mul_a, mul_b : In
         Operands of the product, 32 bits.
     mul_product : Out

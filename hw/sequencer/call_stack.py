@@ -29,7 +29,7 @@ class CallStack(wiring.Component):
     top : Out
         State of the innermost caller.
     empty, full : Out
-        High if the stack is empty; high if the stack is full.
+        `empty` is high if the stack is empty, `full` if it is full.
     in_use : Out
         Mask of the segments of all callers.
     """

@@ -12,24 +12,23 @@ from hw.lib.ram import Ram
 
 
 class CommandWords(wiring.Component):
-    """Sends the fields of a unit that have changed since its last command, then the derived increments, then an end
-    mark.
+    """Sender of commands: changed fields first, then derived increments, then an end mark, one word at a time.
 
     A unit keeps its fields from one command to the next, so only the fields written since its last command are sent.
     The connection to the units is one word wide.
 
-    Latency: if fields have to be reset to their defaults, a word for this is sent two cycles after `start`; the first
-    field is sent five cycles after `start`, and the following fields one per cycle. The increments wait for `passed`.
-    Throughput: one command at a time.
+    Latency: if the fields have been reset to their defaults, a reset word is sent one cycle after `start`. The first
+    field is sent five cycles after `start`, and the following fields one per cycle. The increments are sent only after
+    `passed`. Throughput: one command at a time.
 
     Members
     -------
     w_en, w_field, w_data, clear : In
-        Writes and clears of fields, as for `ConfigRegisters`.
+        Writes and clears of fields; see `ConfigRegisters`.
     start, unit : In
         `start` begins the transfer; `unit` and its fields must be held until `sent`.
     passed, increments : In
-        High if the command is legal; its derived increments.
+        `passed` is high if the command is legal; `increments` are its derived increments.
     stop : In
         Abandon the command in progress.
     valid : Out
@@ -82,8 +81,10 @@ class CommandWords(wiring.Component):
         return m
 
     def _changes(self, m: Module) -> tuple[list[Signal], list[Signal]]:
-        """Return, for each unit, the mask of fields written since its last command or clear, and a signal that is high
-        if its fields have been cleared since its last command.
+        """Return the state of each unit's fields.
+
+        The state consists of the mask of fields written since the unit's last command or clear, and a signal that is
+        high if its fields have been cleared since its last command.
         """
         changed, cleared = [], []
         for unit in Unit:
@@ -104,7 +105,7 @@ class CommandWords(wiring.Component):
         return changed, cleared
 
     def _fields(self, m: Module, changed: list[Signal], word: data.View, present: Signal) -> Signal:
-        """Send the words of the changed fields; returns a signal that is high if all of them have been sent."""
+        """Send the words of the changed fields; return a signal that is high if all of them have been sent."""
         most = max(len(fields) for fields in UNIT_FIELDS)
         m.submodules.values = values = Ram(width=32, depth=len(Unit) << FIELD_INDEX_BITS, exclusive=True)
         m.d.comb += [

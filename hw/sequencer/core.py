@@ -1,4 +1,4 @@
-"""Sequencer core, which runs one micro-program at a time and connects the stages, the stacks and CommandIssue."""
+"""Sequencer core, which runs one micro-program at a time."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -42,14 +42,14 @@ PULSES = (
 
 
 class Core(wiring.Component):
-    """Executes micro-programs in three stages after the instruction store: fetch, decode with operand read, execute.
+    """Processor for micro-programs with three stages after the instruction store: fetch, decode, execute.
 
     Latency: the first instruction is executed 4 cycles after the transfer of `start`; `halted` is high one cycle after
     HALT has been executed. Throughput: one instruction per cycle. A taken branch, a call or a loop entry takes 3
     additional cycles; RET, CALLP and a loop without iterations take 4; MUL takes 2; a second macro operand in one
     instruction takes 1. The iterations of a hardware loop take no additional cycles. ISSUE takes one cycle more than
-    the latency of ParallelChecker, plus the time for which its queue is full. With `pipelined`, an instruction takes
-    four cycles.
+    the latency of ParallelChecker, plus the cycles in which the queue of its unit is full. With `pipelined`, an
+    instruction takes four cycles.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Core(wiring.Component):
     operand_addr : Out, operand_data : In
         Port of the macro operand buffer: data are valid one cycle after the address.
     seg_index : Out, seg_info : In
-        Look-up port of the segment table, combinational.
+        Combinational look-up port of the segment table.
     in_use : Out
         Mask of the segments of the running program and its callers; after a trap it is held until `clear`.
     halted, steps : Out
@@ -76,21 +76,22 @@ class Core(wiring.Component):
     stop : In
         If high, no instruction is executed from the next cycle until `clear`.
     step_limit, windows : In, limit : Out
-        Values of host registers, and the index of the requested window limit.
+        `step_limit` and `windows` are values of host registers; `limit` is the index of the requested window limit.
     load, matrix, fuse, store : Out
         Streams of checked commands; an offer is withdrawn only by `clear` and in the cycle after `stop`.
     word_valid, word : Out
         With `serial_commands`, the fields of the commands, with a valid bit for each unit.
     seq_tokens : In, seq_take : Out
-        Semaphores of the sequencer that hold a token, and those from which a token is taken.
+        Masks of the sequencer's semaphores: those that hold a token, and those from which a token is taken.
     unit_idle : In
         Mask of the units without queued or running commands.
     tag_hold : In
-        High while TAG must wait, because the counters have not yet stored the sums of the previous tag.
+        High while TAG must wait because the counters have not yet stored the sums of the previous tag.
     blocked, blocked_pc : Out
-        High if the program waits in WAIT, in FENCE or for a full queue; address of the instruction.
+        `blocked` is high while the program waits in WAIT, in FENCE or for room in a queue; `blocked_pc` is the address
+        of the waiting instruction.
     statistics : In
-        Statistics that are inputs of the core.
+        Statistics that programs can read.
     running, tag, macro, pc, segment : Out
         State of the running program and of the instruction that is being executed.
     micro_*, fetch_stalls, queue_stalls, sync_stalls : Out
@@ -189,9 +190,11 @@ class Core(wiring.Component):
     def _life(
         self, m: Module, execute: Execute, started: Signal, active: Signal, frozen: Signal, operands: Signal
     ) -> tuple[Value, Signal]:
-        """Add the logic that starts, halts, traps and freezes a program. Returns a pulse that fetches the first word,
-        and a pulse in the cycle after the last instruction. `active` stores `running` and not `frozen` in a single
-        register, because every effect of an instruction depends on this condition.
+        """Add the logic that starts, halts, traps and freezes a program.
+
+        Return a pulse that fetches the first word, and a pulse in the cycle after the last instruction. `active` is
+        high if `running` is high and `frozen` is low. It is a separate register, because every effect of an instruction
+        depends on this condition.
         """
         boot, ended, last = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -253,7 +256,7 @@ class Core(wiring.Component):
 def connect_frames(
     m: Module, core: wiring.Component, fetch: Fetch, execute: Execute, frame: data.View, started: Value
 ) -> None:
-    """Connect the running segment, the callers and the loops."""
+    """Connect the registers of the running segment, the call stack and the loop stack."""
     m.submodules.calls = calls = CallStack(core.config)
     loop_stack = core.config.variant(LoopStack, PipelinedLoopStack)
     m.submodules.loops = loops = loop_stack(core.config, width=COUNTER_BITS)
@@ -324,7 +327,7 @@ def connect_issue(
     started: Value,
     frozen: Value,
 ) -> None:
-    """Connect the fields of commands and the issue block."""
+    """Connect the registers of the command fields and the issue block."""
     x = execute.instruction
     d, unit_bits = ISSUE_D.offset("signal_seq"), 2
     registers = issue.make_registers()
@@ -357,8 +360,9 @@ def connect_issue(
 
 
 def count_steps(m: Module, core: wiring.Component, execute: Execute, started: Value) -> None:
-    """Count the instructions and compare the number with the limit. The comparison takes a separate cycle, so that it
-    does not depend on the decision whether the instruction of this cycle counts.
+    """Count the instructions and compare their number with the limit.
+
+    The comparison takes a separate cycle, so that it does not depend on whether the current instruction is counted.
     """
     excess, hit = Signal(33), Signal()
     reached, short_of_one = ~excess[32], excess.all()

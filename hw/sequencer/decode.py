@@ -34,9 +34,7 @@ _BRANCHES = (MicroOp.BEQ, MicroOp.BNE, MicroOp.BLT, MicroOp.BGE, MicroOp.BLTU, M
 
 
 def find_kind(m: Module, opcode: Value) -> dict[str, Signal]:
-    """Return the members of EXECUTE_LAYOUT that encode the kind of an instruction, by name; `m` is that of
-    `find_targets`.
-    """
+    """Decode the kind of an instruction; return the members `kind` and `plain` of EXECUTE_LAYOUT by name."""
     kind, plain = Signal(InstructionKind.RET.bit_length(), name="kind"), Signal(name="plain")
     with m.Switch(opcode):
         with m.Case(*map(int, _BRANCHES)):
@@ -54,8 +52,9 @@ def find_kind(m: Module, opcode: Value) -> dict[str, Signal]:
 
 
 def find_targets(m: Module, word: data.View, pc: Value, base: Value) -> dict[str, Signal]:
-    """Return the program counters of EXECUTE_LAYOUT, which are computed in this stage so that no adder follows a
-    decision of the execute stage.
+    """Return the instruction addresses of EXECUTE_LAYOUT and the flag `backward`.
+
+    They are computed in this stage, so that no adder follows a decision of the execute stage.
 
     Parameters
     ----------
@@ -95,9 +94,10 @@ _INDEX = (OPERAND_BASE - 1).bit_length()
 
 
 class Decode(wiring.Component):
-    """Decodes an instruction and reads its operands.
+    """Decode stage, which decodes an instruction and reads its operands.
 
-    Latency: 1 cycle, or 2 if both selectors name macro operands. Throughput: one instruction per latency.
+    Latency: 1 cycle, or 2 if both selectors name macro operands. Throughput: one instruction in as many cycles as the
+    latency.
 
     Parameters
     ----------
@@ -111,9 +111,9 @@ class Decode(wiring.Component):
     flush : In
         Discard the instruction in this stage.
     clear : In
-        A program starts: set all registers to 0.
+        Set all registers to 0, because a program starts.
     frame, operands, statistics, tag : In
-        Running segment, number of operands of the macro-instruction, statistics, current tag.
+        Running segment, number of operands of the macro-instruction, statistics, and current tag.
     operand_addr : Out, operand_data : In
         Port of the macro operand buffer, with a latency of one cycle.
     w_en, w_addr, w_data : In
@@ -200,7 +200,7 @@ class Decode(wiring.Component):
         return m
 
     def _decode(self, m: Module, word: data.View) -> dict[str, Signal]:
-        """Return the classes of the instruction and whether it is legal, as signals by name."""
+        """Return signals by name: the class of the instruction, the selectors that it uses, and `illegal`."""
         names = ("scalar", "config", "issue", "sync", "uses_a", "uses_b", "illegal")
         decoded = {name: Signal(name=name) for name in names}
         illegal_d = {
@@ -225,8 +225,9 @@ class Decode(wiring.Component):
         return decoded
 
     def _buffer(self, m: Module, word: data.View, valid: Value) -> tuple[Value, Value, Signal]:
-        """Drive the address of the operand buffer; returns the data for a, the data for b, and a signal that is high
-        while the data for b are not valid.
+        """Drive the address of the operand buffer and return the macro operands of an instruction.
+
+        Return the data for a, the data for b, and a signal that is high while the data for b are not yet valid.
         """
         second, waits, pair = Signal(), Signal(), Signal()
         m.d.comb += waits.eq(valid & pair & ~second)
@@ -246,7 +247,7 @@ class Decode(wiring.Component):
     def _read_operands(
         self, m: Module, word: data.View, *, valid: Value, pair: Signal, waits: Signal, first: Value
     ) -> tuple[Value, Value]:
-        """Drive the address of the operand buffer; returns the operands of both selectors.
+        """Drive the address of the operand buffer; return the macro operands that both selectors name.
 
         Parameters
         ----------
@@ -257,11 +258,11 @@ class Decode(wiring.Component):
         valid : Value
             High if this stage contains an instruction.
         pair : Signal
-            High if both of its selectors name macro operands.
+            High if both selectors of this instruction name macro operands.
         waits : Signal
-            High if the second operand is being read.
+            High in the cycle in which the second operand is being read.
         first : Value
-            Selector, of the instruction at the input, whose operand is read first.
+            Selector of the instruction at the input that is read first.
         """
         a_data = enable_register(m, "first_operand", self.operand_data, waits)
         # The address is that for the instruction that enters this stage, or the next address for the instruction that
@@ -273,7 +274,7 @@ class Decode(wiring.Component):
     def _operands(
         self, m: Module, word: data.View, decoded: dict[str, Signal], a_buffered: Value, b_buffered: Value
     ) -> tuple[Signal, Signal, Signal, Signal]:
-        """Return the values of both selectors, and for each selector a signal that is high if it is illegal."""
+        """Return, for each selector, its value and a signal that is high if the selector is illegal."""
         m.submodules.registers = registers = RegisterFile()
         m.d.comb += [
             registers.clear.eq(self.clear),
@@ -332,11 +333,10 @@ class Decode(wiring.Component):
 
 
 class PipelinedDecode(Decode):
-    """`Decode` that reads the first macro operand one cycle earlier, which leaves a cycle for the data to arrive from
-    the memory.
+    """`Decode` that reads the first macro operand one cycle earlier and registers the data from the memory.
 
-    Latency and throughput are those of `Decode`.
-    Members are those of `Decode`, but an instruction must be at the input from the cycle before `valid` on.
+    Latency, throughput and members are the same as for `Decode`, but an instruction must be at the input from the cycle
+    before `valid` on.
     """
 
     def _read_operands(

@@ -16,12 +16,12 @@ _CALLEE_LAYOUT = data.StructLayout({"usable": 1, "inside": OUT_BIT, "frame": FRA
 
 
 def raise_trap(m: Module, stage: wiring.Component, cause: Value | int, address: Value | int = 0) -> None:
-    """Make the current instruction trap."""
+    """Drive the stage's outputs such that the current instruction traps."""
     m.d.comb += [stage.trap.eq(1), stage.cause.eq(cause), stage.address.eq(address)]
 
 
 def capture_callee(m: Module, stage: wiring.Component, phase: Value) -> data.View:
-    """Return the segment that a CALLP names, which is looked up in the first cycle of the CALLP."""
+    """Return a register with the segment that a CALLP calls, which is looked up in the first cycle of the CALLP."""
     x, info = stage.instruction, stage.segment
     callee = Signal(_CALLEE_LAYOUT)
     with m.If(phase == 0):
@@ -36,7 +36,7 @@ def capture_callee(m: Module, stage: wiring.Component, phase: Value) -> data.Vie
 
 
 def choose_target(m: Module, stage: wiring.Component, phase: Value, callee: data.View) -> None:
-    """Drive the target that applies if the instruction redirects, which is decided later in the cycle."""
+    """Drive `target`, the next address if the instruction redirects; `redirect` is valid later in the cycle."""
     x, onward = stage.instruction, Signal(COUNTER_BITS)
     m.d.comb += [
         onward.eq(Mux(stage.back, stage.back_start, stage.arrive + 1)),
@@ -52,8 +52,10 @@ def choose_target(m: Module, stage: wiring.Component, phase: Value, callee: data
 
 
 def loop_cases(m: Module, stage: wiring.Component, phase: Value, empty: Value, leaves: Signal) -> None:
-    """Add the cases of LOOP and BREAK. A loop without iterations is left one cycle later than other loops are entered,
-    because its successor depends on the outer loops, and this decision must not follow the adder in the same cycle.
+    """Add the switch cases for LOOP and BREAK.
+
+    Skipping a loop without iterations takes one cycle more than entering a loop: the successor depends on the outer
+    loops, and this decision must not follow the adder in the same cycle.
     """
     with m.Case(InstructionKind.LOOP):
         none = Signal(name="no_trips")
@@ -72,7 +74,7 @@ def loop_cases(m: Module, stage: wiring.Component, phase: Value, empty: Value, l
 
 
 def call_cases(m: Module, stage: "Execute", phase: Value, usable: Value, leaves: Signal) -> None:
-    """Add the cases of CALL, CALLP and RET."""
+    """Add the switch cases for CALL, CALLP and RET."""
     with m.Case(InstructionKind.CALL):
         with m.If(stage.calls_full):
             raise_trap(m, stage, Trap.CALL_STACK)
@@ -95,8 +97,9 @@ def call_cases(m: Module, stage: "Execute", phase: Value, usable: Value, leaves:
 
 
 class Execute(wiring.Component):
-    """Decides the effect of the instruction in each cycle. All state that an instruction changes is in other
-    components.
+    """Execute stage, which decides the effect of the current instruction in each cycle.
+
+    All state that an instruction changes is in other components.
 
     Latency: one cycle for most instructions; 3 for MUL; 2 for CALLP, RET and a LOOP without iterations. ISSUE takes as
     long as the issue block; WAIT and FENCE take until their condition is met. Throughput: one instruction at a time.
@@ -106,11 +109,11 @@ class Execute(wiring.Component):
     active : In
         High if a program runs and is not stopped.
     valid, instruction : In
-        `valid` is high if there is an instruction; the decoded instruction to execute.
+        `valid` is high if `instruction`, the decoded instruction to execute, is valid.
     limit_hit : In
-        High if the program has already executed the maximum number of instructions.
+        High if the program has executed the maximum number of instructions.
     tokens, idle : In
-        Semaphores of the sequencer that hold a token; units without queued or running commands.
+        Masks of the sequencer's semaphores that hold a token, and of the units without queued or running commands.
     issued, issue_trap, issue_cause, issue_address : In
         Outcome of the command's issue.
     product : In
@@ -118,38 +121,39 @@ class Execute(wiring.Component):
     loops_full, loops_empty, calls_full, calls_empty : In
         State of the stacks.
     return_pc : In
-        Return address of the call from which RET returns.
+        Address of the call instruction after which RET continues.
     back, back_start : In
-        High if the successor of `arrive` is the start of a loop; address of this start.
+        `back` is high if the successor of `arrive` is the start of a loop; `back_start` is the address of this start.
     segment : In
-        Segment that a CALLP names.
+        Segment that a CALLP calls.
     finish : Out
         High if the instruction completes in this cycle.
     passes : Out
-        Equal to `finish`, except for instructions that always redirect (LOOP, BREAK, calls, RET): their successor is
-        discarded and need not advance, so their `finish` may be valid later in the cycle.
+        Equal to `finish`, but low for instructions that always redirect (LOOP, BREAK, calls, RET). The instruction
+        fetched after such an instruction is discarded and need not advance, so `finish` may be valid later in the
+        cycle.
     finish_{scalar,config,issue,control,sync} : Out
-        Equal to `finish` for instructions of this class.
+        High if an instruction of this class completes in this cycle.
     trap, cause, address : Out
-        High if the instruction traps in this cycle; cause and address of the trap.
+        `trap` is high if the instruction traps in this cycle; `cause` and `address` describe the trap.
     redirect, target : Out
         High if the next instruction is at `target`, which is valid only while `redirect` is high.
     step, arrive : Out
-        `step`: high if the instruction falls through to the successor of `arrive`; `arrive`: address of the
-        instruction; for LOOP, the last word of the loop; for RET, the return address.
+        `step` is high if the instruction falls through to the successor of `arrive`. `arrive` is the address of the
+        instruction; for LOOP, of the last word of the loop; for RET, of the call.
     result, total : Out
         Value for the destination register, and the sum a + b + imm.
     multiply, second : Out
-        Request the product of a and `second`; may be set before the instruction can execute.
+        `multiply` requests the product of a and `second`; it may be high before the instruction can execute.
     start_issue : Out
         Begin the issue of a command.
     take : Out
-        Semaphore tokens taken in this cycle.
+        Mask of the sequencer's semaphores from which a token is taken in this cycle.
     push_loop, pop_loop, call, return_loops, ret, enter, halt, set_field, clear_fields, set_tag : Out
-        High if the instruction completes and has this effect; `enter` is a call to the frame `callee`; `return_loops`
+        High if the instruction completes and has this effect. `enter` is a call to the frame `callee`. `return_loops`
         is high one cycle before `ret`.
     callee : Out
-        Frame of the callee of a CALLP.
+        Frame of the program that a CALLP calls.
     syncing : Out
         High while the program is blocked in WAIT or FENCE.
     """
@@ -304,8 +308,9 @@ class Execute(wiring.Component):
             raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
 
     def advance(self, m: Module, present: Value) -> tuple[Value, Value]:
-        """Add to the core and return the conditions that an instruction can be executed and that the next instruction
-        may advance.
+        """Return two values: high if an instruction can be executed, and high if the next instruction may advance.
+
+        Logic that they need is added to the core.
 
         Parameters
         ----------
@@ -317,20 +322,23 @@ class Execute(wiring.Component):
         return present, self.passes
 
     def register_redirect(self, m: Module, clear: Value) -> tuple[Signal, Signal]:
-        """Add to the core and return the redirection and its target, one cycle after the instruction that redirects.
-        The path through their computation to the address of the next fetch would be too long for one cycle.
+        """Add registers for the redirection and its target to the core, and return them.
+
+        A redirection takes effect one cycle after the instruction, because the path from its computation to the address
+        of the next fetch would be too long for one cycle.
         """
         redirect, target = Signal(), Signal.like(self.target)
         m.d.sync += [redirect.eq(self.redirect & ~clear), target.eq(self.target)]
         return redirect, target
 
     def forwards(self, ahead: data.View) -> Value:
-        """Return the condition that the result of the executing instruction `ahead` bypasses the register file."""
+        """Return a value that is high if the result of the executing instruction `ahead` bypasses the register file."""
         return self.valid & ahead.scalar
 
     def return_ready(self, m: Module, phase: Value) -> AbstractContextManager[None]:
-        """Return the context (`m.If` block) for a RET whose loops have been restored, so that the successor of the call
-        is known.
+        """Return the context (`m.If` block) in which a RET completes.
+
+        The loops of the caller have then been restored, so that the successor of the call is known.
         """
         return m.Else()
 
@@ -338,25 +346,23 @@ class Execute(wiring.Component):
         return Alu()
 
     def _settle(self, m: Module) -> tuple[Value, Value]:
-        """Return the conditions that the instruction can proceed and that it leaves the stage after this cycle."""
+        """Return two values: high if the instruction can proceed, and high if it leaves the stage after this cycle."""
         return self.valid, self.finish
 
     def _results(self, m: Module, alu: Alu) -> list[Value]:
-        """Return the result, the sum, the condition that a branch is taken, and the condition that a loop has no
-        iterations.
-        """
+        """Return the result, the sum, and two flags: a branch is taken, and a loop has no iterations."""
         none = alu.sum.as_signed() <= 0
         return [alu.result, alu.sum, alu.taken, none]
 
     def _may_pass(self, go: Value, waited: Value) -> Value:
-        """Return the value of `passes`."""
+        """Return the value of the output `passes`."""
         return (go & self.instruction.plain) | waited
 
     def _prepare_wait(self, m: Module, phase: Signal, waited: Signal) -> None:
-        """Add the logic that decides about waiting instructions before they are executed."""
+        """Add logic that prepares the decision whether a waiting instruction completes; none in this variant."""
 
     def _wait_cases(self, m: Module, phase: Signal, waited: Signal) -> None:
-        """Add the cases of instructions that may take more than one cycle."""
+        """Add the switch cases for instructions that may take more than one cycle."""
         x = self.instruction
         with m.Case(InstructionKind.MUL):
             m.d.comb += waited.eq(phase == 2)

@@ -13,40 +13,41 @@ from hw.sequencer.layouts import InstructionKind
 
 
 class PipelinedExecute(Execute):
-    """`Execute` with registers after the ALU, after the redirection and for all conditions for which instructions wait.
+    """`Execute` with registers after the ALU, after the redirection, and for all conditions that instructions wait for.
 
-    Latency: that of `Execute`, plus two cycles in which the results of an instruction are registered; RET takes two
-    more cycles. Throughput: one instruction at a time, each of which may advance in the cycle after its predecessor
-    passes.
-    Members are those of `Execute`.
+    Latency: two cycles more than `Execute`, in which the results of an instruction are registered; RET takes another
+    two cycles. Throughput: one instruction at a time, each of which may advance in the cycle after its predecessor
+    passes. Members are the same as for `Execute`.
     """
 
     def advance(self, m: Module, present: Value) -> tuple[Value, Value]:
-        """Return the same conditions as `Execute.advance`, one cycle after the predecessor passes."""
+        """Return the same values as `Execute.advance`, except that the next instruction advances one cycle later."""
         spent = Signal()
         m.d.sync += spent.eq(self.passes)
         return present & ~spent, spent
 
     def register_redirect(self, m: Module, clear: Value) -> tuple[Signal, Signal]:
-        """Return the same signals as `Execute.register_redirect`, with another register for the effect on the loops."""
+        """Return the signals of `Execute.register_redirect` one cycle later, because loop updates are also one cycle
+        later.
+        """
         redirect, target = super().register_redirect(m, clear)
         return pipeline_register(m, "redirect_held", redirect & ~clear), pipeline_register(
             m, "target_held", target
         )
 
     def forwards(self, ahead: data.View) -> Value:
-        """Return 0, because a result is always in its register before the next instruction reads."""
+        """Return 0, because a result is always in the register file before the next instruction reads it."""
         return Const(0)
 
     def return_ready(self, m: Module, phase: Value) -> AbstractContextManager[None]:
-        """Return the same context as `Execute.return_ready`, two cycles later."""
+        """Return a context that is entered two cycles later than that of `Execute.return_ready`."""
         return m.Elif(phase == 3)
 
     def _make_alu(self) -> Alu:
         return SerialAlu()
 
     def _settle(self, m: Module) -> tuple[Value, Value]:
-        """Return the conditions that the instruction can proceed, from its third cycle on, and that it has ended."""
+        """Return two values: high if the instruction can proceed (from its third cycle), and high if it has ended."""
         here, stood, ended = Signal(), Signal(), Signal()
         stays = self.valid & ~ended
         m.d.sync += [here.eq(stays), stood.eq(here & stays & ~self.finish), ended.eq(self.finish)]
@@ -61,8 +62,9 @@ class PipelinedExecute(Execute):
         return go & (self.instruction.plain | waited)
 
     def _prepare_wait(self, m: Module, phase: Signal, waited: Signal) -> None:
-        """Register the condition for a waiting instruction to complete in the next cycle; once true, this condition
-        remains true.
+        """Register the condition under which a waiting instruction completes in the next cycle.
+
+        The register is permitted because the condition, once true, remains true.
         """
         x, may = self.instruction, Signal()
         conditions = {

@@ -9,8 +9,9 @@ from hw.sequencer.layouts import COUNTER_BITS
 
 
 class Fetch(wiring.Component):
-    """Fetches consecutive words; continues at the start of a hardware loop after the loop's last word, and at the
-    target after a redirect.
+    """Fetch stage, which reads the words of a program in the order of execution.
+
+    After the last word of a hardware loop it continues at the start of the loop, and after a redirect at the target.
 
     Latency: the store's data are valid one cycle after the address and held while `fetch_en` is low. Throughput: one
     instruction per cycle.
@@ -22,13 +23,14 @@ class Fetch(wiring.Component):
     stop : In
         Discard the fetched word.
     loop_back, loop_start : In
-        High if the instruction after `pc` is the start of a loop; address of this start.
+        `loop_back` is high if the instruction after `pc` is the start of a loop; `loop_start` is the address of this
+        start.
     step : Out
-        High if the word after `pc` or the word at `target` is being fetched.
+        High if the next stage accepts the instruction, so that the word after it is being fetched.
     fetch_addr, fetch_en : Out
         Read port of the instruction store.
     valid, pc : Out
-        High if the store's data are the instruction at `pc`; address of this instruction.
+        `valid` is high if the store's data are the instruction at address `pc`.
     take : In
         High if the next stage accepts the instruction; high only while `valid` is high.
     """
@@ -68,14 +70,14 @@ class Fetch(wiring.Component):
         return self.valid
 
     def _validate(self, m: Module, fetched: Signal) -> None:
-        """Drive `valid` from `fetched` if the two are not the same signal."""
+        """Drive `valid` from `fetched` if `fetched` is a separate signal."""
 
 
 class PipelinedFetch(Fetch):
-    """`Fetch` that takes two cycles, in which the word is valid, to determine the word's successor.
+    """`Fetch` that takes two more cycles, in which the loop stack determines the successor of the fetched word.
 
-    Latency: that of `Fetch`, but `valid` is high two cycles later. Throughput: one instruction every three cycles.
-    Members are those of `Fetch`.
+    Latency: `valid` is high two cycles later than in `Fetch`. Throughput: one instruction every three cycles. Members
+    are the same as for `Fetch`.
     """
 
     def _make_fetched(self) -> Signal:

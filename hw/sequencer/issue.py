@@ -1,4 +1,4 @@
-"""Issue of commands: the check of a command, and its transfer to its unit's queue."""
+"""Issue of commands: a command is checked and then transferred to the queue of its unit."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -26,10 +26,10 @@ WRITES = {"w_en": 1, "w_field": 2 + FIELD_INDEX_BITS, "w_data": 32, "clear": len
 
 
 class CommandIssue(wiring.Component, ABC):
-    """Executes the `issue` instruction; `command_issue` chooses the variant of a machine.
+    """Issue block, which executes the `issue` instruction; `command_issue` chooses the variant for a machine.
 
-    Latency: a command is offered as many cycles after `start` as the checker takes; `issued` is high in the cycle of
-    its transfer, `trap` in the cycle in which a legal command would have been offered. Throughput: one command at a
+    Latency: a command is offered as many cycles after `start` as the checker takes. `issued` is high in the cycle of
+    its transfer, and `trap` in the cycle in which a legal command would have been offered. Throughput: one command at a
     time.
 
     Parameters
@@ -37,7 +37,7 @@ class CommandIssue(wiring.Component, ABC):
     config : MlaConfig
         Configuration of the machine.
     fields : dict of str to Member
-        Ports by which the variant receives the fields of commands.
+        Ports through which the variant receives the fields of commands.
 
     Members
     -------
@@ -50,7 +50,8 @@ class CommandIssue(wiring.Component, ABC):
     clear : In
         Abandon the command; only `clear` withdraws an offer.
     passed, increments : Out
-        High if the command is legal; its increments; both valid from the end of the check to `issued`.
+        `passed` is high if the command is legal; `increments` are its derived increments. Both are valid from the end
+        of the check to `issued`.
     load, matrix, fuse, store : Out
         Command streams of the units.
     issued : Out
@@ -58,9 +59,9 @@ class CommandIssue(wiring.Component, ABC):
     full : Out
         High while a command waits for room in its queue.
     trap, cause, address : Out
-        One-cycle pulse if the command is illegal; cause and address of the trap.
+        `trap` is a one-cycle pulse if the command is illegal; `cause` and `address` describe the trap.
     mul, mul_a, mul_b : In, mul_product : Out
-        Scalar multiplication, see `ParallelChecker`.
+        Request, operands and product of the scalar MUL; see `ParallelChecker`.
     """
 
     def __init__(self, config: MlaConfig, fields: dict[str, Member]):
@@ -132,12 +133,12 @@ class CommandIssue(wiring.Component, ABC):
         return m
 
     def connect_execute(self, m: Module, execute: Execute) -> None:
-        """Connect the start of an issue and its outcome, in the module of the core."""
+        """Connect the start and the outcome of an issue with the execute stage, in the module of the core."""
         self._connect_execute(m.d.comb, self.start, execute)
 
     @abstractmethod
     def make_registers(self) -> ConfigRegisters | data.View:
-        """Return the destination of the fields that a program writes, with the members of `WRITES`."""
+        """Return an object with the members of `WRITES`, to which the fields that a program writes are sent."""
 
     @abstractmethod
     def connect_fields(
@@ -152,7 +153,7 @@ class CommandIssue(wiring.Component, ABC):
         core : Component
             Core that this component belongs to.
         registers : ConfigRegisters or View
-            Result of `make_registers`, whose inputs are driven.
+            Result of `make_registers`; its inputs are already driven.
         """
 
     def _connect_execute(self, domain: Any, start: Signal, execute: Execute) -> None:
@@ -165,26 +166,27 @@ class CommandIssue(wiring.Component, ABC):
         ]
 
     def _checker_clear(self, m: Module) -> Value:
-        """Return the input `clear` of the checker."""
+        """Return the value for the checker's input `clear`."""
         return self.clear
 
     def _verdict(self, m: Module, checker: ParallelChecker | SerialChecker) -> tuple[Any, Value]:
-        """Return the domain of the signal that is high if the command is illegal, and the pulse with which this signal
-        is valid.
+        """Return the domain in which the verdict is assigned, and the pulse in whose cycle the verdict is valid.
+
+        The verdict is high if the command is illegal.
         """
         return m.d.comb, checker.done
 
     @abstractmethod
     def _checker(self, m: Module) -> tuple[ParallelChecker | SerialChecker, wiring.Component]:
-        """Add the checker, and the component that multiplies for the scalar MUL, as submodules; returns both."""
+        """Add the checker, and the component that multiplies for the scalar MUL, as submodules; return both."""
 
     @abstractmethod
     def _rules(self, m: Module, checker: wiring.Component) -> Value:
-        """Connect the fields; returns a signal that is high if they violate a rule that the checker does not check."""
+        """Connect the fields; return a signal that is high if they violate a rule that the checker does not check."""
 
     @abstractmethod
     def _sent(self) -> Value | int:
-        """Return the condition that the fields of the command have reached its queue."""
+        """Return a value that is high if the fields of the command have reached its queue."""
 
     @abstractmethod
     def _payload(self, m: Module, unit: Unit, checker: wiring.Component) -> None:
@@ -194,7 +196,7 @@ class CommandIssue(wiring.Component, ABC):
 class ParallelIssue(CommandIssue):
     """`CommandIssue` that checks all fields of a command at once and transfers a command to its queue in one cycle.
 
-    Latency and throughput: see CommandIssue and ParallelChecker.
+    Latency and throughput: see `CommandIssue` and `ParallelChecker`.
 
     Parameters
     ----------
@@ -217,7 +219,7 @@ class ParallelIssue(CommandIssue):
     def connect_fields(
         self, m: Module, core: wiring.Component, registers: ConfigRegisters | data.View
     ) -> None:
-        """Connect the fields with their registers, see `CommandIssue.connect_fields`."""
+        """Connect the outputs of the field registers with this component; see `CommandIssue.connect_fields`."""
         m.submodules.registers = registers
         for unit in Unit:
             name = unit.name.lower()
@@ -251,10 +253,11 @@ class ParallelIssue(CommandIssue):
 
 
 class SerialIssue(CommandIssue):
-    """`CommandIssue` that checks a command one field at a time; the fields are sent to the queue as words, and the
-    streams carry only `meta`.
+    """`CommandIssue` that checks a command one field at a time and sends the fields to the queue as words.
 
-    Latency and throughput: see CommandIssue and SerialChecker.
+    The command streams carry only `meta`.
+
+    Latency and throughput: see `CommandIssue` and `SerialChecker`.
 
     Parameters
     ----------
@@ -264,7 +267,7 @@ class SerialIssue(CommandIssue):
     Members
     -------
     field_w_en, field_w_field, field_w_data, field_clear : In
-        Writes of fields, see `SerialChecker`.
+        Writes to fields; see `SerialChecker`.
     limit : Out
         Index of the requested limit of a DRAM window.
     sent : In
@@ -275,15 +278,13 @@ class SerialIssue(CommandIssue):
         super().__init__(config, {f"field_{name}": In(width) for name, width in WRITES.items()})
 
     def make_registers(self) -> data.View:
-        """Return the signals of a field write; the checker and `CommandWords` store the field."""
+        """Return the signals of a field write; the checker and `CommandWords` store the value."""
         return Signal(data.StructLayout(WRITES))
 
     def connect_fields(
         self, m: Module, core: wiring.Component, registers: ConfigRegisters | data.View
     ) -> None:
-        """Connect the writes with the checker and the component that sends words, see
-        `CommandIssue.connect_fields`.
-        """
+        """Connect the field writes with the checker and `CommandWords`; see `CommandIssue.connect_fields`."""
         m.d.comb += core.limit.eq(self.limit)
         m.d.comb += [getattr(self, f"field_{name}").eq(getattr(registers, name)) for name in WRITES]
         m.submodules.words = words = CommandWords()
@@ -319,12 +320,12 @@ class SerialIssue(CommandIssue):
 class PipelinedSerialIssue(SerialIssue):
     """`SerialIssue` with registers at the start of an issue, at its outcome and after the verdict of the checker.
 
-    Latency: that of `SerialIssue`, plus one cycle for each of these registers. Throughput: that of `SerialIssue`.
-    Parameters and members are those of `SerialIssue`.
+    Latency: one cycle more than `SerialIssue` for each of these registers. Throughput, parameters and members are the
+    same as for `SerialIssue`.
     """
 
     def connect_execute(self, m: Module, execute: Execute) -> None:
-        """Connect the start and the outcome of an issue through registers, see `CommandIssue.connect_execute`."""
+        """Connect the start and the outcome of an issue through registers; see `CommandIssue.connect_execute`."""
         start = Signal()
         m.d.comb += self.start.eq(start & ~self.clear)
         self._connect_execute(m.d.sync, start, execute)
@@ -337,7 +338,7 @@ class PipelinedSerialIssue(SerialIssue):
 
 
 def command_issue(config: MlaConfig) -> ParallelIssue | SerialIssue:
-    """Return the variant of CommandIssue for a machine, by `serial_commands` and `pipelined`."""
+    """Return the variant of `CommandIssue` for a machine, selected by `serial_commands` and `pipelined`."""
     if config.serial_commands:
         return config.variant(SerialIssue, PipelinedSerialIssue)(config)
     return ParallelIssue(config)

@@ -1,4 +1,4 @@
-"""Payloads between the stages of the sequencer core."""
+"""Layouts of the payloads between the stages of the sequencer core."""
 
 from enum import IntEnum
 
@@ -97,6 +97,6 @@ def return_layout(config: MlaConfig) -> data.StructLayout:
 
 
 def field_exists(number: Value) -> Value:
-    """Return the condition that a field number names a field."""
+    """Return a value that is high if a field number names a field."""
     index, unit = number[:FIELD_INDEX_BITS], number[FIELD_INDEX_BITS:]
     return Cat(*((unit == int(u)) & (index < len(UNIT_FIELDS[u])) for u in Unit)).any()

@@ -9,15 +9,15 @@ from hw.lib.pipeline import pipeline_register
 
 
 class LoopStack(wiring.Component):
-    """Stack of hardware loops, with separate trip counts for completed and for fetched instructions.
+    """Stack of hardware loops, with separate trip counts for completed and fetched instructions.
 
-    Fetching runs ahead of completion, so there are two copies of the trip counts. The fetch side counts when it
-    passes the last instruction of a loop, the completing side when that instruction falls through. A redirect copies
-    the state of the completing side to the fetch side; every push, pop, call and return redirects, so both sides
-    decide in the same way.
+    Fetching runs ahead of completion, so there are two copies of the trip counts. The fetch side counts an iteration
+    when it passes the last instruction of a loop, and the completing side when that instruction falls through. A
+    redirect copies the state of the completing side to the fetch side. Every push, pop, call and return redirects, so
+    both sides make the same decisions.
 
-    Latency: decisions are combinational. Throughput: one instruction per cycle on each side, even if several loops end
-    with the instruction.
+    Latency: decisions are combinational. Throughput: one instruction per cycle on each side, even if the instruction
+    ends several loops.
 
     Parameters
     ----------
@@ -31,15 +31,15 @@ class LoopStack(wiring.Component):
     clear : In
         Remove all loops from the stack.
     fetch_pc, fetch_step : In
-        Address of the last fetched word; high if the next word is being fetched in this cycle.
+        `fetch_pc` is the address of the last fetched word; `fetch_step` is high if the word after it is being fetched.
     fetch_back, fetch_start : Out
-        High if the word fetched after `fetch_pc` is the start of a loop; address of this start.
+        `fetch_back` is high if the word to fetch after `fetch_pc` is the start of a loop, at address `fetch_start`.
     pc, step : In
         `step` is high if the instruction at `pc` completes in this cycle by falling through.
     redirect : In
         Copy the next state of the completing side to the fetch side.
     back, back_start : Out
-        High if the start of a loop follows the completing instruction; address of this start.
+        `back` is high if the completing instruction is followed by the start of a loop, at address `back_start`.
     push, push_start, push_last, push_trips : In
         Open a loop from word `push_start` to word `push_last`, with `push_trips` iterations.
     pop : In
@@ -47,7 +47,7 @@ class LoopStack(wiring.Component):
     call, ret : In
         `call` hides the open loops; `ret` makes the caller's loops visible again.
     ret_depth, ret_frame : In
-        Values of `depth` and `frame` at the call.
+        Values that `depth` and `frame` had at the call.
     depth, frame : Out
         Number of open loops, and number of open loops that belong to callers.
     """
@@ -121,18 +121,20 @@ class LoopStack(wiring.Component):
     def _count(
         self, m: Module, i: int, left: Signal, next_left: Signal, *, pushed: Value, fresh: Value, falls: Value
     ) -> None:
-        """Update the number of remaining iterations of loop `i`, and drive its next value, which a redirect copies."""
+        """Update the number of remaining iterations of loop `i`, and drive `next_left`, the value that a redirect
+        copies.
+        """
         m.d.comb += next_left.eq(left - (fresh | falls))
         m.d.sync += left.eq(Mux(pushed, self.push_trips, next_left))
 
     def _register_flags(self, m: Module, side: str, ends: Signal, more: Signal) -> tuple[Signal, Signal]:
-        """Return the masks of the loops that end at this word and of the loops with further iterations, as the decision
-        uses them.
+        """Return the inputs of the decision: masks of the loops that end at this word and of those with further
+        iterations.
         """
         return ends, more
 
     def _register_decision(self, m: Module, side: str, back: Signal, after: Signal) -> tuple[Signal, Signal]:
-        """Return the loop that repeats and the number of open loops, as the other logic of the stack uses them."""
+        """Return the outputs of the decision: the loop that repeats, and the number of loops that are then open."""
         return back, after
 
     def _decide(
@@ -165,7 +167,7 @@ class LoopStack(wiring.Component):
         return self._register_decision(m, side, back, after)
 
     def _depth(self, m: Module, after: Signal) -> Signal:
-        """Update the depth and frame of the completing side."""
+        """Update the depth and frame of the completing side; return the next depth."""
         depth, frame = Signal.like(self.depth, name="next_depth"), Signal.like(self.frame, name="next_frame")
         m.d.comb += [depth.eq(Mux(self.step, after, self.depth)), frame.eq(self.frame)]
         with m.If(self.clear):
@@ -185,9 +187,9 @@ class LoopStack(wiring.Component):
 class PipelinedLoopStack(LoopStack):
     """`LoopStack` with registers before and after its decisions.
 
-    Latency: decisions are valid two cycles after the values that they depend on. Throughput: one instruction every few
-    cycles, because decisions take two cycles.
-    Members are those of `LoopStack`, but no instruction may fall through in the cycle of a `redirect`.
+    Latency: decisions are valid two cycles after the values that they depend on. Throughput: one instruction every
+    three cycles. Members are the same as for `LoopStack`, but no instruction may fall through in the cycle of a
+    `redirect`.
     """
 
     def _count(

@@ -13,8 +13,8 @@ _INDEX = (REGISTERS - 1).bit_length()
 class RegisterFile(wiring.Component):
     """32 registers of 32 bits with two combinational reads; r0 is always 0.
 
-    A bit for each register indicates whether it has been written since `clear`, so that all registers read 0 at the
-    start of a program without having been written.
+    A bit for each register indicates whether it has been written since `clear`. Registers that have not been written
+    read as 0.
 
     Latency: a written value can be read in the next cycle. Throughput: two reads and one write per cycle.
 

@@ -16,8 +16,9 @@ _BITS = SEMAPHORE_MAX.bit_length()
 class PlaneCounters(wiring.Component):
     """Vector of counters, stored as bit planes so that one wide operation updates all counters.
 
-    Latency: a step is visible in the next cycle. Throughput: every counter may step per cycle. A counter that is
-    stepped in both directions does not change. A full counter must not be stepped up, nor an empty one down.
+    Latency: a step is visible in the next cycle. Throughput: every counter may step in every cycle. A counter that is
+    stepped in both directions does not change. A full counter must not be stepped up, and a counter of 0 must not be
+    stepped down.
 
     Parameters
     ----------
@@ -27,14 +28,14 @@ class PlaneCounters(wiring.Component):
     Members
     -------
     step : In
-        High if any counter may step; needed because `up` and `down` are decoded too late to be clock enables.
+        High if any counter may step; needed because `up` and `down` are valid too late in the cycle to be clock
+        enables.
     up, down : In
         Masks of the counters to step; 0 unless `step` is high.
     clear : In
-        Sets all counters to zero.
+        Set all counters to zero.
     nonzero, full : Out
-        For each counter, a bit that is high if the counter is not 0, and a bit that is high if it has its maximum
-        value, all ones.
+        Masks of the counters that are not 0, and of the counters with the maximum value, all ones.
 
     Attributes
     ----------
@@ -73,14 +74,13 @@ class PlaneCounters(wiring.Component):
 
 
 class Semaphores(wiring.Component):
-    """Four semaphores for each pair of producer unit and consumer, and reservations for the signals of started
-    commands.
+    """Four semaphores for each pair of producer and consumer, and reservations for the signals of started commands.
 
     A second counter of each semaphore holds its count plus the number of reserved signals, so that a command starts
     only if its semaphores have room for its signals.
 
-    Latency: takes, reservations and signals are visible in the next cycle; with `pipelined`, in the cycle after it.
-    Throughput: all ports in every cycle.
+    Latency: taken tokens, reservations and signals are visible in the next cycle; with `pipelined`, one cycle later.
+    Throughput: every port may be used in every cycle.
 
     Parameters
     ----------
@@ -92,16 +92,16 @@ class Semaphores(wiring.Component):
     units : In
         One port for each unit's command queue, indexed by Unit.
     seq_tokens : Out
-        Semaphores of the sequencer that hold a token, producer << 2 | index.
+        Mask of the sequencer's semaphores that hold a token, indexed by producer << 2 | index.
     seq_take : In
-        Mask of the semaphores of the sequencer from which a token is taken.
+        Mask of the sequencer's semaphores from which a token is taken.
     clear : In
         Set all semaphores to 0 and cancel all reservations.
 
     Attributes
     ----------
     counts, reserved : PlaneCounters
-        Number of tokens, and number of tokens plus reserved signals. Index: producer, then consumer, then semaphore.
+        Number of tokens, and number of tokens plus reserved signals, indexed by producer, consumer and semaphore.
     """
 
     units: In(SemaphorePort()).array(len(Unit))
@@ -148,6 +148,6 @@ class Semaphores(wiring.Component):
 
     @staticmethod
     def _tokens(nonzero: Signal, consumer: int) -> Cat:
-        """Return the bits of one consumer in a mask of all semaphores."""
+        """Select the bits of one consumer from a mask of all semaphores."""
         offsets = [producer * _PER_PRODUCER + consumer * SEMAPHORES_PER_PAIR for producer in Unit]
         return Cat(nonzero[offset : offset + SEMAPHORES_PER_PAIR] for offset in offsets)

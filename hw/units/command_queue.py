@@ -24,19 +24,19 @@ from hw.lib.ram import Ram
 
 
 class WordQueue(wiring.Component):
-    """Stores the words of queued commands, and loads those of the oldest command into the fields.
+    """Store for the words of queued commands, which loads the words of the oldest command into the fields.
 
     While the unit executes a command, the words of the next command are loaded into the fields; the fields are stable
     from `loaded` to `take`.
 
-    Latency: a word is in its field four cycles after it has arrived. Throughput: one word per cycle.
+    Latency: a field has its value four cycles after the word has arrived. Throughput: one word per cycle.
 
     Parameters
     ----------
     unit : Unit
         Unit that the commands are for.
     commands : int
-        Number of complete commands whose words fit; one more incomplete command always fits.
+        Capacity in complete commands; the words of one more, incomplete command always fit.
 
     Members
     -------
@@ -121,12 +121,11 @@ STARTED_MAX = 16
 
 
 class CommandQueue(wiring.Component):
-    """Queue of the commands that have not started, and of the semaphore signals that started commands have not yet
-    sent.
+    """Queue of commands that have not started, and of the semaphore signals that started commands have yet to send.
 
     The head is offered to the engine once every semaphore for which it waits holds a token and every semaphore that it
-    signals has room; the transfer starts the command and takes the tokens. When the engine reports that its oldest
-    command is done, the signals of this command are sent.
+    signals has room. The transfer to the engine starts the command and takes the tokens. When the engine reports that
+    its oldest command is done, the signals of this command are sent.
 
     Latency: a command can start two cycles after it has been queued; its signals are sent in the cycle of `done`.
     Throughput: one command per cycle at each end.
@@ -141,15 +140,15 @@ class CommandQueue(wiring.Component):
     Members
     -------
     input : In
-        Commands from the sequencer; with `serial_commands` only their `meta`.
+        Commands from the sequencer; with `serial_commands`, only their `meta`.
     word_valid, word : In
-        With `serial_commands`, fields of the command that is pushed next.
+        With `serial_commands`, words with the fields of the next command.
     output : Out
         Commands for the engine; only `flush` withdraws an offer.
     done : In
         One-cycle pulse when the oldest started command is complete and its results are visible.
     semaphores : Out
-        Port of this unit to the semaphores.
+        Port between this queue and the semaphores.
     flush : In
         Discard all queued commands.
     queued : Out
@@ -157,13 +156,13 @@ class CommandQueue(wiring.Component):
     idle : Out
         High if no command is queued or started.
     stuck : Out
-        High if no command is started, and the queue is empty or its head cannot start because of its semaphores.
+        High if no command is in progress, and the queue is empty or its head cannot start because of its semaphores.
     head_waits : Out
-        Mask of the producers (by Unit) for whose tokens the head waits.
+        Mask of the producers, indexed by Unit, whose tokens the head waits for.
     started, retired : Out
         One-cycle pulses when a command starts, and when a command retires.
     retired_tag, retired_macro : Out
-        Tag and macro-instruction number of the command that retires.
+        Tag and low bits of the macro-instruction number of the command that retires.
 
     Attributes
     ----------
@@ -229,7 +228,7 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.queued.eq(Mux(push, self.queued + 1, self.queued - 1))
 
     def _body(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
-        """Return the fields of the head; also drives the signal that is high while they have not arrived."""
+        """Return the fields of the head, and drive the signal that is high while they have not yet arrived."""
         body = command_layout(self.unit).size - META_LAYOUT.size
         m.submodules.commands = ram = Ram(width=body, depth=self.depth, exclusive=True)
         # The memory is read one cycle ahead, so a command that becomes the head in the cycle of its push is valid one
@@ -255,7 +254,7 @@ class CommandQueue(wiring.Component):
         engine : Interface
             Command stream of the engine.
         may_start : Value
-            High if the counters permit a start.
+            High if the performance counters permit a start.
         """
         m.d.comb += [
             engine.valid.eq(self.output.valid & may_start),
@@ -263,7 +262,7 @@ class CommandQueue(wiring.Component):
         ]
 
     def engine_active(self, active: Value, begins: Value) -> Value:
-        """Return the condition that a started command has not finished.
+        """Return a value that is high while a started command has not finished.
 
         Parameters
         ----------
@@ -275,11 +274,11 @@ class CommandQueue(wiring.Component):
         return active
 
     def _meta(self, m: Module, read: Value) -> Value:
-        """Return the metadata of the head, with the semaphores for which it waits and those that it signals."""
+        """Return the metadata of the head, which contain the semaphores that it waits for and those that it signals."""
         return read
 
     def _permission(self, m: Module, allowed: Signal) -> Signal:
-        """Return the permission for the head to start, from the state of the semaphores."""
+        """Return a signal that permits the start of the head, derived from `allowed`, the condition in this cycle."""
         return allowed
 
     def _started(self, m: Module, start: Value) -> None:
@@ -303,7 +302,7 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.in_flight.eq(Mux(start, self.in_flight + 1, self.in_flight - 1))
 
     def _head(self, m: Module) -> None:
-        """Drive the condition for the head to start, and the tokens and reservations that it then takes."""
+        """Drive the offer of the head to the engine, and the tokens and reservations that its start takes."""
         meta, port = self.output.payload.meta, self.semaphores
         empty, none_started, present, allowed = Signal(), Signal(), Signal(), Signal()
         may = self._permission(m, allowed)
@@ -329,8 +328,8 @@ class CommandQueue(wiring.Component):
 class SerialCommandQueue(CommandQueue):
     """`CommandQueue` whose commands arrive word by word; the head can start only when all its words have arrived.
 
-    Latency and throughput are those of `CommandQueue` and `WordQueue`.
-    Parameters and members are those of `CommandQueue`.
+    Latency and throughput are determined by `CommandQueue` and `WordQueue`. Parameters and members are the same as for
+    `CommandQueue`.
     """
 
     def _body(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
@@ -345,29 +344,28 @@ class SerialCommandQueue(CommandQueue):
         return words.body
 
     def _settled(self, m: Module, start: Value) -> Value:
-        """Return the condition that the result of `_meta` belongs to the head."""
+        """Return a value that is high if the result of `_meta` belongs to the head."""
         return Const(1)
 
 
 class PipelinedCommandQueue(SerialCommandQueue):
-    """`SerialCommandQueue` that reads the head in one cycle and decides about its start in the next cycle.
+    """`SerialCommandQueue` that reads the head in one cycle and decides in the next cycle whether it starts.
 
-    Latency: that of `SerialCommandQueue`, plus two cycles until a command can start; the engine receives it one cycle
-    after its start. Throughput: one command every three cycles.
-    Parameters and members are those of `CommandQueue`.
+    Latency: a command can start two cycles later than in `SerialCommandQueue`, and the engine receives it one cycle
+    after its start. Throughput: one command every three cycles. Parameters and members are the same as for
+    `CommandQueue`.
     """
 
     def connect_engine(self, m: Module, engine: stream.Interface, may_start: Value) -> None:
-        """Connect the handshake through registers, see `CommandQueue.connect_engine`. The registers are permitted
-        because only a start ends the conditions for a start, and the next start and its payload follow several cycles
-        later.
+        """Connect the handshake through registers; see `CommandQueue.connect_engine`.
+
+        The registers are permitted because the conditions for a start remain true until the start, and the next start
+        and its payload follow several cycles later.
         """
         m.d.sync += [self.output.ready.eq(engine.ready & may_start), engine.valid.eq(self.started)]
 
     def engine_active(self, active: Value, begins: Value) -> Value:
-        """Return the condition of `CommandQueue.engine_active`, including the cycle in which the engine accepts the
-        command.
-        """
+        """Return the value of `CommandQueue.engine_active`, which is also high while the engine accepts the command."""
         return active | begins
 
     def _meta(self, m: Module, read: Value) -> Value:
@@ -381,8 +379,10 @@ class PipelinedCommandQueue(SerialCommandQueue):
         return settled
 
     def _permission(self, m: Module, allowed: Signal) -> Signal:
-        """Return the permission of `CommandQueue._permission` from a register. No other unit takes these tokens or this
-        room, so a start that is permitted remains permitted.
+        """Return the signal of `CommandQueue._permission` from a register.
+
+        No other unit takes the tokens or the room for signals that the head needs, so a start that is permitted remains
+        permitted.
         """
         may = Signal()
         m.d.sync += may.eq(allowed & ~self.started & ~self.flush)
@@ -390,14 +390,14 @@ class PipelinedCommandQueue(SerialCommandQueue):
 
 
 def command_queue(unit: Unit, config: MlaConfig) -> CommandQueue:
-    """Return the variant of CommandQueue for a machine, by `serial_commands` and `pipelined`."""
+    """Return the variant of `CommandQueue` for a machine, selected by `serial_commands` and `pipelined`."""
     if config.serial_commands:
         return config.variant(SerialCommandQueue, PipelinedCommandQueue)(unit, config)
     return CommandQueue(unit, config)
 
 
 def _pointer(m: Module, name: str, depth: int, step: Value, clear: Value) -> Signal:
-    """Return the address of one end of a ring of `depth` words."""
+    """Return a counter with the address of one end of a ring of `depth` words."""
     pointer = Signal(range(depth), name=name)
     with m.If(clear):
         m.d.sync += pointer.eq(0)

@@ -1,4 +1,4 @@
-"""FUSE: the drain path of the array, and a vector engine."""
+"""FUSE: the unit that drains the sums of the array and serves as a vector engine."""
 
 from amaranth.hdl import Elaboratable, EnableInserter, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -20,14 +20,15 @@ from hw.memory.ports import AccReadPort, AccWritePort, SlotWritePort, SpReadPort
 
 
 class FuseUnit(wiring.Component):
-    """Executes FUSE commands: reads operands, performs the six steps of docs/machine.md, and writes results.
+    """FUSE unit, which reads operands, performs the six steps described in docs/machine.md, and writes results.
 
-    The pipeline has no flow control between its ends: a point is issued only when the queue before the writer has room
-    for it, so no stage between them ever stalls. Up to COMMANDS commands are in the pipeline at the same time; each
-    beat carries the index of its command.
+    The pipeline has no flow control: a point is issued only when the queue before the writer has room for it, so no
+    stage ever stalls. Up to COMMANDS commands are in the pipeline at the same time; each beat carries the index of its
+    command.
 
     Latency: pipeline.latency(config) plus about eight cycles from a command to its first write. Throughput: one row
-    every fuse_rate cycles, or less if the scratchpad reads, the accumulator reads or the writes of a row take longer.
+    every fuse_rate cycles, or fewer rows if the scratchpad reads, the accumulator reads or the writes of a row take
+    longer.
 
     Parameters
     ----------
@@ -37,19 +38,20 @@ class FuseUnit(wiring.Component):
     Members
     -------
     cmd : In(stream)
-        Commands whose semaphores have been taken.
+        Commands whose semaphore tokens have been taken.
     done : Out(1)
         High if the oldest command has finished; all its writes are then visible.
     rows, zeros, min, max : Out(32)
         Statistics of the last finished command.
     sp_read, sp_write, acc_read, acc_write : Out
-        Read and write ports of scratchpad and accumulator.
+        Read and write ports of the scratchpad and the accumulator.
     slot_write : In
         Writes of parameter slots and tables.
     events, out_events : Out
-        Increments of the counters, both with tag `active_tag`; the increments of the queue's counters are 0.
+        Increments of the counters of groups `fuse` and `fuse_out`, for tag `active_tag`. The increments of the command
+        queue's counters are 0.
     active : Out(1), active_tag : Out(6)
-        High if at least one command is in the unit; tag of the oldest command.
+        `active` is high if at least one command is in the unit; `active_tag` is the tag of the oldest command.
     """
 
     def __init__(self, config: MlaConfig):
@@ -128,7 +130,7 @@ class FuseUnit(wiring.Component):
         ]
 
     def _points(self, m: Module) -> None:
-        """Connect the points with reads, pipeline and writer."""
+        """Connect the issue of points with the memory reads, the pipeline and the writer."""
         issue, flow, writer = self._issue, self._pipeline, self._writer
         wiring.connect(m, self._walker.points, issue.points)
         wiring.connect(m, issue.sp_read, wiring.flipped(self.sp_read))
@@ -154,7 +156,7 @@ class FuseUnit(wiring.Component):
         wiring.connect(m, writer.acc_write, wiring.flipped(self.acc_write))
 
     def _report(self, m: Module) -> None:
-        """Connect statistics, events and retirement."""
+        """Drive the outputs for statistics, events and retirement."""
         writer, stats = self._writer, self._statistics
         m.d.comb += [
             stats.report.eq(writer.report),

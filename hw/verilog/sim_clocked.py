@@ -1,4 +1,4 @@
-"""Verilog for fast simulation, first pass: moves the conditions of registers into their clocked blocks.
+"""First pass over Verilog for fast simulation, which moves the conditions of registers into their clocked blocks.
 
 Amaranth writes a register as a combinational block for its next value and a clocked block that copies this value, so a
 simulator computes and copies every register in every cycle. A clocked block that contains the conditions does nothing
@@ -20,14 +20,12 @@ _RESET = "    if (rst) begin"
 
 
 def modules(text: str) -> list[str]:
-    """Return the parts of a Verilog text, split after each `endmodule`."""
+    """Split a Verilog text after each `endmodule`, and return the parts."""
     return re.split(r"(?<=\nendmodule\n)", text)
 
 
 def clocked_registers(text: str) -> str:
-    """Return the Verilog with each next-state block that drives one register merged into the clocked block of that
-    register.
-    """
+    """Merge each next-state block that drives only one register into the clocked block of this register."""
     return "".join(_module(part) for part in modules(text))
 
 
@@ -54,7 +52,7 @@ def _module(text: str) -> str:
 
 
 def _clocked(body: str, name: str, target: str) -> list[str] | None:
-    """Return the lines of the clocked block; None if the block reads its result or drives another signal."""
+    """Return the lines of the merged block; None if the next-state block reads its result or drives another signal."""
     if set(_ASSIGNED.findall(body)) != {name}:
         return None
     assignment = re.compile(r"^(\s*)" + re.escape(name) + r" (\[[^\]]*\] )? ?= ")

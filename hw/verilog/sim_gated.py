@@ -1,4 +1,4 @@
-"""Verilog for fast simulation, second pass: makes logic conditional on the enable of the registers that it drives.
+"""Second pass over Verilog for fast simulation, which moves logic under the enable of the registers that it drives.
 
 For an idle pipeline, a simulator then evaluates one test per cycle instead of all arithmetic. The registers with the
 same condition share a clocked block, which first computes, in temporaries, the logic that only these registers use.
@@ -57,7 +57,7 @@ def _names(text: str) -> set[str]:
 
 
 class _Module:
-    """Items of a module, with the readers of each signal and the destination of each item."""
+    """Items of a Verilog module, with the readers of each signal and the destination of each item."""
 
     def __init__(self, text: str):
         self.text = text
@@ -165,8 +165,9 @@ class _Module:
         return dead
 
     def _destinations(self) -> dict[int, _Condition]:
-        """Return the condition under which each item can be placed, which is the common condition of all its readers,
-        determined from the registers backwards.
+        """Return the condition under which each item can be placed: the common condition of all its readers.
+
+        The conditions are determined backwards from the registers.
         """
         conditions_of = {i: item.condition for i, item in enumerate(self.items) if item.condition is not None}
         moved: dict[int, _Condition] = {}
@@ -185,7 +186,7 @@ class _Module:
         return moved
 
     def _ordered(self, members: list[int]) -> list[int]:
-        """Return the items in an order in which each item follows those whose signals it reads."""
+        """Return the items in an order in which each item follows the items whose signals it reads."""
         waiting, ordered, seen = [(i, False) for i in sorted(members, reverse=True)], [], set()
         allowed = set(members)
         while waiting:
@@ -210,7 +211,7 @@ class _Module:
         return "\n".join([*lines, "    end", "  end", ""])
 
     def _redeclared(self, text: str, names: set[str | None]) -> str:
-        """Return the declarations, in which wires that have become temporaries are declared as variables."""
+        """Return the declarations; wires that have become temporaries are declared as variables."""
         for name in names:
             declaration = self.declared[name or ""][0]
             if declaration.startswith("  wire "):

@@ -1,8 +1,8 @@
 """Writer of Verilog for the chip and other components.
 
-Memories are written as behavioural modules named `mla_ram_*` with their storage in `mem`, because Amaranth's output
-contains one `initial` line for each word, which takes minutes to write for a scratchpad. Yosys infers block RAM from
-these modules, Verilator compiles them quickly, and the simulator's backdoor access finds `mem` by name.
+Memories are written as behavioral modules named `mla_ram_*` with their storage in `mem`. Amaranth's own output contains
+one `initial` line for each word, which takes minutes to write for a scratchpad. Yosys infers block RAM from these
+modules, Verilator compiles them quickly, and the simulator's backdoor access finds `mem` by name.
 """
 
 from pathlib import Path
@@ -80,9 +80,7 @@ def _granule_writes(width: int, granules: int) -> list[str]:
 
 
 def _word_write(width: int, granules: int) -> list[str]:
-    """Return a write of all granules in one statement, so that a simulator executes one statement per clock edge
-    instead of one for each granule.
-    """
+    """Return one statement that writes all granules, so that a simulator executes a single statement per clock edge."""
     if granules == 1:
         return ["  always @(posedge clk) if (w_en) mem[w_addr] <= w_data;"]
     mask = ", ".join(f"{{{width // granules}{{w_en[{g}]}}}}" for g in reversed(range(granules)))
@@ -135,8 +133,8 @@ def _ram_module(
 def _public(kinds: str) -> str:
     """Return the annotation of storage that a simulator's backdoor access may write.
 
-    With the annotation, Verilator evaluates the logic that depends on a combinational read at every call, so memories
-    with such a read have no annotation.
+    With the annotation, every call of Verilator's evaluation also evaluates the logic that depends on combinational
+    reads, so memories with such reads have no annotation.
     """
     return "" if "c" in kinds else " /*verilator public_flat_rw*/"
 
@@ -161,8 +159,9 @@ def convert(component: Elaboratable, name: str, *, fast: bool = False) -> str:
 
 
 def emit_verilog(config: MlaConfig, path: str | Path, *, fast: bool = False, probe: bool = False) -> Path:
-    """Write the whole chip (module `mla_chip`) to `path`; `fast` is that of `convert`, and `probe` selects
-    hw.probe.ProbedChip.
+    """Write the Verilog text of the whole chip (module `mla_chip`) to `path`, and return the path.
+
+    `fast` is passed to `convert`; `probe` selects `hw.probe.ProbedChip`.
 
     Raises
     ------

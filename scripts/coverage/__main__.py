@@ -1,4 +1,4 @@
-"""Prints the coverage of the hardware: `python -m scripts.coverage DIR`, for a folder of `pytest --hw-coverage DIR`."""
+"""Report of the hardware coverage: `python -m scripts.coverage DIR`, after `pytest --hw-coverage DIR`."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ WAIVERS = ROOT / "tests" / "soak" / "unreached.toml"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the report; return status 1 if it has failures, 2 for invalid input."""
+    """Print the report; return status 1 if it contains failures, or 2 if the input is invalid."""
     parser = argparse.ArgumentParser(prog="python -m scripts.coverage", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder written by pytest --hw-coverage")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")

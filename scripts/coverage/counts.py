@@ -1,6 +1,6 @@
-"""Reading, summing and writing of Verilator's coverage data.
+"""Reader and writer of Verilator's coverage data.
 
-Each line is `C '<key><value>...' count`, where byte 1 precedes each key and byte 2 each value.
+Each line is `C '<key><value>...' count`, where a byte 1 precedes each key and a byte 2 precedes each value.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ class VerilatorPoint:
 
 
 def read_counts(path: Path) -> Counter[VerilatorPoint]:
-    """Read the counts of the chip's points from a data file; counts of the instances of a module are summed.
+    """Read the counts of the chip's points from a data file; the counts of all instances of a module are summed.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def read_counts(path: Path) -> Counter[VerilatorPoint]:
 
 
 def _point(line: str) -> tuple[VerilatorPoint, int] | None:
-    """Parse the point and count of a line of data; return None if the point is not part of the chip."""
+    """Parse a line of data into a point and its count; return None if the point is not part of the chip."""
     start, keys, count = line[:3], *line[3:].rsplit("' ", 1)
     if start != "C '":
         raise ValueError("no count")

@@ -1,4 +1,4 @@
-"""Merging of the coverage counts of several chips and processes."""
+"""Merge of coverage counts from several chips and processes."""
 
 import re
 from collections import Counter
@@ -12,21 +12,21 @@ from scripts.coverage.source_map import WRITER, SourceLocation, SourceMap
 
 @dataclass(frozen=True, order=True)
 class CoveragePoint:
-    """Coverage point independent of the configuration of the chip.
+    """Coverage point, identified independently of the chip's configuration.
 
     Parameters
     ----------
     location : SourceLocation
         Line of the sources.
     module : str
-        Path of the instance, without the numbers that make the path unique in one chip.
+        Path of the instance, without the numbers that make the path unique within a chip.
     page, kind : str
         Type and kind of the point, as in `VerilatorPoint`.
     label : str
         Pattern of a case; empty for other points.
     ordinal : int
-        Index among otherwise equal points in the order of the Verilog; memories and conditional operands of one line
-        count as one.
+        Index among otherwise equal points, in the order of the Verilog text; 0 for memories and conditional operands,
+        whose counts are summed.
     """
 
     location: SourceLocation
@@ -66,7 +66,7 @@ def merge(folder: Path) -> dict[CoveragePoint, int]:
 
 
 def coverage_points(source_map: SourceMap, counts: Counter[VerilatorPoint]) -> Counter[CoveragePoint]:
-    """Return the counts of one chip, independent of its configuration."""
+    """Return the counts of one chip by points that do not depend on its configuration."""
     seen: Counter[tuple] = Counter()
     result: Counter[CoveragePoint] = Counter()
     for point in sorted(counts):

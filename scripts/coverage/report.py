@@ -22,7 +22,7 @@ PAGES = {"v_line": "line points", "v_branch": "branch points"}
 
 @dataclass
 class Share:
-    """Number of reached points out of a total."""
+    """Number of reached points, and total number of points."""
 
     reached: int = 0
     points: int = 0

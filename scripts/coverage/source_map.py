@@ -1,7 +1,7 @@
 """Mapping of coverage points in annotated Verilog to lines of the hardware sources.
 
-`tests.support.coverage_verilog` writes the text: `src` comments before cases, a `branches` attribute before
-an `if`, and `src` attributes in other lines.
+`tests.support.coverage_verilog` writes the annotations: `src` comments before cases, a `branches` attribute before an
+`if`, and `src` attributes in other lines.
 """
 
 import re
@@ -21,7 +21,7 @@ _LABEL = re.compile(r"\s*(?P<label>\S.*?):$")
 
 
 class SourceLocation(NamedTuple):
-    """Line of the sources; line 0 denotes code that the Verilog writer itself generates, such as memories."""
+    """Line of the sources; line 0 denotes code that the Verilog writer generates, such as memories."""
 
     file: str
     line: int
@@ -75,7 +75,9 @@ class SourceMap:
                 case, branches = None, []
 
     def counts(self, point: VerilatorPoint) -> bool:
-        """Return whether a point belongs to the hardware; Yosys adds to each block a condition that is never true."""
+        """Return whether a point belongs to the hardware, and not to the never-true condition that Yosys adds to a
+        block.
+        """
         return _DUMMY not in self._lines[point.line - 1]
 
     def location(self, point: VerilatorPoint) -> SourceLocation:
@@ -109,7 +111,7 @@ class SourceMap:
 
 
 def _location(text: str) -> SourceLocation:
-    """Parse "file:line"; use the first of several locations joined by `|`."""
+    """Parse "file:line"; if several locations are joined by `|`, use the first."""
     file, _, line = text.split("|")[0].rpartition(":")
     if not (file and line.isdigit()):
         return WRITER

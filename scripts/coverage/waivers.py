@@ -1,4 +1,4 @@
-"""Waivers for lines of the hardware that tests do not reach, each with a reason."""
+"""Waivers, each with a reason, for hardware lines that tests do not reach."""
 
 import re
 import tomllib
@@ -23,7 +23,7 @@ class Waiver:
     reason : str
         Reason why the points are not reached.
     where : str
-        Pattern that a point's `about` must contain; the default matches all.
+        Regular expression that must match a part of a point's `about`; the default matches all points.
     """
 
     file: str
@@ -46,7 +46,7 @@ def read_waivers(path: Path) -> list[Waiver]:
     Raises
     ------
     InputError
-        The file has another form.
+        The file does not have this form.
     """
     try:
         tables = tomllib.loads(path.read_text("utf-8")).get("unreached", [])

@@ -1,1 +1,1 @@
-"""Networks of the project itself: training, quantization, export, and the resulting files."""
+"""Networks that this project trains: training, quantization, export, and the resulting files."""

@@ -1,4 +1,4 @@
-"""Handwritten digits of scikit-learn, with a fixed split."""
+"""Handwritten digits from scikit-learn, with a fixed split into training and held-out images."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ MODEL = Path(__file__).parent / "digits_int8.onnx"
 
 
 class Digits(NamedTuple):
-    """Subset of the images, int8 of shape N x 1 x 8 x 8 with values 0..16, and labels 0..9."""
+    """Subset of the data set: int8 images of shape N x 1 x 8 x 8 with values 0..16, and labels 0..9."""
 
     images: np.ndarray
     labels: np.ndarray

@@ -1,7 +1,8 @@
 """Layers of small convolutional networks in numpy, with gradients.
 
-Tensors are float32, images N x H x W x C. `forward` stores intermediate values for `backward`, which must be called
-once after each `forward`. `backward` returns the gradient of the input and sets the gradients of the parameters.
+Tensors are float32; images have the shape N x H x W x C. `forward` stores intermediate values for `backward`, which
+must be called once after each `forward`. `backward` returns the gradient of the input and sets the gradients of the
+parameters.
 """
 
 from abc import ABC, abstractmethod
@@ -34,11 +35,11 @@ class Layer(ABC):
 
     @abstractmethod
     def backward(self, grad: Array) -> Array:
-        """Return the gradient of the input, given that of the output."""
+        """Return the gradient of the input, given the gradient of the output."""
 
 
 class Conv3x3(Layer):
-    """3x3 convolution with one pixel of zero padding and stride 1; weights are 3 x 3 x C x O."""
+    """3x3 convolution with one pixel of zero padding and stride 1; the weights have the shape 3 x 3 x C x O."""
 
     def __init__(self, rng: np.random.Generator, channels: int, outputs: int):
         scale = np.sqrt(2 / (9 * channels))
@@ -59,7 +60,7 @@ class Conv3x3(Layer):
         return product.reshape(*x.shape[:3], -1) + self.bias.value
 
     def backward(self, grad: Array) -> Array:
-        """Add the gradient of each window to its pixels."""
+        """Return the gradient of the input, which is the sum of the gradients of all windows that contain a pixel."""
         n, h, w, c = self.shape
         flat = grad.reshape(-1, grad.shape[3])
         self.weight.grad = (self.columns.T @ flat).reshape(self.weight.value.shape)
@@ -73,7 +74,7 @@ class Conv3x3(Layer):
 
 
 class Dense(Layer):
-    """Fully connected layer on flattened input; weights are inputs x outputs."""
+    """Fully connected layer on flattened input; the weights have the shape inputs x outputs."""
 
     def __init__(self, rng: np.random.Generator, inputs: int, outputs: int):
         self.weight = Parameter(rng.normal(0, np.sqrt(1 / inputs), (inputs, outputs)))
@@ -122,7 +123,7 @@ class MaxPool2x2(Layer):
         return out.reshape(n, h // 2, w // 2, c)
 
     def backward(self, grad: Array) -> Array:
-        """Assign the gradient to the maximum of each tile, divided equally among several equal maxima."""
+        """Assign the gradient to the maximum of each tile, divided equally if several values are the maximum."""
         n, h, w, c = grad.shape
         return (self.share * grad.reshape(n, h, 1, w, 1, c)).reshape(n, 2 * h, 2 * w, c)
 

@@ -56,14 +56,14 @@ class QdqBuilder:
         return self._node("DequantizeLinear", [quantized, *constants], f"{name}_real")
 
     def _requantize(self, x: str, affine: Affine, name: str) -> str:
-        """Add QuantizeLinear and DequantizeLinear with shared constants."""
+        """Add QuantizeLinear and DequantizeLinear nodes with shared constants."""
         self.affine[f"{name}_real"] = affine
         constants = self._affine_constants(name, affine)
         quantized = self._node("QuantizeLinear", [x, *constants], f"{name}_int8")
         return self._node("DequantizeLinear", [quantized, *constants], f"{name}_real")
 
     def _weights(self, name: str, weight: np.ndarray, bias: np.ndarray, input_affine: Affine) -> list[str]:
-        """Add int8 weights and int32 bias as constants, dequantized along the output channels."""
+        """Add int8 weights and an int32 bias as constants that are dequantized per output channel."""
         quantized, scale = quantize_weight(weight)
         quantized_bias, bias_scale = quantize_bias(bias, input_affine.scale, scale)
         names = []
@@ -79,7 +79,7 @@ class QdqBuilder:
     def conv(
         self, x: str, name: str, weight: np.ndarray, bias: np.ndarray, affine: Affine, *, relu: bool
     ) -> str:
-        """Add a convolution with "same" padding; weights O x C x K x K with K odd."""
+        """Add a convolution with "same" padding; the weights have the shape O x C x K x K, where K is odd."""
         constants = self._weights(name, weight, bias, self.affine[x])
         pads = [weight.shape[2] // 2] * 4
         y = self._node("Conv", [x, *constants], f"{name}_sum", kernel_shape=weight.shape[2:], pads=pads)
@@ -94,7 +94,7 @@ class QdqBuilder:
         return self._requantize(self._relu(total, name), affine, name)
 
     def max_pool(self, x: str, name: str) -> str:
-        """Add 2x2 maximum pooling, in the scale of the input."""
+        """Add 2x2 maximum pooling; the output has the scale of the input."""
         y = self._node("MaxPool", [x], f"{name}_max", kernel_shape=[2, 2], strides=[2, 2])
         return self._requantize(y, self.affine[x], name)
 

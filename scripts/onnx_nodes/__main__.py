@@ -1,4 +1,4 @@
-"""Run node tests and print one line for each; with --page, also write the documentation page."""
+"""Command that runs node tests and prints one line per test; with --page, it also writes the documentation page."""
 
 import argparse
 import sys
@@ -14,7 +14,9 @@ from scripts.onnx_nodes.suite import node_tests
 def main() -> int:
     """Run the tests; return status 1 if a test fails."""
     parser = argparse.ArgumentParser(prog="python -m scripts.onnx_nodes", description=__doc__)
-    parser.add_argument("pattern", nargs="?", default="", help="only tests whose name contains this string")
+    parser.add_argument(
+        "pattern", nargs="?", default="", help="run only tests whose name contains this string"
+    )
     parser.add_argument("--page", action="store_true", help=f"run all tests and write {PAGE}")
     args = parser.parse_args()
     started, results = time.monotonic(), []

@@ -20,7 +20,7 @@ _SHOWN = 160
 
 
 class Placement(IntEnum):
-    """Outcome of a test: failure, or where its node ran; the best successful outcome is first."""
+    """Outcome of a test: failure, or where its node ran, in order from the best to the worst successful outcome."""
 
     FAILED = 0
     ACCELERATOR = 1
@@ -42,7 +42,7 @@ class Result:
     where : Placement
         Outcome of the test.
     reason : str
-        Reason why the test ran on the host, was rejected, skipped, or failed.
+        Reason why the test ran on the host, was rejected or skipped, or failed.
     error : float
         Maximum error of a quantized result, relative to the largest expected magnitude.
     """
@@ -92,7 +92,7 @@ def _tried(test: Any, constants: bool) -> Result:
 
 
 def _one(test: Any, inputs: Sequence[Any], outputs: Sequence[Any], constants: bool) -> Result:
-    """Run a test with one choice of run-time inputs."""
+    """Run a test with one selection of run-time inputs."""
     names = [value.name for value in test.model.graph.input]
     arrays = {name: _array(value) for name, value in zip(names, inputs, strict=True)}
     if constants:
@@ -113,7 +113,7 @@ def _array(value: Any) -> Any:
 
 
 def _with_constants(model: onnx.ModelProto, arrays: Arrays, variable: Sequence[str]) -> onnx.ModelProto:
-    """Return the model with all inputs except the variable ones as constants."""
+    """Return the model in which all inputs except those in `variable` are constants."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for value in list(made.graph.input):

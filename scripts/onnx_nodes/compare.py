@@ -1,4 +1,4 @@
-"""Comparison of the results of a node test with the expected ones.
+"""Comparison of the results of a node test with the expected results.
 
 The criteria are stated on the page generated from the results (`page.py`).
 """
@@ -28,7 +28,7 @@ class MismatchError(Exception):
 def checked(
     test: Any, model: onnx.ModelProto, ready: MlaBackendRep, sample: Arrays, found: list, wanted: list
 ) -> float:
-    """Check all results and return the maximum relative error of quantized ones.
+    """Check all results and return the maximum relative error of the quantized results.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def _same(name: str, got: np.ndarray, right: np.ndarray, test: Any) -> None:
 
 
 def _off(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the maximum difference of two arrays; equal infinities, and NaN in both, count as equal."""
+    """Return the maximum difference between two arrays, where equal infinities and two NaNs count as equal."""
     with np.errstate(invalid="ignore"):
         off = np.atleast_1d(np.abs(a.astype(np.float64) - b.astype(np.float64)))
     off[np.atleast_1d((a == b) | (np.isnan(a) & np.isnan(b)))] = 0
@@ -78,7 +78,7 @@ def _off(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _steps(graph: Any) -> dict[str, tuple[float, int]]:
-    """Return the step of each quantized output and the tolerance in steps."""
+    """Return the quantization step of each quantized output, and its tolerance in steps."""
     units = max((FLOAT_UNITS.get(node.op, UNITS) for node in graph), default=UNITS)
     scales = [
         tensor.quantization.scale[0] for node in graph if (tensor := graph.out(node)).quantization is not None
@@ -99,7 +99,7 @@ def _steps(graph: Any) -> dict[str, tuple[float, int]]:
 
 
 def _rounded_answers(model: onnx.ModelProto, graph: Any, sample: Arrays) -> Arrays:
-    """Return the results of ONNX's reference for inputs rounded to 8 bits as on the accelerator."""
+    """Return the results of ONNX's reference implementation for inputs rounded to 8 bits, as on the accelerator."""
     rounded = dict(sample)
     for node in graph:
         x = graph.ins(node)[0] if node.inputs else None

@@ -1,4 +1,4 @@
-"""Decision whether a node test is in scope, by the contents of the test and not by its outcome."""
+"""Decision whether a node test is in scope, based on its contents and not on its outcome."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,7 +45,7 @@ def obstacle(test: Any) -> str:
 
 
 def in_scope(test: Any) -> bool:
-    """Return whether a test is in scope, has only types of the hardware, and has at most two spatial dimensions."""
+    """Return whether a test is in scope, uses only types of the hardware, and has at most two spatial dimensions."""
     inputs = test.model.graph.input
     images = len(inputs[0].type.tensor_type.shape.dim) <= 4 if inputs else False
     kinds = {value.type.tensor_type.elem_type for value in (*inputs[:1], *test.model.graph.output)}
@@ -65,7 +65,7 @@ def _arrays(test: Any) -> Iterator[Any]:
 
 
 def _onnxruntime_obstacle(model: onnx.ModelProto) -> str:
-    """Return why onnxruntime rejects the test; empty if it accepts the test."""
+    """Return the reason why onnxruntime rejects the test; empty if onnxruntime accepts it."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:

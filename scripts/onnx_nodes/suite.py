@@ -9,7 +9,7 @@ _BODY = re.compile(r"_expanded(_ver\d+)?$")
 
 
 def node_tests() -> list[Any]:
-    """Return all node tests; onnx computes the expected results while loading, some with numpy warnings."""
+    """Return all node tests; onnx computes their expected results during loading, in some cases with numpy warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.loader import load_model_tests
@@ -18,7 +18,7 @@ def node_tests() -> list[Any]:
 
 
 def operators(tests: Sequence[Any]) -> dict[str, str]:
-    """Return the operator of each test by name; a function body is regarded as the operator that it implements."""
+    """Return the operator of each test by test name; a function body counts as the operator that it implements."""
     own = {test.name: test.model.graph.node[-1].op_type for test in tests}
     return {name: own.get(_BODY.sub("", name), op) for name, op in own.items()}
 

@@ -1,4 +1,4 @@
-"""Tests of the download of the trained networks, from a local folder in place of the public repository."""
+"""Tests of the download of trained networks, with a local folder in place of the public repository."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.trained_networks import model
 
 @pytest.fixture
 def source(tmp_path, monkeypatch):
-    """Create a copy of the repository with one network and an empty cache; return the network's folder and the URL."""
+    """Create a local repository with one network, and an empty cache; return the network's folder and the URL."""
     data = model("ad01_int8").read_bytes()
     folder = tmp_path / "source" / NETWORKS["ad01_int8"][0]
     folder.mkdir(parents=True)

@@ -36,9 +36,7 @@ def test_each_case_is_exact_on_the_golden_model(suite, case, macs):
     ("target", "case", "judged"), [("n16", None, True), ("n16", "8x8x8", False), ("n8", None, False)]
 )
 def test_speed_thresholds(monkeypatch, target, case, judged):
-    """Speed thresholds apply to one target and one case only; without a clock, the golden model misses both
-    thresholds.
-    """
+    """Speed thresholds apply to only one case of one target; the golden model, which has no clock, misses both."""
     monkeypatch.setattr("compiler.bench.suite._SPEED_CASE", "16x16x16")
     monkeypatch.setattr("compiler.bench.suite._bare_khz", lambda: 800.0)
     document = run_suite("sim", load_target(target), target=target, case=case, open_machine=golden)

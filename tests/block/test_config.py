@@ -1,4 +1,4 @@
-"""Tests of fields of a configuration that depend on each other."""
+"""Tests of configuration fields that depend on each other."""
 
 import pytest
 

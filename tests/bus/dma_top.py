@@ -17,7 +17,7 @@ CONFIG = MlaConfig(n=8, sp_bytes=8192, acc_bytes=8192, max_burst=16)
 
 
 class DmaTop(wiring.Component):
-    """All blocks connected to the AXI pins; the streams of the other masters are ports.
+    """The DMA blocks connected to the AXI pins; the streams of ring fetches and completion records are ports.
 
     `unstable` is set permanently when a channel changes an offered payload or drops `valid`, and `crossing` is set
     permanently when a burst crosses 4 KiB. The counters are zero after a reset.

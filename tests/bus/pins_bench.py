@@ -22,7 +22,7 @@ TRANSACTIONS = int(os.environ.get("PIN_TRANSACTIONS", "10000"))
 
 
 class FaultyRam(AxiRam):
-    """RAM that answers beats at chosen addresses with SLVERR or DECERR and ignores them."""
+    """RAM that responds to beats at chosen addresses with SLVERR or DECERR and does not perform their accesses."""
 
     def __init__(self, bus: AxiBus, clock, reset):
         super().__init__(bus, clock, reset, size=DRAM_BYTES)
@@ -79,7 +79,7 @@ class FaultyRam(AxiRam):
 
 
 class PinsTestbench:
-    """The chip's DMA blocks under test, and a copy of their expected memory contents."""
+    """The DMA blocks under test, and a copy of the memory contents that they must produce."""
 
     def __init__(self, dut, seed: int):
         self.dut, self.rng = dut, random.Random(seed)
@@ -139,7 +139,7 @@ class PinsTestbench:
         await with_timeout(idle(), 200, "us")
 
     async def fetch(self, count: int) -> None:
-        """Fetch ring slots like the sequencer."""
+        """Fetch ring slots, as the sequencer does, and check their contents."""
         for _ in range(count):
             addr = SOURCE + self.rng.randrange(0, TARGET, 256)
             await self._transfer("fetch_ar", addr | (256 // N - 1) << 32)

@@ -1,4 +1,4 @@
-"""Networks and proofs from the cache equal those obtained by compiling and validating."""
+"""Networks and validation proofs from the cache equal newly compiled networks and new proofs."""
 
 import logging
 from pathlib import Path

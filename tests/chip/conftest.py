@@ -68,7 +68,7 @@ ALIVE = """
 
 
 class Machine:
-    """A driver with a program that checks, in tests that provoke errors, that the machine still works."""
+    """A driver with a program that shows whether the machine still works after a provoked error."""
 
     ALIVE_OPCODE = 30
 

@@ -101,7 +101,7 @@ def test_endless_recursion_across_segments(machine: Machine) -> None:
 
 
 def test_full_ring(machine: Machine) -> None:
-    """With three times the maximum number of calls in flight in the ring, each macro-instruction has its effect."""
+    """Three times as many macro-instructions as can be in flight are enqueued, and each has its effect."""
     driver = machine.driver
     machine.load("add r1, r1, 1\nhalt")
     address = driver.put(np.zeros(64 * 24, np.uint8))
@@ -142,7 +142,7 @@ def test_bus_error_in_completion_record(rtl: RtlDevice) -> None:
 
 
 class GuardedMachine:
-    """A machine with guarded candidates: only the last guard of opcode 2 holds, and no guard of opcode 3."""
+    """A machine with guarded candidates: the last guard of opcode 2 holds, and all other guards fail."""
 
     def __init__(self, machine: Machine):
         self.machine, self.driver = machine, machine.driver

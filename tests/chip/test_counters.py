@@ -1,4 +1,4 @@
-"""Counters have exact stall causes, equal closed forms and sums over tags, and reads have no side effects."""
+"""Tests of counters: exact stall causes, closed-form values, sums over tags, and reads without side effects."""
 
 import numpy as np
 import pytest
@@ -214,7 +214,7 @@ TAGS_AHEAD = """
 
 
 def test_rows_are_counted_under_the_tag_of_their_command(rtl: RtlDevice) -> None:
-    """Rows are counted under their command's tag, at whatever moment of the flush of the previous tag MATRIX starts."""
+    """Rows are counted under their command's tag, whenever MATRIX starts during the previous tag's flush."""
     driver = Driver(rtl)
     driver.load(assemble(TAGS_AHEAD, "tags.s"), opcode=20)
     before = {tag: driver.counters.of_tag(tag)["matrix_rows"] for tag in range(4)}

@@ -58,7 +58,7 @@ def test_addresses_without_register_are_rejected(device: Device) -> None:
 
 
 def test_maximum_registers(rtl: RtlDevice) -> None:
-    """The maxima of LOAD's reads are zero at first, then those of a single read; selectors beyond the maxima read 0."""
+    """The maxima of LOAD are zero before its first read and then equal that read's values; unused selectors read 0."""
     machine = Machine(rtl)
     driver = machine.driver
     machine.assert_alive()

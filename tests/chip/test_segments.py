@@ -250,7 +250,7 @@ def test_write_at_end_of_load(rtl: RtlDevice) -> None:
 
 
 def test_dma_load_between_macro_instructions(machine: Machine) -> None:
-    """A DMA load works when the loader's read directly follows the reads of the ring."""
+    """A program can be loaded by DMA when the loader's read directly follows reads of the ring."""
     for number in range(3):
         machine.assert_alive()
         machine.driver.programs.load(assemble("halt", f"program {number}"), 5, dma=True)

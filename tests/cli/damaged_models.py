@@ -82,7 +82,7 @@ def _changed(change: Change) -> bytes:
 
 
 def _put(name: str, array: np.ndarray) -> Change:
-    """Return a change that replaces a constant's contents."""
+    """Return a function that replaces the contents of a model's constant."""
 
     def change(model: onnx.ModelProto) -> None:
         (place,) = (tensor for tensor in model.graph.initializer if tensor.name == name)

@@ -11,7 +11,7 @@ from tests.cost.test_learned_model import N4, samples
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """Replace the measurements of a calibration by made-up ones."""
+    """Replace the measurements of a calibration with made-up ones."""
     monkeypatch.setattr(
         "compiler.tuning.calibration.calibrate.calibrate",
         lambda conditions, _seconds, _journal, _spaces, *_rest: learn(conditions, samples(30, 2), 7),

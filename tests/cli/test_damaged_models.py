@@ -16,7 +16,7 @@ _ROOM = 1 << 30
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder for models that contains a link to a file outside and a link to that file's folder."""
+    """Return a model folder with a link to a file outside of it and a link to the folder of that file."""
     (tmp_path / "secret").write_bytes(bytes(1 << 16))
     models = tmp_path / "models"
     models.mkdir()

@@ -93,7 +93,7 @@ def test_serving_reuses_its_measurements(mla, database):
 
 @pytest.mark.parametrize("action", ["show", "export"])
 def test_read_only_actions_write_no_files(mla, database, tmp_path, monkeypatch, action):
-    """`show` and `export` write neither the database, nor files next to it, nor the cache."""
+    """`show` and `export` modify neither the database nor the cache, and create no files next to the database."""
     folder = tmp_path / "only # read"
     folder.mkdir()
     copy = folder / "x?.db"

@@ -30,7 +30,7 @@ def commented(asked: ChatRequest) -> str:
 
 
 def everything(folder: Path) -> bytes:
-    """Return the names and contents of all files that were written."""
+    """Return the names and contents of all files in a folder."""
     return b"".join(
         path.name.encode() + path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     )

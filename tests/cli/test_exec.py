@@ -211,7 +211,7 @@ def test_bad_programs(complains, tmp_path):
 
 
 def test_ring_address():
-    """The driver leaves the DRAM below the ring, from address 0 on, to programs."""
+    """Programs may use the DRAM from address 0 up to the ring."""
     config = load_target("n4")
     program = assemble(COPY.format(wait=", wait(load:0)"), "copy")
     with GoldenDevice(config, 1 << 16) as device:

@@ -58,6 +58,6 @@ def test_bad_graph_arguments_are_one_line_errors(complains, tmp_path):
 
 
 def test_former_pass_names_are_accepted_as_stages(mla):
-    """Each former name of a pass selects the stage of its current name."""
+    """Each former name of a pass selects the same stage as the current name of the pass."""
     for former, current in FORMER_NAMES.items():
         assert mla("graph", MODEL, "--stage", former) == mla("graph", MODEL, "--stage", current)

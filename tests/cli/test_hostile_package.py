@@ -70,7 +70,7 @@ def changed(
 
 
 def attack(network: CompiledNetwork, harm: str, limit: int) -> CompiledNetwork:
-    """Return the network with a program in front that harms samples whose input's address is at least `limit`."""
+    """Return the network with an added first program that harms samples with inputs at addresses from `limit` on."""
     text = f"fence load, matrix, fuse, store\nset r1, {limit}\nbltu op1, r1, good\n{HARM[harm]}\ngood: halt"
     text = text.replace(
         f"set r1, {limit}", f"add r1, {limit >> 16}\nshl r1, r1, 16\nor r1, r1, {limit & 0xFFFF}"
@@ -80,7 +80,7 @@ def attack(network: CompiledNetwork, harm: str, limit: int) -> CompiledNetwork:
 
 
 def skipping(program: Program, limit: int) -> Program:
-    """Return a program that halts immediately if its input's address is at least `limit`."""
+    """Return the program with code in front that halts if the address of the input is at least `limit`."""
     front = assemble(
         f"add r31, {limit >> 16}\nshl r31, r31, 16\nor r31, r31, {limit & 0xFFFF}\nbltu op1, r31, 5\nhalt\nhalt"
     ).words[:5]

@@ -154,7 +154,7 @@ def test_serve_uses_plugin(mla, module):
 
 
 def install(folder: Path, name: str, *entries: str) -> None:
-    """Write the metadata of a distribution like an installer."""
+    """Write the metadata of a distribution, as an installer would."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

@@ -45,7 +45,7 @@ def outputs(mla, path, *options):
 
 
 def one(path, tensor, scale=None):
-    """Return the only sample of a file."""
+    """Return the only sample in a file."""
     ((sample,),) = (read.values() for read in read_samples([tensor], path, None, 0, scale=scale))
     return sample
 

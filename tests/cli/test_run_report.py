@@ -170,7 +170,7 @@ def test_memory_report_of_compile_and_run(mla, tmp_path):
 
 
 def test_packages_without_peaks(mla, tmp_path):
-    """Packages of earlier versions, which did not store peaks, can be read."""
+    """Packages of earlier versions, which did not store peak memory use, can be read."""
     import zipfile
 
     package, old = tmp_path / "digits.mla", tmp_path / "old.mla"

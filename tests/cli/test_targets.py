@@ -36,7 +36,7 @@ def test_new_file_adds_target(mla, complains, tmp_path):
 
 
 def test_conditions_and_training_use_targets_of_folder(monkeypatch):
-    """Conditions and training data use the folder's targets by number of lanes; n = 8 is held out from training."""
+    """Benchmark conditions and training data find the folder's targets by number of lanes; training excludes n = 8."""
     from compiler.bench import networks_suite
     from compiler.llm.data import held_out
 

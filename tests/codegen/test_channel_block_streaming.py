@@ -31,7 +31,7 @@ EVEN = Quantization.per_tensor(0.05, 0)
 def pair(
     seed: int, size: tuple[int, int], channels: tuple[int, int], kernel: int, stride: int, own: int = 1
 ) -> Draft:
-    """Draft a convolution with a kernel of `own` x `own`, followed by a depthwise convolution."""
+    """Build a convolution with a kernel of `own` x `own`, followed by a depthwise convolution."""
     draft = Draft(np.random.default_rng(seed))
     (h, w), (c, wide) = size, channels
     plain: dict[str, Any] = {"strides": (1, 1), "pads": (own // 2,) * 4, "dilations": (1, 1), "groups": 1}
@@ -90,7 +90,7 @@ def test_outputs_equal_the_host(shape: tuple, target: str) -> None:
 
 
 def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
-    """Return a schedule that streams channel blocks, with changes to the first layer."""
+    """Return a graph and a schedule that streams channel blocks; `changes` apply to the first layer."""
     network = compile(draft.graph, "n8")
     first, second = (layer.name for layer in network.layers[:2])
     layers = dict(network.schedule.layers)
@@ -130,7 +130,7 @@ def test_only_a_single_depthwise_reader_can_be_streamed_to() -> None:
 
 
 def test_streamed_result_does_not_cross_the_bus() -> None:
-    """A streamed result that exceeds the scratchpad does not cross the bus, even if DRAM moves half a row per cycle."""
+    """A streamed result that exceeds the scratchpad is not written to DRAM, even if DRAM moves half a row per cycle."""
     draft, config = pair(5, (32, 32), (8, 64), 3, 1), replace(load_target("n8"), sp_bytes=32768)
     dram = DramTiming(bytes_per_cycle=4.0)
     with Measurer(draft.graph, HardwareProfile(config, dram), OPTIONS) as measurer:

@@ -1,6 +1,7 @@
 """Interleaving the tile steps of several layers saves cycles and gives the same result.
 
-One network has a softmax that is independent of other products; the other has a pool after a convolution.
+The first network has a softmax and a dense layer that are independent of each other; the second network has a pool
+after a convolution.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ _CEILING, _POOL_CEILING = 209_000, 131_000
 
 
 def attention(rows: int, width: int) -> tuple[CompiledNetwork, dict[str, np.ndarray]]:
-    """Return a network that multiplies the softmax of a product by the result of a dense layer."""
+    """Return a network that multiplies the softmax of a product by the result of a dense layer, and its inputs."""
     draft = Draft(np.random.default_rng(3))
     x = draft.input((rows, width))
     weights = draft.constant((width, width), quantization=Quantization.per_tensor(0.02, 0))
@@ -42,7 +43,7 @@ def attention(rows: int, width: int) -> tuple[CompiledNetwork, dict[str, np.ndar
 
 
 def convolution_and_pool(size: int, channels: int) -> tuple[CompiledNetwork, dict[str, np.ndarray]]:
-    """Return a convolution and a pool after it whose rows need all blocks of channels."""
+    """Return a network of a convolution and a pool whose rows need all channel blocks, and the network's inputs."""
     draft, half = Draft(np.random.default_rng(4)), size // 2
     x = draft.input((1, size, size, 3))
     y = draft.node(

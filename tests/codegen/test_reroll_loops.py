@@ -1,4 +1,4 @@
-"""Loops that are found in a sequence of commands expand to that sequence."""
+"""Loops found in a sequence of commands expand to the original sequence."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from hw.isa.enums import Unit
 
 
 def unrolled(items: Sequence[Item]) -> Iterator[tuple[Issued, tuple[int, ...]]]:
-    """Yield all commands in order, each with the values of its fields in that iteration."""
+    """Yield the expanded commands in order, each with its field values in the respective iteration."""
     for item in items:
         if isinstance(item, Issued):
             yield item, item.values
@@ -23,7 +23,7 @@ def unrolled(items: Sequence[Item]) -> Iterator[tuple[Issued, tuple[int, ...]]]:
 
 
 def _numbered(body: Sequence[Item]) -> Iterator[tuple[int, tuple[Issued, tuple[int, ...]]]]:
-    """Yield the expanded commands of a body, each with its position among the commands of the unexpanded body."""
+    """Yield the expanded commands of a body, each with the index of the command in the unexpanded body."""
     start = 0
     for item in body:
         count = len(leaves(item))
@@ -43,7 +43,7 @@ def _moved(values: tuple[int, ...], delta: Delta, time: int) -> tuple[int, ...]:
 
 
 def sequence(rng: random.Random) -> list[Issued]:
-    """Return nested repetitions of commands whose fields grow evenly, with other commands between them."""
+    """Return several sequences of nested repetitions of commands whose fields grow by constant steps."""
     out = []
     for _ in range(rng.randint(1, 4)):
         body = [

@@ -22,7 +22,7 @@ OPTIONS = CompileOptions(rounding="reference")
 
 
 def forked(seed: int) -> Draft:
-    """Draft two convolutions of one tensor, the sum of both, and the sum of that and the tensor."""
+    """Build a convolution of x, two convolutions of its result, their sum, and the addition of x to this sum."""
     draft = Draft(np.random.default_rng(seed))
     plain = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
     shape = (1, 5, 6, 24)

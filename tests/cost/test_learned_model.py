@@ -1,4 +1,4 @@
-"""Tests of the cost model: flows, features, trees, files, errors, calibration."""
+"""Tests of the learned cost model: tile pipelines, features, trees, files, errors, calibration."""
 
 import gzip
 import json

@@ -19,7 +19,7 @@ TARGET = "n8"
 
 
 def check_floor(network: CompiledNetwork, inputs: dict[str, np.ndarray], rate: float | None = None) -> int:
-    """Check a network on the RTL with a DRAM of no latency and the given bytes per cycle; return the bound."""
+    """Check a network on the RTL with a DRAM latency of 1 and the given bytes per cycle; return the bound."""
     rate = rate or network.config.n
     with open_rtl(network, 1, 1, rate, lambda _: None) as device:
         run = run_samples(device, network, [inputs], lambda _: None)

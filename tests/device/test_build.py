@@ -138,7 +138,7 @@ def is_free(file: TextIO) -> bool:
 
 
 def installation(folder: Path) -> dict[str, str]:
-    """Return the environment of a checkout in a separate folder, with a cocotb package that contains only the paths."""
+    """Return the environment of a copy of the checkout whose cocotb package has only an empty library folder."""
     for package in ("cosim", "hw"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(Path(cocotb_tools.__file__).parent, folder / "packages" / "cocotb_tools")
@@ -148,7 +148,7 @@ def installation(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("variant", ["Variant()", "Variant(waves=True, coverage=True, probe=True)"])
 def test_installations_share_simulators(tmp_path: Path, variant: str) -> None:
-    """Installations with different paths of checkout and packages use the same key, so they share simulators."""
+    """Installations in different folders have equal keys, so they share simulators."""
     show = f"""
 from cocotb_tools.config import libs_dir
 from cosim.rtl.build import Variant, simulator_key

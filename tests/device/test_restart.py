@@ -27,7 +27,7 @@ def opened() -> RtlDevice:
 
 
 def settled(device: RtlDevice) -> tuple[int, list[int]]:
-    """Return the cycle and some registers that a driver changes; the reads take simulated time."""
+    """Return the current cycle and the values of some registers that a driver changes; reads take simulated time."""
     names = ("RING_HEAD", "RING_BASE", "CONTROL", "IRQ_ENABLE")
     return device.cycle, [device.read_reg(ADDRESS[name]) for name in names]
 
@@ -49,7 +49,7 @@ def test_restarts_give_equal_state() -> None:
 
 
 def test_restart_equals_reset_with_cleared_counters() -> None:
-    """A restart ends in the same cycle as a reset that runs until the counters are cleared."""
+    """A restart ends in the same cycle and state as a reset that waits until the counters are cleared."""
     with opened() as device:
         Device.restart(device)
         slow = settled(device)

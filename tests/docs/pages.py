@@ -2,7 +2,7 @@
 
 A page is Markdown. Its fenced blocks are executed from top to bottom in one folder:
 
-- a block with a title, such as ```python title="annealing.py", is written to that file;
+- the text of a block with a title, such as ```python title="annealing.py", is written to the file named in the title;
 - ```diff title="FILE" changes FILE, which must contain the consecutive lines with " " or "-" exactly once;
 - ```console has commands after "$ ", each of which is followed by the command's standard output;
 - ```python is executed with the names that earlier blocks defined; a ```text block right after it is its output.
@@ -98,9 +98,9 @@ class Runner:
     page : Path
         Markdown file.
     folder : Path
-        Empty working folder, to which folders of the project that pages name are linked.
+        Empty working folder, in which the runner creates links to the project's folders.
     copy : tuple of str
-        Folders of the project that the page changes; the working folder has copies, which the commands use.
+        Folders of the project that the page changes; the working folder has copies of them instead of links.
     """
 
     def __init__(self, page: Path, folder: Path, copy: tuple[str, ...] = ()):

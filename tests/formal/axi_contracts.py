@@ -19,7 +19,7 @@ CONFIG = MlaConfig(n=4, sp_bytes=512, acc_bytes=1024, max_burst=4)
 
 
 def stable(m: Module, name: str, port: wiring.PureInterface, claim: type) -> None:
-    """Claim (Assert or Assume) that an offered payload and its `valid` remain unchanged until the transfer."""
+    """Add a claim (Assert or Assume): an offered payload and its `valid` remain unchanged until the transfer."""
     waiting = Signal(name=f"{name}_waiting")
     offered = Signal(len(port.payload.as_value()), name=f"{name}_offered")
     m.d.sync += [waiting.eq(port.valid & ~port.ready), offered.eq(port.payload.as_value())]
@@ -175,7 +175,7 @@ class LiteContract(Contract):
 
 
 class OrderContract(Contract):
-    """Contract of the write arbiter: W carries no beat of a burst that has not been offered on AW."""
+    """Contract of the write arbiter: W carries only beats of bursts that have been offered on AW."""
 
     def __init__(self):
         super().__init__(WriteArbiter(CONFIG))

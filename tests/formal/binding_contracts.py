@@ -15,15 +15,15 @@ CONFIG = MlaConfig(n=4, opcodes=8, candidates=2)
 class TableContract(Contract):
     """Contract of the binding table.
 
-    For any writes and commits of the host, each look-up returns the entry as of the last commit, no commit takes
-    effect during a dispatch, and the shadow retains every write. One arbitrary entry represents all entries.
+    For any writes and commits of the host, each look-up returns the entry as of the last commit, and no commit takes
+    effect during a dispatch. The shadow table retains every write. One arbitrary entry represents all entries.
     """
 
     def __init__(self):
         super().__init__(DispatchTable(entries=_ENTRIES))
 
     def claim(self, m: Module, block: DispatchTable) -> None:
-        """Track one entry of both tables from the host's operations only."""
+        """Track one entry of both tables, based only on the host's operations."""
         op = block.op
         later, pick = Signal(), Signal(1)
         in_force, shadow = Signal(ENTRY_LAYOUT), Signal(ENTRY_LAYOUT)
@@ -54,7 +54,7 @@ class TableContract(Contract):
 class DispatchContract(Contract):
     """Contract of dispatch: `hold` is high from the first look-up to the last.
 
-    Any candidate but the first is looked up only while `hold` has been high since the look-up of the first candidate.
+    A later candidate is looked up only if `hold` has been high since the look-up of the first candidate.
     """
 
     def __init__(self):

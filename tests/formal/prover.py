@@ -26,7 +26,7 @@ memory_map
 
 
 def prove(folder: Path, contract: Elaboratable, *, bounded: int | None, induction: int) -> None:
-    """Fail unless the contract holds in the first `bounded` cycles or, if that is None, always (by induction)."""
+    """Fail unless the contract holds in the first `bounded` cycles or, if `bounded` is None, always (by induction)."""
     source = folder / "top.il"
     source.write_text(rtlil.convert(contract, name="top", emit_src=False))
     task = folder / "task.sby"

@@ -15,7 +15,7 @@ _PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
 
 
 class QueueContract(Contract):
-    """Contract of the queues: the number of queued and started commands, and the semaphores of each start."""
+    """Contract of a queue: it counts queued and started commands, and starts commands only if semaphores permit."""
 
     def __init__(self) -> None:
         super().__init__(CommandQueue(Unit.STORE, CONFIG))
@@ -50,7 +50,7 @@ class QueueContract(Contract):
 
 
 class QueueOrderContract(Contract):
-    """Contract of order: commands leave a queue unchanged and in order, and their signals are given in order."""
+    """Contract of the order of commands: they leave a queue unchanged and in order, and signal in the same order."""
 
     def __init__(self) -> None:
         super().__init__(CommandQueue(Unit.STORE, CONFIG))
@@ -89,9 +89,9 @@ class QueueOrderContract(Contract):
 
 
 class SemaphoreContract(Contract):
-    """One semaphore holds 0 to 63 tokens, and none is lost or created, if its users obey its outputs.
+    """Contract of a semaphore: it holds 0 to 63 tokens and neither loses nor creates any if its users obey its outputs.
 
-    All semaphores are lanes of the same wide operations, so a few semaphores represent all.
+    The same wide operations update all semaphores, so a few semaphores represent all of them.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Literal implementation of docs/machine.md, one element at a time in plain integers, without the golden model.
 
-The memories are a dict of lists: sp, acc (flat, row * n + lane), param, table, dram and line, the depthwise
-history with the oldest pixel first.
+The memories are a dict of lists: sp, acc (flat, with index row * n + lane), param, table, dram and line. The list
+`line` is the history of depthwise convolutions, with the oldest pixel first.
 """
 
 from math import isqrt
@@ -241,7 +241,7 @@ class Fuse:
         self.statistics = (self.results, w.count(0), min(w, default=0), max(w, default=0))
 
     def window(self, nn: int, y: int, x: int) -> None:
-        """Process one (n, y, x): its points, then its result or results."""
+        """Process the window at one (n, y, x): its points, then its result or results."""
         c, n = self.c, self.n
         contributions = [[] for _ in range(n)]
         index, lanes = {}, n
@@ -271,7 +271,7 @@ class Fuse:
             self.result(index, values, [i for i, v in enumerate(contributions) if v], count, lanes)
 
     def address(self, stream: str, index: dict[str, int]) -> int:
-        """Return the address in a stream at an index."""
+        """Return the address that a stream accesses at the given loop indices."""
         return getattr(self.c, f"{stream}_base") + sum(
             i * getattr(self.c, f"{stream}_{d}") for d, i in index.items()
         )

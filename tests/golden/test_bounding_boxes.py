@@ -1,4 +1,4 @@
-"""Overlaps of the boxes of two commands are never missed, and exact for interleaved blocks of channels."""
+"""Overlap tests of the boxes of two commands miss no overlap, and are exact for interleaved channel blocks."""
 
 import random
 from itertools import product
@@ -50,7 +50,7 @@ def test_interleaved_channel_blocks_do_not_meet() -> None:
 
 
 def test_lines_within_gap_of_strided_walk() -> None:
-    """A few close lines fit into a gap of another walk, although both strides have a common divisor."""
+    """A walk over a few close lines fits into a gap of another walk, although their strides have a common divisor."""
     strips = box("sp", 9, [(32, 90), (2, 16)], 16)
     assert not strips.meets(box("sp", 57, [(2, 9)], 6, True))
     assert strips.meets(box("sp", 57, [(6, 9)], 6, True))

@@ -1,4 +1,4 @@
-"""A network compiled with an offset does not modify the memory before it."""
+"""A network compiled with an offset does not modify the memory before that offset."""
 
 import numpy as np
 import pytest

@@ -25,7 +25,7 @@ def affine_of(tensor):
 
 
 def same_padding(size, kernel, stride, dilation=1):
-    """Return the output size and the padding before and after with TFLite's SAME padding."""
+    """Return the output size and the padding before and after the input for TFLite's SAME padding."""
     out = -(-size // stride)
     total = max((out - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
     return out, total // 2, total - total // 2
@@ -59,7 +59,7 @@ def weights_and_bias(rng, shape, axis, terms):
 
 
 def sum_scales(x, scales, y):
-    """Return the scales of the sums like TFLite, which multiplies the float32 scales in double precision."""
+    """Return the scales of the sums as in TFLite, which multiplies the float32 scales in double precision."""
     return [float(x.scale) * float(s) / float(y.scale) for s in scales]
 
 

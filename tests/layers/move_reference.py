@@ -71,7 +71,7 @@ def _node(graph: Graph, node: Node, values: list[np.ndarray]) -> np.ndarray:
 
 
 def concatenation_operand(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
-    """Return integers requantized like those of LiteRT's concatenation."""
+    """Return integers requantized as in LiteRT's concatenation."""
     a, b = x.quantization, y.quantization
     assert a is not None and b is not None
     if a == b and x.dtype == y.dtype:
@@ -83,7 +83,7 @@ def concatenation_operand(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarra
 
 
 def requantized(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
-    """Return the integers requantized from the scale of x to that of y."""
+    """Return the integers requantized from the quantization of x to the quantization of y."""
     a, b = x.quantization, y.quantization
     assert a is not None and b is not None
     if a == b and x.dtype == y.dtype:

@@ -165,7 +165,7 @@ def test_prelu_with_slopes_per_channel(slopes: int, rounding: str, within: int) 
 
 
 def test_consecutive_groups_share_the_scratchpad() -> None:
-    """Two groups of a convolution use the scratchpad in turn if the weights of only one group fit."""
+    """Two groups of a convolution use the scratchpad one after the other if the weights of only one group fit."""
     draft = Draft(np.random.default_rng(11))
     x, weights = (
         draft.input((1, 1, 1, 6000)),

@@ -34,7 +34,7 @@ def workshop(name: str, target: str = "n4") -> EditablePrograms:
 
 
 def pieces() -> list[tuple[EditablePrograms, EditableProgram]]:
-    """Return every program of all networks, with the programs of its network."""
+    """Return each program of all networks, together with all programs of the same network."""
     made = [workshop(name) for name in POINTS]
     return [(each, piece) for each in made for piece in each.programs]
 

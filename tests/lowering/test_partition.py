@@ -19,7 +19,7 @@ WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
 
 
 def mixed(seed: int = 0) -> tuple[Draft, list[Tensor]]:
-    """Draft two convolutions with a host operator between them, and the sum of both convolutions."""
+    """Build two convolutions with a host operator between them and their sum; return the draft and its outputs."""
     draft = Draft(np.random.default_rng(seed))
     x = draft.input((1, 5, 5, 6))
     y = draft.node("conv2d", [x, draft.constant((8, 3, 3, 6))], (1, 5, 5, 8), scale=30.0, groups=1, **WINDOW)

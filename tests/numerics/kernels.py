@@ -28,7 +28,10 @@ def half_even(p: Values, s: int) -> Values:
 
 
 def single_even(p: Values, s: int) -> Values:
-    """Divide by 2**s and round halves to even twice: to 24 bits (not coarser than the result), then to the result."""
+    """Divide by 2**s, with two roundings of halves to even.
+
+    The first rounding is to 24 significant bits, but drops at most s bits; the second gives the integer result.
+    """
     drop, limit = np.zeros(p.shape, np.int64), np.abs(p)
     for bits in range(24, 63):
         drop += limit >> bits != 0
@@ -40,7 +43,7 @@ def single_even(p: Values, s: int) -> Values:
 
 
 def scale(x: Values, m: int, e: int, ls: int, mode: int) -> Values:
-    """Return `scale` of docs/machine.md for one multiplier."""
+    """Compute `scale` of docs/machine.md for an array of values and one multiplier."""
     p, s = x.astype(np.int64) * m, min(max(31 - ls - e, 0), 63)
     if mode == DOUBLE and e < 0:
         result = half_away(np.clip(half_up(p, 31 - ls), MIN, MAX), min(-e, 31))
@@ -108,7 +111,7 @@ def divide(value: Values, count: Values) -> Values:
 
 
 def softmax_tables(scale_in: float, width: int) -> tuple[Values, Values]:
-    """Return tables of exp(-d * scale) in fixed point at index -d modulo 256: high parts (in 2**15) and low 15 bits.
+    """Return fixed-point tables of exp(-d * scale), indexed by -d modulo 256: the high parts and the low 15 bits.
 
     The fixed-point unit is chosen so that the sum over `width` values fits an int32.
     """

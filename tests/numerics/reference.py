@@ -14,7 +14,7 @@ MIN, MAX = -(1 << 31), (1 << 31) - 1
 
 
 def wrap(value: int, bits: int = 32) -> int:
-    """Return the two's complement value of the low bits."""
+    """Return the low `bits` bits of a value as a two's complement integer."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
@@ -35,7 +35,10 @@ def half_away(p: int, s: int) -> int:
 
 
 def single_even(p: int, s: int) -> int:
-    """Divide by 2**s and round halves to even twice: to 24 bits (not coarser than the result), then to the result."""
+    """Divide by 2**s, with two roundings of halves to even.
+
+    The first rounding is to 24 significant bits, but drops at most s bits; the second gives the integer result.
+    """
     drop = clip(abs(p).bit_length() - 24, 0, s)
     magnitude = round(Fraction(abs(p), 1 << drop))
     quotient = round(Fraction(magnitude, 1 << (s - drop)))
@@ -43,7 +46,7 @@ def single_even(p: int, s: int) -> int:
 
 
 def scale(x: int, m: int, e: int, ls: int, mode: int) -> int:
-    """Return `scale` of docs/machine.md."""
+    """Compute `scale` of docs/machine.md."""
     p, s = x * m, clip(31 - ls - e, 0, 63)
     if mode == DOUBLE:
         if e >= 0:
@@ -119,7 +122,7 @@ class Machine:
         return [int(v) for v in self.sp[address : address + self.n * size].view(kind)]
 
     def slot(self, number: int) -> list[dict[str, int]]:
-        """Return the parameters of each lane."""
+        """Return the parameters of each lane in a parameter slot."""
         n, data = self.n, self.params[number]
         words = data[: 4 * n].view("<i4"), data[4 * n : 8 * n].view("<i4"), data[9 * n : 13 * n].view("<i4")
         exps = data[8 * n : 9 * n].view("<i1"), data[13 * n : 14 * n].view("<i1")
@@ -135,7 +138,7 @@ class Machine:
         ]
 
     def run(self, c: dict[str, int]) -> Outcome:
-        """Execute a command given as all its fields, including those of the fuse word."""
+        """Execute a command, given as a dictionary of all its fields, including the fields of the fuse word."""
         out = Outcome()
         counts = [c[f"{d}_count"] for d in ("n", "y", "x", "wy", "wx")]
         window: list[list[int]] = [[] for _ in range(self.n)]

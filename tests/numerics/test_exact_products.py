@@ -33,7 +33,7 @@ def zero_point(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
 
 
 def wide(values: np.ndarray, zero: np.ndarray) -> np.ndarray:
-    """Return the integers that are multiplied, as int64."""
+    """Return values minus their zero point, as int64."""
     return values.astype(np.int64) - zero.astype(np.int64)
 
 
@@ -70,7 +70,7 @@ def run(made: onnx.ModelProto, inputs: Arrays) -> np.ndarray:
 
 
 def operands(rng: np.random.Generator, op: str, size: tuple[int, int, int], types: tuple[str, str]) -> Arrays:
-    """Return operands a and b with zero points az and bz; those of convolutions are images and 1x1 or 3x3 filters."""
+    """Return operands a and b with zero points az and bz; for convolutions, a is an image and b has 3x1 filters."""
     rows, sums, columns = size
     conv = op.endswith(("Conv", "ConvInteger"))
     return {

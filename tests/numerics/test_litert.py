@@ -23,9 +23,10 @@ TRIALS = 60
 
 
 def pairs(rng: np.random.Generator, product: bool):
-    """Yield random inputs and quantizations of a binary operator; every second one has scales that produce ties.
+    """Yield random quantizations and inputs of a binary operator; every second trial has scales that produce ties.
 
-    For products the ratio of the scales is alternately a power of two and twice an odd number.
+    For products, the ratio of the output scale to the product of the input scales is then alternately a power of two
+    and twice an odd number.
     """
     for trial in range(TRIALS):
         ties = trial % 2 == 0
@@ -54,7 +55,7 @@ def test_integer_add_equals_litert(resolver, parameters) -> None:
 
 @pytest.mark.parametrize(("resolver", "mode"), [(REFERENCE, DOUBLE), (DEFAULT, EVEN)])
 def test_mul(resolver, mode: int) -> None:
-    """Products equal LiteRT, including scale ratios next to 1 / (odd number), where float32 products create ties."""
+    """Products equal LiteRT, including scale ratios near 1 / (2 * odd number), where float32 products create ties."""
     print("seed 2")
     for (a, b, o), a_values, b_values in pairs(np.random.default_rng(2), True):
         content = model(BuiltinOperator.MUL, (BuiltinOptions.MulOptions, MulOptionsT()), [a, b], o)
@@ -122,7 +123,7 @@ def test_pools(resolver) -> None:
 
 @pytest.mark.parametrize("resolver", [REFERENCE, DEFAULT])
 def test_softmax(resolver) -> None:
-    """At most one in 10,000 values differs from LiteRT's, which computes in float32, and by at most one."""
+    """LiteRT computes in float32; at most one in 10,000 values differs from LiteRT's, and by at most one."""
     print("seed 4")
     rng = np.random.default_rng(4)
     wrong = total = 0

@@ -60,7 +60,7 @@ def test_hardware_stage(x_width: int, tmp_path: Path) -> None:
 
 
 def test_division_by_counts() -> None:
-    """The multipliers divide exactly on both sides of each tie and at the limits."""
+    """Multiplication in place of division by a count is exact on both sides of each tie and at the limits."""
     rng = random.Random(7)
     for count in range(1, 256):
         mult, exponent = divider(count)
@@ -86,7 +86,7 @@ def test_division_by_counts() -> None:
 
 
 def test_float32_multipliers() -> None:
-    """Multipliers of float32 scales represent them exactly in their 24 highest bits."""
+    """The 24 highest bits of a multiplier represent its float32 scale exactly."""
     rng = random.Random(11)
     for _ in range(1000):
         scale_ = float(np.float32(rng.uniform(1, 2) * 2.0 ** rng.randint(-32, 20)))

@@ -78,8 +78,8 @@ def packed(kind: str, x: Tensor, w: np.ndarray, units: np.ndarray, bias: np.ndar
 def single(rng: np.random.Generator, kind: str, ties: bool) -> tuple[bytes, np.ndarray, np.ndarray, tuple]:
     """Return an operator, an input, its sums, and the arguments of `requantized`.
 
-    With `ties` all sums are multiples of an odd q, and the ratio of the scales is the float32 value next to
-    1 / (q * 2**k): float32 products are ties, exact products are not.
+    With `ties`, all sums are multiples of an odd q, and the ratio of the scales is the float32 value next to
+    1 / (q * 2**k). Products rounded to float32 are then ties, but exact products are not.
     """
     channels, depth, size = (int(v) for v in rng.integers(1, 24, 3))
     x_shape, w_shape, y_shape = {
@@ -131,7 +131,7 @@ def all_outputs(path: Path) -> bytes:
 
 
 def present(quantization: Quantization | None) -> Quantization:
-    """Return a quantization that must not be None."""
+    """Assert that a quantization is not None, and return it."""
     assert quantization is not None
     return quantization
 

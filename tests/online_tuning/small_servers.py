@@ -30,7 +30,7 @@ class Model:
     config : MlaConfig
         The machine.
     questions : int
-        Number of inputs, which requests use cyclically.
+        Number of different inputs; requests use them cyclically.
     """
 
     def __init__(self, graph: Graph, config: MlaConfig, questions: int = 8):
@@ -85,7 +85,7 @@ def measured(cycles: int, *, exact: bool = True, floor: int = 1) -> Measurement:
 
 
 class ScriptedProposer(SearchClient):
-    """Search whose findings the test supplies; setting `lost` ends the search."""
+    """Search client whose findings the test supplies; if `lost` is True, calls fail as after the end of the search."""
 
     def __init__(self, first: CompiledNetwork, cycles: int):
         self.ready: list[SearchFinding] = [self.finding(first.schedule, cycles, kind="served")]
@@ -130,7 +130,7 @@ def longest(results: Sequence[RequestResult]) -> int:
 def with_changed_networks(
     prepared: ModelCompiler, change: Callable[[CompiledNetwork], CompiledNetwork]
 ) -> ModelCompiler:
-    """Return a model whose compiled networks pass through a function that changes them."""
+    """Return a model compiler that applies the function `change` to each compiled network."""
     made = prepared.network
 
     class Changed:

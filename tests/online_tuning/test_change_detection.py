@@ -92,8 +92,8 @@ def test_noise_is_not_a_change(seed: int, noise: str) -> None:
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("sign", [1, -1])
 def test_slower_memory_is_detected_despite_noise(seed: int, noise: str, sign: int) -> None:
-    """A changed memory bandwidth, which changes the cycles of some programs up to four times, is detected despite
-    noise.
+    """A changed memory bandwidth, which changes the cycles of some programs by a factor of up to 4, is detected
+    despite noise.
     """
     print(f"seed {seed}")
     rng, test = np.random.default_rng(seed), ChangeTest()

@@ -294,7 +294,7 @@ def test_previous_best_version_is_restored_at_once(server: Server, model: Model)
 
 
 def test_change_is_detected_during_continuous_trials(server: Server, model: Model) -> None:
-    """A change is detected even if candidates arrive continuously and slower memory causes the rollback of each."""
+    """A change is detected even if candidates arrive continuously and are rolled back because of slower memory."""
     proposer = ScriptedProposer(model.first, CYCLES)
     loop = Loop(server, model, proposer)
     loop.serve(15, rest=False)

@@ -1,4 +1,4 @@
-"""Recordings as spans, as a trace and as an HTML page have the expected values, which were worked out by hand."""
+"""Recordings converted to spans, traces and HTML pages have the values that were worked out by hand."""
 
 import json
 import re

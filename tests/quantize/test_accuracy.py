@@ -189,7 +189,7 @@ def test_quantized_models_and_unknown_names_are_rejected(tmp_path):
 
 
 def test_noise_is_attributed_to_its_node():
-    """Most noise is attributed to the second of three layers, whose outlier weight leaves few steps for the others."""
+    """Most noise is attributed to the second layer, where an outlier weight leaves few steps for the other weights."""
     rng = np.random.default_rng(2)
     weights = [rng.normal(size=(16, 16)).astype(np.float32) / 4 for _ in range(3)]
     weights[1][0, 0] = 60

@@ -12,7 +12,7 @@ from tests.support.graphs import Draft, check
 
 
 def attention(seed: int, heads: int, rows: int, depth: int) -> tuple[Draft, list[Tensor]]:
-    """Draft Softmax(Q x K^T / sqrt(depth)) x V with the heads side by side, and return all stages as outputs."""
+    """Build Softmax(Q x K^T / sqrt(depth)) x V with the heads side by side; return the draft and stage outputs."""
     draft = Draft(np.random.default_rng(seed))
     q, k, v = (draft.input((1, rows, heads, depth)) for _ in range(3))
     apart = (1, heads, rows, depth)

@@ -128,7 +128,7 @@ def depthwise(rng: Rng, dtype: str, ties: bool) -> OneOperator:
 
 
 def transposed(rng: Rng, dtype: str, ties: bool) -> OneOperator:
-    """Return a transposed convolution; the convolution that it transposes maps the shape of the output to that of x."""
+    """Return a transposed convolution; the underlying convolution maps the output's shape to the shape of x."""
     window = Window(rng, dilated=False)
     while any(k < stride for k, stride in zip(window.kernel, window.strides, strict=True)):
         window = Window(

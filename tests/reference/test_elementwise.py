@@ -250,7 +250,7 @@ def test_int16_functions_of_positive_values(rng: Rng, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["add", "mul", "requantize", "leaky_relu", "reduce_mean"])
 def test_the_two_interpreters_round_differently(rng: Rng, name: str) -> None:
-    """Both roundings differ for each operator, so the comparisons above can distinguish them."""
+    """The two roundings give different results for each operator, so the comparisons above can distinguish them."""
     differing = 0
     for _ in range(TRIALS):
         one = CASES[name][0](rng, "int8", True)

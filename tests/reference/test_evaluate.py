@@ -14,7 +14,7 @@ STEP = Quantization.per_tensor(0.5, 3)
 
 
 def chain() -> Graph:
-    """Return the graph of z = clip(x + bias) in which the sum is another tensor."""
+    """Return the graph of z = clip(x + bias), in which the sum is a separate tensor."""
     graph = Graph("chain")
     graph.add_input(Tensor("x", (2, 3), "float32"))
     graph.add_tensor(Tensor("bias", (3,), "float32", None, np.array([1, 2, 3], np.float32)))

@@ -85,7 +85,7 @@ ELEMENTWISE: dict[str, tuple[int, dict[str, Any], str, dict[str, Any]]] = {
 
 
 def trial(rng: Rng, name: str, dtype: str, ties: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the results of an operator of the table on the host and in onnxruntime."""
+    """Return the results of an operator in `ELEMENTWISE` on the host and in onnxruntime."""
     count, attributes, operator, settings = ELEMENTWISE[name]
     inputs = [quantized(rng, f"x{i}", SHAPE, dtype, ties=ties) for i in range(count)]
     values = [random_values(rng, tensor) for tensor in inputs]
@@ -97,7 +97,7 @@ def trial(rng: Rng, name: str, dtype: str, ties: bool) -> tuple[np.ndarray, np.n
 
 
 def compare(name: str, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Check that results are equal; of sums rounded in float32, one value in a thousand may differ."""
+    """Check that results are equal; for operators with float32 sums, one value in a thousand may differ by 1."""
     different = sum(int((got != want).sum()) for got, want in pairs)
     assert max(np.abs(got.astype(int) - want).max() for got, want in pairs) <= 1
     assert different <= (0.001 * sum(got.size for got, _ in pairs) if name in SUMMED else 0)

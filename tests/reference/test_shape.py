@@ -43,7 +43,7 @@ def test_concat(rng: Rng) -> None:
 
 
 def normal_like(rng: Rng, shape: tuple[int, ...], axis: int) -> np.ndarray:
-    """Return an array of a shape with another size along one axis."""
+    """Return random values of the given shape, but with another size along one axis."""
     other = list(shape)
     other[axis] = int(rng.integers(1, 5))
     return rng.normal(size=other).astype(np.float32)

@@ -128,7 +128,7 @@ def test_strips_of_a_depthwise_convolution_with_a_fused_sum() -> None:
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1), (2, 3)])
 @pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 0, 0, 0), (2, 0, 1, 2)])
 def test_split_first_tiles_of_strips(target: str, strides: tuple[int, int], pads: tuple[int, ...]) -> None:
-    """Splitting the first tiles is correct with padding on all sides, any position of bands, and tiles of one or all
+    """Splitting the first tiles is correct with padding on all sides, any band positions, and tiles of one or all
     rows.
     """
     (h, w), kernel = (13, 9), (3, 3)

@@ -1,4 +1,4 @@
-"""Candidates of `python -m scripts.bench_jit` are other schedules of one layer, and all stages are timed."""
+"""Candidates of `python -m scripts.bench_jit` are alternative schedules of one layer, and all stages are timed."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The race of the language model resumes after interruption, charges for cached results, and reports correct sums."""
+"""The script llm_race resumes after an interruption, charges for cached results, and reports correct sums."""
 
 import json
 import math

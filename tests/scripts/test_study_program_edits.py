@@ -1,4 +1,4 @@
-"""The figures of the study of program edits equal those of new measurements; the study resumes after interruption."""
+"""The figures of the script study_program_edits equal new measurements; it resumes after an interruption."""
 
 import json
 import sys

@@ -58,7 +58,7 @@ def differences(
 
 
 def ends_in_softmax(network: CompiledNetwork) -> bool:
-    """Return True if the network's output is that of a softmax."""
+    """Return True if a softmax computes the network's output."""
     assert network.graph is not None
     (output,) = network.graph.outputs
     producer = network.graph.producer(output)

@@ -1,4 +1,4 @@
-"""None of ONNX's node tests fails, and the page generated from their results is current."""
+"""None of ONNX's node tests fails, and the page generated from their results is up to date."""
 
 from scripts.onnx_nodes.case import Placement, run
 from scripts.onnx_nodes.page import PAGE, page

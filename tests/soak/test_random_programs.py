@@ -1,6 +1,6 @@
 """RTL and golden model agree on random programs, run for a given time (`make soak SECONDS=...`).
 
-Each lane uses its own seeds, so that two test processes share the work.
+The test runs as two lanes with different seeds, so that two test processes can share the work.
 """
 
 import os

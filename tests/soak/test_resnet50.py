@@ -36,7 +36,7 @@ def memory(session: Session) -> dict[str, np.ndarray]:
 def digests(
     device: Device, network: CompiledNetwork, inputs: Inputs
 ) -> tuple[list[tuple[str, str, str]], Inputs]:
-    """Return the digest of each memory after each program, with the names of program and memory, and the outputs."""
+    """Return (program name, memory name, digest) for each memory after each program, and the network's outputs."""
     out: list[tuple[str, str, str]] = []
 
     def look(place: PlacedStage, number: int) -> None:

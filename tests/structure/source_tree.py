@@ -53,15 +53,13 @@ def source_path(module: str) -> Path:
 
 
 def package_name(module: str) -> str:
-    """Return the package of a module at the level below its tree: `compiler.ir` for `compiler.ir.graph`."""
+    """Return the second-level package of a module: `compiler.ir` for `compiler.ir.graph`."""
     return ".".join(module.split(".")[:2])
 
 
 @cache
 def imports() -> dict[str, set[str]]:
-    """Return the modules that each module imports, including imports inside functions but not those for type
-    checkers.
-    """
+    """Return the modules that each module imports, also inside functions, except imports for type checkers."""
     known = modules()
     return {name: {target for target in _imported(tree) if target in known} for name, tree in known.items()}
 
@@ -82,7 +80,7 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 
 def definitions(trees: tuple[str, ...] = TREES) -> Iterator[tuple[str, Definition]]:
-    """Yield modules, classes and functions, each with `file:line name`."""
+    """Yield the location (`file:line name`) and the syntax tree of all modules, classes and functions."""
     for name, tree in modules(trees).items():
         path = source_path(name).relative_to(ROOT)
         yield f"{path}:1", tree

@@ -243,7 +243,7 @@ def cumulated(chance: RandomDraft) -> Tensor:
 
 
 def sloped(chance: RandomDraft) -> Tensor:
-    """Add a PReLU with slopes per channel, per element or a single slope; some slopes are negative."""
+    """Add a PReLU with a single slope, or slopes per channel, per row and channel, or per element."""
     rng = chance.rng
     shape = (1, chance.size(9), chance.size(9), chance.size(80))
     x = chance.given(shape, chance.dtype())

@@ -19,7 +19,7 @@ def subgraph(
     outputs: Sequence[tuple[str, int]],
     shape: tuple[int, ...] | None = None,
 ) -> onnx.GraphProto:
-    """Return a subgraph; integers and bools are scalars, other values have the given shape or none."""
+    """Return a subgraph; float values have the given shape or no declared shape, and all other values are scalars."""
     ins, outs = (
         [helper.make_tensor_value_info(name, kind, shape if kind == FLOAT else ()) for name, kind in part]
         for part in (inputs, outputs)

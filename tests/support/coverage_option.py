@@ -52,7 +52,7 @@ class Collector:
         self.totals: dict[str, Counter[VerilatorPoint]] = defaultdict(Counter)
 
     def install(self) -> None:
-        """Enable counting in each later `RtlDevice`, except those with their own Verilog or a probe."""
+        """Enable counting in every `RtlDevice` opened from now on, unless it has its own Verilog or a probe."""
         collector, opened, closed = self, RtlDevice.__init__, RtlDevice.close
         keys: dict[int, str] = {}
 
@@ -77,7 +77,7 @@ class Collector:
         RtlDevice.__init__, RtlDevice.close = __init__, close
 
     def key(self, verilog: str) -> str:
-        """Return the name of a chip in the folder, and write its Verilog there."""
+        """Return the name of a chip's files in the folder, and write the chip's Verilog there if it is missing."""
         key = cache.cache_key([verilog])
         path = self.folder / f"{key}.v"
         if not path.exists():

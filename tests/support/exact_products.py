@@ -1,8 +1,8 @@
 """ONNX models rewritten so that onnxruntime computes their integer products exactly on every processor.
 
-On x86 processors with AVX2 but without VNNI onnxruntime multiplies uint8 by int8 with `vpmaddubsw`, which saturates the
-sum of two products at 16 bits. Compared with numpy's int64, results
-of onnxruntime 1.31 on these processors are, for operands near the limits of their types:
+On x86 processors with AVX2 but without VNNI, onnxruntime multiplies uint8 by int8 with `vpmaddubsw`, which saturates
+the sum of two products at 16 bits. The table compares results of onnxruntime 1.31 on these processors with numpy's
+int64, for operands near the limits of their types:
 
 =====================  ============  ============  ============  ============
 Operator               uint8, uint8  uint8, int8   int8, uint8   int8, int8
@@ -16,8 +16,8 @@ MatMulIntegerToFloat   exact         saturates     rejected       exact
 DynamicQuantizeMatMul  exact         saturates     (always uint8 on the left)
 =====================  ============  ============  ============  ============
 
-The wrong sums of ConvInteger have another cause: depthwise convolutions are wrong too. The session option
-`session.x64quantprecision` has no effect without graph optimizations, which these references disable.
+The wrong sums of ConvInteger have a cause other than saturation, since depthwise convolutions are wrong too. The
+session option `session.x64quantprecision` has no effect without graph optimizations, which reference runs disable.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,8 +59,9 @@ _PRODUCTS = {
 def exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model in which products of uint8 and int8 are replaced by equal products of uint8 and uint8.
 
-    128 is added to an int8 operand and to its zero point: in the constant if it is one, otherwise by nodes before the
-    product. Subgraphs are rewritten as well; functions of the model with such products are inlined first.
+    The value 128 is added to an int8 operand and to its zero point. Constants are replaced; for other values, nodes
+    before the product add 128. Subgraphs are rewritten as well. Model functions with integer products are inlined
+    first.
 
     Parameters
     ----------
@@ -176,7 +177,7 @@ class _Rewriter:
     def _shifts(
         self, node: onnx.NodeProto, at: _Operands, graph: onnx.GraphProto, scope: _Scope
     ) -> list[onnx.NodeProto]:
-        """Return nodes that shift an int8 operand next to a uint8 operand; the product then reads their results."""
+        """Make a product of uint8 and int8 read a shifted uint8 operand; return the nodes that compute the operand."""
         left = TensorProto.UINT8 if at.dynamic else _type(node, at.left, at.left_zero, scope.types)
         right = _type(node, at.right, at.right_zero, scope.types)
         if (left, right) == (TensorProto.UINT8, TensorProto.INT8):
@@ -191,7 +192,7 @@ class _Rewriter:
     def _shift(
         self, node: onnx.NodeProto, index: int, graph: onnx.GraphProto, scope: _Scope
     ) -> list[onnx.NodeProto]:
-        """Replace an int8 input by itself plus 128 as uint8; an absent input is 0."""
+        """Replace an int8 input (0 if absent) with the uint8 value input + 128; return the nodes that compute it."""
         name = node.input[index]
         node.input[index] = moved = self._name(name or "zero")
         stored = scope.constants.get(name) if name else np.zeros((), np.int8)
@@ -215,7 +216,7 @@ class _Rewriter:
 
 
 def _type(node: onnx.NodeProto, operand: int, zero: int, types: Mapping[str, int]) -> int:
-    """Return the type of an operand, which equals that of its zero point."""
+    """Return the type of an operand, which is also the type of its zero point."""
     names = [node.input[i] for i in (operand, zero) if i < len(node.input)]
     for name in filter(None, names):
         if types.get(name):

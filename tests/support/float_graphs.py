@@ -18,7 +18,7 @@ def numbers(*shape: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:
 
 
 def samples(shape: Sequence[int], count: int = 4, seed: int = 100) -> list[dict[str, np.ndarray]]:
-    """Return samples, each of which maps the model's input to its value."""
+    """Return samples, each of which maps the name of the model's input to a value."""
     return [{"x": numbers(*shape, seed=seed + i)} for i in range(count)]
 
 

@@ -5,7 +5,7 @@ import struct
 
 
 def significand(bits: int) -> tuple[int, int]:
-    """Return the signed significand of a float32 value and the power of two to multiply it by."""
+    """Return a float32 value as a signed integer significand and the exponent of a power of two."""
     bits &= 0xFFFFFFFF
     sign, field, fraction = bits >> 31, bits >> 23 & 255, bits & 0x7FFFFF
     size, power = (fraction | 1 << 23, field - 150) if field else (fraction, -149)
@@ -13,9 +13,7 @@ def significand(bits: int) -> tuple[int, int]:
 
 
 def float32(product: int, power: int) -> int:
-    """Return product * 2**power as the bits of a float32, in an int32; halves round to even, subnormal values become
-    0.
-    """
+    """Return the bits of product * 2**power in float32 as an int32; halves round to even, subnormals become 0."""
     size = abs(product)
     dropped = max(size.bit_length() - 24, 0)
     rest, half = size & (1 << dropped) - 1, 1 << dropped >> 1

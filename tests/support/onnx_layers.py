@@ -46,7 +46,7 @@ class QuantizedLayer:
 
 
 def cut(model: onnx.ModelProto, inputs: Arrays) -> Iterator[QuantizedLayer]:
-    """Yield a layer for each quantized activation of the model, with values that onnxruntime computed unoptimized."""
+    """Yield a layer for each quantized activation of the model, with values from onnxruntime without optimizations."""
     producer = {name: node for node in model.graph.node for name in node.output}
     held = {tensor.name: tensor for tensor in model.graph.initializer}
     made = [
@@ -85,7 +85,7 @@ def _activation(name: str, producer: Mapping[str, onnx.NodeProto], held: Mapping
 def _cone(
     name: str, producer: Mapping[str, onnx.NodeProto], known: set[str]
 ) -> tuple[set[str], dict[str, None]]:
-    """Return the first outputs of the nodes that compute a tensor from known tensors, and the known tensors."""
+    """Return the first outputs of the nodes that compute a tensor from known tensors, and the known tensors read."""
     nodes, ends, open_ = set[str](), dict[str, None](), [name]
     while open_:
         node = producer[open_.pop()]
@@ -105,7 +105,7 @@ def _described(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
 
 
 def _values(model: onnx.ModelProto, inputs: Arrays, names: list[str]) -> dict[str, np.ndarray]:
-    """Return tensors of a model that onnxruntime computed with exact integer products."""
+    """Return the values of tensors of a model, computed by onnxruntime with exact integer products."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     del whole.graph.output[:]
@@ -120,7 +120,10 @@ def _values(model: onnx.ModelProto, inputs: Arrays, names: list[str]) -> dict[st
 
 
 def differing(layer: QuantizedLayer, folder: Path, within: int = 1) -> tuple[int, list[str]]:
-    """Return how many values differ on the accelerator, by at most `within`, and the nodes on the host."""
+    """Return the number of values that differ on the accelerator, and the nodes on the host.
+
+    No value may differ by more than `within`.
+    """
     path = folder / "layer.onnx"
     onnx.save(layer.model, path)
     network = compile(path, "n16")

@@ -1,4 +1,4 @@
-"""Results of single operators, of ONNX in onnxruntime and of the graph on the host."""
+"""Results of single operators: of ONNX operators in onnxruntime, and of graph operators on the host."""
 
 from typing import Any
 

@@ -141,7 +141,7 @@ value = 3
 
 
 def write_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Write the module, with a name that is unique to the folder, to `folder`; make this the current folder."""
+    """Write the module into `folder`, make this the current folder, and return the module's name."""
     name = re.sub(r"\W", "_", f"plug_{folder.parent.name}_{folder.name}")
     (folder / f"{name}.py").write_text(SOURCE)
     monkeypatch.chdir(folder)

@@ -10,7 +10,7 @@ SLVERR = 2
 
 
 class SimRegs(wiring.Component):
-    """Slave that translates bus accesses to a strobe.
+    """Slave that translates bus accesses to register accesses with a write strobe.
 
     Members
     -------

@@ -209,7 +209,7 @@ def strided_slice(d: Draft) -> None:
 
 
 def strided_ellipsis(d: Draft) -> None:
-    """Add x[1:3, ..., new, ::2]; LiteRT does not support an ellipsis of zero dimensions."""
+    """Add x[1:3, ..., new, ::2]; LiteRT does not support an ellipsis that covers no dimensions."""
     shape = (4, *shape_of(d, int(d.rng.integers(1, 3)), 4), 5)
     x = d.input(shape)
     settings = options(

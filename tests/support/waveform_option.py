@@ -1,6 +1,6 @@
 """`--waveforms DIR` makes failing block tests write their waveforms to DIR, as VCD files named after the test.
 
-(`--trace` is pytest's own: it opens the debugger.)
+The option `--trace` is defined by pytest and opens the debugger.
 """
 
 import re
@@ -20,7 +20,7 @@ def add_option(parser: pytest.Parser) -> None:
         "--waveforms", metavar="DIR", help="leave the waveforms (VCD) of failing block tests in DIR"
     )
     parser.addoption(
-        "--waveforms-all", action="store_true", help="with --waveforms: those of passing block tests as well"
+        "--waveforms-all", action="store_true", help="with --waveforms: also leave waveforms of passing tests"
     )
 
 

@@ -1,4 +1,4 @@
-"""Tests of the group-relative policy gradient: the objective equals numpy, has an effect, and works in rounds."""
+"""Tests of the group-relative policy gradient: agreement with numpy, effect on the model, and training in rounds."""
 
 import json
 import random

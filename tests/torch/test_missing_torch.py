@@ -1,4 +1,4 @@
-"""Tests, which run without PyTorch, of messages if PyTorch is not installed and if a model's name is invalid."""
+"""Tests of messages about a missing PyTorch or an invalid model name; they run without PyTorch."""
 
 import sys
 

@@ -25,13 +25,13 @@ NAMES = ("resnet_block", "mobilenet_block", "conv1d", "pooling")
 
 
 def whole() -> Any:
-    """Return a quantizer that quantizes all operators to int8, like that for XNNPACK."""
+    """Return the XNNPACK quantizer, configured to quantize all operators to int8."""
     config = xnnpack.get_symmetric_quantization_config(is_per_channel=True)
     return xnnpack.XNNPACKQuantizer().set_global(config)
 
 
 def parts(**options: Any) -> Any:
-    """Return a quantizer with uint8 activations, for the operators for which x86 has kernels."""
+    """Return the x86 quantizer, which has uint8 activations and covers only operators with x86 kernels."""
     config = x86.get_default_x86_inductor_quantization_config(**options)
     return x86.X86InductorQuantizer().set_global(config)
 

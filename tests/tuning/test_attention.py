@@ -1,4 +1,4 @@
-"""Layers of an attention that begin with transposes have the same name in schedules, measurements and reports."""
+"""Attention layers that begin with transposes have the same name in schedules, measurements and reports."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_attention_is_tuned(attending: Measurer, method: str):
 
 
 def test_measurement_with_old_layer_names_is_repeated(attending: Measurer, tmp_path):
-    """Measurements stored with the layer names of earlier versions, the names of first nodes, are repeated."""
+    """Measurements stored under the layer names of earlier versions (the names of first nodes) are repeated."""
     schedule, result = first_of(attending)
     with TuningDatabase(tmp_path / "some.db", secret=b"s" * 32) as database:
         recall = DatabaseSession(database, attending.prepared, attending.conditions, "latency")

@@ -1,4 +1,4 @@
-"""Convolutions in blocks of channels, and the pool after one, are exact in all orders and save cycles."""
+"""Convolutions in channel blocks, also with a pool after them, are exact in all loop orders and save cycles."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": 
 
 
 def pooled(seed: int) -> Graph:
-    """Return a graph of two convolutions, the average of the second one's image, and a dense layer."""
+    """Return a graph of two convolutions, an average over the whole image, and a dense layer."""
     draft = Draft(np.random.default_rng(seed))
     x = draft.input((1, 10, 9, 24))
     first = draft.node(

@@ -1,4 +1,4 @@
-"""Searches respect transformations that users forbid and limits of the machine's resources."""
+"""Searches avoid transformations that users forbid, and respect limits on the machine's resources."""
 
 import random
 from dataclasses import fields, replace

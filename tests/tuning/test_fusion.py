@@ -1,4 +1,4 @@
-"""Tests of the fusion engine: opportunities with reasons, exact options, predictions and choices."""
+"""Tests of the fusion engine: fusion opportunities and reasons, exactness of options, predictions, and choices."""
 
 from dataclasses import replace
 from typing import Any

@@ -183,9 +183,7 @@ def test_generators_alternate_and_observe_results(measurer: Measurer, baseline: 
 
 
 def test_generator_is_asked_again_after_its_turn(measurer: Measurer, baseline: Measurement) -> None:
-    """A generator of forty candidates is asked in turns of twelve; the remaining candidates follow when it is
-    asked again.
-    """
+    """A generator of forty candidates proposes twelve per turn; the remaining candidates follow in later turns."""
     generator = ClipLimits(40)
     method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [generator])
     said = []

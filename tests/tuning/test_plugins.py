@@ -98,7 +98,7 @@ def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
 
 
 def test_generator_observes_each_candidate(measurer: Measurer, made: Any) -> None:
-    """The generator observes each candidate; a task of a generator that repeats itself ends after 200 candidates."""
+    """A generator observes each of its candidates; a task ends after 200 candidates if the generator repeats itself."""
     results: list[Any] = []
 
     class Endless(made.Endless):

@@ -20,7 +20,7 @@ N4 = load_target("n4")
 
 
 def commands(words: Sequence[int]) -> dict[Unit, list[tuple]]:
-    """Return the commands that each unit receives, as fields, masks and tags, by a separate model of the sequencer."""
+    """Return each unit's commands as fields and semaphore masks, computed by a separate model of the sequencer."""
     registers = [0] * 32
     operands = [1_000_000 * (1 + number) for number in range(48)]
     fields = {

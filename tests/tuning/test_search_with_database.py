@@ -31,7 +31,7 @@ N4 = HardwareProfile(load_target("n4"))
 
 
 class NoWorkers(WorkerGroup):
-    """Worker group without workers, in which any order fails."""
+    """Worker group without workers, which fails if a measurement is ordered."""
 
     def __init__(self, _subject: object = None):
         pass

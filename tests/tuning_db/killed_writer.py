@@ -43,7 +43,7 @@ def kill_again_and_again(folder: Path, seed: int, times: int) -> tuple[int, int]
     Returns
     -------
     int, int
-        Number of measurements that the writers reported, and of those found.
+        Number of measurements that the writers reported, and number of measurements found in the database.
     """
     rng, context = random.Random(seed), get_context("forkserver")
     context.set_forkserver_preload(["tests.tuning_db.killed_writer"])

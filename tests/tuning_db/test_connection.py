@@ -148,7 +148,7 @@ def test_database_in_memory():
 
 
 def test_damaged_file_is_an_error_and_never_a_hit(tmp_path):
-    """SQLite or the digest of the entry detects a page of random bytes; its entry is never returned."""
+    """SQLite or the digest of an entry detects an overwritten page; a damaged entry is never returned."""
     path = tmp_path / "profile.db"
     with TuningDatabase(f"sqlite:///{path}", secret=SECRET) as database:
         for number in range(20):

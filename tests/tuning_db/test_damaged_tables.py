@@ -1,4 +1,4 @@
-"""Entries read from damaged tables were stored before, are marked as those of another user, or are dropped."""
+"""Entries in damaged tables are read as they were stored, are marked as another user's entries, or are dropped."""
 
 import hmac
 import json
@@ -159,7 +159,7 @@ def _contents(rng: random.Random, table: str, row: Row, _other: Row) -> Row:
 
 
 def _signed(rng: random.Random, table: str, row: Row, _other: Row) -> Row:
-    """Return a row with mostly invalid contents and a valid signature, as a defect of the program could write."""
+    """Return a row with mostly invalid contents and a valid signature, as a bug in the program could write."""
     return sealed(table, row, _hostile(rng, table, row), sign=True)
 
 
@@ -240,7 +240,7 @@ def rows(path: Path) -> dict[str, list[Row]]:
 
 
 def change(path: Path, table: str, new: list[Row], old: list[int] | None = None) -> None:
-    """Replace rows that have the same numbers as the new rows, and delete the rows `old`, or all rows if None."""
+    """Delete the rows `old`, or all rows if `old` is None; then store the new rows in place of rows with equal ids."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA synchronous = OFF")
         if old is None:
@@ -286,7 +286,7 @@ def test_damaged_rows_are_misses(tmp_path, caplog, seed):
 
 
 def _replace_damaged(database: TuningDatabase, made: Contents) -> None:
-    """Check that a damaged program is replaced by the next one, whatever cost it claims."""
+    """Check that the next stored program replaces a damaged one, whatever cost the damaged entry claims."""
     for entry in made.entries:
         if database.best(entry.key) is None:
             assert database.put_best(entry)
@@ -312,7 +312,7 @@ def test_entries_moved_to_another_table_are_rejected(tmp_path):
 
 @pytest.mark.parametrize("seed", [1])
 def test_damaged_code_raises_only_value_errors(seed):
-    """For damaged unsigned bytes, `from_bytes` returns code that a machine could have, or raises a ValueError."""
+    """For damaged bytes without a signature, `from_bytes` returns plausible code or raises a ValueError."""
     print(f"seed {seed}")
     rng, refused = random.Random(seed), 0
     good = to_bytes(random_entries.entry(key()))

@@ -1,4 +1,4 @@
-"""Entries are returned as they were stored, and only for their own key."""
+"""The database returns entries unchanged, and only for the key under which they were stored."""
 
 import math
 import random
@@ -221,7 +221,7 @@ def test_candidates_are_from_the_nearest_machines(database):
 
 
 def sum_of_logs(one: HardwareProfile, other: HardwareProfile) -> float:
-    """Return the distance of two targets, computed independently of the code under test."""
+    """Return the distance between two targets, computed independently of the code under test."""
     weights = {"n": 4, "sp_bytes": 1, "acc_bytes": 1}
     total = 0.0
     for field, size in vars(one.config).items():
@@ -370,7 +370,7 @@ def test_sqlite_is_durable(tmp_path):
 
 
 def test_number_of_queries(database):
-    """A hit takes two queries (list of programs, program); storing a measurement takes one query and one write."""
+    """Finding a program takes two queries (list, program); storing a measurement takes one query and one write."""
     database.put_best(random_entries.entry(key()))
     asked: list[str] = []
     event.listen(database._engine, "before_cursor_execute", lambda *given: asked.append(given[2].split()[0]))

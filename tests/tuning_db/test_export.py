@@ -1,4 +1,4 @@
-"""Intact entries of an exported file are imported and marked as those of another user."""
+"""Intact entries of an exported file are imported as untrusted entries."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Keys differ for all relevant differences, and the distance between similar machines is small."""
+"""Every relevant difference changes the key, and the distance between similar machines is small."""
 
 import math
 import random

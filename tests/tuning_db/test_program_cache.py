@@ -1,4 +1,4 @@
-"""The program cache in memory needs a minimum of database queries and validations."""
+"""The in-memory program cache avoids unnecessary database queries and validations."""
 
 import random
 import threading
@@ -19,7 +19,7 @@ from tests.tuning_db.random_entries import key
 
 
 class CountingDatabase:
-    """Database that records its queries."""
+    """Wrapper of a database that records the key of each query."""
 
     def __init__(self, database: TuningDatabase):
         self.database = database
@@ -43,7 +43,7 @@ def counted(database) -> CountingDatabase:
 
 @pytest.fixture
 def validated(monkeypatch) -> list:
-    """Return a list to which every validated stream is added."""
+    """Return a list that records every validated stream."""
     streams: list = []
     validate = proofs.validate
     monkeypatch.setattr(proofs, "validate", lambda *stream: (streams.append(stream), validate(*stream)))
@@ -111,7 +111,7 @@ def test_bytes_are_bounded(counted):
 
 @pytest.mark.parametrize("seed", [1])
 def test_eviction_order_is_lru(counted, seed):
-    """Programs are evicted in the order of a list of the most recently used programs."""
+    """The least recently used program is evicted first."""
     print(f"seed {seed}")
     rng, order = random.Random(seed), []
     for number in range(8):
@@ -148,7 +148,7 @@ def test_program_is_validated_once_per_placement(counted, placement, validated):
 
 
 def test_proofs_persist_between_runs(counted, placement, validated):
-    """Stored proofs are found in later runs and also apply to sessions that have the same stream."""
+    """A proof that a session stored is found by program caches of later runs for the same stream."""
     counted.put_best(random_entries.entry(key()))
     network = random_entries.network()
     with GoldenDevice(network.config, dram_bytes(network)) as device:

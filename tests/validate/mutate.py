@@ -14,7 +14,7 @@ _FENCE = range(_D, _D + 4)
 
 
 def _without_one(rng: random.Random, word: int, bits) -> int | None:
-    """Return the word without one of its set bits among `bits`, or None if none is set."""
+    """Clear one randomly chosen set bit at the positions `bits`; return None if none of them is set."""
     ones = [bit for bit in bits if word >> bit & 1]
     return word ^ 1 << rng.choice(ones) if ones else None
 
@@ -24,7 +24,7 @@ def _added(rng: random.Random, word: int, bits) -> int:
 
 
 def _weaker_fence(rng: random.Random, word: int) -> int | None:
-    """Return a fence that waits for one unit fewer, or for no unit."""
+    """Return a fence that waits for one unit fewer or for none; return None if it waits for no unit."""
     ones = _without_one(rng, word, _FENCE)
     return ones if ones is None or rng.random() < 0.5 else word & ~(15 << _D)
 
@@ -45,7 +45,7 @@ WAYS: dict[str, tuple[tuple[MicroOp, ...], Callable[[random.Random, int], int | 
 def mutants(
     rng: random.Random, program: Program, count: int, ways: Sequence[str] = tuple(WAYS)
 ) -> Iterator[tuple[str, Program]]:
-    """Return up to `count` mutants of a program, each with the name of its mutation."""
+    """Yield up to `count` mutants of a program, each with the name of its mutation."""
     for _ in range(count):
         way = rng.choice(ways)
         operations, change = WAYS[way]

@@ -1,7 +1,8 @@
 """An independent check for races, which records the golden model's execution as a graph of ordered events.
 
-The check shares no algorithm with the validator: the golden model runs the program on data, accesses come from the
-loops of docs/machine.md, and order is reachability in a graph instead of clocks.
+The check shares no algorithm with the validator. The golden model runs the program on actual data, and the accessed
+addresses are computed with the loops of docs/machine.md. Two commands are ordered if a path in the graph connects them,
+whereas the validator compares clocks.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class Witness:
     steps: int = 0
 
     def step(self) -> tuple:
-        """Add a step of the sequencer after all previous steps."""
+        """Add a node for the next step of the sequencer and return it."""
         self.steps += 1
         self.graph.add_edge(("sequencer", self.steps - 1), ("sequencer", self.steps))
         return ("sequencer", self.steps)
@@ -60,7 +61,7 @@ class Witness:
         self.graph.add_edges_from((("end", unit, counts[unit] - 1), step) for unit in Unit if counts[unit])
 
     def race(self, config: MlaConfig) -> str:
-        """Return a description of a conflicting pair of accesses that nothing orders, or an empty string."""
+        """Return the names of two commands with conflicting, unordered accesses, or an empty string."""
         for key, takes in self.takes.items():
             self.graph.add_edges_from(zip(self.gives.get(key, []), takes, strict=False))
         assert nx.is_directed_acyclic_graph(self.graph)
@@ -77,7 +78,7 @@ class Witness:
 
 
 def _conflict(first: set, second: set, same: bool) -> bool:
-    """Return True if accesses conflict; within a unit, only a read after a write does."""
+    """Return True if two sets of accesses conflict; in the same unit, only a read after a write conflicts."""
     if same:
         return any((space, address, False) in second for space, address, write in first if write)
     return any(

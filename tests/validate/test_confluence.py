@@ -1,7 +1,7 @@
-"""The validator follows one order of unit steps, so every interleaving must end in the same state.
+"""The validator explores only one order of unit steps, so every interleaving must end in the same state.
 
 An explicit-state model of sequencer, queues, units and semaphores, written from docs/machine.md, explores every
-interleaving of short command lists. Semaphores hold one or two tokens, so that units often wait for room.
+interleaving of short command lists. Each semaphore holds at most one or two tokens, so that units often wait for room.
 """
 
 import itertools
@@ -27,7 +27,7 @@ PAIRS = (
 
 
 class Issue(NamedTuple):
-    """Command of a unit, with the pairs whose tokens it takes and the pairs that it signals."""
+    """Command of a unit, with the semaphores (indices in `PAIRS`) that it waits for and signals."""
 
     unit: Unit
     waits: tuple[int, ...]
@@ -35,13 +35,13 @@ class Issue(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Step in which the sequencer takes the token of a pair."""
+    """Sequencer step that takes a token of a semaphore (index in `PAIRS`)."""
 
     pair: int
 
 
 class Fence(NamedTuple):
-    """Step in which the sequencer waits until some units are idle."""
+    """Sequencer step that waits until the given units are idle."""
 
     units: tuple[Unit, ...]
 
@@ -50,7 +50,7 @@ Action = Issue | Wait | Fence
 
 
 def alphabet() -> list[Action]:
-    """Return every possible sequencer instruction for two units and one semaphore per pair."""
+    """Return every possible sequencer instruction for two units and one semaphore per pair in `PAIRS`."""
     actions: list[Action] = []
     for unit in UNITS:
         into = [i for i, (_, consumer) in enumerate(PAIRS) if consumer == unit]
@@ -63,7 +63,7 @@ def alphabet() -> list[Action]:
 
 
 class State(NamedTuple):
-    """State of the model: next instruction, queues (indices of instructions), running commands, tokens."""
+    """State of the model: index of the next action, queued and running actions of each unit, tokens of each pair."""
 
     pc: int
     queues: tuple[tuple[int, ...], ...]
@@ -122,7 +122,7 @@ def terminals(actions: Sequence[Action], depth: int, most: int) -> set[State]:
 
 
 def verdict(actions: Sequence[Action], depth: int) -> tuple[int, ...] | None:
-    """Return the validator's semaphore counts after all commands, or None for a deadlock."""
+    """Return the semaphore counts that the validator computes after all actions, or None for a deadlock."""
     timeline, place = HappensBefore(depth), InstructionLocation(0, "program", 0)
     try:
         for action in actions:
@@ -143,7 +143,7 @@ def verdict(actions: Sequence[Action], depth: int) -> tuple[int, ...] | None:
 
 
 def check(actions: Sequence[Action], depth: int, most: int) -> bool:
-    """Compare the validator with all interleavings; return True if the list of actions runs to its end."""
+    """Compare the validator with all interleavings; return True if all actions complete."""
     ends = terminals(actions, depth, most)
     assert len(ends) == 1, f"not confluent: {actions} depth={depth} most={most}: {ends}"
     (end,) = ends

@@ -101,7 +101,7 @@ def test_paths_merge_at_a_fence():
 
 
 def test_instructions_of_further_paths_are_limited(monkeypatch):
-    """The number of instructions on further paths is limited; the first path is exempt."""
+    """The limit on the number of instructions applies to all paths except the first."""
     source = (
         "fence fuse ;{mark}\nbeq %fuse_max, r0, other\nadd r1, 1\nother: loop 100, end\nadd r2, 1\nend: halt"
     )

@@ -1,4 +1,4 @@
-"""Footprints of commands equal the loops of docs/machine.md, and their intersections equal those of sets."""
+"""Footprints equal the addresses of the loops in docs/machine.md; their overlaps equal set intersections."""
 
 import os
 import random

@@ -35,7 +35,7 @@ def test_ordered_accesses_are_accepted(name):
 
 
 def test_token_of_an_earlier_command_does_not_order():
-    """The token of an earlier load does not order a later load."""
+    """A token that an earlier load signaled does not order a later load."""
     rejected(
         f"{PREFIX}set load.dst, 64\nissue load, signal(store:0)\nset load.dst, 0\nissue load\n"
         "issue store, wait(load:0) ; <<\nhalt",

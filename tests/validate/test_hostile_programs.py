@@ -34,7 +34,7 @@ taken: halt
 
 @pytest.mark.parametrize("count", [1, 62, 63, 64, 66, 67])
 def test_unit_continues_when_the_sequencer_takes_a_token(count: int) -> None:
-    """After 63 tokens the queue holds `queue_depth` commands; one more is a deadlock, as on the machine."""
+    """After 63 tokens, the queue accepts `queue_depth` commands; one more causes a deadlock, as on the machine."""
     program = assemble(FULL.format(count=count))
     legal = count <= 63 + CONFIG.queue_depth
     with GoldenDevice(CONFIG, 1 << 16) as device:
@@ -108,9 +108,7 @@ def test_random_words(chosen: list[MacroCall], written: bool) -> None:
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
 def test_mutated_programs(target: str) -> None:
-    """Mutated programs with extreme field values raise no other exception, even if the mutation is late in the
-    program.
-    """
+    """The validator raises no other exception for mutated programs with extreme field values."""
     config, outcomes = load_target(target), set()
     for seed in range(6000, 6060):
         print("seed", seed)
@@ -178,7 +176,7 @@ def test_unordered_accesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_paths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of pending paths and the number of remembered states are bounded."""
+    """The memory used by pending paths and the number of remembered states are bounded."""
     source = (
         "fence fuse\nbeq %fuse_max, r0, a ;{0}\nadd r1, 1\na: loop 100, e\nadd r2, r2, 1\nfence fuse\ne: halt"
     )

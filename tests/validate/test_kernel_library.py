@@ -17,7 +17,7 @@ DRAM_BYTES = 1 << 22
 
 
 class Recorder(Operators):
-    """Operators that record their macro-instructions instead of running them."""
+    """Kernel library interface that records macro-instructions instead of running them."""
 
     def __init__(self, config):
         super().__init__(Driver(GoldenDevice(config, DRAM_BYTES)))

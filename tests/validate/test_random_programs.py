@@ -1,4 +1,4 @@
-"""The static validator accepts good random programs, and programs that it accepts are safe."""
+"""The static validator accepts valid random programs, and all programs that it accepts are safe."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ TARGETS = ["n4", "n8", "n16", "n32"]
 
 @dataclass
 class Damaged(Case):
-    """A case whose programs are replaced by the given ones."""
+    """Test case with the given programs in place of the generated ones."""
 
     rendered: tuple[Program, list[Program]] = field(default_factory=lambda: (Program("", ()), []))
 
@@ -72,7 +72,7 @@ def outcome(case: Case, order: int | None) -> Outcome:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_outcome_of_accepted_programs_does_not_depend_on_the_order(target):
-    """Mutants that the validator accepts run without traps and have the same outcome in any order of the units."""
+    """Mutants that the validator accepts do not trap and have the same outcome for every order of unit steps."""
     config, passed, rejected = load_target(target), Counter(), Counter()
     for seed in range(4000, 4070):
         case, rng = generate(config, seed), Random(seed)
@@ -102,7 +102,7 @@ def test_outcome_of_accepted_programs_does_not_depend_on_the_order(target):
 
 @pytest.mark.parametrize("target", ["n4", "n16"])
 def test_races_compared_with_an_oracle(target):
-    """Accepted mutants have no race in the oracle; more than 80% of those rejected for a race have one."""
+    """The oracle finds no race in accepted mutants, and finds one in over 80% of the mutants rejected for a race."""
     config, races, passed = load_target(target), [], 0
     device = WitnessedDevice(config, DRAM_BYTES)
     for seed in range(5000, 5080):

@@ -1,4 +1,4 @@
-"""Proofs of known sequences of calls equal the validator's exploration of the calls, and never accept more."""
+"""Proofs of known call sequences equal the results of exploring the calls, and never accept unsafe calls."""
 
 import random
 from dataclasses import replace
@@ -116,7 +116,7 @@ def test_mutants_are_known_as_safe_only_if_they_are(network, seed):
 
 
 def log(accesses: list[tuple[int, set[int]]]) -> Log:
-    """Return a log of regions with exactly the given addresses, which must be evenly spaced."""
+    """Return a log of accesses, each given as a command index and a set of evenly spaced addresses."""
     regions = []
     for _, touched in accesses:
         low, step = min(touched), sorted(touched)[1] - min(touched) if len(touched) > 1 else 1

@@ -1,4 +1,4 @@
-"""Assembly programs for the static validator, with a mark at the line of the expected error."""
+"""Helpers for tests of the static validator, in which << marks the line of the expected error in a program."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Charts have reproducible bytes, readable labels that fit, keys, and lazy imports."""
+"""Charts are reproducible, their labels fit and are readable, and drawing modules are imported only when needed."""
 
 import re
 import subprocess

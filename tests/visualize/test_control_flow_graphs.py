@@ -1,4 +1,4 @@
-"""In views of models with control flow, subgraphs are between the start and the end of their control node."""
+"""In views of models with control flow, subgraphs lie between the start and the end of their control node."""
 
 import networkx as nx
 import numpy as np

@@ -64,7 +64,7 @@ def record(request: pytest.FixtureRequest) -> CompilationTrace:
 
 
 def total(view: View, unit: str, memory: str, *, written: bool, of: str = "bytes") -> float:
-    """Return the number of bytes that a unit reads from or writes to a memory."""
+    """Return the sum of an edge attribute (by default bytes) over a unit's reads from, or writes to, a memory."""
     found = 0
     for source, target, edge in view.edges(data=True):
         worker, buffer = (source, target) if written else (target, source)

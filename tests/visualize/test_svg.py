@@ -44,7 +44,7 @@ def random_view(rng: np.random.Generator) -> View:
 
 
 def boxes(svg: str) -> list[tuple[float, ...]]:
-    """Return the boxes that have a tooltip, which are the boxes of nodes."""
+    """Return the boxes of nodes, which are the rectangles with a tooltip."""
     root = ElementTree.fromstring(svg)
     rects = [rect for rect in root.iter(f"{SVG}rect") if rect.find(f"{SVG}title") is not None]
     return [tuple(float(rect.get(name, "nan")) for name in ("x", "y", "width", "height")) for rect in rects]
@@ -118,7 +118,7 @@ def test_names_are_escaped() -> None:
 
 
 def test_coordinates_have_no_long_fractions(record: CompilationTrace) -> None:
-    """Coordinates have at most one decimal, so charts are equal on all machines."""
+    """Coordinates have at most one decimal place, so that charts are identical on all machines."""
     for stage in ("layers", "scheduled", "placed", "timeline"):
         assert not re.search(r'="[^"]*\.\d\d', to_svg(view_of(record, stage)))
 
@@ -143,7 +143,7 @@ def steps(count: int) -> View:
 
 
 def test_repeated_steps_are_folded() -> None:
-    """The first two steps and the last step are drawn; the edges of the others are merged."""
+    """The first two steps and the last step are drawn; one box with merged edges represents the others."""
     made = folded(steps(20))
     assert len(made) == 3 + 3 * 5 + 1 and nx.is_directed_acyclic_graph(made)
     (box,) = (key for key, data in made.nodes(data=True) if data["label"] == "17 more times")

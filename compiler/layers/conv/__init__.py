@@ -1,1 +1,1 @@
-"""Convolutions, and dense layers as convolutions of one pixel."""
+"""Convolutions, and dense layers as 1x1 convolutions."""

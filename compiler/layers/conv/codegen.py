@@ -1,4 +1,4 @@
-"""Code generation for convolutions and products with constant weights."""
+"""Code generation for convolutions and for matrix products with constant weights."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -28,7 +28,7 @@ def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
 
 
 class ConvSteps:
-    """Code generator of one group of channels of a convolution.
+    """Code generator for one channel group of a convolution.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class ConvSteps:
     layer : ConvLayer
         Layer to generate code for.
     group : int
-        Index of the group of channels.
+        Index of the channel group.
     """
 
     def __init__(self, context: CodegenContext, layer: ConvLayer, group: int):
@@ -100,9 +100,10 @@ class ConvSteps:
         )
 
     def _weight_padding(self) -> int:
-        """Return the bytes of padding after a tile of weights, whose bounding box has whole blocks of rows.
+        """Return the bytes of padding after a tile of weights.
 
-        Without padding, the bounding box would overlap the next tile, and MATRIX would wait for that tile as well.
+        The bounding box of a tile covers whole blocks of rows. Without padding, it would overlap the next tile, and
+        MATRIX would wait for that tile as well.
         """
         if self.k_blocks == 1 or self.k_size < self.k_blocks:
             return 0
@@ -139,7 +140,7 @@ class ConvSteps:
         ]
 
     def steps(self) -> list[TileStep]:
-        """Generate all tiles in the schedule's order."""
+        """Generate the steps of all tiles in the schedule's order."""
         row_groups = [
             (number, load_rows, start + first, rows)
             for number in range(self.layer.batch)
@@ -170,7 +171,7 @@ class ConvSteps:
         first: bool,
         last: bool,
     ) -> list[TileStep]:
-        """Generate the sums of a tile, for each piece of the reduction dimension, and the drain of its parts."""
+        """Generate the steps of a tile: sums for each piece of the reduction dimension, and the drain of each part."""
         self.image.select_image(number)
         self.drain.select_image(number)
         tile = TilePart(start, rows, block, blocks, rows)
@@ -216,7 +217,7 @@ class ConvSteps:
         k: int,
         k_count: int,
     ) -> Command:
-        """Return the MATRIX command of one part of a tile; `block` is the first block of the tile's weights."""
+        """Return the MATRIX command for one part of a tile; `block` is the first block of the tile's weights."""
         layer, n = self.layer, self.config.n
         last_k = k + k_count == self.k_blocks
         weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)

@@ -20,7 +20,10 @@ class Im2colLayout(StrEnum):
 
 
 def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
-    """Return True if a convolution supports a layout: pixels are contiguous in memory, and padding is stored."""
+    """Return True if a convolution supports a layout.
+
+    `PIXELS` is always supported. The other layouts store padding and need pixels that are contiguous in memory.
+    """
     if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
         return layout == Im2colLayout.PIXELS
     return layout != Im2colLayout.STRIPS or layer.dilations[0] == 1
@@ -46,10 +49,10 @@ def can_pack_pixels(layer: ConvLayer, pixels: int) -> bool:
 
 
 def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
-    """Return the convolution that computes `pixels` adjacent output pixels as one with their channels concatenated.
+    """Return the convolution that computes `pixels` adjacent output pixels as one pixel with concatenated channels.
 
-    The bytes of the result are unchanged. The kernel covers the kernels of all these pixels; weights outside of the
-    kernel of a pixel are the zero point.
+    The bytes of the result are unchanged. The new kernel covers the kernels of all these pixels; the weights
+    outside the kernel of a pixel are set to the zero point.
     """
     out_c, kernel_h, kernel_w, in_c = layer.weights.shape
     stride, y, drain = layer.strides[1], layer.shapes[layer.y], layer.drain

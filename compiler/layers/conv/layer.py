@@ -1,4 +1,4 @@
-"""Layer of convolutions and dense layers, and its lowering."""
+"""Layer class of convolutions and dense operators, and their lowerings."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from hw.isa.enums import Rounding
 @identity("ConvLayer", "weights", "drain", "strides", "pads", "dilations", "groups", "x_zp", "w_zp")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvLayer(Layer):
-    """Convolution, or product with constant weights (as a 1x1 convolution, with rows as image rows).
+    """Convolution, or matrix product with constant weights as a 1x1 convolution.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class ConvLayer(Layer):
     pads : (int, int, int, int)
         Padding at the top, left, bottom and right, in pixels.
     groups : int
-        Number of groups of channels.
+        Number of channel groups.
     x_zp, w_zp : int
         Zero points of input and weights.
     """
@@ -44,7 +44,7 @@ class ConvLayer(Layer):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the input and, with a residual addition, of the other summand."""
+        """Names of the input and, if there is a residual addition, of the other summand."""
         return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
 
 

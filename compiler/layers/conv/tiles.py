@@ -19,8 +19,8 @@ _MAX_FIRST_TILE_PARTS = 3
 class TilePart:
     """Output rows and blocks of output channels of a tile or of a part of a tile.
 
-    `pitch` is the distance in image rows between blocks of sums; if parts of a tile share its buffer, it is that of the
-    whole tile.
+    `pitch` is the distance in image rows between blocks of sums. If the parts of a tile share its buffer, they have the
+    pitch of the whole tile.
     """
 
     start: int
@@ -33,7 +33,7 @@ class TilePart:
 def split_first_tile(
     part: TilePart, acc: BufferRef, few: int, width: int
 ) -> list[tuple[TilePart, BufferRef]]:
-    """Split the rows of a first tile, starting with a small part, so that MATRIX can start when its input is loaded.
+    """Split the rows of a layer's first tile so that MATRIX can start as soon as the input of a small part is loaded.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def split_first_tile(
 
 
 def split_last_tile(tile: TilePart, name: str, few: int, width: int) -> list[tuple[TilePart, BufferRef]]:
-    """Split a last tile: all blocks except the last, then half of the remaining rows while those fill the array.
+    """Split a layer's last tile into all channel blocks but the last, and successive halves of the last block's rows.
 
     Each part has separate sums, in different banks if possible, because FUSE waits for a bank that MATRIX uses.
     """
@@ -100,9 +100,9 @@ Rows = tuple[int, int]
 class ConvCut:
     """Split of the reduction dimension.
 
-    `k_blocks` and `k_size` are the numbers of blocks of the reduction dimension in total and per tile, `rows_per_load`
-    is the number of output rows whose input is loaded at once, and `excess` is the number of bytes by which the last
-    block extends beyond a row.
+    `k_blocks` and `k_size` are the numbers of blocks of the reduction dimension in total and per tile. `rows_per_load`
+    is the number of output rows whose input is loaded together. `excess` is the number of bytes by which the last block
+    extends beyond a row.
     """
 
     k_blocks: int
@@ -117,7 +117,7 @@ class ConvCut:
 
 
 class ConvImage:
-    """Image rows of a group of channels of a convolution.
+    """Input rows of one channel group of a convolution, and their loads.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class ConvImage:
     name : str
         Name of the group, the prefix of its buffers.
     group : int
-        Index of the group of channels.
+        Index of the channel group.
     layout : Im2colLayout
         Layout of the image rows in the scratchpad.
     cut : ConvCut
@@ -178,7 +178,7 @@ class ConvImage:
         return self.tiles.buffer.depth if not self.x.on_chip else _UNLIMITED_DEPTH
 
     def select_image(self, number: int) -> None:
-        """Generate code for this image of a batch from now on."""
+        """Select the image of the batch for which code is generated next."""
         self.number, self.x = number, self.images[number]
 
     def _size(self, start: int, rows: int) -> int:
@@ -202,7 +202,7 @@ class ConvImage:
     def get(
         self, step: TileStep, load_rows: Rows, start: int, rows: int, k: int
     ) -> dict[str, int | BufferRef]:
-        """Return the MATRIX fields with the address of the image rows of a tile and the walk over these rows."""
+        """Return the MATRIX fields for the input of a tile: the address of its image rows and the walk over them."""
         layer = self.layer
         if self.layout == Im2colLayout.STRIPS:
             return {
@@ -274,7 +274,7 @@ class ConvImage:
         return []
 
     def _load_rows(self, key: tuple[int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
-        """Return the address of a tile, and add the loads of all missing rows, or only of those needed, to the step."""
+        """Return the address of a tile and add loads of its missing rows, or only those needed by `part`, to `step`."""
         _, start, rows, k = key
         address, there = self.tiles.get(key, step), self.rows_loaded[key]
         needed = total = self._reach(start, (start, rows))
@@ -287,7 +287,7 @@ class ConvImage:
         return address
 
     def _reach(self, start: int, part: Rows) -> int:
-        """Return how many rows of the tile that begins with output row `start` are needed by the output rows `part`."""
+        """Return how many input rows of a tile the output rows `part` need; the tile begins with output row `start`."""
         if self.layout == Im2colLayout.STRIPS:
             return (part[0] - start) * self.layer.strides[0] + self._height(part[1])
         low, count = self._rows(*part)
@@ -370,7 +370,7 @@ class ConvImage:
         return out
 
     def _columns(self) -> list[tuple[int, int]]:
-        """Return runs of output columns with similar strips as (first column, count); each edge column is a run."""
+        """Return runs of output columns with similar strips as (first column, count); edge columns are single runs."""
         stride, left = self.layer.strides[1], self.layer.pads[1]
         inside = [c for c in range(self.y.w) if 0 <= c * stride - left <= self.x.w - self.kernel_w]
         sides = [(c, 1) for c in range(self.y.w) if c not in inside]

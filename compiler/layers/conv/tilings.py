@@ -66,7 +66,7 @@ class _Cut:
         self.size = DTYPE_BYTES[layer.drain.dtype]
 
     def image(self, rows: int, part: int) -> float:
-        """Return the bus beats for loading the image rows of some output rows and a part of the channels."""
+        """Return the bus beats for loading the input of `rows` output rows; `part` is the index of a channel range."""
         if self.context.x_on_chip:
             return 0.0
         n, x = self.n, self.x
@@ -80,13 +80,13 @@ class _Cut:
         return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n)
 
     def out(self, pixels: int, block: int) -> float:
-        """Return the bus beats of the results of a tile."""
+        """Return the bus beats for storing the results of a tile."""
         width = min(self.columns * self.n, self.out_c - block * self.n)
         return lines(pixels, width * self.size, self.y.c * self.size, self.n)
 
 
 def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a convolution, over output rows, channel blocks and partial sums."""
+    """Return the tile model of a convolution, with tiles of output rows, channel blocks and partial sums."""
     cut = _Cut(layer, s, context)
     row_tiles = layer.batch * sum(
         ceil_div(min(cut.rows_per_load, cut.y.h - first), cut.rows)
@@ -172,7 +172,7 @@ def _conv_tile(
 def with_drain(
     drain: Drain, s: LayerSchedule, context: LayerContext, key: tuple[int, ...], blocks: int, beats: float
 ) -> list[tuple[str, object, float]]:
-    """Return the loads of parameters, of a lookup table and of a residual."""
+    """Return the loads that the epilogue of a tile needs: parameters, lookup table and residual."""
     slots = max(1, min(s.param_blocks, blocks))
     group, block = key[0], key[-1]
     many = min(slots, blocks - block // slots * slots)
@@ -220,7 +220,7 @@ _Found = tuple[float, LayerSchedule, ConvTile]
 
 
 class ConvTiler:
-    """Tilings of a convolution with its image in one layout."""
+    """Generator of the tilings of a convolution whose image has a given layout."""
 
     def __init__(self, context: TilingContext, layer: ConvLayer, layout: Im2colLayout, pixels_per_pass: int):
         self.context, self.layer, self.n = context, layer, context.config.n
@@ -241,7 +241,7 @@ class ConvTiler:
         self.common_scale = layer.batch * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
     def image(self, rows_per_load: int, part: float) -> tuple[int, float]:
-        """Return the bytes of the image rows of a load, and the bus beats for them."""
+        """Return the size in bytes of the image rows of one load, and the bus beats for loading them."""
         if self.context.x_on_chip:
             return 0, 0
         stride, n = self.layer.strides[0], self.n
@@ -257,7 +257,7 @@ class ConvTiler:
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
     def tilings(self) -> Tilings:
-        """Yield tilings with whole sums, and with split sums if whole ones do not fit or delay the array."""
+        """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
         array = self.blocks * self.passes * max(self.layer.batch * self.y.h * self.y.w, self.n)
         enough = _SUFFICIENT_RATIO * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
         depths = cuts(self.k_blocks) if self.layout == Im2colLayout.PIXELS else [self.k_blocks]
@@ -271,11 +271,11 @@ class ConvTiler:
 
     @property
     def _starts_from_dram(self) -> bool:
-        """True if the array waits for the first tile from DRAM."""
+        """True if the array must wait until the first tile is loaded from DRAM."""
         return self.context.alone and not self.context.x_on_chip
 
     def _split_sums(self, found: list[_Found], depths: list[int]) -> Tilings:
-        """Yield the best tilings with split sums, so that the array can start with a part of the first tile."""
+        """Yield the best tilings with partial sums, with which the array can start on a part of the first tile."""
         best = sorted(found, key=lambda each: each[0])[:_SPLIT_CANDIDATES]
         tiles = [replace(tile, depth=depth) for _, _, tile in best for depth in depths]
         yield from ((cycles, schedule) for cycles, schedule, _ in self._estimated(tiles))
@@ -396,7 +396,7 @@ def _rows_per_load(rows: int, height: int, on_chip: bool) -> list[int]:
 
 
 def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
-    """Yield the tilings of a convolution, or of a product with constant weights.
+    """Yield the tilings of a convolution, or of a matrix product with constant weights.
 
     Each group of channels has separate buffers, and two consecutive groups are active at the same time. Each group
     therefore gets half of the memory if a tiling fits.

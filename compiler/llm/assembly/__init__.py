@@ -8,8 +8,8 @@ The assembly text
     done: halt
 
 is encoded as "loop", "3", "set load.dst", "r1", "x2", "1", "44", "issue load", "signal(matrix:0)", "end", "halt",
-"stop". An instruction ends where the next one begins. Branches contain the distance to their target. Parts of packed
-fields are tokens as in assembly (`space=param`), or tokens that end in `=`, followed by a number; absent parts have
+"stop". An instruction ends where the next one begins. Branches contain the distance to their target. A part of a packed
+field is one token as in assembly (`space=param`), or a token that ends in `=`, followed by a number. Absent parts have
 their default values. A loop that cannot be written as `loop` ... `end` is encoded with `to` and the distance to its
 end.
 """

@@ -41,7 +41,7 @@ _MASK = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class AbstractLoop:
-    """Loop instruction, iteration count, and body so far.
+    """Loop of a partially written program.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class AbstractLoop:
     trips : int
         Iteration count; 1 if it is unknown.
     body : tuple
-        Instructions and nested loops so far.
+        Instructions and nested loops of the body written so far.
     """
 
     word: int
@@ -64,7 +64,7 @@ class AbstractMachine:
     Parameters
     ----------
     sequencer : SymbolicSequencer
-        Executes the instructions.
+        Sequencer that executes the instructions symbolically.
     path : ExecutionPath
         Symbolic state of the execution.
 
@@ -93,9 +93,9 @@ class AbstractMachine:
         Raises
         ------
         ValidationError
-            The calls before the program are not safe.
+            A call that precedes the program is not safe.
         InputError
-            The limits are inconsistent.
+            A call that precedes the program has guarded variants, or the limits are inconsistent.
         """
         assert limits.config
         own = MacroCall(Program("program", (encode(MicroOp.HALT),)), limits.operands, limits.tag)
@@ -112,7 +112,7 @@ class AbstractMachine:
         return AbstractMachine(stream.sequencers[-1][-1], path)
 
     def copy(self, *, order: bool) -> "AbstractMachine":
-        """Return a copy that can be modified, except for the command order if `order` is False."""
+        """Return a copy that can be modified; it shares the command order with the original if `order` is False."""
         out = copy(self)
         if order:
             out.path = self.path.fork()
@@ -123,7 +123,7 @@ class AbstractMachine:
         return out
 
     def value(self, selector: int) -> Word | None:
-        """Return the value of a selector; None if reading it is not allowed here."""
+        """Return the value of a selector; None if the selector must not be read in this state."""
         try:
             return self.sequencer.value(self.path, selector)
         except ValidationError:
@@ -155,7 +155,7 @@ class AbstractMachine:
             self.written |= 1 << d % REGISTERS
 
     def step(self, count: int) -> None:
-        """Add a number of executed instructions, up to the limit of the validator."""
+        """Add to the number of executed instructions; the program is unsafe beyond the limit of the validator."""
         self.steps += count
         if self.steps > LIMIT:
             self.unsafe = self.unknown = True
@@ -165,7 +165,7 @@ class AbstractMachine:
         self._repeat_body(body, times, _MAX_REPEATED_INSTRUCTIONS)
 
     def _repeat_body(self, body: Sequence[int | AbstractLoop], times: int, budget: int) -> int:
-        """Execute a loop body `times` times; return the remaining number of instructions that may be executed."""
+        """Execute a loop body `times` times; return the remaining budget of executed instructions."""
         stable = 0
         for iteration in range(times):
             before, work, steps = self._state(), list(self.path.work), self.steps
@@ -183,7 +183,7 @@ class AbstractMachine:
         return budget
 
     def _repeat_item(self, item: int | AbstractLoop, budget: int) -> int:
-        """Execute an instruction or a loop once; return the remaining number of instructions that may be executed."""
+        """Execute an instruction or a loop once; return the remaining budget of executed instructions."""
         if budget <= 0:
             self.unsafe = self.unknown = True
         elif isinstance(item, int):
@@ -201,14 +201,14 @@ class AbstractMachine:
         return tuple(self.path.registers), tuple(map(tuple, self.path.fields)), self.path.order.counts
 
     def _add_work(self, cycles: list[int]) -> None:
-        """Add work to the units, in cycles."""
+        """Add cycles of work to each unit; the program is unsafe beyond the watchdog limit."""
         self.path.work = [now + more for now, more in zip(self.path.work, cycles, strict=True)]
         if max(self.path.work) > WATCHDOG_CYCLES:
             self.unsafe = self.unknown = True
 
 
 class ProgramTracker:
-    """Immutable abstract machine after a prefix of instructions; each further instruction gives a new tracker.
+    """Immutable abstract machine after a prefix of a program; each further instruction creates a new tracker.
 
     Parameters
     ----------
@@ -254,14 +254,14 @@ class ProgramTracker:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Semaphore counts, by consumer (4: the sequencer), then producer and index."""
+        """Semaphore counts, ordered by consumer (4: the sequencer), producer and index."""
         if self._counts is None:
             self._counts = self.machine.path.order.counts
         return self._counts
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        """Statistics that may be read here."""
+        """Statistics that the next instruction may read."""
         if self.unknown:
             return _READABLE
         if self._statistics is None:
@@ -285,7 +285,7 @@ class ProgramTracker:
         return self._available[consumer]
 
     def may_issue(self, unit: Unit, wait: int | None = None) -> bool:
-        """Return whether a command may be issued after the waits of a bit mask (None: after all available waits)."""
+        """Return whether a unit's command may be issued after the waits in `wait`, a bit mask (None: all available)."""
         key = unit, self.available(unit) if wait is None else wait
         if key not in self._issuable:
             regions = self._regions(unit)
@@ -338,7 +338,7 @@ class ProgramTracker:
         return out
 
     def _copy(self, *, order: bool) -> "ProgramTracker":
-        """Return a copy that can be modified, except for the command order if `order` is False."""
+        """Return a copy that can be modified; it shares the command order with the original if `order` is False."""
         out = ProgramTracker(self.machine.copy(order=order), self.jumps)
         out.loops = self.loops
         out._commands = dict(self._commands)

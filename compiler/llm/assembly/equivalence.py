@@ -1,4 +1,4 @@
-"""Automaton of the programs that are equivalent to a given one, and a decoder that admits only these programs."""
+"""Automaton of the programs that are equivalent to a given program, and a decoder that admits only these programs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ class NextCommand:
     rest : PendingCommands
         Commands that remain after this one.
     first : bool
-        True if it is the first pending command, undivided.
+        True if the command is the first pending command and is not split.
     """
 
     command: Issued
@@ -71,9 +71,9 @@ class PendingCommands:
     config : MlaConfig
         Hardware configuration of the programs.
     commands : sequence of Issued
-        Commands in the order of the original program; `layer` is their tag.
+        Commands in the order of the original program; the attribute `layer` is the counter tag.
     halves : sequence of bool
-        True for each second half of a split command, which is not split again.
+        For each command, True if it is the second half of a split command; halves are not split again.
     """
 
     def __init__(self, config: MlaConfig, commands: Sequence[Issued], halves: Sequence[bool]):
@@ -102,7 +102,7 @@ class PendingCommands:
                     yield NextCommand(first, self._with(at, (second,)), False)
 
     def _with(self, at: int, left: tuple[Issued, ...]) -> "PendingCommands":
-        """Return the commands with one removed, or replaced by its second half."""
+        """Return the pending commands with command `at` replaced by the commands `left`."""
         commands = (*self.commands[:at], *left, *self.commands[at + 1 :])
         return PendingCommands(
             self.config, commands, (*self.halves[:at], *[True] * len(left), *self.halves[at + 1 :])
@@ -150,7 +150,7 @@ class PendingCommands:
 
     @cached_property
     def max_detour(self) -> int:
-        """Maximum number of additional tokens if another command, or half of another command, is issued first."""
+        """Maximum number of additional tokens if a command other than the first, or a half, is issued first."""
         candidates = [candidate.command for found in self.candidates.values() for candidate in found]
         every = [*candidates, *self.commands]
         maximum = 0
@@ -162,7 +162,7 @@ class PendingCommands:
 
 
 def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
-    """Return whether a command must wait for an earlier one; within a unit only read-after-write conflicts count."""
+    """Return whether `second` must wait for `first`; within a unit, only read-after-write conflicts count."""
     own = first.unit == second.unit
     each = [footprint_of(config, command) for command in (first, second)]
     return any(
@@ -173,7 +173,7 @@ def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
 
 
 def _splits(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued]]:
-    """Yield the pairs of commands that are together equivalent to a command."""
+    """Yield the pairs of commands into which a command can be split."""
     for dim in dims_of(command, config.n)[:MAX_DIMS]:
         for eighths in range(1, 8):
             try:
@@ -185,7 +185,7 @@ def _splits(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued
 
 @dataclass(frozen=True)
 class EquivalenceAutomaton:
-    """Immutable automaton state: commands and field values after a prefix of a program.
+    """Immutable automaton state: pending commands and field values after a prefix of a program.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ class EquivalenceAutomaton:
 
     @property
     def done(self) -> bool:
-        """True if all commands are issued."""
+        """True if all commands have been issued."""
         return not self.pending.commands
 
     def count(self, unit: int) -> int:
@@ -232,7 +232,7 @@ class EquivalenceAutomaton:
 
     @property
     def issuable(self) -> NextCommand | None:
-        """Command that the current field values describe, if any."""
+        """Candidate command that has the current field values; None if there is no such command."""
         for unit in Unit if self.unit is None else (self.unit,):
             for candidate in self.pending.candidates[unit]:
                 if candidate.fields == self.fields[unit]:
@@ -271,7 +271,7 @@ class EquivalenceAutomaton:
     def _instructions_towards(
         self, unit: Unit, candidate: NextCommand
     ) -> Iterator[tuple[tuple[str, ...], "EquivalenceAutomaton"]]:
-        """Yield the instructions that set a differing field to a command's value, or issue the command."""
+        """Yield instructions that set one differing field or issue the candidate, each with the state after it."""
         own = self.fields[unit]
         if own == candidate.fields:
             yield (
@@ -309,13 +309,13 @@ def _field_indices(unit: Unit, at: int) -> frozenset[int]:
 
 
 def _with(unit: Unit, fields: Fields, at: int, wanted: Fields) -> Fields:
-    """Return field values with one field replaced by that of `wanted`."""
+    """Return the field values `fields` with the value of one field taken from `wanted`."""
     indices = _field_indices(unit, at)
     return tuple(wanted[i] if i in indices else value for i, value in enumerate(fields))
 
 
 def _values(unit: Unit, at: int, fields: Fields) -> tuple[int, int]:
-    """Return the value of a field, and the selector that is added to it."""
+    """Return the value of a field, and the selector whose value is added to the field."""
     return fields[at], OPERAND_BASE + fields[-1] if _DRAM.get(unit) == at else 0
 
 
@@ -356,7 +356,7 @@ _UNIT = {token: unit for unit, (token,) in ISSUE_TOKENS.items()}
 
 
 def signal_counts(commands: Sequence[Issued]) -> list[int]:
-    """Return how often the commands signal each semaphore, in the order of all semaphore counts."""
+    """Return how often the commands signal each semaphore, in the order of `ProgramTracker.counts`."""
     out = [0] * (SEMAPHORES_PER_CONSUMER * (SEQUENCER + 1))
     for command in commands:
         for number in range(SEMAPHORES_PER_CONSUMER):
@@ -367,18 +367,19 @@ def signal_counts(commands: Sequence[Issued]) -> list[int]:
 class EquivalenceDecoder:
     """Decoder of programs that are equivalent to a sequence of commands.
 
-    A command must signal another unit if a pending command of that unit depends on it and on no later command of the
-    same unit. A command may also signal another unit if such later commands exist, as long as enough commands remain to
-    wait. The first semaphore of a pair is always used, as in `compiler.codegen.semaphores`, and the number of signals
-    never exceeds the number of commands that can wait for them. The signals that remain after the original program are
-    sent as late as possible, after all work that they represent.
+    A command must signal another unit if a pending command of that unit depends on it, but on no later command of the
+    issuing unit. If the pending command also depends on a later command, the signal is optional, as long as enough
+    commands remain to wait for it. Only the first semaphore of each pair of units is used, as in
+    `compiler.codegen.semaphores`. The number of signals never exceeds the number of commands that can wait for them.
+    Signals for the counts that the original program leaves are sent as late as possible, after all work that they
+    represent.
 
     Parameters
     ----------
     initial : EquivalenceAutomaton
         Initial state of the automaton.
     goal, own : sequence of int
-        Semaphore counts after the program, and the number of them that the program itself signals.
+        Semaphore counts after the program, and the share of each count that the program itself signals.
     budget : int
         Token budget of the program.
     alone : bool
@@ -428,7 +429,7 @@ class EquivalenceDecoder:
         return out | (self._heads(state) if ends else set())
 
     def _heads(self, state: GrammarState) -> set[str]:
-        """Return the first tokens of instructions after the current one."""
+        """Return the possible first tokens of the next instruction."""
         counts = state.before.counts
         heads = {option[0] for option in self._next_instructions(counts)}
         surplus = self._surplus(counts)
@@ -440,7 +441,7 @@ class EquivalenceDecoder:
         }
 
     def _surplus(self, counts: Counts) -> list[int]:
-        """Return the surplus semaphore counts after the current instruction, without the counts that must remain."""
+        """Return by how much the semaphore counts after the current instruction exceed the counts that must remain."""
         surplus = [
             count - goal + owed
             for count, goal, owed in zip(counts, self._goal, self._owed_signals, strict=True)
@@ -455,7 +456,7 @@ class EquivalenceDecoder:
 
     @property
     def _owed_signals(self) -> list[int]:
-        """Signals for the final counts that the last commands, including the current one, must still send."""
+        """Numbers of signals for the final counts that the current and later commands must still send."""
         owed = [0] * len(self._goal)
         for producer, consumer, number in _SEMAPHORES:
             index = semaphore_index(producer, consumer, number)
@@ -492,7 +493,7 @@ class EquivalenceDecoder:
         return self._options[self._tokens[:1] if self._unit is not None else self._tokens]
 
     def _next_instructions(self, counts: Counts) -> dict[tuple[str, ...], EquivalenceAutomaton]:
-        """Return the instructions after the current one, as in `EquivalenceAutomaton.next`."""
+        """Return the instructions that may follow the current one, as in `EquivalenceAutomaton.next`."""
         if self._next_states is None:
             halted = self._tokens == (HALT,)
             self._next_states = (
@@ -506,7 +507,7 @@ class EquivalenceDecoder:
         return any(option[: len(extended)] == extended for option in self._options)
 
     def _semaphores(self, unit: Unit, tracker: ProgramTracker) -> tuple[set[str], bool]:
-        """Return the semaphore tokens that may follow, and whether the command has all required ones."""
+        """Return the semaphore tokens that may follow, and whether the command already has all required signals."""
         counts = tracker.counts
         candidate, after = self._work.issuable, self._state_after
         assert candidate
@@ -567,5 +568,5 @@ def _after(numbers: list[int]) -> int:
 
 
 def _named(names: Sequence[str], first: int, last: int, which: Callable[[int], bool]) -> set[str]:
-    """Return the names of those indices in an inclusive range that satisfy a condition."""
+    """Return the names of the indices in first..last that satisfy a condition."""
     return {names[number] for number in range(first, last + 1) if which(number)}

@@ -1,6 +1,6 @@
 """Ranges of field values for which a legal command exists.
 
-The hardware's command check is applied to simple commands in each mode.
+The ranges are found by applying the hardware's command check to simple commands in each mode.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def _legal(config: MlaConfig, unit: Unit, setting: Setting) -> bool:
 
 
 def _modes(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
-    """Yield initial commands in each mode, at the start of the memories and beyond."""
+    """Yield the base settings of a unit's command fields, followed by variants of them in each mode."""
     for base in _base_settings(config, unit):
         yield base
         for name, packed in PACKED[unit].items():
@@ -37,7 +37,7 @@ def _modes(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
 
 
 def _base_settings(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
-    """Yield commands with default fields, with steps and addresses of one row, and in the middle of the scratchpad."""
+    """Yield command fields: defaults, steps and addresses of one row, addresses in the middle of the scratchpad."""
     setting = defaults(unit)
     yield setting
     wide = [field for field in UNIT_FIELDS[unit] if field.width >= _MIN_ADDRESS_BITS and not field.signed]
@@ -48,7 +48,7 @@ def _base_settings(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
 
 @cache
 def field_span(config: MlaConfig, unit: Unit, name: str) -> tuple[int, int]:
-    """Return the smallest and largest legal value of a field that is not a mode word."""
+    """Return the smallest and largest legal value of a field that is not packed."""
     field = next(each for each in UNIT_FIELDS[unit] if each.name == name)
     low = high = field.default
     for setting in _modes(config, unit):
@@ -64,7 +64,7 @@ def field_span(config: MlaConfig, unit: Unit, name: str) -> tuple[int, int]:
 
 
 def _last_legal(config: MlaConfig, unit: Unit, setting: Setting, field: Field, end: int) -> int:
-    """Return the last legal value between that of a legal command and an end of the field's range."""
+    """Return the legal value of a field that is closest to `end`, found by bisection from a legal command."""
     if _legal(config, unit, setting | {field.name: end}):
         return end
     good, bad = setting[field.name], end
@@ -79,7 +79,7 @@ def _last_legal(config: MlaConfig, unit: Unit, setting: Setting, field: Field, e
 
 @cache
 def part_spans(config: MlaConfig, unit: Unit, name: str) -> dict[str, Spans]:
-    """Return the legal values of each part of a mode word."""
+    """Return the legal values of each part of a packed field."""
     packed = PACKED[unit][name]
     return {
         part.name: spans_of(
@@ -94,7 +94,7 @@ def part_spans(config: MlaConfig, unit: Unit, name: str) -> dict[str, Spans]:
 
 
 def _part_legal(config: MlaConfig, unit: Unit, name: str, packed: Packed, part: str, value: int) -> bool:
-    """Return whether a command with the given value of a part is legal in some mode."""
+    """Return whether a command with the given value of a packed field's part is legal in some mode."""
     for setting in _modes(config, unit):
         values = packed.unpack(setting[name]) | {part: value}
         if _legal(config, unit, setting | {name: packed.pack(**values)}):

@@ -92,14 +92,14 @@ class NextTokenMask:
         return out
 
     def after(self, word: int) -> ProgramTracker | None:
-        """Return the machine after an instruction, if computed for the mask; otherwise None."""
+        """Return the abstract machine after an instruction if the mask has computed it; otherwise None."""
         return self._preview[1] if self._preview and self._preview[0] == word else None
 
     # Completion that is always available.
 
     @cached_property
     def _completion(self) -> Completion:
-        """Completion after the current instruction."""
+        """Completion that may follow the current instruction."""
         return self._end(self._may_stop)
 
     @cached_property
@@ -108,7 +108,7 @@ class NextTokenMask:
         return self._end(self._may_stop and not self._limits.jumps)
 
     def _end(self, may_stop: bool) -> Completion:
-        """Return a completion after the current instruction.
+        """Return a completion that may follow the current instruction.
 
         Parameters
         ----------
@@ -129,13 +129,13 @@ class NextTokenMask:
         return preferred if self._fits(preferred) else self._grammar.completion(*position, None)
 
     def _fits(self, completion: Completion) -> bool:
-        """Return whether a completion fits the budget after the current instruction."""
+        """Return whether a completion fits the instructions and tokens that remain after the current instruction."""
         enough = self._written + completion.instructions <= self._limits.instructions
         return enough and len(completion.tokens) <= self._left
 
     @property
     def _written(self) -> int:
-        """Number of instructions, including the current one."""
+        """Number of instructions written so far, including the current one."""
         return len(self._parser.words) + bool(self._parser.head)
 
     @property
@@ -153,7 +153,7 @@ class NextTokenMask:
 
     @property
     def _may_stop(self) -> bool:
-        """True if the program may end after the current instruction, apart from open loops."""
+        """True if the program may end after the current instruction, provided that no loop is open."""
         return self._halted if self._limits.config else self._written > 0
 
     @cached_property
@@ -197,7 +197,7 @@ class NextTokenMask:
 
     @cached_property
     def tracker_after(self) -> ProgramTracker | None:
-        """Abstract machine after the current instruction, if the instruction ends here; otherwise None."""
+        """Abstract machine after the current instruction, if it ends here; None without a hardware configuration."""
         parser, before = self._parser, self._tracker
         if parser.head is None or before is None:
             return before
@@ -230,7 +230,7 @@ class NextTokenMask:
 
     @property
     def _closes(self) -> bool:
-        """True if the innermost loop can be closed and a completion then fits."""
+        """True if the innermost loop can be closed and a completion still fits after it."""
         tracker = self.tracker_after
         if tracker is None or tracker.unknown:
             return True
@@ -284,7 +284,7 @@ class GrammarState:
 
     @property
     def instructions(self) -> int:
-        """Number of micro-instructions so far."""
+        """Number of complete micro-instructions."""
         return len(self._parser.words)
 
     @property
@@ -300,7 +300,7 @@ class GrammarState:
         return self._mask_state.tracker_after
 
     def program(self, name: str) -> Program:
-        """Return the program; raises ValueError if it is incomplete."""
+        """Return the program; raise ValueError if it is incomplete."""
         if not self.done:
             raise ValueError(f"the program does not end with {STOP!r} yet")
         return Program(name, tuple(self._parser.words))
@@ -374,7 +374,7 @@ class AssemblyGrammar:
     Parameters
     ----------
     vocabulary : Vocabulary
-        Vocabulary of the model, including all assembly and number tokens.
+        Vocabulary of the model, which must include all assembly and number tokens.
     limits : ProgramLimits
         Limits of the programs.
 
@@ -383,7 +383,7 @@ class AssemblyGrammar:
     InputError
         The vocabulary lacks a token, or the limits are inconsistent.
     ValidationError
-        The calls before the program are not safe.
+        A call that precedes the program is not safe.
     """
 
     def __init__(self, vocabulary: Vocabulary, limits: ProgramLimits):
@@ -439,7 +439,7 @@ class AssemblyGrammar:
         loops : int
             Number of open loops.
         may_stop : bool
-            True if an instruction so far may end the program.
+            True if the program may end without a further `halt` instruction.
         counts : sequence of int or None
             Counts of all semaphores; None to leave the counts unchanged.
         """
@@ -490,7 +490,7 @@ class AssemblyGrammar:
         return readable & self.mask_of(counts)
 
     def _need(self, token: str) -> int:
-        """Return the minimum number of tokens of an instruction; for loops including body and end."""
+        """Return the minimum number of tokens of an instruction; for a loop, including its body and end."""
         head = HEADS[token]
         operands = self.rules.operands(head, {}, 0, 1)
         return 1 + sum(each.need for each in operands) + (1 + len(self.leave)) * (head.op is MicroOp.LOOP)

@@ -38,8 +38,8 @@ class ProgramLimits:
     instructions : int
         Maximum number of micro-instructions.
     config : MlaConfig or None
-        Hardware configuration. If given, the program ends with `halt`, and only programs are allowed that the validator
-        is expected to accept; everything except jumps is tracked.
+        Hardware configuration. If given, the program ends with `halt`, and only programs that the validator is expected
+        to accept are allowed; the machine state is tracked except after jumps.
     operands : tuple of int or None
         32-bit operands of the macro-instruction; None for unknown values.
     tag : int
@@ -77,7 +77,7 @@ class ProgramLimits:
 
     @cached_property
     def rules(self) -> Rules:
-        """Rules of the operands of instructions."""
+        """Rules for the operands of instructions."""
         maximum = min(self.tokens, self.instructions)
         return MachineRules(self.config, maximum, self.jumps) if self.config else Rules()
 
@@ -133,7 +133,7 @@ class MachineRules(Rules):
         return (field_span(self._config, Unit(head.d >> FIELD_INDEX_BITS), head.field.name),)
 
     def hidden(self, head: Head) -> Spans:
-        """Return no values: a field cannot be set to values outside its range."""
+        """Return an empty tuple, because a field cannot be set to values outside its range."""
         return ()
 
     def parts(self, packed: Packed) -> dict[str, Spans]:
@@ -157,5 +157,5 @@ class MachineRules(Rules):
         return ((-pc, self._instructions - 1 - pc),)
 
     def loop_ends(self, pc: int) -> Spans:
-        """Return no distances: every loop has a body."""
+        """Return an empty tuple, because every loop has a body."""
         return ()

@@ -442,7 +442,7 @@ def without(spans: Spans, value: int) -> Spans:
 
 
 def spans_of(values: tuple[int, ...]) -> Spans:
-    """Return the intervals that contain ascending integers."""
+    """Return the intervals that consist of the given ascending integers."""
     out: list[tuple[int, int]] = []
     for value in values:
         if out and out[-1][1] == value - 1:
@@ -457,13 +457,13 @@ _NAMELESS = spans_of(NAMELESS)
 
 @lru_cache(maxsize=1 << 12)
 def shortest(spans: Spans) -> int | None:
-    """Return the minimum number of tokens of a number in the intervals; None if they are empty."""
+    """Return the minimum number of tokens of a number in the intervals; None if there are no intervals."""
     return min((1 + choice.cost for choice in _first(spans, False)), default=None)
 
 
 @lru_cache(maxsize=1 << 12)
 def _first(spans: Spans, negative: bool) -> tuple[TokenChoice, ...]:
-    """Return the choices for the first token of a number, or of its magnitude after a minus."""
+    """Return the choices for the first token of a number, or for the token after its minus sign."""
     out = [TokenChoice((max(low, 0), min(high, 255)), 0) for low, high in spans if low <= 255 and high >= 0]
     for token, length in _LENGTH.items():
         minimum, maximum = 1 << 8 * (length - 1), (1 << 8 * length) - 1
@@ -593,7 +593,7 @@ class Rules:
         head : Head
             First token of the instruction.
         values : dict
-            Values to which the operands add their own.
+            Values of the instruction, to which the operands add their own values.
         pc : int
             Index of the instruction.
         iterations : int
@@ -618,7 +618,7 @@ class Rules:
         return Semaphores(values, kind)
 
     def _sources(self, head: Head, values: Values, iterations: int) -> Operand:
-        """Return the operand of a sum, or of a number alone."""
+        """Return the operand for a sum of selectors and a number, or for a number alone."""
         slots = [kind for kind in head.kinds if kind in ("a", "b")]
         if not slots:
             return Constant(values, "imm", self.numbers(head, iterations))

@@ -55,7 +55,7 @@ def word_of(head: Head, values: Values, end: int) -> int:
     values : dict
         Values of the operands.
     end : int
-        Index of the end of a loop whose tokens do not include it.
+        Index of the end of a loop, used if the values do not contain it.
     """
     if head.op is MicroOp.LOOP:
         imm = LOOP_IMM.pack(end=values.get("end", end), count=values.get("count", 0))
@@ -93,7 +93,7 @@ class ProgramParser:
 
     @property
     def ends(self) -> bool:
-        """True if the current instruction may end here, and between instructions."""
+        """True if the current instruction may end here or if there is no current instruction."""
         return all(operand.ends for operand in self.operands)
 
     @property
@@ -103,17 +103,17 @@ class ProgramParser:
 
     @property
     def opens(self) -> bool:
-        """True if the current instruction is a loop with a body if it ends here."""
+        """True if the current instruction, ended here, is a loop with a body."""
         return self.head is not None and self.head.op is MicroOp.LOOP and "end" not in self.values
 
     @property
     def word(self) -> int:
-        """Encoding of the current instruction if it ends here."""
+        """Encoding of the current instruction, ended here."""
         assert self.head
         return word_of(self.head, self.values, 0)
 
     def choices(self) -> Iterator[tuple[TokenChoice, int]]:
-        """Yield the choices within the instruction, each with the minimum number of tokens of later operands."""
+        """Yield the choices for the next token, each with the minimum number of tokens of later operands."""
         for index, operand in enumerate(self.operands):
             later = sum(each.need for each in self.operands[index + 1 :])
             for choice in operand.choices():

@@ -37,7 +37,7 @@ class PendingIssue:
 
     @property
     def legal(self) -> bool:
-        """True if the command is legal with the waits written so far, without a race."""
+        """True if the command is legal and free of races with the waits written so far."""
         return self.tracker.may_issue(self.unit, self._wait_mask)
 
     def counts(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Shortest valid completion of a program: commands that consume surplus semaphore tokens and produce missing ones.
+"""Short valid completion of a program: commands that consume surplus semaphore tokens and produce missing ones.
 
 In this module, *tokens* denotes tokens of the language model unless they are called semaphore tokens.
 """
@@ -48,7 +48,7 @@ class Completion(NamedTuple):
 
     @staticmethod
     def from_tokens(tokens: Sequence[str]) -> "Completion":
-        """Return the completion with the given tokens."""
+        """Create a completion from tokens."""
         return Completion(tuple(tokens), sum(token in HEADS for token in tokens))
 
 
@@ -119,7 +119,7 @@ class ProgramCompleter:
         return out
 
     def _unit(self, unit: Unit, surplus: list[int]) -> Iterator[str]:
-        """Yield the tokens of the commands of a unit that balance its semaphores."""
+        """Yield the tokens of the commands with which a unit consumes surplus and produces missing semaphore tokens."""
         surplus_waits = surplus[SEMAPHORES_PER_CONSUMER * unit : SEMAPHORES_PER_CONSUMER * (unit + 1)]
         missing = [
             -surplus[semaphore_index(unit, consumer, number)]

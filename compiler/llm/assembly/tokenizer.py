@@ -1,4 +1,4 @@
-"""Encoding of micro-programs as tokens, and decoding; `compiler.llm.tokens.assembly_tokens` defines the tokens."""
+"""Encoding and decoding of micro-programs as tokens, which `compiler.llm.tokens.assembly_tokens` defines."""
 
 from collections.abc import Iterable
 
@@ -30,7 +30,7 @@ _TAGS = range(64)
 
 
 def straight_line(program: Program) -> Program | None:
-    """Return an equivalent program with unrolled loops; None if the program does more than issue commands."""
+    """Return an equivalent program without loops; None if the program does more than issue commands."""
     found = unroll(program)
     if found is None or found.fenced:
         return None

@@ -69,7 +69,7 @@ def edit_trajectory(devices: Devices, trajectory: Trajectory, rng: random.Random
 
 
 class _EditSampler:
-    """Sampler of edited variants of one program, which it measures."""
+    """Sampler that draws and measures edited variants of one program."""
 
     def __init__(
         self, harness: MeasureHarness, editable: EditablePrograms, piece: EditableProgram, rng: random.Random
@@ -78,7 +78,7 @@ class _EditSampler:
         self._seen = {_text(editable.schedule)}
 
     def measure(self, step: int, measured: Measurement) -> EditTrajectory:
-        """Measure the variants; there are fewer if not enough edits have an effect."""
+        """Draw and measure variants; the result has fewer variants if not enough edits have an effect."""
         result = EditTrajectory(step, self.piece.name, [self._variant(-1, None, measured)])
         edits: list[tuple[Edit, ...]] = [()]
         for _ in range(_VARIANTS):
@@ -129,7 +129,7 @@ _MAX_TRAJECTORY_ATTEMPTS = 20
 
 
 def corpus_indices(seed: int, first: int, stride: int) -> Iterator[tuple[str, int]]:
-    """Yield random hardware configurations with network numbers `first`, `first + stride`, ... indefinitely."""
+    """Yield pairs of a random hardware configuration and a network number: `first`, `first + stride`, and so on."""
     names, weights = list(TRAINING), [weight for _, weight in TRAINING.values()]
     number = first
     while True:
@@ -141,7 +141,7 @@ def corpus_indices(seed: int, first: int, stride: int) -> Iterator[tuple[str, in
 def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory | None:
     """Measure a trajectory of schedules of one network, then edits of one of its programs.
 
-    Returns None if the network does not fit the configuration or is held out from training.
+    Return None if the network does not fit the configuration or is held out from training.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def with_edits(devices: Devices, trajectory: Trajectory, seed: int) -> Trajector
 
 
 class _ScheduleSampler:
-    """Sampler of schedules of one network on one hardware configuration, which it measures.
+    """Sampler that draws and measures schedules of one network on one hardware configuration.
 
     Raises
     ------
@@ -194,7 +194,7 @@ class _ScheduleSampler:
         )
 
     def measure(self, index: int) -> Trajectory | None:
-        """Measure the steps of a trajectory, as many as schedules exist; return None if the first step fails."""
+        """Measure the steps of a trajectory, fewer if no new schedule is found; return None if the first step fails."""
         first = self.harness.first.schedule
         layers = [first.layers[name] for name in self.names]
         trajectory = Trajectory(self.name, index, self.point, [non_default(each) for each in layers])

@@ -112,7 +112,7 @@ CORPUS = Path(__file__).with_name("schedules.xz")
 
 @dataclass(eq=False)
 class _Variants:
-    """Edited variants of a program: commands, edits and tokens of each."""
+    """Edited variants of a program, with the commands, edits and tokens of each variant."""
 
     edited: EditTrajectory
     editable: EditablePrograms
@@ -121,7 +121,7 @@ class _Variants:
 
     @cached_property
     def commands(self) -> list[list[Issued]]:
-        """Commands of each variant, by its number."""
+        """Commands of each variant, indexed by variant number."""
         out: list[list[Issued]] = []
         for each in self.edited.variants:
             before = out[each.base] if each.edit else list(self.compiled)
@@ -141,7 +141,7 @@ class _Variants:
         return out
 
     def program(self, number: int) -> tuple[str, ...]:
-        """Return a variant's tokens without loops; empty if they or the compiled program's tokens are too many."""
+        """Return the tokens of a variant without loops; empty if it or the compiled program has too many tokens."""
         if number and not self.program(0):
             return ()
         if number not in self._programs:
@@ -155,7 +155,7 @@ class _Variants:
         return summary_tokens(self.commands[number], self.editable.config.n)
 
     def path(self, number: int, other: int) -> tuple[Edit, ...]:
-        """Return the edits from one variant to another; empty if no such edits exist or they are too many."""
+        """Return the edits from one variant to another; empty if no such edits exist or there are too many."""
         at = other
         while at > number:
             at = self.edited.variants[at].base
@@ -203,9 +203,9 @@ class Example:
         profile : bool
             True to include the current cost, if it is known.
         want : bool
-            False to always request the best answer.
+            True to request an answer with the measured ratio, False to request the best answer.
         best : bool
-            True to request the best answer instead of one with the measured ratio.
+            True to request the best answer, whatever the value of `want`.
         """
         wanted = BEST if best or not want else want_of(self.ratio)
         profile = profile and self.known
@@ -213,7 +213,7 @@ class Example:
 
 
 def examples(trajectory: Trajectory) -> Iterator[Example]:
-    """Yield the examples of schedules, and those of edits and whole programs if a program was edited."""
+    """Yield the examples of schedules and, if a program was edited, the examples of edits and whole programs."""
     prompts = TrajectoryPrompts(trajectory)
     yield from _schedule_examples(trajectory, prompts)
     if trajectory.edited is not None:
@@ -221,7 +221,7 @@ def examples(trajectory: Trajectory) -> Iterator[Example]:
 
 
 def _schedule_examples(trajectory: Trajectory, prompts: TrajectoryPrompts) -> Iterator[Example]:
-    """Yield one example per pair of steps that differ in one layer whose cycles are known separately."""
+    """Yield one example for each pair of steps that differ in one layer, if the layer's cycles are known separately."""
     family: dict[tuple[int, int], list[int]] = {}
     for number, step in enumerate(trajectory.steps):
         if step.base >= 0:

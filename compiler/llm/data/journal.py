@@ -64,7 +64,7 @@ class CorpusJournal:
 
 
 def read(path: Path) -> list[Trajectory]:
-    """Read the trajectories of a journal, or of a packed one (.xz).
+    """Read the trajectories of a journal, or of a packed journal (.xz).
 
     Raises
     ------
@@ -86,7 +86,7 @@ def read(path: Path) -> list[Trajectory]:
 
 
 def pack(trajectories: Iterable[Trajectory], path: Path) -> None:
-    """Write a packed file, sorted by hardware configuration and index, so that equal content gives equal files.
+    """Write a packed journal, sorted by hardware configuration and index so that equal contents give equal files.
 
     Raises
     ------

@@ -33,7 +33,7 @@ class Devices:
         self._open: dict[str, RtlDevice] = {}
 
     def get(self, machine: CorpusMachine) -> "RtlDevice":
-        """Return the device of a configuration, set to the configuration's DRAM timing."""
+        """Return the device of a configuration, after setting its DRAM timing."""
         conditions = machine.conditions
         if machine.target not in self._open:
             from cosim.rtl.rtl_device import RtlDevice
@@ -64,7 +64,7 @@ class MeasureHarness:
     Attributes
     ----------
     prepared, first : ModelCompiler, CompiledNetwork
-        Compiler of the network, and the result with the static schedule.
+        Compiler of the network, and the network compiled with the static schedule.
     names : list of str
         Names of the layers.
 
@@ -97,7 +97,7 @@ class MeasureHarness:
         return found if isinstance(found, Measurement) and found.valid else None
 
     def step(self, base: int, layer: int, changes: dict[str, Any], measured: Measurement) -> TrajectoryStep:
-        """Return a measurement as a step; the arguments are the fields of `TrajectoryStep`."""
+        """Convert a measurement to a trajectory step; the other arguments are fields of `TrajectoryStep`."""
         numbers = {self.names.index(entry.names[0]): entry for entry in measured.layers}
         cycles = {number: entry.cycles for number, entry in numbers.items()}
         where = {number: [entry.where[cause] for cause in CAUSES] for number, entry in numbers.items()}

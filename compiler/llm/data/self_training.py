@@ -37,7 +37,7 @@ class RolloutGroup:
     Parameters
     ----------
     ask : Ask
-        Type of answer requested.
+        Type of the requested answers.
     prompt : list of str
         Tokens of the prompt.
     answers : list of list of str
@@ -62,7 +62,7 @@ class RolloutGroup:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "RolloutGroup":
-        """Parse a group from the JSON object of `as_json`.
+        """Parse a group from a JSON object as returned by `as_json`.
 
         Raises
         ------
@@ -138,7 +138,7 @@ def roll_out(
 
 
 def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
-    """Return a request about the layer of the task or about one of its programs; None if neither is possible."""
+    """Return a request about the layer or a program of the task; None if neither is possible."""
     if rng.random() < _EDITS_SHARE:
         programs = Programs(task)
         if programs.programs:
@@ -150,7 +150,7 @@ def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
 def _costs(
     harness: MeasureHarness, task: GeneratorTask, request: LmRequest, answers: Sequence[SampledAnswer]
 ) -> list[float]:
-    """Return the cost of answers relative to the task; identical programs are measured once."""
+    """Return the cost of each answer relative to the task's current schedule; identical programs are measured once."""
     known = {task.network.digest: 1.0}
     return [_cost(harness, task, request, each.tokens, known) for each in answers]
 
@@ -226,7 +226,7 @@ def networks_of_round(
     count : int
         Maximum number of networks.
     seed : int
-        Random seed of their order.
+        Random seed for the order of the networks.
 
     Raises
     ------
@@ -297,7 +297,7 @@ def _measured(
     options: SamplingOptions,
     rng: random.Random,
 ) -> Iterator[TrajectoryStep]:
-    """Yield the measured answers about a layer under the schedule of a step."""
+    """Yield a trajectory step for each measured answer about the task's layer; step `base` has the task's schedule."""
     (name,) = task.layers
     layer = harness.names.index(name)
     for schedule in _answers(task, dict(_tried(trajectory, base, layer)), options, rng):
@@ -325,7 +325,7 @@ def task_of(
 
 
 def _tried(trajectory: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSchedule, int]]:
-    """Yield the measured schedules of a layer, and the network's cycles, with all other layers as in a step."""
+    """Yield measured schedules of a layer with the network's cycles, if all other layers are as in step `base`."""
 
     def others(schedules: list[LayerSchedule]) -> list[LayerSchedule]:
         return [*schedules[:layer], *schedules[layer + 1 :]]

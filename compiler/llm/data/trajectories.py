@@ -22,7 +22,7 @@ class TrajectoryStep:
     Parameters
     ----------
     base : int
-        Index of the step from which it was derived; -1 for the first step, the static compiler's schedule.
+        Index of the step from which this step was derived; -1 for the first step, the static compiler's schedule.
     layer : int
         Index of the layer that differs from the base.
     changes : dict
@@ -50,7 +50,7 @@ class EditVariant:
     Parameters
     ----------
     base : int
-        Index of the variant from which it was derived; -1 for the first variant, the compiled program.
+        Index of the variant from which this variant was derived; -1 for the first variant, the compiled program.
     edit : Edit or None
         Edit applied to the base; None for the first variant.
     cycles : int
@@ -95,7 +95,7 @@ class EditTrajectory:
 
     @staticmethod
     def from_json(data: list[Any]) -> "EditTrajectory":
-        """Parse the values of `as_json`; raise ValueError or TypeError if they are invalid."""
+        """Parse JSON values as returned by `as_json`; raise ValueError or TypeError if they are invalid."""
         step, program, variants = data
         trajectory = EditTrajectory(int(step), str(program), [_variant(*each) for each in variants])
         for number, variant in enumerate(trajectory.variants):
@@ -166,7 +166,7 @@ class Trajectory:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Trajectory":
-        """Parse a trajectory from the JSON object of `as_json`.
+        """Parse a trajectory from a JSON object as returned by `as_json`.
 
         Raises
         ------

@@ -59,7 +59,7 @@ class TokenReader(Protocol):
     """Autoregressive model, for example `numpy_transformer.Gpt`."""
 
     def read(self, tokens: Sequence[int]) -> DecoderState:
-        """Return the decoding state after a prompt; raises ValueError if the prompt exceeds the context."""
+        """Return the decoding state after a prompt; raise ValueError if the prompt exceeds the context."""
         ...
 
 
@@ -262,7 +262,7 @@ class EditsGrammar:
 
 
 class _CommandCache:
-    """Cache of properties of commands and command pairs, which do not depend on the program."""
+    """Cache of those properties of commands and command pairs that do not depend on the program."""
 
     def __init__(self, config: MlaConfig):
         self.config = config
@@ -270,7 +270,7 @@ class _CommandCache:
         self._ordered: dict[tuple[Issued, Issued], bool] = {}
 
     def parts(self, command: Issued) -> list[int]:
-        """Return for each dimension a bit mask of the eighths at which a command can be split."""
+        """Return, for each dimension, a bit mask of the eighths at which a command can be split."""
         if command not in self._parts:
             dims = dims_of(command, self.config.n)[:MAX_DIMS]
             self._parts[command] = [_eighths(command, dim) for dim in dims]
@@ -314,7 +314,7 @@ class _State:
         return _State(self.known, apply_edits(self.known.config, self.commands, [edit]))
 
     def toward(self, head: str, numbers: tuple[int, ...], part: Sequence[str]) -> tuple[str, ...]:
-        """Return the tokens that continue the partially written number after the given numbers of an edit."""
+        """Return the tokens that may follow `part`, the partially written number after the numbers of an edit."""
         if (head, numbers) not in self._next:
             self._next[head, numbers] = _continuations(self.choices(head, numbers))
         return tuple(self._next[head, numbers].get(tuple(part), ()))
@@ -352,7 +352,7 @@ class _State:
         return reversed(found)
 
     def _dims(self, at: int, run: int) -> list[int]:
-        """Return a bit mask per dimension: the eighths of a command at which every command of a run can be split."""
+        """Return, for each dimension, a bit mask of the eighths at which all commands of a run can be split."""
         each = [parts for command in self.commands[at : at + run] if (parts := self.known.parts(command))]
         out = []
         for number in range(max(map(len, each), default=0)):
@@ -363,7 +363,7 @@ class _State:
         return out
 
     def _moves(self) -> Iterator[int]:
-        """Yield the positions of commands that can be exchanged with a neighbour."""
+        """Yield the positions of commands that can be exchanged with an adjacent command."""
         free = [
             not self.known.ordered(first, second)
             for first, second in zip(self.commands, self.commands[1:], strict=False)
@@ -372,7 +372,7 @@ class _State:
 
 
 def _continuations(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
-    """Return the tokens that may follow each proper token prefix of the numbers."""
+    """Return the tokens that may follow each proper prefix of the numbers' token sequences."""
     out: dict[tuple[str, ...], dict[str, None]] = {}
     for number in numbers:
         tokens = tuple(_encode_number(number))
@@ -382,7 +382,7 @@ def _continuations(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, No
 
 
 def _read(tokens: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence[str]]:
-    """Parse tokens into complete edits, the first token of an incomplete edit (or the end token), and the rest."""
+    """Split tokens into complete edits, the first token of an incomplete edit (or the end token), and the rest."""
     edits: list[Edit] = []
     at = 0
     while at < len(tokens):

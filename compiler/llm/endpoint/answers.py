@@ -1,4 +1,4 @@
-"""Answers of a remote model: grammar for prompts and constrained decoding, and parser."""
+"""Answers of a remote model: their grammar, for prompts and constrained decoding, and their parser."""
 
 import json
 import re
@@ -86,7 +86,7 @@ def read_answer(task: GeneratorTask, answers: AnswerGrammar, text: str, generato
     text : str
         Text written by the model.
     generator : str
-        Generator name in the candidates.
+        Name of the generator, which the candidates contain.
     """
     reader = _Reader(task, answers, generator)
     reader.read(text.rpartition(_THOUGHT_END)[2])
@@ -104,7 +104,7 @@ class _Reader:
         self.found = EndpointAnswer()
 
     def read(self, text: str) -> None:
-        """Parse all code blocks; without code blocks, parse the whole text as one."""
+        """Parse all code blocks; if there are none, parse the whole text as one block."""
         blocks = [match[1] for match in _FENCE.finditer(text)] or [text]
         texts: dict[str, str] = {}
         for block in blocks:
@@ -161,7 +161,7 @@ class _Reader:
                     self._object(candidate)
 
     def _object(self, value: Any) -> None:
-        """Add a candidate from a JSON object; the key `layers` is optional."""
+        """Add the candidates of a JSON object with programs, layers, or both; the key `layers` may be omitted."""
         if not isinstance(value, dict):
             self._complain(f"a proposal must be a JSON object, not {shown(value)}")
             return
@@ -256,7 +256,7 @@ def schema(answers: AnswerGrammar) -> dict[str, Any]:
 
 
 def request_fields(request_field: str | None, answers: AnswerGrammar) -> dict[str, Any]:
-    """Return the request fields with the grammar of answers; empty if the server does not support grammars."""
+    """Return the request fields that contain the grammar of answers; empty if `request_field` is None."""
     if request_field is None:
         return {}
     if request_field == "response_format":

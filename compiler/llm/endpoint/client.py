@@ -30,13 +30,13 @@ MIN_ANSWER_TOKENS = 64
 
 
 def estimated_tokens(text: str) -> int:
-    """Return an estimate of the number of tokens of a string, which tends to be too high."""
+    """Estimate the number of tokens of a string; the estimate tends to be too high."""
     return ceil(len(text.encode(errors="replace")) / _BYTES_PER_TOKEN)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Usage of an endpoint.
+    """Usage of an endpoint: requests, tokens and time.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Usage:
         return (self.input_tokens * prices.input + self.output_tokens * prices.output) / 1e6
 
     def used_up(self, limits: SpendingLimits) -> str | None:
-        """Return a message about a limit that is reached; None if no limit is reached."""
+        """Return a message about a limit that has been reached; None if no limit has been reached."""
         for name, value in (
             ("seconds", self.seconds),
             ("requests", self.requests),
@@ -116,7 +116,7 @@ _MAX_LISTED_MODELS = 5
 
 
 class LimitError(WorkError):
-    """Raised if a spending limit is reached."""
+    """Error: a spending limit has been reached."""
 
 
 class EndpointClient:
@@ -178,7 +178,7 @@ class EndpointClient:
         Parameters
         ----------
         messages : sequence of Message
-            Chat so far.
+            Messages of the chat so far.
         fields : Any
             Additional fields of the request.
 
@@ -214,7 +214,7 @@ class EndpointClient:
         return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
 
     def _asked(self, body: bytes, prompt: int) -> HttpReply | FailedExchange:
-        """Send one request and count it; if its answer is lost, the prompt is assumed to have been processed."""
+        """Send one request and count it; if the answer is lost, the prompt is assumed to have been processed."""
         headers = {"Content-Type": "application/json", **self._key.headers}
         request = HttpRequest("POST", f"{self._url}/chat/completions", headers, body)
         start = time.monotonic()
@@ -230,7 +230,7 @@ class EndpointClient:
         return reply
 
     def _received(self, request: HttpRequest, seconds: float) -> HttpReply | FailedExchange:
-        """Return the reply with the key removed, since a server may repeat the key."""
+        """Send a request and return the reply with the API key removed, since a server may repeat the key."""
         reply = exchange(request, self.endpoint.patience, seconds)
         if isinstance(reply, FailedExchange):
             return reply
@@ -242,7 +242,7 @@ class EndpointClient:
         return max(self.endpoint.limits.seconds - self.usage.seconds, 0.0)
 
     def _pause(self, reply: HttpReply | FailedExchange, attempt: int) -> float | None:
-        """Return the time in seconds until the next attempt; None if no further attempt follows."""
+        """Return the time in seconds until the next attempt; None if the request is not repeated."""
         patience = self.endpoint.patience
         delay = patience.pause * 2**attempt
         if attempt + 1 >= patience.attempts:
@@ -255,7 +255,7 @@ class EndpointClient:
         return delay if asked is None else asked
 
     def _wait(self, seconds: float) -> None:
-        """Wait for a time in seconds; raise LimitError if it exceeds the remaining time."""
+        """Wait for the given time in seconds; raise LimitError if it exceeds the remaining time."""
         if seconds >= self._left:
             raise LimitError(
                 f"the endpoint requests a pause of {seconds:,.6g} s, which exceeds the limit of seconds"

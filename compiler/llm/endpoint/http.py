@@ -65,8 +65,8 @@ class FailedExchange:
 def exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | FailedExchange:
     """Send a request and wait up to `seconds` for the complete response.
 
-    Redirects are returned like any response. A proxy from the environment is used for https only, since it could read
-    the key over http.
+    Redirects are returned like any other response. A proxy from the environment is used for https only, since it could
+    read the API key over http.
     """
     # A separate event loop bounds the total time even if a server sends single bytes, and works for callers in a loop.
     with start_blocking_portal() as portal:
@@ -194,20 +194,20 @@ def models_of(content: Any) -> list[str] | None:
 
 
 def complaint_of(content: Any) -> str:
-    """Return the error message in a JSON value; empty if it does not contain one."""
+    """Return the error message in a JSON value; empty if the value does not contain an error message."""
     error = _field(content, "error")
     candidates = _field(error, "message"), error, _field(content, "message"), _field(content, "detail")
     return next((each for each in candidates if isinstance(each, str)), "")
 
 
 def line_of(text: str) -> str:
-    """Return an external string on one line, shortened."""
+    """Return an untrusted string as one line, truncated if necessary."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _MAX_LINE_CHARACTERS]).split())
     return plain if len(plain) <= _MAX_LINE_CHARACTERS else f"{plain[:_MAX_LINE_CHARACTERS]}..."
 
 
 def pause_of(reply: HttpReply) -> float | None:
-    """Return the pause in seconds that a response requests; None if it does not request one."""
+    """Return the pause in seconds that a response requests; None if it does not request a pause."""
     text = reply.headers.get("retry-after", "")
     try:
         seconds = float(text)

@@ -35,7 +35,7 @@ class Chat:
 
     @property
     def messages(self) -> list[Message]:
-        """Messages within the limit: the initial ones and the latest turns."""
+        """Messages within the limit: the initial messages and the latest turns."""
         max_tokens = self.max_tokens - _size(self.initial)
         recent: list[Message] = []
         for turn in reversed(self._turns):
@@ -46,7 +46,7 @@ class Chat:
         return self.initial + recent
 
     def add(self, answer: str, reply: str) -> None:
-        """Add a turn: the answer of the model and the reply to the answer; long strings are truncated."""
+        """Add a turn, which consists of the model's answer and the reply to it; long strings are truncated."""
         limit = max(self.max_tokens - _size(self.initial), 0)
         shortened = answer[: max(limit - estimated_tokens(reply), 0)]
         self._turns.append(
@@ -119,7 +119,7 @@ class EndpointModel(LanguageModelGenerator):
         self._client.check()
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Yield candidates of the model, until several consecutive answers bring no improvement."""
+        """Yield candidates from the model until several consecutive answers do not improve the cost."""
         max_tokens = self.endpoint.context - self.endpoint.answer
         prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), max_tokens)
         if prompt is None:
@@ -143,7 +143,7 @@ class EndpointModel(LanguageModelGenerator):
             )
 
     def observe(self, candidate: Candidate, result: Result) -> None:
-        """Store the result for the next message; measured schedules become examples."""
+        """Store the result of a candidate for the next message; measured schedules become examples."""
         text = candidate.schedule.to_json()
         task = self._pending.pop(text, None)
         if task is None:

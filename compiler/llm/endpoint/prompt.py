@@ -90,7 +90,7 @@ def cost_unit(goal: Objective) -> str:
 
 
 def _described(layer: Layer) -> str:
-    """Describe a layer in one line: operators, tensors, and scalar or short attributes."""
+    """Describe a layer in one line: operators, tensors, and attributes that are short."""
     more = {
         item.name: getattr(layer, item.name) for item in fields(layer) if item.name not in _SEPARATE_FIELDS
     }
@@ -151,7 +151,7 @@ def examples_text(task: GeneratorTask, examples: Sequence[MeasuredExample]) -> s
 
 
 def changes_text(task: GeneratorTask, schedule: Schedule) -> str:
-    """Return the differences of a schedule from the current one as JSON, in the form of answers."""
+    """Return the differences between a schedule and the current one as JSON, in the format of answers."""
     layers = {}
     for name, layer in schedule.layers.items():
         before = asdict(task.schedule.layers[name]) if name in task.schedule.layers else {}
@@ -222,7 +222,7 @@ def cut_page(programs: Iterable[str]) -> str:
 
 
 def _without_empty(lines: list[str]) -> Iterable[str]:
-    """Yield the lines without tables that have only a header."""
+    """Yield the lines, omitting tables that have only a header."""
     for number, line in enumerate(lines):
         header = line.startswith("|") and not lines[number - 1].startswith("|")
         ruled = line.startswith("| ---")

@@ -87,7 +87,7 @@ class SpendingLimits:
     Parameters
     ----------
     seconds : float
-        Maximum total time of waiting for the endpoint.
+        Maximum total time spent waiting for the endpoint.
     requests : int
         Maximum number of requests, including retries.
     tokens : int
@@ -131,7 +131,7 @@ class Patience:
     attempts : int
         Maximum attempts per request.
     pause : float
-        Seconds before the second attempt; doubled before each further one.
+        Seconds before the second attempt; doubled before each further attempt.
     """
 
     connect: float = 10.0
@@ -163,11 +163,11 @@ class Endpoint:
     temperature : float
         Sampling temperature, sent to the endpoint.
     grammar : str or None
-        One of `GRAMMARS`: request field for the answer grammar; None describes it in the prompt only.
+        Request field for the answer grammar, one of `GRAMMARS`; None: only the prompt describes the grammar.
     fields : mapping
-        Additional request fields, which override default ones; None removes a field.
+        Additional request fields, which override the default fields; None removes a field.
     retries : int
-        Number of consecutive answers without improvement after which requests for a task end.
+        Number of consecutive answers without improvement after which no more requests are sent for a task.
     patience : Patience
         Timeouts and retries.
 
@@ -207,7 +207,7 @@ class Endpoint:
 
 
 def check_url(url: str) -> None:
-    """Check the URL of an endpoint, which must not contain a secret; messages never contain a secret from the URL.
+    """Check the URL of an endpoint, which must not contain a secret; error messages never repeat secrets of the URL.
 
     Raises
     ------

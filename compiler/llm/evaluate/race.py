@@ -41,7 +41,7 @@ class Raced:
     curves : dict
         Best cycles after each trial, by method and seed; entry 0 is the static compiler's schedule.
     first : list of int or None
-        Cycles of the model's first candidate by seed; None if it could not be measured.
+        Cycles of the model's first candidate for each seed; None if it could not be measured.
     kinds : dict
         Statistics of the model's candidates by kind, summed over all seeds.
     """
@@ -58,7 +58,7 @@ class Raced:
 def held_out_points(
     n: int, seed: int, machine: CorpusMachine, *, shapes: bool = True
 ) -> Iterator[CalibrationNetwork]:
-    """Yield single-layer networks indefinitely; if `shapes`, only networks with shapes excluded from training."""
+    """Yield single-layer networks indefinitely; with `shapes`, only networks with shapes excluded from training."""
     rng, seen = random.Random(f"held out {n} {seed}"), set()
     for point in singles(n, rng):
         if point not in seen and (not shapes or is_held_out(point)):
@@ -134,7 +134,7 @@ def expand_curve(curve: list[tuple[int, float]], count: int) -> list[int]:
 
 
 def mean_ratio(raced: list[Raced], one: tuple[str, int], other: tuple[str, int]) -> float:
-    """Return the geometric mean over layers of the ratio of the median cycles of two methods.
+    """Return the ratio of two methods' median cycles, as the geometric mean over all layers.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Quality of single answers: cycles relative to the static compiler's, and agreement of two models."""
+"""Quality of single answers: cycles relative to the static compiler's schedule, and agreement of two models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Sampled:
     cycles: list[int]
 
     def ratios(self, group_size: int = 1) -> list[float]:
-        """Return the best ratio to the static compiler's cycles of each group of `group_size` answers."""
+        """Return, for each group of `group_size` answers, the fewest cycles relative to the static schedule."""
         starts = range(0, len(self.cycles) - group_size + 1, group_size)
         return [min(self.cycles[start : start + group_size]) / self.static for start in starts]
 
@@ -64,7 +64,7 @@ def sampled(
     seed : int
         Random seed for sampling.
     temperature : float
-        Sampling temperature, see `draw`.
+        Sampling temperature, as in `draw`.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def sampled(
 
 
 def figures(layers: Sequence[Sampled]) -> dict[str, float]:
-    """Summarize the ratios of the answers' cycles to the static compiler's.
+    """Summarize the ratios of the answers' cycles to the cycles of the static compiler's schedules.
 
     Returns
     -------
@@ -141,7 +141,7 @@ class AgreementMeter:
 
 
 class PairedDecoder:
-    """Pair of decoding states, which behaves like that of the first model."""
+    """Pair of decoding states that behaves like the state of the first model."""
 
     def __init__(
         self, first: DecoderState, second: DecoderState, tally: AgreementTally, *, known: bool = False

@@ -48,7 +48,7 @@ class CandidateBandit:
         self._rng, self._known = rng, dict(_PRIOR)
 
     def choose(self, kinds: Collection[CandidateKind]) -> CandidateKind:
-        """Sample one of the given kinds."""
+        """Choose one of the given kinds by Thompson sampling."""
         drawn = {kind: self._rng.beta(*self._known[kind]) for kind in CandidateKind if kind in kinds}
         return max(drawn, key=lambda kind: drawn[kind])
 
@@ -101,7 +101,7 @@ class PredictedCost:
     Parameters
     ----------
     gain : float
-        Optimistic saving as a fraction of the network's cycles.
+        Optimistic prediction of the saved cycles, as a fraction of the network's cycles.
     cycles : float
         Predicted cycles of the layer.
     """
@@ -147,7 +147,7 @@ class CostReranker:
         model.trial(max(before - now + prediction.cycles, 1.0), float(cycles))
 
     def _model(self, task: GeneratorTask) -> OnlineCostModel:
-        """Return the online cost model of the network's layers, created from the current measurement on first use."""
+        """Return the online cost model of the network's layers; create it from the current measurement on first use."""
         fusions = task.schedule.fusions
         if fusions not in self._known:
             stages = task.prepared.lowered(fusions)
@@ -166,7 +166,7 @@ class CandidatePool:
     Parameters
     ----------
     request : Schedules
-        Request to which the answers belong.
+        Request to which the samples are answers.
     draw : callable
         Function that samples new answers to the request, most likely first.
     ranking : CostReranker or None
@@ -186,7 +186,7 @@ class CandidatePool:
         self._waiting: dict[LayerSchedule, Sequence[str]] = {}
 
     def fill(self, minimum: int) -> None:
-        """Sample more answers if fewer than `minimum` are left."""
+        """Sample more answers if the pool has fewer than `minimum` answers."""
         if len(self._waiting) < minimum:
             for tokens in self._draw():
                 self._waiting.setdefault(self.request.meaning(tokens), tokens)
@@ -226,7 +226,7 @@ class CandidatePool:
 def _cycles(
     model: OnlineCostModel, measured: Measurement, name: str, layers: dict[str, LayerSchedule]
 ) -> float:
-    """Return the cycles of a layer; cycles attributed to several layers are divided in proportion to predictions."""
+    """Return the cycles of a layer; cycles measured for several layers together are divided as predicted."""
     entry = measured.layer_entry(name)
     guesses = {each: float(model.predict(each, [layers[each]], layers).cycles[0]) for each in entry.names}
     return entry.cycles * guesses[name] / sum(guesses.values())

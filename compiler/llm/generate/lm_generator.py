@@ -53,15 +53,16 @@ Candidates = Iterator[Candidate]
 class LmGenerator(LanguageModelGenerator):
     """Generator of schedules, program edits, both combined, and whole programs by the language model.
 
-    Layers and programs are requested by decreasing cycles. Schedules are proposed in the order of the cost model's
-    predictions, other candidates by likelihood. A bandit that learns from the results chooses the kind of the next
-    candidate; schedules with a large predicted gain are proposed first. After a rejection the model is prompted again
-    with the reason, at most twice; then the fallback of the request is proposed, if it has one.
+    Layers and programs are requested in order of decreasing cycles. Schedules are proposed in the order of the cost
+    model's predictions, other candidates in the order of likelihood. A bandit that learns from the results chooses the
+    kind of the next candidate; schedules with a large predicted gain are proposed first. After a rejection, the model
+    is prompted again with the reason, at most twice. If all answers are rejected, the fallback of the request is
+    proposed, if there is one.
 
     Parameters
     ----------
     model : Gpt or None
-        Language model to use; None for the one included in the compiler.
+        Language model to use; None for the model included in the compiler.
     temperature : float
         Sampling temperature, as in `draw`.
     kinds : sequence of CandidateKind
@@ -124,7 +125,7 @@ class LmGenerator(LanguageModelGenerator):
                 yield self._record(kind, task, candidate)
 
     def observe(self, candidate: Candidate, result: Result) -> None:
-        """Update the bandit, and store the reason for a rejection for the next request."""
+        """Update the bandit; after a rejection, store the reason for the next request."""
         text = candidate.schedule.to_json()
         kind, task = self._pending.pop(text, (None, None))
         if kind is None or task is None or self._bandit is None:

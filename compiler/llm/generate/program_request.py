@@ -1,4 +1,4 @@
-"""Request to the language model for a program that replaces another one, its grammar and its limits."""
+"""Request to the language model for the replacement of a program, with grammar and limits of the replacement."""
 
 from collections.abc import Hashable, Sequence
 
@@ -34,7 +34,7 @@ _UNLIMITED_TOKENS = 1 << 14
 
 
 class ProgramRequest(LmRequest):
-    """Request for a program with the same commands as another one, legally reordered and split.
+    """Request for the replacement of a program, with the same commands legally reordered and split.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class ProgramRequest(LmRequest):
 
 
 class ProgramGrammar:
-    """Grammar of the programs that are equivalent to another one; tracks one answer at a time.
+    """Grammar of the programs that are equivalent to a given program; it tracks one answer at a time.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class ProgramGrammar:
         )
 
     def _advance_to(self, tokens: tuple[str, ...]) -> None:
-        """Advance the state to a prefix; restart if the prefix does not extend the previous one."""
+        """Advance the state to a prefix of an answer; restart if it does not extend the previous prefix."""
         if tokens[: len(self._tokens)] != self._tokens:
             self._begin()
         for token in tokens[len(self._tokens) :]:
@@ -137,7 +137,7 @@ class ProgramGrammar:
 
 
 def program_grammar(network: CompiledNetwork, name: str, tried: set[Hashable]) -> ProgramGrammar | None:
-    """Return the grammar of replacements of a program, except the program itself; None if no replacement exists."""
+    """Return the grammar of replacements for a program, excluding the program itself; None if none exist."""
     for stage in network.walk():
         parts = stage.code.parts if stage.code else ()
         for index, part in enumerate(parts):
@@ -149,7 +149,7 @@ def program_grammar(network: CompiledNetwork, name: str, tried: set[Hashable]) -
 def _in_place(
     network: CompiledNetwork, stage: Stage, index: int, tried: set[Hashable]
 ) -> ProgramGrammar | None:
-    """Return the grammar of replacements of the program of a part of a stage."""
+    """Return the grammar of replacements for the program of one part of a stage; None if none exist."""
     assert stage.code
     program = stage.code.parts[index].program
     original, plain = unroll(program), straight_line(program)
@@ -208,6 +208,6 @@ def limits_in_place(
 
 
 def _semaphore(index: int) -> Semaphore:
-    """Return the semaphore at an index of the list of all counts."""
+    """Return the semaphore whose count has the given index in the list of all counts."""
     consumer, number = divmod(index, SEMAPHORES_PER_CONSUMER)
     return number // SEMAPHORES_PER_PAIR, consumer, number % SEMAPHORES_PER_PAIR

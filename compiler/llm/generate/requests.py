@@ -38,12 +38,12 @@ _EXCLUDED_FIELDS = ("stream_channel_blocks",)
 
 
 class LmRequest(ABC):
-    """Request to the language model, which may be repeated for further answers.
+    """Request to the language model, which may be repeated to obtain further answers.
 
     Attributes
     ----------
     ask : Ask
-        Type of answer requested.
+        Type of the requested answer.
     about : str
         Name of the layer or program.
     tried : set
@@ -149,7 +149,7 @@ class Schedules(LmRequest):
 
 
 class _ScheduleGrammar:
-    """Grammar of schedule deltas that ends only at accepted schedules."""
+    """Grammar of schedule deltas; an answer ends only if its schedule is accepted."""
 
     def __init__(self, request: Schedules):
         self.request = request
@@ -188,7 +188,7 @@ class Edits(LmRequest):
         self.programs, self.piece = programs, piece
 
     def _grammar(self) -> TokenGrammar | None:
-        """Return the grammar of valid new edits; None if the program allows none."""
+        """Return the grammar of valid new edits; None if the program does not allow any edit."""
         config = self.programs.editable.config
         grammar = EditsGrammar(config, self.piece.unrolled.commands, self.tried)
         return grammar if grammar.satisfiable else None

@@ -1,1 +1,1 @@
-"""Model of the language model: inference in numpy, execution on the accelerator, and model files."""
+"""Transformer of the language model: inference in numpy, execution on the accelerator, and model files."""

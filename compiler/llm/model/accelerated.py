@@ -136,7 +136,7 @@ class ChipGpt:
         return _dequantize(self._session.tensor_view(scores, sample).reshape(-1), self._scales[scores])
 
     def _cache(self) -> Iterable[tuple[str, str]]:
-        """Yield the output name and the cache input name of each new row of the cache."""
+        """Yield pairs of names: an output with a new row of a cache, and the input that contains the cache."""
         for number in range(self.model.shape.layers):
             yield f"key {number}{_INT8}", f"keys {number}:transposed{_INT8}"
             yield f"value {number}{_INT8}", f"values {number}{_INT8}"
@@ -189,7 +189,7 @@ def compile_model(
     texts: Sequence[Sequence[int]],
     dram: DramTiming = DEFAULT_DRAM,
 ) -> CompiledNetwork:
-    """Compile the model as an int8 network that processes one token, calibrated with token sequences."""
+    """Compile the model to an int8 network that processes one token; `texts` are token sequences for calibration."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "next_word.onnx"
         path.write_bytes(export(model, context).SerializeToString())
@@ -198,7 +198,7 @@ def compile_model(
 
 
 def _samples(model: Gpt, text: Sequence[int], context: int) -> Iterable[Mapping[str, NDArray]]:
-    """Yield inputs of the network at several positions of a token sequence."""
+    """Yield calibration inputs of the network for several positions of a token sequence."""
     step = max(len(text) // _CALIBRATION_POSITIONS, 1)
     for position in range(len(text) - 1, -1, -step):
         state = model.read(text[: position + 1])
@@ -217,7 +217,7 @@ def _dequantize(array: NDArray, quantization: Quantization | None) -> Floats:
 
 
 def _requantize(array: NDArray, old: Quantization | None, new: Quantization | None) -> NDArray[np.int8]:
-    """Requantize an array from one scale to another."""
+    """Convert an array from one quantization to another."""
     assert new is not None
     levels = np.rint(_dequantize(array, old) / np.float32(new.scale[0])) + new.zero_point[0]
     return np.clip(levels, -128, 127).astype(np.int8)
@@ -301,7 +301,7 @@ class _Exporter:
         return network
 
     def _tables(self) -> tuple[str, str, str, str]:
-        """Add the constants of attention, and return them: rotary cosine and sine, mask, quarter-turn matrix."""
+        """Add the tensors of attention, and return their names: rotary cosine and sine, mask, quarter-turn matrix."""
         angles = np.repeat(np.arange(self.context)[:, None] * rotary_frequencies(self.head), 2, axis=1)
         mask = np.where(np.arange(self.context) < np.arange(self.context)[:, None], 0.0, _MASKED_SCORE)
         quarter = np.zeros((self.head, self.head))

@@ -91,7 +91,7 @@ class Gpt:
 
 
 def rotary_frequencies(width: int) -> NDArray[np.float64]:
-    """Return the rotary angles in radians per position for each pair of a head's dimensions."""
+    """Return the rotary angle per position, in radians, for each pair of dimensions of a head."""
     return _ROTARY_BASE ** (-np.arange(0, width, 2) / width)
 
 

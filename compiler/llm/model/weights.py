@@ -87,9 +87,9 @@ def load_extended(path: Path, seed: int = 0) -> Gpt:
     Parameters
     ----------
     path : Path
-        Path of a model with the current vocabulary or an earlier one.
+        Path of a model with the current vocabulary or an earlier vocabulary.
     seed : int
-        Random seed for the weights of new tokens, which are small.
+        Random seed for the embeddings of new tokens, whose values are small.
 
     Raises
     ------

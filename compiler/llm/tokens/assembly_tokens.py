@@ -1,4 +1,4 @@
-"""Tokens of assembly programs, derived from the tables of `hw.isa`, which are one part of the vocabulary.
+"""Assembly tokens: the part of the vocabulary for assembly programs, derived from the tables of `hw.isa`.
 
 `compiler.llm.assembly.tokenizer` encodes programs with these tokens.
 """
@@ -28,7 +28,7 @@ class TokenChoice(NamedTuple):
     Parameters
     ----------
     option : str or (int, int)
-        A token, the name of a token group (`GROUPS`), or the smallest and the largest byte.
+        A token, the name of a token group (`GROUPS`), or the smallest and largest value of a byte token.
     cost : int
         Minimum number of tokens after this one until the operand is complete.
     """
@@ -84,7 +84,7 @@ def _units(mask: int) -> str:
 
 
 def semaphores(producers: int) -> tuple[str, ...]:
-    """Return the names of the semaphores of the first `producers` of four units and the sequencer, in bit order."""
+    """Return the names of semaphores, in bit order, for the first `producers` of the four units and the sequencer."""
     names = [*(unit.name.lower() for unit in Unit), "seq"][:producers]
     return tuple(f"{name}:{index}" for name in names for index in range(SEMAPHORES_PER_PAIR))
 

@@ -1,4 +1,4 @@
-"""Prompts about layers and programs of a network: hardware, layer, schedule, cycles, target."""
+"""Prompts about layers and programs of a network: hardware, layer, schedule, cycles, requested cycles."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,11 +85,11 @@ class PromptSubject:
         Parameters
         ----------
         want : str
-            Target token of the requested cycles.
+            Token that requests a reduction of cycles, from `want_of` or `BEST`.
         profile : bool
             True to include the current cost.
         ask : Ask
-            Type of answer requested.
+            Type of the requested answer.
         summary : sequence of str
             Summary of the program that the prompt describes, from `summary_tokens`.
         rejected : sequence of str
@@ -169,7 +169,7 @@ class PromptSubject:
 
 
 def want_of(ratio: float) -> str:
-    """Return the target token for a ratio of cycles."""
+    """Return the token that requests a ratio of the new to the current cycles."""
     return f"want {next((number for number, maximum in enumerate(WANTED) if ratio <= maximum), len(WANTED))}"
 
 
@@ -178,7 +178,7 @@ def _level(value: float) -> str:
 
 
 def subjects_of(task: GeneratorTask) -> dict[str, PromptSubject]:
-    """Return the layers of a task by name, slowest first."""
+    """Return the prompt subjects of a task's layers by name, slowest first."""
     found: dict[str, PromptSubject] = {}
     cycles: dict[str, int] = {}
     for name, (layer, spot) in _placed(task).items():
@@ -206,9 +206,9 @@ class Programs:
     Parameters
     ----------
     task : GeneratorTask
-        Task whose current programs are edited, including programs from text.
+        Task whose current programs are edited, including programs given as text.
     measured : bool
-        True if the measurement of the task is that of its current schedule.
+        True if the measurement of the task belongs to its current schedule.
     """
 
     task: GeneratorTask
@@ -227,7 +227,7 @@ class Programs:
         return sorted(found, key=lambda each: -each.cycles(self.task.measured)) if self.measured else found
 
     def subject(self, piece: EditableProgram) -> PromptSubject:
-        """Return the prompt description of a program: that of its main layer, with the cycles of the program."""
+        """Return the prompt subject of a program: its main layer, with the cycles of the program."""
         named: Mapping[str, tuple[Layer, TilingContext]] = self._placed
         layer = chief([named[name][0] for name in piece.layers])
         return PromptSubject(*named[layer.name], self.task.schedule.layers[layer.name], self._where(piece))

@@ -56,8 +56,8 @@ def index_from_nearer_end(at: int, count: int) -> int:
 def canonical(edit: Edit, commands: Sequence[Issued], n: int) -> Edit:
     """Return the canonical form of an edit.
 
-    Of all equivalent edits, the canonical one has indices relative to the nearer end of the program, runs within the
-    program, and dimensions that the commands have.
+    Of all equivalent edits, the canonical edit has an index relative to the nearer end of the program, a run that ends
+    within the program, and a dimension that the commands have.
 
     Parameters
     ----------

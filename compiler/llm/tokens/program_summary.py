@@ -31,9 +31,9 @@ class _Group:
 
 
 def summary_tokens(commands: Sequence[Issued], n: int) -> list[str]:
-    """Return the summary of commands: their number, and all commands or those near both ends.
+    """Return the summary tokens of commands: the number of commands, then all commands or those near both ends.
 
-    `times 3 2` precedes two commands that are repeated three times; `more 40` stands for forty omitted commands.
+    `times 3 2` precedes two commands that are repeated three times; `more 40` replaces forty omitted commands.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def _groups(each: Sequence[_Tokens]) -> list[_Group]:
 
 
 def _repeats(each: Sequence[_Tokens], at: int) -> list[tuple[int, int, int]]:
-    """Return saved tokens, period and repeat count of each repetition that starts at a position."""
+    """Return (saved tokens, period, repeat count) for each repetition that starts at position `at`."""
     found = [(0, 1, 1)]
     for period in range(1, _MAX_PERIOD + 1):
         end = at + period

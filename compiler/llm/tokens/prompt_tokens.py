@@ -1,4 +1,4 @@
-"""Prompt tokens of answer types and of reasons for rejection."""
+"""Prompt tokens for answer types and rejection reasons."""
 
 from collections.abc import Sequence
 from enum import StrEnum

@@ -16,7 +16,7 @@ _ORDERS = ("rows", "channels")
 
 @dataclass(frozen=True)
 class FieldSpan:
-    """Range of a schedule field; `all_too` is True if the value for the whole extent is also allowed."""
+    """Range of a schedule field; `all_too` is True if the token `all` (the whole extent) is also allowed."""
 
     low: int
     high: int

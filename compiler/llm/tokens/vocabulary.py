@@ -1,4 +1,4 @@
-"""Whole vocabulary of the language model; token ids are indices, and new tokens are appended at the end."""
+"""Complete vocabulary of the language model; token ids are indices, and new tokens are appended at the end."""
 
 from collections.abc import Iterable, Sequence
 

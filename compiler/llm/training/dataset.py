@@ -41,7 +41,7 @@ class TokenizedExample:
 
 
 def tokenize(example: Example, *, best: bool, profile: bool = True, want: bool = True) -> TokenizedExample:
-    """Tokenize an example; `best`, `profile` and `want` are those of `Example.prompt`."""
+    """Tokenize an example; `best`, `profile` and `want` have the same meaning as in `Example.prompt`."""
     prompt = LANGUAGE.encode(example.prompt(best=best, profile=profile, want=want))
     return TokenizedExample((*prompt, *LANGUAGE.encode(example.answer)), len(prompt), example.ask)
 
@@ -66,10 +66,11 @@ class Batch:
 def batches(
     groups: Sequence[Sequence[TokenizedExample]], size: int, tokens: int, rng: random.Random
 ) -> Iterator[Batch]:
-    """Yield batches indefinitely; answer types are sampled by their weights.
+    """Yield batches indefinitely; answer types are sampled according to their weights.
 
-    A group is sampled before one of its examples, so that large groups do not dominate; examples of similar length form
-    a batch. All examples of a group have one answer type; `size` and `tokens` are those of `length_batches`.
+    First a group is sampled, then one of its examples, so that large groups do not dominate. Examples of similar length
+    form a batch. All examples of a group must have the same answer type. `size` and `tokens` have the same meaning as
+    in `length_batches`.
     """
     batches_per_chunk = 16
     groups_by_ask = {ask: [group for group in groups if group[0].ask is ask] for ask in _SAMPLING_WEIGHTS}
@@ -134,7 +135,7 @@ class PromptOptions:
     Parameters
     ----------
     profile, want : bool
-        True if prompts include the current cost, and the target.
+        True if prompts include the current cost (`profile`) and the requested ratio of cycles (`want`).
     max_tokens : int
         Maximum number of tokens; longer examples are dropped.
     """
@@ -190,7 +191,7 @@ def tokenize_examples(
 def _map_networks(
     trajectories: Sequence[Trajectory], options: PromptOptions, processes: int
 ) -> Iterator[Iterator[NetworkExamples]]:
-    """Yield the tokenized examples in order; with fewer than two processes, this process computes them."""
+    """Yield an iterator over the examples of all networks; with fewer than two processes, this process tokenizes."""
     read = partial(_tokenize_network, options=options)
     if processes < 2:
         yield map(read, trajectories)

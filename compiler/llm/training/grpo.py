@@ -1,8 +1,8 @@
 """Group-relative policy optimization (GRPO), which raises the likelihood of low-cost answers within each group.
 
-The objective is that of DeepSeekMath (Shao et al. 2024): the clipped likelihood ratio times the advantage, minus an
-estimate of the KL divergence from the sampling policy. The advantage is the distance of an answer from the mean of its
-group in standard deviations. Examples of the corpus are mixed in to prevent forgetting.
+The objective follows DeepSeekMath (Shao et al. 2024): the clipped likelihood ratio times the advantage, minus an
+estimate of the KL divergence from the sampling policy. The advantage of an answer is its negative log cost,
+standardized within its group. Examples from the training corpus are mixed in to prevent forgetting.
 """
 
 import random
@@ -35,7 +35,7 @@ class GrpoPolicy:
     passes : int
         Number of passes over all answers.
     batch, words : int
-        Maximum number of answers per step, and of their tokens including prompts and padding.
+        Maximum number of answers per step, and maximum number of their tokens, including prompts and padding.
     rate : float
         Learning rate after warmup.
     clip : float
@@ -45,7 +45,7 @@ class GrpoPolicy:
     beside : float
         Weight of the loss on corpus examples.
     seed : int
-        Random seed of the order of answers.
+        Random seed for the order of the answers.
     """
 
     passes: int = 2
@@ -66,14 +66,14 @@ class ScoredAnswer(TokenizedExample):
 
 
 def advantages(costs: Sequence[float]) -> list[float]:
-    """Return the advantage of each answer: standardized negative log cost within the group."""
+    """Return the advantage of each answer: its negative log cost, standardized within the group."""
     gains = [-log(cost) for cost in costs]
     mean, spread = fmean(gains), pstdev(gains) + _DEVIATION_OFFSET
     return [(gain - mean) / spread for gain in gains]
 
 
 def tokenize_answers(groups: Sequence[RolloutGroup], max_tokens: int) -> list[ScoredAnswer]:
-    """Return the answers of groups with unequal costs as tokens, except answers longer than `max_tokens`."""
+    """Return the tokenized answers of groups with unequal costs, except answers longer than `max_tokens`."""
     found: list[ScoredAnswer] = []
     for group in groups:
         prompt = LANGUAGE.encode(group.prompt)
@@ -102,7 +102,7 @@ def reinforce(
     corpus : sequence of sequences of TokenizedExample
         Groups of corpus examples to mix in, as for `fit`; may be empty.
     policy : GrpoPolicy
-        Hyperparameters of the training.
+        Hyperparameters of GRPO.
     say : callable
         Called with progress messages.
     """
@@ -162,11 +162,11 @@ def policy_loss(
     Parameters
     ----------
     module, reference : TorchTransformer
-        Model in training, and the sampling policy.
+        Model being trained, and the model that sampled the answers.
     answers : sequence of ScoredAnswer
         Answers with their advantages.
     policy : GrpoPolicy
-        Hyperparameters of the training.
+        Hyperparameters of GRPO.
     device : torch.device
         Device to compute on.
     """

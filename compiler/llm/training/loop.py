@@ -53,7 +53,7 @@ def save_checkpoint(
     identity: dict[str, Any],
     done: tuple[int, Curve],
 ) -> None:
-    """Write a checkpoint atomically, replacing an earlier one.
+    """Write a checkpoint atomically, replacing any earlier one.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def save_checkpoint(
     identity : dict
         Identity of the training run; the checkpoint is valid only for runs with the same identity.
     done : int, list
-        Number of steps done so far, and the validation losses.
+        Number of completed steps, and the validation losses.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
@@ -82,7 +82,7 @@ def save_checkpoint(
 def load_checkpoint(
     path: Path, module: TorchTransformer, optimizer: torch.optim.Optimizer, identity: dict[str, Any]
 ) -> tuple[int, Curve]:
-    """Load a checkpoint if the file exists; return the number of steps done and the losses.
+    """Load a checkpoint if the file exists; return the number of completed steps and the validation losses.
 
     Raises
     ------
@@ -124,11 +124,11 @@ class Recipe:
     batch : int
         Maximum number of examples per batch.
     words : int
-        Maximum number of tokens per batch of several examples, which limits memory use.
+        Maximum number of tokens in a batch with more than one example; limits memory use.
     rate : float
         Maximum learning rate, with warmup and cosine decay.
     seed : int
-        Random seed of the order of the examples.
+        Random seed for the order of the examples.
     """
 
     steps: int
@@ -140,7 +140,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class FitResult:
-    """Result of a training run: steps and validation losses in nats per answer token."""
+    """Result of a training run: pairs of step and validation loss, in nats per answer token."""
 
     curve: list[tuple[int, float]]
 
@@ -206,7 +206,7 @@ def fit(
 def validation_loss(
     module: TorchTransformer, validation: Sequence[TokenizedExample], recipe: Recipe
 ) -> float:
-    """Return the mean loss per answer token of validation examples."""
+    """Return the mean validation loss per answer token."""
     device = next(module.parameters()).device
     total = tokens = 0.0
     with torch.no_grad():
@@ -232,7 +232,7 @@ def _rate_factor(step: int, steps: int) -> float:
 
 
 def _parameter_groups(module: TorchTransformer) -> list[dict[str, Any]]:
-    """Return parameter groups, such that weight decay applies to matrices but not to norms."""
+    """Return the optimizer's parameter groups: matrices with weight decay, normalization weights without it."""
     matrices = [each for each in module.parameters() if each.ndim > 1]
     vectors = [each for each in module.parameters() if each.ndim <= 1]
     return [{"params": matrices, "weight_decay": _WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
@@ -243,7 +243,7 @@ _BFLOAT16 = ("amx_bf16", "avx512_bf16")
 
 
 def autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context in which matrix products use bfloat16 if that is faster; weights stay float32.
+    """Return a context manager under which matrix products use bfloat16 if that is faster; weights stay float32.
 
     Parameters
     ----------
@@ -256,6 +256,6 @@ def autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 def multiplies_bfloat16() -> bool:
-    """Return whether the CPU multiplies bfloat16 faster than float32."""
+    """Return True if the CPU multiplies bfloat16 faster than float32."""
     found = torch.cpu.get_capabilities()
     return any(found.get(name) for name in _BFLOAT16)

@@ -1,4 +1,4 @@
-"""Training of a model on all measurements and then on the best answers, and fine-tuning on its own measured answers."""
+"""Training of a model on all measurements, then on the best answers; fine-tuning on its own measured answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -26,9 +26,10 @@ class Plan:
     shape : TransformerShape
         Dimensions of the model.
     first, then : Recipe
-        Training on all measurements, then on the best answers.
+        Hyperparameters of the training on all measurements, and of the subsequent training on the best answers.
     profile, want : bool
-        True if prompts include the current cost, and the target; without targets, prompts always request the best cost.
+        True if prompts include the current cost, and True if they include a target cost. Without targets, prompts
+        always request the best cost.
     """
 
     shape: TransformerShape
@@ -52,9 +53,9 @@ def default_plan(steps: int, then: int, seed: int = 0, shape: TransformerShape |
     Parameters
     ----------
     steps, then : int
-        Number of steps with all measurements, and with the best answers.
+        Number of steps on all measurements, and number of steps on the best answers.
     seed : int
-        Random seed of the order of examples.
+        Random seed for the order of the examples.
     shape : TransformerShape or None
         Dimensions of the model; None for the default.
     """
@@ -79,7 +80,7 @@ def train(
     plan : Plan
         Dimensions, steps and learning rates.
     folder : Path
-        Folder of checkpoints, with which an interrupted training continues.
+        Folder of checkpoints, from which an interrupted run continues.
     say : callable
         Called with progress messages.
     start : Gpt or None
@@ -135,7 +136,7 @@ class TrainingStage:
 def run_stages(
     module: TorchTransformer, stages: dict[str, TrainingStage], folder: Path, say: Callable[[str], None]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Train in consecutive stages, and return the validation losses of each by name.
+    """Train in consecutive stages, and return the validation losses by name of the stage.
 
     Raises
     ------
@@ -163,7 +164,7 @@ def run_stages(
 
 
 def group_examples(examples: Sequence[NetworkExamples], *, best: bool) -> list[list[TokenizedExample]]:
-    """Group examples by network and type of answer; if `best`, only those of the best answers."""
+    """Group examples by network and type of answer; if `best`, only examples with the best answers."""
     each = (network.best if best else network.every for network in examples)
     groups = ([one for one in every if one.ask is ask] for every in each for ask in Ask)
     return [group for group in groups if group]
@@ -180,7 +181,8 @@ class FineTuningPlan:
     Parameters
     ----------
     first, then : Recipe
-        Training on all measurements of the sampled networks, then on the best answers of all networks.
+        Hyperparameters of the training on all measurements of the prompted networks, and of the subsequent training on
+        the best answers of all networks.
     """
 
     first: Recipe
@@ -188,7 +190,7 @@ class FineTuningPlan:
 
 
 def fine_tuning_plan(steps: int, seed: int) -> FineTuningPlan:
-    """Return the default plan with `steps` steps in total."""
+    """Return the default fine-tuning plan for a total of `steps` steps."""
     then = steps // 3
     return FineTuningPlan(Recipe(steps - then, rate=3e-4, seed=seed), Recipe(then, rate=2e-4, seed=seed))
 
@@ -201,7 +203,7 @@ def fine_tune(
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
 ) -> TrainedModel:
-    """Continue the training of a model with its own measured answers.
+    """Continue to train a model, on measurements that include its own answers.
 
     Parameters
     ----------
@@ -210,11 +212,11 @@ def fine_tune(
     trajectories : sequence of Trajectory
         All measurements, including the answers of the model.
     prompted : set
-        Hardware configuration and index of the networks about which the model was prompted.
+        Hardware configuration and index of each network that the model was prompted with.
     plan : FineTuningPlan
         Steps and learning rates.
     folder : Path
-        Folder of checkpoints, with which an interrupted training continues.
+        Folder of checkpoints, from which an interrupted run continues.
     say : callable
         Called with progress messages.
 

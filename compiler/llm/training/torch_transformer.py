@@ -73,7 +73,7 @@ class TorchTransformer(nn.Module):
         return functional.linear(self._rms_norm(x, "norm"), self._weight("words"))
 
     def gpt(self, *, profile: bool = True) -> Gpt:
-        """Return a numpy model with the current weights; `profile` is that of `Gpt`."""
+        """Return a numpy model with the current weights; `profile` is passed to `Gpt`."""
         weights = {name: self._weight(name).detach().cpu().numpy() for name in self.shape.tensors}
         return Gpt(self.shape, weights, profile=profile)
 
@@ -90,7 +90,7 @@ class TorchTransformer(nn.Module):
         return functional.rms_norm(x, (self.shape.width,), self._weight(name), _EPSILON)
 
     def _attention(self, layer: int, x: Tensor, causal_mask: Tensor) -> Tensor:
-        """Return causal self-attention; faster on CPUs than PyTorch's implementation, mainly in the backward pass."""
+        """Compute causal self-attention, faster on CPUs than PyTorch's implementation, mainly in the backward pass."""
         batch, length, width = x.shape
         split = functional.linear(x, self._split_rotary_pairs(layer))
         split = split.view(batch, length, 3, self.shape.heads, -1).permute(2, 0, 3, 1, 4)
@@ -101,9 +101,10 @@ class TorchTransformer(nn.Module):
         return functional.linear(mixed, self._weight(f"{layer}.attention.out"))
 
     def _split_rotary_pairs(self, layer: int) -> Tensor:
-        """Return the query, key and value matrix, with even before odd rows in each head of queries and keys.
+        """Return the query, key and value weights; in each head of queries and keys, even rows precede odd rows.
 
-        The elements of rotary pairs are then in two contiguous halves; the products of queries and keys are unchanged.
+        The two elements of each rotary pair are then in different halves of the head. The products of queries and keys
+        are unchanged.
         """
         weights = self._weight(f"{layer}.attention.in")
         width = self.shape.width

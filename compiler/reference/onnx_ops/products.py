@@ -10,7 +10,7 @@ from compiler.reference.onnx_ops.windows import check_room, windows
 
 
 def _convolved(spec: OnnxNodeSpec, x: Array, w: Array) -> Array:
-    """Compute the sums of products of a convolution."""
+    """Compute the sums of products of a convolution, without bias."""
     groups = spec.get("group", 1)
     each = windows(spec, x.shape[2:], w.shape[2:])
     padded, sums = each.padded(x, 0), np.zeros((x.shape[0], w.shape[0], *each.counts), x.dtype)
@@ -116,7 +116,7 @@ def _centred(values: Array, zero: Array | None, axis: int | None = None) -> Arra
 
 
 def _requantized(sums: Array, factor: Array, zero: Array) -> Array:
-    """Convert sums to an output's scale by a product in single precision, ties to even."""
+    """Convert sums to an output's scale by a multiplication in single precision, with ties to even."""
     zero = zero.reshape(-1)[0]
     steps = np.rint(sums.astype(np.float32) * factor.astype(np.float32)) + float(zero)
     limits = np.iinfo(zero.dtype)
@@ -124,7 +124,7 @@ def _requantized(sums: Array, factor: Array, zero: Array) -> Array:
 
 
 def _rows(values: Any, rank: int) -> Any:
-    """Return one value per row of a left operand as a column, or a single value as a scalar."""
+    """Reshape one value per row of a left operand into a column, or a single value into a scalar."""
     if values is None or values.size == 1:
         return None if values is None else values.reshape(())
     return values[:, None] if values.ndim == 1 and rank > 1 else values

@@ -18,7 +18,7 @@ _MAX_SAMPLES = 1 << 12
 
 @computes("RoiAlign")
 def _roi_align(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Pool regions (count, 4) of images x into bins of interpolated samples."""
+    """Compute RoiAlign: the mean or maximum of interpolated samples in each bin of regions (count, 4) of x."""
     x, regions, images = inputs
     mode = spec.text("mode", "avg", "avg", "max")
     half = spec.version >= 16 and (
@@ -114,7 +114,7 @@ _A = _F(-0.75)
 
 @computes("GridSample")
 def _grid_sample(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Sample x (N, C, sizes) at a grid (N, counts, dimensions), whose coordinates are in reverse order."""
+    """Sample x (N, C, sizes) at a grid (N, counts, dimensions), whose coordinates begin with the last dimension."""
     x, grid = inputs
     mode = spec.text("mode", "linear", "linear", "bilinear", "nearest", "cubic", "bicubic")
     padding = spec.text("padding_mode", "zeros", "zeros", "border", "reflection")
@@ -159,7 +159,7 @@ def _unnormalized(normal: Positions, size: int, corners: bool) -> Positions:
 def _moved_inside(
     positions: list[Positions], ends: list[tuple[np.float32, np.float32]], sizes: Sequence[int], padding: str
 ) -> list[Positions]:
-    """Clip or reflect every coordinate of each position that is outside the image along any dimension."""
+    """Clip or reflect all coordinates of each position that is outside the image along at least one dimension."""
     pairs = list(zip(positions, ends, strict=True))
     outside = np.logical_or.reduce([(position < low) | (position > high) for position, (low, high) in pairs])
     if padding == "border":
@@ -170,7 +170,7 @@ def _moved_inside(
 
 
 def _reflected(position: Positions, low: np.float32, high: np.float32) -> Positions:
-    """Reflect positions at `low` and `high` until they are between these ends."""
+    """Reflect positions at `low` and `high` until they are between the two."""
     span = high - low
     if span <= 0:
         return np.full_like(position, low)

@@ -1,4 +1,4 @@
-"""Registry of ONNX operators implemented for the host, with cost estimates by which excessive nodes are rejected."""
+"""Registry of ONNX operators implemented for the host, and cost estimates for rejecting expensive nodes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ class OnnxNodeSpec:
     Parameters
     ----------
     op : str
-        Name of the operator, prefixed with its domain unless that is ONNX's own.
+        Name of the operator, prefixed with its domain unless the domain is ONNX's own.
     version : int
         Version of the operator set.
     attributes : dict
@@ -65,7 +65,7 @@ class OnnxNodeSpec:
         return self.attributes.get(key, default)
 
     def text(self, key: str, default: str, *choices: str) -> str:
-        """Return a string attribute; if choices are given, raises an error unless it is one of them."""
+        """Return a string attribute; raise an error if choices are given and it is not one of them."""
         value = self.attributes.get(key, default.encode())
         value = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         if choices and value not in choices:
@@ -85,7 +85,7 @@ def steps(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[
 
 
 def _elements(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Estimate a few operations per element; some operators, and ai.onnx.ml's lists, need a Python iteration each."""
+    """Estimate a few operations per element, or one Python iteration if the operator loops over elements or lists."""
     count = sum(math.prod(shape) for shape in (*(s for s in inputs if s is not None), *outputs))
     if spec.op.startswith("ai.onnx.ml:"):
         lists = [len(value) for value in spec.attributes.values() if isinstance(value, list | tuple)]
@@ -112,7 +112,7 @@ def _pool(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[
 
 
 def _resize(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Estimate resizing one dimension at a time; antialiasing widens the kernel by the reduction factor."""
+    """Estimate the cost of resizing one dimension at a time; antialiasing widens the kernel by the reduction factor."""
     shape, total = list(inputs[0] or ()), 0
     for axis, count in enumerate(outputs[0]):
         taps = {"nearest": 1, "linear": 2, "bilinear": 2}.get(spec.text("mode", "nearest"), 4)
@@ -157,7 +157,7 @@ def _einsum(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequenc
 
 
 def _recurrent(spec: OnnxNodeSpec, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Estimate a product with all weights at each time step."""
+    """Estimate one multiplication by all weights at each time step."""
     x, weights = inputs[0] or (1,), sum(math.prod(shape) for shape in inputs[1:3] if shape)
     return x[0] * _ITERATION_COST * 20 + math.prod(x[:2]) * weights
 
@@ -195,7 +195,7 @@ _FUNCTIONS: dict[str, tuple[Function, Callable[[OnnxNodeSpec], bool]]] = {}
 def computes(
     *ops: str, when: Callable[[OnnxNodeSpec], bool] = lambda _: True
 ) -> Callable[[Function], Function]:
-    """Register a function as the implementation of operators, for the nodes for which `when` returns True."""
+    """Register a function as the implementation of operators, for nodes that satisfy `when`."""
 
     def register(function: Function) -> Function:
         _FUNCTIONS.update(dict.fromkeys(ops, (function, when)))
@@ -205,6 +205,6 @@ def computes(
 
 
 def own(spec: OnnxNodeSpec) -> Function | None:
-    """Return the implementation of a node's operator; None if ONNX's reference is used."""
+    """Return the implementation of a node's operator; None if ONNX's reference implementation is used."""
     function, when = _FUNCTIONS.get(spec.op, (None, None))
     return function if when is not None and when(spec) else None

@@ -27,7 +27,7 @@ class ResizeAxis:
     start, end : float
         Region to crop, as fractions of the input's size; for tf_crop_and_resize only.
     length : float or None
-        Fractional output size to use for align_corners; None: `count`.
+        Fractional output size for align_corners; None to use `count`.
     """
 
     size: int
@@ -66,7 +66,7 @@ def _half_pixel(i: Floats, axis: ResizeAxis) -> Floats:
 
 
 def _symmetric(i: Floats, axis: ResizeAxis) -> Floats:
-    """Return half-pixel coordinates, symmetric about the centre of the fractional output size."""
+    """Return half-pixel coordinates that are symmetric about the center of the fractional output size."""
     adjustment = _F(axis.count) / (_F(axis.scale) * _F(axis.size))
     offset = _F(axis.size / 2) * (_F(1) - adjustment)
     return (np.float64(offset) + (i.astype(np.float64) + 0.5) / _F(axis.scale) - 0.5).astype(_F)
@@ -136,7 +136,7 @@ def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _Taps:
-    """Inputs of each output along an axis.
+    """Inputs that contribute to each output along an axis, with their weights.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def _stored(made: Array, dtype: np.dtype) -> Array:
 
 
 def _mode(spec: OnnxNodeSpec) -> str:
-    """Return the coordinate transformation mode of a node; asymmetric before operator set 11."""
+    """Return the coordinate transformation mode of a node, which is asymmetric before operator set 11."""
     if spec.op == "Upsample" or spec.version < 11:
         return "asymmetric"
     return spec.text("coordinate_transformation_mode", "half_pixel")
@@ -263,7 +263,7 @@ def _linear(spec: OnnxNodeSpec, axis: ResizeAxis) -> _Taps:
 
 
 def _kernel(spec: OnnxNodeSpec) -> Callable[[Array], Array]:
-    """Return the function from an input's distance to its weight in cubic interpolation."""
+    """Return the kernel of cubic interpolation, which maps the distance of an input to its weight."""
     a = spec.get("cubic_coeff_a", -0.75)
 
     def weight(distance: Array) -> Array:
@@ -287,7 +287,7 @@ def _cubic(spec: OnnxNodeSpec, axis: ResizeAxis) -> _Taps:
 def _antialiased(
     spec: OnnxNodeSpec, axis: ResizeAxis, positions: Array, support: int, kernel: Callable[[Array], Array]
 ) -> _Taps:
-    """Return taps for antialiased reduction: the kernel is stretched by 1 / scale and normalized to sum 1."""
+    """Return taps for antialiased reduction: the kernel is stretched by 1 / scale and its weights sum to 1."""
     radius = support / axis.scale
     center = positions.astype(np.float64)
     first = np.floor(center - radius + 1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Operators on the rows of a tensor: logarithm of softmax, hardmax, normalizations, Fourier transforms."""
+"""Operators on the rows of a tensor: softmax and its variants, normalizations, Fourier transforms."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from hw.errors import InputError
 
 @computes("LogSoftmax", "Softmax", "Hardmax")
 def _softmax(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Compute a softmax along one axis; before operator set 13 over all dimensions from the axis on."""
+    """Compute a softmax or variant along one axis or, before operator set 13, over all dimensions from the axis on."""
     (x,) = inputs
     axis = spec.get("axis", -1 if spec.version >= 13 else 1)
     rows = x
@@ -70,7 +70,7 @@ def _local_response(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 @computes("STFT")
 def _stft(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Compute the STFT of signals (batch, length, 1 or 2); real and imaginary part are along the last axis."""
+    """Compute the STFT of signals (batch, length, 1 or 2); real and imaginary parts are along the last axis."""
     signal, step, window, length = [*inputs, None, None][:4]
     step = int(np.reshape(step, -1)[0])
     size = int(np.reshape(length, -1)[0]) if length is not None else None

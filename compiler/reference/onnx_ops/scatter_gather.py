@@ -10,14 +10,14 @@ from hw.errors import InputError
 
 
 def _within(indices: Array, size: int) -> Array:
-    """Convert possibly negative indices to non-negative ones; raises an error for indices out of range."""
+    """Convert possibly negative indices to non-negative ones; raise an error for indices out of range."""
     if indices.size and (indices.min() < -size or indices.max() >= size):
         raise InputError(f"indices must be within {-size}..{size - 1}, not {indices.min()}..{indices.max()}")
     return np.where(indices < 0, indices + size, indices)
 
 
 def _along_axis(indices: Array, axis: int) -> tuple[Any, ...]:
-    """Return index arrays that select, for each element of `indices`, its position with coordinate `axis` replaced."""
+    """Return index arrays: the position of each element of `indices`, with the element as coordinate `axis`."""
     selection: list[Any] = list(np.indices(indices.shape, sparse=True))
     selection[axis] = indices
     return tuple(selection)
@@ -32,7 +32,7 @@ def _gather_elements(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
 
 @computes("Scatter")
 def _scatter(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
-    """Compute Scatter or ScatterElements, with optional reduction."""
+    """Compute Scatter: copy a tensor and replace the elements at given indices along an axis."""
     x, indices, updates = inputs
     axis = spec.get("axis", 0) % x.ndim
     result = x.copy()

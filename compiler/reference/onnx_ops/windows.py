@@ -41,7 +41,7 @@ class Windows:
         return itertools.product(*(range(size) for size in self.kernel))
 
     def padded(self, x: Array, value: float | int) -> Array:
-        """Return an image padded with `value`, extended to the end of the last windows."""
+        """Return an image padded with `value`, and extended to the end of the last windows."""
         widths = [(0, 0), (0, 0)]
         for i, size in enumerate(x.shape[2:]):
             extent = (self.counts[i] - 1) * self.strides[i] + (self.kernel[i] - 1) * self.dilations[i] + 1
@@ -50,7 +50,7 @@ class Windows:
         return np.pad(x, widths, constant_values=value)
 
     def taken(self, padded: Array, offset: tuple[int, ...]) -> Array:
-        """Return the element at one offset of all windows."""
+        """Return the elements at one offset within all windows."""
         spans = tuple(
             slice(index * d, index * d + (count - 1) * stride + 1, stride)
             for index, d, count, stride in zip(offset, self.dilations, self.counts, self.strides, strict=True)
@@ -59,7 +59,7 @@ class Windows:
 
 
 def check_room(shape: Sequence[int]) -> None:
-    """Check the size of an image with its padding.
+    """Check the size of an image, including its padding.
 
     Raises
     ------

@@ -1,8 +1,7 @@
-"""Networks with programs for several batch sizes, of which the hardware runs the smallest sufficient one.
+"""Networks with programs for several batch sizes; the hardware selects the smallest sufficient size.
 
-All programs use the inputs and outputs of the largest size. After their addresses, the macro-instruction has one more
-operand: the number of valid samples, which the guards compare with the sizes. The program for the largest size has no
-guard.
+All programs use the inputs and outputs of the largest size. The operand after the addresses of these tensors is the
+number of valid samples, which the guards compare with the sizes. The program for the largest size has no guard.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ def check_sizes(config: MlaConfig, batches: Sequence[int]) -> None:
     Raises
     ------
     InputError
-        The sizes are not ascending, or exceed the number of candidates of an opcode.
+        The sizes are not ascending, or there are more sizes than an opcode has candidates.
     """
     if list(batches) != sorted(set(batches)):
         raise InputError(f"batches must ascend, not be {', '.join(map(str, batches))}")
@@ -45,7 +44,7 @@ def with_sizes(
     Parameters
     ----------
     options : CompileOptions
-        Options of the compilation; `batches` has the sizes.
+        Options of the compilation; `batches` contains the sizes.
     build : callable
         Compiles the model for one size.
 

@@ -1,4 +1,4 @@
-"""Builds networks with or without dynamic dispatch, depending on the options."""
+"""Construction of networks with or without dynamic dispatch, depending on the options."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

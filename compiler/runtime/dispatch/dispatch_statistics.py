@@ -15,7 +15,7 @@ Taken = Sequence[Counter[int]]
 def work(network: CompiledNetwork, runs: Sequence[int], taken: Taken, samples: int) -> Floor:
     """Return the minimum work of a batch with `samples` valid samples.
 
-    `runs` and `taken` are the increments of the session's counts by this batch.
+    `runs` and `taken` are the amounts by which this batch increased the session's counts.
     """
     smaller = network.for_samples(samples)
     if smaller is not None:

@@ -51,9 +51,10 @@ def tensor_named(graph: Graph, name: str) -> str:
 
 
 def single(schedule: Schedule, lowered: LoweredNetwork, skip: str | None) -> Schedule:
-    """Merge all layers of a schedule into one program; each layer gets its own counter tag.
+    """Merge all layers of a schedule into one program, with a separate counter tag for each layer.
 
-    The last tile of the layer that computes `skip` is not split, because the guard reads one command's statistics.
+    The last tile of the layer that computes `skip` is not split, because the guard reads the statistics of a
+    single command.
     """
     last = {layer.name for layer in lowered.layers if layer.y == skip}
     layers = {
@@ -88,9 +89,9 @@ _WAIT_FOR_ALL = "fence load, matrix, fuse, store"
 
 
 def probe(config: MlaConfig, tensor: Tensor, value: int, location: tuple[int, int], tag: int) -> Program:
-    """Return a program that counts in %fuse_zeros the elements of a tensor in DRAM that have a given value.
+    """Return a program that counts the elements of a tensor in DRAM that have a given value, in %fuse_zeros.
 
-    It subtracts the value from each element and overwrites one scratchpad row with the differences.
+    The program subtracts the value from each element and overwrites one scratchpad row with the differences.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ def constants(
     start : int
         Offset of the consecutive constants in the model's memory in bytes.
     sizes : sequence of (int, int)
-        For each constant, the operand with its destination address, and its size in bytes.
+        For each constant: index of the operand with its destination address, and its size in bytes.
     tag : int
         Counter tag of the program.
 
@@ -200,23 +201,24 @@ def writes_all_at_once(config: MlaConfig, stream: CommandStream, tensor: Tensor)
 def with_skip(
     network: CompiledNetwork, name: str, streams: Sequence[CommandStream], start: int = 0
 ) -> CompiledNetwork:
-    """Add a short program to the stage that depends only on a tensor, for the case that the tensor is all zero.
+    """Add a short program, run if a tensor is all zero, to the stage that depends only on this tensor.
 
     Parameters
     ----------
     network : CompiledNetwork
-        Network whose stages are one program each; one stage has the tensor as its only input.
+        Network in which each stage is one program, and one stage has the tensor as its only input.
     name : str
         Name of the tensor, or of the node that computes it. Zero is the tensor's zero point.
     streams : sequence of CommandStream
         Command streams of the stages on the accelerator, in order.
     start : int
-        Bytes at the start of the model's memory that belong to other code.
+        Number of bytes at the start of the model's memory that belong to other code.
 
     Raises
     ------
     InputError
-        There is no such stage, the tensor is not int8 or uint8, or it or the constants do not fit the scratchpad.
+        There is no such stage, the tensor is neither int8 nor uint8, or the tensor or the constants do not fit the
+        scratchpad.
     """
     assert network.graph is not None
     stages, name = list(network.stages), tensor_named(network.graph, name)
@@ -279,9 +281,10 @@ def _merged(
     *,
     seen: bool,
 ) -> Stage:
-    """Merge two stages with the tensor between them in the model's memory, and probe it in between.
+    """Merge two stages into one that stores the tensor between them in the model's memory and probes it.
 
-    The probe is omitted if the last FUSE command has `seen` the whole tensor: then its maximum is the criterion.
+    The probe is omitted if the last FUSE command of the first stage has `seen` the whole tensor. The guard then tests
+    the maximum of that command's results.
     """
     a, b = first.code, second.code
     assert a is not None and b is not None

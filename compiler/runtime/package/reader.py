@@ -31,7 +31,7 @@ from hw.isa.program import Program
 
 
 def typed(value: Any, kind: type, what: str) -> Any:
-    """Check the type of a value; `what` names it in the error."""
+    """Check the type of a value; `what` names the value in the error message."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         raise ValueError(f"{what} must be {kind.__name__}")
     return value
@@ -73,7 +73,7 @@ class PackageReader:
             raise ValueError(f"must be {FORMAT!r} version {VERSION}, not {head[0]!r} version {head[1]!r}")
 
     def network(self) -> CompiledNetwork:
-        """Read the whole network; raises any of the exceptions in `writer._DAMAGE` if it is damaged."""
+        """Read the whole network; raise one of the exceptions in `writer._DAMAGE` if it is damaged."""
         m = self.manifest
         self.config = restored(MlaConfig, m["config"])
         inputs = self._tensors(m["inputs"])

@@ -177,7 +177,7 @@ def _control(put: _Put, folder: str, control: Control) -> dict[str, Any]:
 
 
 def _with_contents(put: _Put, folder: str, tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Describe tensors, and write the contents of those that are constants."""
+    """Return descriptions of tensors, and write the contents of the constants among them."""
     for number, tensor in enumerate(tensors):
         if tensor.data is not None:
             put(f"{folder}{number}.bin", _contents(tensor.data))

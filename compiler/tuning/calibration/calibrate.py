@@ -1,4 +1,4 @@
-"""Training of the learned cost model on measurements of small networks, and its errors on held-out ones."""
+"""Training of the learned cost model on measurements of small networks, and its errors on held-out networks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class Calibration:
     model : CycleModel
         Cost model trained on all measurements.
     samples, fresh : int
-        Number of measurements, and of those made in this run.
+        Total number of measurements, and number of measurements made in this run.
     single, chain : PredictionErrors
         Errors on held-out networks with one and with several operators, for a model trained on the other networks.
     everything : PredictionErrors
@@ -78,7 +78,7 @@ def calibrate(
     devices: int | None = 1,
     log: Callable[[str], None] = lambda _text: None,
 ) -> Calibration:
-    """Measure networks for a given time, add the journal's earlier measurements, and train the model.
+    """Measure networks for a given time, and train the model on these and the journal's earlier measurements.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def calibrate(
     seed : int
         Seed of the networks and of the training.
     devices : int or None
-        Number of simulators that run concurrently; None: one per core.
+        Number of simulators that run concurrently; None for one per core.
     log : callable
         Called with each progress message.
 
@@ -114,7 +114,7 @@ def calibrate(
 def learn(
     conditions: HardwareProfile, samples: Sequence[CalibrationSample], fresh: int, seed: int = 0
 ) -> Calibration:
-    """Train a model on samples and measure its errors on held-out networks."""
+    """Train a model on samples, and measure its errors on held-out networks."""
     measured = features_of(samples, conditions)
     held_out = [each for each in measured if each.sample.index % _HELD_OUT_INTERVAL == 0]
     evaluated = _train([each for each in measured if each.sample.index % _HELD_OUT_INTERVAL], seed)
@@ -154,7 +154,7 @@ def learn(
 
 
 def features_of(samples: Sequence[CalibrationSample], conditions: HardwareProfile) -> list[MeasuredLayers]:
-    """Return features and cycles of the layers of each sample, in the samples' order."""
+    """Return the features and cycles of the layers of each sample, in the order of the samples."""
     stage: LoweredNetwork | None = None
     point, out = None, []
     for sample in samples:

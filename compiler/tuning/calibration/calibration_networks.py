@@ -18,7 +18,7 @@ _INPUT_DEVIATION, _RESULT_DEVIATION = 74.0, 40.0
 
 
 class QuantizedGraphBuilder:
-    """Builder of graphs of quantized operators.
+    """Builder of graphs that consist of quantized operators.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class QuantizedGraphBuilder:
         )
 
     def skip_input(self, x: Tensor) -> Tensor:
-        """Return the first input if it has the shape of a tensor, else a new input of that shape."""
+        """Return the first input if it has the shape of x, else a new input of this shape."""
         first = self.graph.tensors[self.graph.inputs[0]]
         return first if first.shape == x.shape else self.input(x.shape)
 
@@ -51,7 +51,7 @@ class QuantizedGraphBuilder:
         scale: float = _SCALE,
         **attributes: Any,
     ) -> Tensor:
-        """Add an operator and return its output, quantized like `like` if given."""
+        """Add an operator, and return its output, which is quantized like the tensor `like` if given."""
         meaning = Quantization.per_tensor(scale, -3) if like is None else like.quantization
         out = self.graph.add_tensor(Tensor(self._name("t"), made, "int8", meaning))
         names = tuple(tensor.name for tensor in inputs)
@@ -59,7 +59,7 @@ class QuantizedGraphBuilder:
         return out
 
     def softmax(self, x: Tensor) -> Tensor:
-        """Add a softmax over the last dimension and return its output."""
+        """Add a softmax over the last dimension, and return its output."""
         made = self.graph.add_tensor(
             Tensor(self._name("t"), x.shape, "int8", Quantization.per_tensor(1 / 256, -128))
         )
@@ -120,7 +120,7 @@ class CalibrationOp:
     size : int
         Number of output channels; 0 if the input determines it.
     window, stride, groups : int
-        Kernel size, stride and groups of convolutions and pools.
+        Kernel size, stride and number of groups of convolutions and pools.
     """
 
     kind: str
@@ -138,7 +138,7 @@ class CalibrationNetwork:
     Parameters
     ----------
     shape : (int, int, int)
-        Rows, columns and channels of its input.
+        Rows, columns and channels of the input.
     ops : tuple of CalibrationOp
         Operators in execution order.
     """
@@ -156,7 +156,7 @@ class CalibrationNetwork:
         return draft.graph.finish([x.name])
 
     def as_json(self) -> dict[str, Any]:
-        """Return the network as JSON values."""
+        """Return the network as JSON-serializable values."""
         return stored(self)
 
     @staticmethod
@@ -272,20 +272,20 @@ _CHAINS = (
 
 
 def singles(n: int, rng: random.Random) -> Iterator[CalibrationNetwork]:
-    """Yield an endless sequence of single operators for a machine of n lanes."""
+    """Yield an endless sequence of networks with a single operator, for a machine with n lanes."""
     kinds, weights = list(_SINGLE), list(_SINGLE.values())
     while True:
         yield _draw(n, rng, (rng.choices(kinds, weights)[0],))
 
 
 def chains(n: int, rng: random.Random) -> Iterator[CalibrationNetwork]:
-    """Yield an endless sequence of short chains for a machine of n lanes."""
+    """Yield an endless sequence of networks that are short chains, for a machine with n lanes."""
     while True:
         yield _draw(n, rng, rng.choice(_CHAINS))
 
 
 def _draw(n: int, rng: random.Random, kinds: tuple[str, ...]) -> CalibrationNetwork:
-    """Draw a network of some operator kinds that is small enough to simulate."""
+    """Draw a network with the given operator kinds that is small enough to simulate."""
     for _ in range(_MAX_ATTEMPTS):
         side, c = rng.choice((1, 2, 4, 6, 8, 12, 16, 24, 32)), _channels(n, rng)
         if len(kinds) > 1 and all(kind == "dense" for kind in kinds) and rng.random() < _SINGLE_ROW_FRACTION:
@@ -321,7 +321,7 @@ def _op(
 
 
 def _channels(n: int, rng: random.Random) -> int:
-    """Draw a channel count: mostly a small multiple of n, sometimes one more or less."""
+    """Draw a channel count: mostly a small multiple of n, sometimes close to such a multiple."""
     if rng.random() < 0.15:
         return rng.choice((1, 3, n // 2, 10))
     blocks = rng.choice((1, 1, 2, 2, 3, 4, 6, 8, 12, 16))

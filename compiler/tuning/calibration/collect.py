@@ -41,7 +41,8 @@ class CalibrationSample:
     Parameters
     ----------
     index, number : int
-        Index of the network, and index of the schedule among those of the network; schedule 0 is the static compiler's.
+        Index of the network, and index of the schedule among the network's schedules; schedule 0 is the initial
+        schedule.
     point : CalibrationNetwork
         Network that was measured.
     schedules : dict of str to LayerSchedule
@@ -213,7 +214,7 @@ class CalibrationCollector:
         self._measured = {(sample.index, sample.number) for sample in journal.samples}
 
     def run(self, seconds: float, devices: int | None = 1) -> int:
-        """Measure for a number of seconds; return the number of new samples.
+        """Measure networks for a number of seconds; return the number of new samples.
 
         Raises
         ------
@@ -235,7 +236,7 @@ class CalibrationCollector:
         return len(self.journal.samples) - before
 
     def _network(self, device: "RtlDevice", index: int, end: float) -> None:
-        """Measure the remaining schedules of a network until the time limit."""
+        """Measure the remaining schedules of a network; stop at the time limit."""
         rng = random.Random(f"{self.seed} {index}")
         point = draw_network(self.conditions.config.n, rng)
         with self._lock:
@@ -362,7 +363,7 @@ class _NetworkVariants:
 
 
 def _change_fusion(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[str, LayerSchedule]:
-    """Toggle one kind of fusion of two random neighbours: one program, interleaving, or intermediate tensor on chip."""
+    """Toggle one kind of fusion of two random adjacent layers: one program, interleaving, or on-chip tensor."""
     names = list(layers)
     number = rng.randrange(1, len(names))
     first, second = ((name, layers[name]) for name in names[number - 1 : number + 1])

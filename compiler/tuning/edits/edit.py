@@ -1,4 +1,4 @@
-"""Edits of the command sequence of a program, explicit or random."""
+"""Explicit and random edits of the command sequence of a program."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ MAX_DIMS = 3
 
 
 class EditError(ValueError):
-    """Edit that a sequence of commands does not allow."""
+    """Raised for an edit that a sequence of commands does not allow."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Split of each of several adjacent commands in two; first parts move ahead of other second parts if allowed.
+    """Split of adjacent commands into two parts each; first parts move ahead of earlier second parts if allowed.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ class Split:
     run : int
         Number of commands to split, 1..MAX_RUN.
     dim : int
-        Index of the dimension to split, outermost first; the innermost if a command has fewer.
+        Index of the dimension to split, outermost first; for a command with fewer dimensions, the innermost is split.
     eighths : int
-        Share of the first part in eighths of the dimension, 1..7.
+        Size of the first part in eighths of the dimension, 1..7.
     """
 
     at: int
@@ -51,7 +51,7 @@ class Move:
     at : int
         Index of the command; counted from the end if negative.
     steps : int
-        Number of commands to pass, -MAX_STEPS..MAX_STEPS except 0; positive: later.
+        Number of commands to move past, -MAX_STEPS..MAX_STEPS except 0; positive values move the command later.
     """
 
     at: int
@@ -67,7 +67,8 @@ def apply_edits(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[E
     Raises
     ------
     EditError
-        An index is out of range, there is nothing to split, or a command would pass one that it depends on.
+        An index is out of range, there is nothing to split, or a command would move past one that must precede or
+        follow it.
     """
     out = list(commands)
     for edit in edits:
@@ -79,14 +80,14 @@ def apply_edits(config: MlaConfig, commands: Sequence[Issued], edits: Sequence[E
 
 
 def resolve_index(at: int, count: int) -> int:
-    """Return a possibly negative index counted from the front; raise EditError if it is out of range."""
+    """Convert a possibly negative index to a non-negative one; raise EditError if it is out of range."""
     if not -count <= at < count:
         raise EditError(f"index {at} is out of range for {count} commands")
     return at % count
 
 
 def move_range(config: MlaConfig, commands: Sequence[Issued], at: int) -> range:
-    """Return the allowed moves of a command, from its largest step earlier (<= 0) to its largest step later."""
+    """Return the range of steps by which a command may move: negative for earlier, positive for later positions."""
     early = 0
     while (
         at + early > 0
@@ -178,7 +179,7 @@ _MAX_ATTEMPTS = 40
 def draw_edits(
     config: MlaConfig, commands: Sequence[Issued], rng: random.Random
 ) -> tuple[Edit, list[Issued]] | None:
-    """Return a random edit and the commands after it; None if no allowed edit was found."""
+    """Return a random edit and the edited commands; None if no allowed edit was found."""
     for _ in range(_MAX_ATTEMPTS if commands else 0):
         at = _draw_index(len(commands), rng)
         if rng.random() < _SPLIT_FRACTION:
@@ -217,11 +218,11 @@ class Dim:
     count : str
         Name of the field that holds the size of the dimension.
     moves : tuple of (str, str or int)
-        Fields that are offset in the second part, with the offset per step: another field's name, or a number.
+        Fields that are offset in the second part, each with the offset per step: a number, or the name of a field.
     grain : int
-        Granularity, of which the size of the first part is a multiple.
+        Granularity: the size of the first part is a multiple of this number.
     first, second : tuple of (str, int)
-        Fields with new values in the first and in the second part, and these values.
+        Fields that get new values in the first and in the second part, with these values.
     """
 
     count: str
@@ -258,7 +259,7 @@ def dims_of(command: Issued, n: int) -> list[Dim]:
 
 
 def split(command: Issued, dim: Dim, eighths: int) -> tuple[Issued, Issued]:
-    """Split a command along a dimension; the first part has about `eighths` / 8 of it.
+    """Split a command along a dimension; the first part covers about `eighths` / 8 of the dimension.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Edits of the programs of a schedule, applied as text overrides."""
+"""Edits of the programs of a schedule, applied by replacing program texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ def unroll_all(programs: Sequence[Program]) -> list[UnrolledProgram] | None:
 def apply_program_edits(
     config: MlaConfig, programs: Sequence[UnrolledProgram], edits: Mapping[str, Sequence[Edit]]
 ) -> list[Program]:
-    """Apply edits to programs and regenerate the semaphores of all of them.
+    """Apply edits to programs, and regenerate the semaphores of all programs.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class EditablePrograms:
             self.programs += [EditableProgram(each, layers[each.name]) for each in known]
 
     def with_edits(self, edits: Mapping[str, Sequence[Edit]]) -> Schedule:
-        """Return the schedule with texts of all programs that the edits, given by program name, change.
+        """Return the schedule with the texts of all programs that the edits change; edits are given by program name.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class EditablePrograms:
         return replace(self.schedule, programs=texts)
 
     def changed(self, edits: Mapping[str, Sequence[Edit]]) -> list[tuple[Program, Program]]:
-        """Return each program that edits change, before and after them; raise the errors of `with_edits`."""
+        """Return the programs that edits change, as pairs of old and new; raise the errors of `with_edits`."""
         found: list[tuple[Program, Program]] = []
         for programs, known in self._stages:
             if any(edits.get(each.name) for each in known):
@@ -144,7 +144,7 @@ class EditablePrograms:
         return [(old, new) for old, new in found if old.words != new.words]
 
     def program(self, name: str, edits: Sequence[Edit]) -> Program:
-        """Return a program after edits of it alone, unchanged if there are none; raise the errors of `with_edits`."""
+        """Return a program after edits to this program only; raise the errors of `with_edits`."""
         programs, known = next(each for each in self._stages if name in {one.name for one in each[0]})
         made = apply_program_edits(self.config, known, {name: edits}) if edits else programs
         return next(each for each in made if each.name == name)

@@ -126,7 +126,7 @@ def fields_set(items: Sequence[Item]) -> set[int]:
 
 
 def instructions(items: Sequence[Item]) -> Iterator[Instruction]:
-    """Yield all instructions, those of loop bodies once."""
+    """Yield all instructions; the instructions of loop bodies are yielded once."""
     for item in items:
         if isinstance(item, ProgramLoop):
             yield from instructions(item.body)
@@ -153,7 +153,7 @@ class _FieldDeferral:
         self.out: list[Item] = []
 
     def run(self, items: Sequence[Item], *, last: bool) -> list[Item]:
-        """Return the rewritten items; `last`: no later item needs the deferred fields."""
+        """Return the rewritten items; `last` is True if no later item needs the deferred fields."""
         for item in items:
             if isinstance(item, ProgramLoop):
                 self._loop(item)
@@ -168,7 +168,7 @@ class _FieldDeferral:
         return self.out
 
     def _release(self, item: Instruction) -> None:
-        """Emit the deferred fields that an instruction uses or whose registers it changes."""
+        """Emit the deferred SET instructions whose fields an instruction uses or whose registers it changes."""
         if item.op is MicroOp.ISSUE:
             self._flush([d for d, each in self.deferred.items() if each.unit == item.unit])
         elif item.op is MicroOp.ADD:
@@ -185,7 +185,7 @@ class _FieldDeferral:
                 self.out.append(item)
 
     def _loop(self, loop: ProgramLoop) -> None:
-        """Emit all deferred fields before a loop; fields that depend on what its body changes are unknown inside."""
+        """Emit all deferred fields, then the rewritten loop; fields that the body affects are unknown at its start."""
         self._flush(list(self.deferred))
         changed = fields_set(loop.body)
         self.values |= dict.fromkeys(changed)
@@ -261,7 +261,7 @@ def move_commands(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:
     unit : Unit
         Unit whose commands move.
     steps : int
-        Number of commands of other units to pass; positive: earlier, negative: later.
+        Number of commands of other units to move past; positive for earlier, negative for later positions.
     """
     return _move_groups(defer_fields(items), unit, steps)
 
@@ -288,7 +288,7 @@ def _move_groups(items: Sequence[Item], unit: Unit, steps: int) -> list[Item]:
 
 
 def _grouped(items: Sequence[Item]) -> list[list[Item]]:
-    """Group each command with the field settings before it; other items form groups of one."""
+    """Group each command with the field settings before it; each other item forms a separate group."""
     out: list[list[Item]] = []
     waiting: list[Item] = []
     for item in items:
@@ -305,6 +305,6 @@ def _grouped(items: Sequence[Item]) -> list[list[Item]]:
 
 
 def _unit(group: Sequence[Item]) -> Unit | None:
-    """Return the unit whose command a group issues; None if it issues none and must not move."""
+    """Return the unit whose command a group issues; None if the group issues no command and must not move."""
     last = group[-1]
     return last.unit if isinstance(last, Instruction) and last.op is MicroOp.ISSUE else None

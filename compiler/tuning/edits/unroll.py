@@ -28,7 +28,7 @@ class UnrolledProgram:
     commands : tuple of Issued
         Commands in order, with semaphores; their `layer` is the counter tag.
     alone : bool
-        True if the program starts with a fence for all earlier commands.
+        True if the program starts with a fence that waits for all earlier commands.
     fenced : bool
         True if the program contains other fences too, so that semaphores alone do not order its commands.
     """
@@ -67,7 +67,7 @@ _Setting = tuple[int, int]
 
 @dataclass
 class _Run:
-    """Sequencer state that unrolled programs depend on."""
+    """Sequencer state during the unrolling of a program."""
 
     commands: list[Issued] = field(default_factory=list)
     registers: list[int] = field(default_factory=lambda: [0] * REGISTERS)
@@ -111,7 +111,7 @@ class _Run:
                 raise _UnsupportedInstructionError
 
     def _value(self, one: Instruction) -> _Setting:
-        """Return the sum that an instruction computes without its macro-instruction operand, and that operand."""
+        """Return an instruction's sum without the macro-instruction operand, and the selector of that operand."""
         total, operand = one.imm, 0
         for selector in (one.a, one.b):
             if selector < REGISTERS:

@@ -27,7 +27,7 @@ _MAX_BLOCKS, _MAX_TILINGS = 2, 3
 
 
 def channel_block_tilings(space: LayerSpace) -> list[Tiling]:
-    """Return tilings of a convolution by channel blocks, with sums split or whole, fewest row tiles first."""
+    """Return tilings of a convolution by channel blocks, with split or whole sums, fewest row tiles first."""
     layer = space.layer
     if (
         not isinstance(layer, ConvLayer)
@@ -75,12 +75,12 @@ class _PairTiling:
     ----------
     group : int
         Number of channel blocks computed per group.
-    planes : int
+    channel_blocks : int
         Number of buffered channel blocks of the intermediate tensor.
     rows, sums : int
-        Rows of a tile and accumulator buffers of the convolution.
+        Rows of a tile and number of accumulator buffers of the convolution.
     depthwise_rows, width, depthwise_sums : int
-        Rows and width of a tile, and accumulator buffers of the depthwise convolution.
+        Rows and width of a tile, and number of accumulator buffers, of the depthwise convolution.
     """
 
     group: int
@@ -93,7 +93,7 @@ class _PairTiling:
 
 
 def streaming_obstacle(lowered: LoweredNetwork, number: int) -> str:
-    """Return the reason why a layer and the next one cannot be a streaming pair; empty if they can."""
+    """Return the reason why a layer and the next one cannot be a streaming pair; an empty string if they can."""
     first, *after = lowered.layers[number : number + 2]
     if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
         return "the first layer is not a convolution with one group and batch size 1"
@@ -116,7 +116,7 @@ class FusedPair:
     first, second : LayerSchedule
         Schedules of the two layers.
     start : float
-        Part of the estimate that passes before the first weights arrive; less if LOAD starts during the previous layer.
+        Estimated cycles until the first weights arrive, which are fewer if LOAD starts during the previous layer.
     """
 
     estimate: float
@@ -127,7 +127,7 @@ class FusedPair:
 
 @dataclass(frozen=True)
 class PooledPair:
-    """Convolution and pool, where the pool is the only reader of the convolution's result.
+    """Convolution, and a pool that is the only reader of the convolution's result.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class ChannelBlockPair:
         self.blocks = ceil_div(self.t.c, self.n)
 
     def candidates(self) -> list[FusedPair]:
-        """Return the schedules that fit by estimate, best first."""
+        """Return the schedules that fit into memory by estimate, fastest first."""
         found = [self._fused(layout, tiling) for layout in self._layouts() for tiling in self._tilings()]
         return sorted((fused for fused in found if fused), key=lambda each: each.estimate)
 
@@ -219,7 +219,7 @@ class ChannelBlockPair:
                     )
 
     def _even(self, most: int) -> int:
-        """Return the number of rows, at most `most`, for which tiles have about equal heights; 0 if `most` is 0."""
+        """Return the number of rows, up to `most`, for which tiles have nearly equal heights; 0 if `most` <= 0."""
         return ceil_div(self.y.h, ceil_div(self.y.h, most)) if most > 0 else 0
 
     def _fused(self, layout: Im2colLayout, tiling: _PairTiling) -> FusedPair | None:
@@ -303,7 +303,7 @@ def streaming_pairs(lowered: LoweredNetwork, contexts: list[TilingContext]) -> d
 
 
 def apply(schedule: Schedule, pair: ChannelBlockPair, fused: FusedPair) -> Schedule:
-    """Return a schedule with the schedules of a pair replaced."""
+    """Return a schedule in which the layer schedules of a pair are replaced."""
     layers = {pair.first.name: fused.first, pair.second.name: fused.second}
     kept = {
         name: replace(layer, same_program_as_previous=schedule.layers[name].same_program_as_previous)
@@ -316,15 +316,16 @@ Fusions = tuple[tuple[str, ...], ...]
 
 
 def movable_additions(graph: Graph, fusions: Fusions) -> list[str]:
-    """Return the additions that could be executed in the epilogue of the producer of their other operand."""
+    """Return the fused additions that could be fused with the producer of their other operand instead."""
     return [name for names in fusions for name in names[1:] if _other(graph, fusions, name)]
 
 
 def move_addition(graph: Graph, fusions: Fusions, addition: str) -> Fusions:
-    """Move an addition, with its successors in the group, to the epilogue of its other operand's producer.
+    """Move an addition, and its successors in the group, to the epilogue of its other operand's producer.
 
-    The fusions are returned unchanged if there is no such producer. The producer with the addition runs after the other
-    one; if its computation takes longer, it hides the epilogue and a subsequent pool.
+    The fusions are returned unchanged if there is no such producer. The producer that executes the addition runs after
+    the other producer. If the producer with the addition takes longer to compute, it hides the
+    epilogue and a subsequent pool.
     """
     other = _other(graph, fusions, addition)
     if other is None:
@@ -347,7 +348,7 @@ def _other(graph: Graph, fusions: Fusions, addition: str) -> tuple[str, ...] | N
 
 
 def _head(graph: Graph, operand: str, fusions: Fusions) -> tuple[str, ...] | None:
-    """Return the group that ends in an operand with no other reader, if its first node can have an epilogue."""
+    """Return the group that computes an operand; None if it has other readers or the group supports no epilogue."""
     maker = graph.producer(operand)
     if maker is None or len(graph.consumers(operand)) > 1 or operand in graph.outputs:
         return None

@@ -38,7 +38,7 @@ def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedu
 def _compare(
     now: dict[str, NetworkPrediction], then: dict[str, NetworkPrediction]
 ) -> tuple[NetworkPrediction, float]:
-    """Return the predicted cycles of a network with the error of the changed layers, and the gain in cycles."""
+    """Return the predicted cycles of a changed network, with the error of its changed layers, and the cycles saved."""
     cycles = sum(each.cycles for each in then.values())
     changed = [each for name, each in then.items() if now.get(name) != each]
     error = sum(each.error**2 for each in changed) ** 0.5
@@ -68,7 +68,7 @@ class FusionOpportunity:
     layers : tuple of str
         Names of both layers; for an existing chain, the name of its single layer.
     applied : bool
-        True if the present schedule fuses the layers this way.
+        True if the current schedule contains this fusion.
     reason : str
         Reason why the fusion is impossible; empty if it is possible.
     bytes : int
@@ -103,7 +103,7 @@ class FusionOption:
     schedule : Schedule
         Schedule of the whole network with the change.
     prediction : NetworkPrediction
-        Predicted cycles of the network under that schedule.
+        Predicted cycles of the network under `schedule`.
     gain : float
         Predicted decrease in cycles; negative if they increase.
     """
@@ -121,7 +121,7 @@ class FusionOption:
 
 
 class FusionEngine:
-    """Finds and ranks fusion options of a network.
+    """Engine that finds and ranks fusion options of a network.
 
     Parameters
     ----------
@@ -138,11 +138,11 @@ class FusionEngine:
         self.cost_model = NetworkCostModel(prepared, conditions, model)
 
     def opportunities(self, schedule: Schedule) -> list[FusionOpportunity]:
-        """Return all opportunities, including impossible ones; raise the errors of `fusion_opportunities`."""
+        """Return all fusion opportunities, including impossible ones; raise the errors of `fusion_opportunities`."""
         return fusion_opportunities(self.prepared, self.conditions, schedule)
 
     def options(self, schedule: Schedule, opportunities: Sequence[FusionOpportunity]) -> list[FusionOption]:
-        """Return the options of some opportunities that can be predicted, largest predicted gain first."""
+        """Return the possible options for some opportunities, largest predicted gain first."""
         schedule = replace(schedule, programs={})
         now = self.cost_model.predict_layers(schedule)
         out: dict[Schedule | str, FusionOption] = {}
@@ -159,7 +159,7 @@ class FusionEngine:
         return sorted(out.values(), key=lambda option: -option.gain)
 
     def choose(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule:
-        """Return the schedule with the largest predicted gain, or `schedule` if that gain is too small."""
+        """Return the schedule of the option with the largest predicted gain, or `schedule` if the gain is too small."""
         best = max(options, key=lambda option: option.gain, default=None)
         worth = best is not None and best.gain > _MIN_GAIN * self.cost_model.predict(schedule).cycles
         return best.schedule if best is not None and worth else schedule
@@ -179,7 +179,7 @@ class FusionEngine:
         return Schedule((), separate)
 
     def combine(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule | None:
-        """Combine options that have a gain and no layer in common; return None if there are fewer than two."""
+        """Combine the options that have a gain and share no layers; return None if there are fewer than two."""
         layers, taken, count = dict(schedule.layers), set[str](), 0
         for option in options:
             changed = {
@@ -197,7 +197,7 @@ class FusionEngine:
     def _alternatives(
         self, schedule: Schedule, opportunity: FusionOpportunity
     ) -> Iterator[tuple[str, Schedule]]:
-        """Yield a description and the schedule of each alternative to the present state of an opportunity."""
+        """Yield a description and a schedule for each way to apply an opportunity, or to undo it if it is applied."""
         stage = self.prepared.lowered(schedule.fusions)[opportunity.stage]
         layers = [layer for name in opportunity.layers for layer in stage.layers if layer.name == name]
         if opportunity.kind is FusionKind.CHAIN:
@@ -272,7 +272,7 @@ def fusion_opportunities(
 
 
 class _Walk:
-    """Enumerates the opportunities of one stage."""
+    """Enumerator of the fusion opportunities in one stage."""
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ class _Walk:
             yield FusionOpportunity(FusionKind.CHAIN, (layer.name,), True, "", 0, self.number)
 
     def edges(self) -> Iterator[tuple[Layer, Layer]]:
-        """Yield each pair of a layer and a layer that reads its result once."""
+        """Yield each pair of a layer and another layer that reads its result, without duplicates."""
         makers = {self.stage.root(layer.y): layer for layer in self.stage.layers}
         for layer in self.stage.layers:
             before = [makers.get(self.stage.root(name)) for name in layer.inputs]
@@ -304,7 +304,7 @@ class _Walk:
                 yield maker, layer
 
     def between(self, first: Layer, second: Layer) -> Iterator[FusionOpportunity]:
-        """Yield the opportunities of one pair of layers, one per kind."""
+        """Yield the fusion opportunities of one pair of layers, one per kind of fusion."""
         size, names = self._bytes(first), (first.name, second.name)
         mine, its = (self.schedule.layers[name] for name in names)
         adjacent = self.at[second.name] == self.at[first.name] + 1
@@ -340,7 +340,7 @@ class _Walk:
         return "" if size < capacity else f"{size:,} bytes exceed the scratchpad's {capacity:,}"
 
     def _no_tiling(self, first: Layer) -> str:
-        """Return the reason why a pair of suitable layers cannot stream channel blocks; empty if it can."""
+        """Return why no tiling lets a suitable pair of layers stream channel blocks; empty if one does."""
         pair = self.pairs.get(self.at[first.name])
         return (
             "" if pair and pair.candidates() else "no tiling of both fits the scratchpad and the accumulator"

@@ -1,4 +1,4 @@
-"""Merging of layers into chains that FUSE executes in one pass, and splitting of such chains."""
+"""Merging of layers into chains that FUSE executes in one pass, and splitting of these chains."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,10 @@ def merge(schedule: Schedule, first: Layer, second: Layer) -> Fusions:
 
 
 def split(schedule: Schedule, layer: Layer) -> Iterator[tuple[str, Fusions]]:
-    """Yield the fusions with one layer split before each of its nodes; later nodes become separate layers."""
+    """Yield each node at which a layer can be split, with the fusions after the split.
+
+    That node and all later nodes of the layer become separate layers.
+    """
     rest = tuple(names for names in schedule.fusions if names[0] not in layer.nodes)
     for at in range(1, len(layer.nodes)):
         yield layer.nodes[at], (*rest, layer.nodes[:at]) if at > 1 else rest
@@ -32,7 +35,7 @@ def split(schedule: Schedule, layer: Layer) -> Iterator[tuple[str, Fusions]]:
 def merge_obstacle(
     prepared: ModelCompiler, schedule: Schedule, graph: Graph, first: Layer, second: Layer
 ) -> str:
-    """Return the reason why two layers cannot be merged; empty if they can."""
+    """Return why two layers cannot be merged; empty if they can."""
     last, node = graph.nodes[first.nodes[-1]], graph.nodes[second.nodes[0]]
     if graph.nodes[first.nodes[0]].op not in ANCHORS:
         return f"{first.ops[0]} has no epilogue that can include other operators"
@@ -60,7 +63,9 @@ def _fits_epilogue(graph: Graph, name: str) -> bool:
 def retile(
     prepared: ModelCompiler, conditions: HardwareProfile, schedule: Schedule, fusions: Fusions
 ) -> Schedule:
-    """Return a schedule for other fusions: unchanged layers keep their schedules, others get the best by estimate.
+    """Return a schedule for other fusions, in which unchanged layers keep their schedules.
+
+    Changed layers get the schedules with the fewest estimated cycles.
 
     Raises
     ------

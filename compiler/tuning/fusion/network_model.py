@@ -1,4 +1,4 @@
-"""Prediction of the cycles of a whole network under a schedule, before it is compiled."""
+"""Prediction of a network's cycles under a schedule, without compiling the network."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class NetworkPrediction(NamedTuple):
 
 
 class _Stage:
-    """Data of a stage that is reused for different schedules."""
+    """Data of a stage that are reused for different schedules."""
 
     def __init__(
         self, stage: LoweredNetwork, conditions: HardwareProfile, pairs: dict[int, ChannelBlockPair]
@@ -33,7 +33,7 @@ class _Stage:
         self._candidates: dict[int, dict[tuple[LayerSchedule, LayerSchedule], FusedPair]] = {}
 
     def estimate(self, number: int, schedules: dict[str, LayerSchedule]) -> float | None:
-        """Estimate the cycles of the streaming pair whose first layer is `number`; return None if there is none."""
+        """Estimate the cycles of the streaming pair whose first layer has index `number`; return None if unknown."""
         if number not in self.pairs:
             return None
         pair = self.pairs[number]
@@ -45,12 +45,12 @@ class _Stage:
 
 
 def _normalized(schedule: LayerSchedule) -> LayerSchedule:
-    """Reset the schedule fields that do not affect the pair."""
+    """Reset the fields of a layer schedule that do not affect how a pair streams channel blocks."""
     return replace(schedule, same_program_as_previous=False, own_counter_tag=True)
 
 
 class NetworkCostModel:
-    """Predicts the cycles of a network under schedules.
+    """Cost model that predicts the cycles of a network under any schedule.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class NetworkCostModel:
         self._stages: dict[int, _Stage] = {}
 
     def predict(self, schedule: Schedule) -> NetworkPrediction:
-        """Predict the cycles of the network.
+        """Predict the cycles of the network under a schedule.
 
         Raises
         ------
@@ -80,9 +80,9 @@ class NetworkCostModel:
         )
 
     def predict_layers(self, schedule: Schedule) -> dict[str, NetworkPrediction]:
-        """Predict the cycles of each layer; the first layer of a streaming pair gets the cycles of both layers.
+        """Predict the cycles of each layer, by layer name; raise the errors of `predict`.
 
-        Raises the errors of `predict`.
+        The first layer of a streaming pair gets the cycles of both layers.
         """
         out: dict[str, NetworkPrediction] = {}
         for stage in self.prepared.lowered(schedule.fusions):

@@ -24,7 +24,7 @@ class Candidate:
     Parameters
     ----------
     schedule : Schedule
-        Complete schedule, including texts of programs.
+        Complete schedule of the network, including program texts.
     generator : str
         Name of the generator.
     description : str
@@ -50,11 +50,11 @@ class GeneratorTask:
     conditions : HardwareProfile
         Machine configuration and DRAM timing.
     schedule : Schedule
-        Present schedule of the network.
+        Current schedule of the network.
     layers : tuple of str
         Names of the layers to optimize.
     measured : Measurement
-        Measurement of the present schedule.
+        Measurement of the current schedule.
     goal : Objective
         Metric to minimize.
     seed : int
@@ -85,18 +85,18 @@ class GeneratorTask:
 
     @cached_property
     def network(self) -> CompiledNetwork:
-        """Network compiled under the present schedule."""
+        """Network compiled under the current schedule."""
         return self.prepared.network(self.schedule)
 
     @cached_property
     def _generated(self) -> dict[str, Program]:
-        """Programs by name as the code generator produces them, before texts replace them."""
+        """Programs by name, as the code generator produces them, before program texts replace any."""
         network = self.prepared.network(replace(self.schedule, programs={}))
         return {program.name: program for code in network.codes for program in code.programs}
 
     @cached_property
     def layers_of(self) -> dict[str, tuple[str, ...]]:
-        """Layers that each program executes, for programs that execute a layer of the task."""
+        """Names of the layers that each program executes, for all programs that execute a layer of the task."""
         found = self.network.layers_of
         return {program: layers for program, layers in found.items() if set(layers) & set(self.layers)}
 
@@ -119,27 +119,27 @@ class GeneratorTask:
     ) -> Candidate:
         """Return a candidate with new schedules of some layers.
 
-        Program texts are dropped, since they were written for the old schedule.
+        The candidate contains no program texts, since the existing ones were written for the old schedule.
 
         Parameters
         ----------
         layers : mapping of str to LayerSchedule
-            New schedules by layer name; if `fusions` is given, those of all layers of the network.
+            New schedules by layer name; if `fusions` is given, the schedules of all layers of the network.
         generator : str
             Name of the generator.
         description : str
             Short description of the change.
         fusions : tuple of tuple of str, optional
-            New fusions of nodes into layers; None: the present ones.
+            New fusions of nodes into layers; None: the fusions remain unchanged.
         """
         unchanged = self.schedule.layers if fusions is None else {}
         fusions = self.schedule.fusions if fusions is None else fusions
         return Candidate(Schedule(fusions, {**unchanged, **layers}), generator, description)
 
     def with_texts(self, texts: Mapping[str, str], generator: str, description: str) -> Candidate:
-        """Return a candidate with new assembly texts of some programs, by program name.
+        """Return a candidate with new assembly texts for some programs, given by program name.
 
-        The programs are proved safe and their results compared like those of any other candidate.
+        As for any other candidate, the programs are proved safe and their results are compared with the expected ones.
         """
         replaced = {name: ProgramText(digest_of(self._generated[name]), text) for name, text in texts.items()}
         schedule = replace(self.schedule, programs=self.schedule.programs | replaced)
@@ -147,10 +147,10 @@ class GeneratorTask:
 
 
 class Generator(ABC):
-    """Proposes candidates for a task: schedules, or micro-programs as assembly text.
+    """Base class of generators, which propose schedules or micro-programs (as assembly text) for a task.
 
-    A subclass defines `name` and `propose`; `compiler.tune(generator=...)` and `mla tune --generator
-    module:Class` use it.
+    A subclass defines `name` and `propose`. Pass it to `compiler.tune(generator=...)` or `mla tune --generator
+    module:Class`.
 
     Examples
     --------
@@ -176,4 +176,4 @@ class Generator(ABC):
         """
 
     def observe(self, candidate: Candidate, result: Result) -> None:  # noqa: B027  optional
-        """Receive the result of a candidate: a Measurement, or a Rejected with its stage and reason."""
+        """Receive the result of a candidate: a Measurement, or a Rejected with the stage and the reason."""

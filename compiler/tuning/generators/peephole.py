@@ -46,7 +46,10 @@ REWRITES: dict[str, Rewrite] = {
 
 
 class PeepholeGenerator(Generator):
-    """Applies one rewrite at a time to all programs; the cycles of a program's layers show its best rewrite."""
+    """Generator that applies one rewrite at a time to all programs, then combines the best rewrites.
+
+    The measured cycles of a program's layers show which rewrite is best for the program.
+    """
 
     name = "peephole"
 
@@ -67,7 +70,7 @@ class PeepholeGenerator(Generator):
         yield from self._combinations(task)
 
     def observe(self, candidate: Candidate, result: Result) -> None:
-        """Record the gain of each program; if the validator rejected one of them, retry the others without it."""
+        """Record the gain of each program; if the validator rejected a program, schedule a retry without it."""
         rewritten = self._pending.pop(candidate.schedule.to_json(), None)
         if rewritten is None:
             return
@@ -93,7 +96,7 @@ class PeepholeGenerator(Generator):
             yield candidate
 
     def _combinations(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Yield the best rewrites of all programs combined, then repeatedly the half of them with the largest gains."""
+        """Yield the best rewrites of all programs combined, then repeatedly only the half with the largest gains."""
         best = [max(gains.values(), key=lambda each: each.cycles) for gains in self._gains.values() if gains]
         names = [name for name, gains in self._gains.items() if gains]
         chosen = sorted(
@@ -117,7 +120,7 @@ class _Rewritten:
 
 @dataclass(frozen=True)
 class _Gain:
-    """Cycles that a rewritten text saves in the program's layers."""
+    """Cycles that a rewrite of a program saves in the program's layers."""
 
     cycles: int
     description: str
@@ -131,7 +134,7 @@ def _cycles(task: GeneratorTask, program: str, measured: Measurement) -> int:
 
 
 def _rewritten(task: GeneratorTask, rewrite: Rewrite) -> dict[str, str]:
-    """Return the texts of the programs that a rewrite changes and that still fit the instruction store."""
+    """Apply a rewrite to all programs; return the texts of those that change and still fit the instruction store."""
     programs = [assemble(text, name) for name, text in task.programs.items()]
     everything = [program for code in task.network.codes for program in code.programs]
     room = task.conditions.config.wis_words - sum(len(program.words) for program in everything)

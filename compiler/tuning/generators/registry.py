@@ -1,4 +1,7 @@
-"""Registry of generators. To add a built-in one, write its class and register it here (docs/generators.md)."""
+"""Registry of generators.
+
+To add a built-in generator, write its class and register the class here (docs/generators.md).
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,7 +35,7 @@ def make_generators(given: "GeneratorSpec | Sequence[GeneratorSpec]") -> "list[G
     Parameters
     ----------
     given : str, class, instance, or sequence of them
-        A name, `module:Class`, a subclass of Generator, or an instance of one, which is used unchanged.
+        A name, `module:Class`, a subclass of Generator, or an instance of a subclass, which is used unchanged.
 
     Raises
     ------

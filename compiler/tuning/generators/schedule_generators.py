@@ -15,12 +15,12 @@ _MAX_PREDICTED, _MAX_PROPOSED = 64, 4
 
 
 class TilingGenerator(Generator):
-    """Proposes other tilings of one layer at a time, by predicted cycles of the whole network."""
+    """Generator of other tilings of one layer at a time, selected by the predicted cycles of the whole network."""
 
     name = "tiling"
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Yield the most promising tilings of each layer, largest predicted gain first."""
+        """Yield the most promising tilings of the task's layers, largest predicted gain first."""
         cost_model = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
         base = Schedule(task.schedule.fusions, task.schedule.layers)
         now = cost_model.predict(base).cycles
@@ -49,12 +49,12 @@ class TilingGenerator(Generator):
 
 
 class FusionGenerator(Generator):
-    """Proposes fusion options whose predicted gain plus expected prediction error is positive."""
+    """Generator of fusion options whose predicted gain plus expected prediction error is positive."""
 
     name = "fusion"
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Yield all promising options combined, then each one separately."""
+        """Yield all promising options combined, then each option separately."""
         engine = FusionEngine(task.prepared, task.conditions, find_model(task.conditions))
         opportunities = [
             opportunity

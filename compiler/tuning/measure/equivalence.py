@@ -1,4 +1,4 @@
-"""Reference inputs and outputs, and a check that program texts compute every intermediate tensor correctly."""
+"""Reference inputs and outputs, and a check that programs given as text compute all intermediate tensors correctly."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -39,12 +39,12 @@ class GoldenIO:
     outputs: Arrays
 
     def matches(self, outputs: Arrays) -> bool:
-        """Return True if outputs equal the expected ones bit for bit."""
+        """Return True if the given outputs equal the expected outputs bit for bit."""
         return all(np.array_equal(outputs[name], array) for name, array in self.outputs.items())
 
 
 class GoldenModelReference:
-    """Numbered random inputs of a model, with outputs that the golden model computes.
+    """Numbered random inputs of a model, with expected outputs computed by the golden model.
 
     The golden model runs the static compiler's programs, so no candidate affects the expected outputs.
 
@@ -62,7 +62,7 @@ class GoldenModelReference:
         self._lock = Lock()
 
     def golden_io(self, number: int) -> GoldenIO:
-        """Return the inputs and outputs with index `number`, which depend on that index and the seed only."""
+        """Return the inputs and outputs with index `number`; they depend only on this index and the seed."""
         with self._lock:
             if number not in self._known:
                 self._known[number] = self._make(number)
@@ -83,7 +83,7 @@ _RUN_LENGTH = 16
 
 @dataclass(frozen=True)
 class CheckedTensor:
-    """Tensor that later programs read, with the addresses of its bytes after the program that completes it."""
+    """Tensor that later programs read, with the addresses at which its bytes are stored once it is complete."""
 
     name: str
     memory: BufferMemory
@@ -92,7 +92,7 @@ class CheckedTensor:
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """Tensors to check after each program of a stage, and address and size in bytes of its parameter blocks."""
+    """Tensors to check after each program of a stage, and address and size in bytes of each parameter block."""
 
     tensors: list[list[CheckedTensor]]
     parameters: list[tuple[int, int]]
@@ -100,7 +100,7 @@ class CheckPlan:
 
 @dataclass(frozen=True)
 class TensorSnapshot:
-    """Bytes of a tensor after the macro-instruction of a program."""
+    """Bytes of a tensor after a program has run."""
 
     program: str
     tensor: str
@@ -108,7 +108,7 @@ class TensorSnapshot:
 
 
 class EquivalenceChecker:
-    """Compares networks that contain program texts with the compiler's own programs for the same schedule.
+    """Checker that compares programs given as text with the compiler's own programs for the same schedule.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class EquivalenceChecker:
         self._prepared, self._seed = prepared, seed
 
     def first_difference(self, network: CompiledNetwork, number: int) -> str | None:
-        """Describe the first tensor whose bytes differ after some program; return None if all are equal.
+        """Describe the first tensor that a program computes incorrectly; return None if all tensors are correct.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class EquivalenceChecker:
         return None
 
     def _inputs(self, number: int, extreme: bool) -> Arrays:
-        """Return random inputs, or if `extreme`, runs of extreme values, which maximize the magnitude of sums."""
+        """Return random inputs; if `extreme`, they are runs of extreme values, so that sums have large magnitudes."""
         graph = self._prepared.graph
         rng, bounds = np.random.default_rng([self._seed, number, extreme]), index_bounds(graph)
         out = {}
@@ -174,7 +174,7 @@ class EquivalenceChecker:
 
 
 def _checked_tensors(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> Iterator[list[CheckedTensor]]:
-    """Yield for each program the tensors that it completes and that others read; outputs are checked separately."""
+    """Yield, for each program, the tensors that it completes and later programs read, except outputs of the stage."""
     lowered = stream.lowered
     outside = {stream.layouts[name].buffer for name in lowered.graph.outputs}
     last = [
@@ -196,7 +196,7 @@ def _checked_tensors(stream: CommandStream, parts: tuple[ProgramPart, ...]) -> I
 
 
 def _parameters(stream: CommandStream) -> Iterator[tuple[int, int]]:
-    """Yield address and size in bytes of each block of biases and multipliers in the model's memory."""
+    """Yield the address and the size in bytes of each block of biases and multipliers in the model's DRAM."""
     rings = {}
     for command in stream.commands:
         word, source = command.fields.get("word", 0), command.fields.get("dram")
@@ -208,7 +208,7 @@ def _parameters(stream: CommandStream) -> Iterator[tuple[int, int]]:
 
 
 def _reads(lowered: LoweredNetwork, layer: Layer) -> set[str]:
-    """Return the root tensors that contain the inputs of a layer."""
+    """Return the names of the root tensors that contain the inputs of a layer."""
     return {lowered.root(name) for name in layer.shapes if name != layer.y}
 
 
@@ -226,7 +226,7 @@ def _snapshots(
 ) -> list[TensorSnapshot]:
     """Run a network and snapshot its checked tensors after each program, and the outputs after each stage.
 
-    With a seed, all parameters are replaced with random bytes.
+    If a seed is given, all parameters are replaced with random bytes.
     """
     out: list[TensorSnapshot] = []
     with GoldenDevice(network.config, dram_bytes(network)) as device:

@@ -31,9 +31,9 @@ class MeasurementCache(Protocol):
 
 
 class Measurer:
-    """Compiles schedules of a model, proves them safe, runs them on the RTL and checks their outputs.
+    """Measurer that compiles schedules of a model, proves them safe, runs them on the RTL and checks their outputs.
 
-    Simulators are opened when the first schedule has to run.
+    Simulators are started when the first schedule has to run.
 
     Parameters
     ----------
@@ -42,17 +42,17 @@ class Measurer:
     conditions : HardwareProfile
         Machine configuration and DRAM timing.
     options : CompileOptions
-        Options as for `compile`; their DRAM timing is replaced by that of the conditions.
+        Options as for `compile`; their DRAM timing is replaced by the DRAM timing in `conditions`.
     devices : int or None
         Number of simulators that run concurrently, each in a separate process if there are several; None: one per core.
     seed : int
         Seed of the inputs, which are different for each measurement.
     log : callable
-        Called with each progress message.
+        Function that is called with each progress message.
     workers : callable or None
-        Creates the worker group for a measurement subject; None: workers on this machine.
+        Function that creates the worker group for a measurement subject; None: workers on this machine.
     stream : bool
-        Measure back-to-back requests as in serving instead of single ones.
+        True to measure back-to-back requests, as in serving, instead of single requests.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Measurer:
     cached_count : int
         Number of measurements that were found in the cache.
     cache : MeasurementCache or None
-        Consulted before a schedule is measured, updated after each measurement; initially None.
+        Cache that is consulted before, and updated after, each measurement; initially None.
 
     Raises
     ------
@@ -103,12 +103,12 @@ class Measurer:
         return self._workers.count
 
     def measure(self, schedules: Sequence[Schedule]) -> list[Result]:
-        """Return the result of each schedule; up to `devices` of them are measured concurrently.
+        """Measure schedules, up to `devices` of them concurrently, and return the results in the same order.
 
         Raises
         ------
         WorkError
-            Simulators die, or a disk is full.
+            A simulator crashes repeatedly, or a disk is full.
         """
         orders = [
             MeasureOrder(number, schedule, self._limit)
@@ -129,7 +129,7 @@ class Measurer:
         return [result for result in found if result is not None]
 
     def baseline(self) -> Measurement:
-        """Measure the static compiler's schedule; counts as one measurement.
+        """Measure the static compiler's schedule, which counts as one measurement.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Measurer:
         return result
 
     def close(self) -> None:
-        """Close the simulators; may be called repeatedly."""
+        """Close the simulators; this method may be called repeatedly."""
         self._workers.close()
 
     def __enter__(self) -> Self:
@@ -159,7 +159,7 @@ class Measurer:
 
 
 def _local(subject: MeasureSubject, devices: int | None) -> WorkerGroup:
-    """Return a worker group on this machine: this process, or a pool of processes."""
+    """Return a worker group on this machine: the calling process, or a pool of processes."""
     number = len(os.sched_getaffinity(0)) if devices is None else devices
     if number < 1:
         raise InputError(f"devices must be at least 1, not {number!r}")

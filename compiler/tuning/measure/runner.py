@@ -42,7 +42,7 @@ class MeasureSubject:
     seed : int
         Seed of the random inputs.
     stream : bool
-        Measure back-to-back requests instead of single ones.
+        True to measure back-to-back requests instead of single requests.
     """
 
     prepared: ModelCompiler
@@ -52,7 +52,7 @@ class MeasureSubject:
     stream: bool = False
 
     def required_dram(self, network: CompiledNetwork) -> int:
-        """Return the bytes of DRAM that measuring a network needs."""
+        """Return the number of DRAM bytes needed to measure a network."""
         return stream_bytes(network) if self.stream else dram_bytes(network)
 
 
@@ -67,7 +67,7 @@ class MeasureOrder:
     schedule : Schedule
         Schedule to measure.
     limit : int or None
-        Maximum number of cycles, after which the candidate is rejected; None: no limit.
+        Number of cycles after which the schedule is rejected; None: no limit.
     """
 
     number: int
@@ -76,10 +76,10 @@ class MeasureOrder:
 
 
 class MeasureRunner:
-    """Compiles schedules, proves them safe, runs them on the RTL and checks their outputs, one at a time.
+    """Runner that compiles one schedule at a time, proves it safe, runs it on the RTL and checks its outputs.
 
-    The simulator is opened when the first candidate runs. A pickled runner opens its own simulator in the process that
-    unpickles it.
+    The simulator is started when the first schedule runs. An unpickled runner starts a separate simulator in the
+    process that unpickles it.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class MeasureRunner:
         Raises
         ------
         WorkError
-            Simulators die, or a disk is full.
+            The simulator crashes repeatedly, or a disk is full.
         """
         with self._lock:
             network = self._compile(order.schedule)
@@ -117,7 +117,7 @@ class MeasureRunner:
             return result
 
     def close(self) -> None:
-        """Close the simulator; may be called repeatedly."""
+        """Close the simulator; this method may be called repeatedly."""
         with self._lock:
             self._close()
 

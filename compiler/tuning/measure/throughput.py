@@ -1,4 +1,4 @@
-"""Measurement of one network on one machine, for a single request and for back-to-back requests."""
+"""Measurement of one network on one machine, for a single request or for back-to-back requests."""
 
 from collections.abc import Mapping
 from itertools import repeat
@@ -25,7 +25,7 @@ class _TooSlowError(Exception):
 def measure_network(
     device: Device, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None = None
 ) -> Result:
-    """Load a network, run it on one input and count its cycles.
+    """Load a network, run it on one input and return its measurement, or the reason for its rejection.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ def measure_network(
     golden : GoldenIO
         Inputs and expected outputs.
     rate : float
-        Bytes per cycle that the DRAM transfers.
+        DRAM bandwidth in bytes per cycle.
     limit : int or None
-        Maximum number of cycles, after which the network is rejected; None: no limit.
+        Number of cycles after which the network is rejected; None: no limit.
     """
     device.restart()
     try:
@@ -74,7 +74,7 @@ def _check(taken: int, limit: int) -> None:
 
 
 def layers_of(network: CompiledNetwork, by_tag: ByTag) -> tuple[LayerCycles, ...]:
-    """Return cycles by cause for the layers of each counter tag."""
+    """Return the cycles by cause for each counter tag, with the names of the layers that have the tag."""
     names: dict[int, list[str]] = {}
     for info in network.infos:
         names.setdefault(info.tag, []).append(info.name)
@@ -89,16 +89,16 @@ _TIMED = 2
 
 
 def stream_bytes(network: CompiledNetwork) -> int:
-    """Return the bytes of DRAM that `measure_stream` needs for a network."""
+    """Return the number of DRAM bytes that `measure_stream` needs for a network."""
     return serving_bytes(network, MAX_IN_FLIGHT, versions=1)
 
 
 def measure_stream(
     device: Device, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None = None
 ) -> Result:
-    """Serve a network with the same input repeatedly and count the cycles of a request after the first.
+    """Serve requests with the same input back to back and return the average measurement of those after the first.
 
-    Parameters are those of `measure_network`.
+    The parameters are those of `measure_network`, except that `limit` applies to each request.
     """
     device.restart()
     try:
@@ -148,7 +148,7 @@ def _measure_requests(
 
 
 def _apportion(cycles: int, causes: Mapping[int, Mapping[str, int]]) -> dict[int, dict[str, int]]:
-    """Distribute cycles in proportion to counts, without a rounding remainder."""
+    """Distribute a number of cycles over tags and causes in proportion to their counts, without rounding loss."""
     total = max(sum(sum(row.values()) for row in causes.values()), 1)
     out: dict[int, dict[str, int]] = {}
     counted = given = 0

@@ -47,11 +47,11 @@ class WorkerGroup(ABC):
         Raises
         ------
         WorkError
-            Simulators or processes die repeatedly, or a disk is full.
+            Simulators or worker processes crash repeatedly, or a disk is full.
         """
 
     def prepare(self) -> None:  # noqa: B027
-        """Build the simulator and show progress; workers on other machines build it themselves."""
+        """Build the simulator before the first order and show the progress; by default, do nothing."""
 
     @abstractmethod
     def close(self) -> None:
@@ -81,7 +81,7 @@ class LocalWorker(WorkerGroup):
 
 
 class _Worker:
-    """Process with a measurement runner, and the index of the order it executes."""
+    """Worker process with a measurement runner, and the index of the order that it executes."""
 
     def __init__(self, subject: MeasureSubject):
         context = multiprocessing.get_context("spawn")
@@ -93,7 +93,7 @@ class _Worker:
         self._subject: MeasureSubject | None = subject
 
     def send(self, index: int, order: MeasureOrder) -> None:
-        """Send an order to the process; its death is detected by `answer`."""
+        """Send an order to the process; if the process has died, `answer` detects this."""
         self.index = index
         with suppress(OSError):
             if self._subject is not None:
@@ -114,23 +114,24 @@ class _Worker:
         return index, answer
 
     def close(self) -> None:
-        """Kill the process, even if it is busy; its simulator ends too."""
+        """Kill the process, even if it is busy; its simulator then ends as well."""
         self.process.kill()
         self.process.join()
         self.connection.close()
 
 
 class WorkerPool(WorkerGroup):
-    """Pool of child processes, each with a simulated machine; one that dies is replaced and its order repeated.
+    """Pool of child processes, each with a simulated machine.
 
-    Compiling and validating take longer than simulating small networks, and threads would execute them one at a time.
+    A process that dies is replaced, and its order is repeated. Processes are used because compiling and validating
+    take longer than simulating small networks, and threads would execute them one at a time.
 
     Parameters
     ----------
     subject : MeasureSubject
         Model and conditions to measure.
     count : int
-        Maximum number of processes; they start with the first orders.
+        Maximum number of processes, which are started when the first orders arrive.
     """
 
     def __init__(self, subject: MeasureSubject, count: int):
@@ -138,7 +139,7 @@ class WorkerPool(WorkerGroup):
         self._workers: list[_Worker] = []
 
     def prepare(self) -> None:
-        """Build the simulator in this process, since messages of child processes would interleave."""
+        """Build the simulator in this process, since progress messages of several child processes would interleave."""
         from cosim.rtl.rtl_device import simulator_of
 
         simulator_of(self.subject.conditions.config, monitor=building)
@@ -176,7 +177,7 @@ class WorkerPool(WorkerGroup):
             self._workers.pop().close()
 
     def _ready(self) -> list[_Worker]:
-        """Wait for at least one worker that has an answer or has died; return all of them."""
+        """Wait until a worker has an answer or has died; return all such workers."""
         busy = {worker.connection: worker for worker in self._workers if worker.index is not None}
         return [busy[each] for each in wait(list(busy)) if isinstance(each, Connection)]
 
@@ -187,7 +188,7 @@ class WorkerPool(WorkerGroup):
 
 
 def _work(connection: Connection) -> None:
-    """Execute orders from a connection until it is closed."""
+    """Execute the orders that arrive on a connection until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C and kills this one
     with suppress(EOFError, OSError):
         runner = MeasureRunner(connection.recv())
@@ -209,9 +210,10 @@ _POLL_S = 2.0
 
 
 class DaskCluster(WorkerGroup):
-    """Workers of a Dask cluster. If a worker dies, another one repeats its order.
+    """Workers of a Dask cluster.
 
-    The cluster is trusted like this machine: any client of its scheduler can run arbitrary code on it.
+    If a worker dies, another worker repeats its order. The cluster is trusted like this machine: any client of its
+    scheduler can run arbitrary code on it.
 
     Parameters
     ----------
@@ -220,12 +222,12 @@ class DaskCluster(WorkerGroup):
     address : str
         Address of the scheduler, such as tcp://192.0.2.7:8786.
     count : int or None
-        Maximum number of workers to use; None: all that are connected at first.
+        Maximum number of workers to use; None: all workers that are connected when this object is created.
 
     Raises
     ------
     InputError
-        The address is malformed, or workers have different sources of this program.
+        The address is malformed, or workers have other versions of this program, its libraries or Python.
     WorkError
         The package `distributed` is missing, the scheduler cannot be reached, or it has no workers.
     """
@@ -274,7 +276,7 @@ class DaskCluster(WorkerGroup):
         self._client.close(timeout=_RESPONSE_TIMEOUT_S)
 
     def _next(self, finished: "SimpleQueue[Future]") -> "Future":
-        """Wait for a finished order."""
+        """Wait until an order is finished and return its future."""
         empty: float | None = None
         while True:
             try:
@@ -307,7 +309,7 @@ class DaskCluster(WorkerGroup):
         return WorkError(f"the connection to the scheduler of the cluster {self.address} was closed")
 
     def _names(self) -> list[str]:
-        """Return the addresses of the workers, at least one."""
+        """Return the addresses of the connected workers; wait until there is at least one."""
         try:
             self._client.wait_for_workers(1, timeout=_RESPONSE_TIMEOUT_S)
         except TimeoutError:
@@ -357,9 +359,9 @@ def _connected(address: str) -> "Client":
 
 
 def _check_address(address: str) -> None:
-    """Raise ValueError for an address that is not HOST:PORT, with or without a known scheme.
+    """Raise ValueError unless an address has the form HOST:PORT, with or without a known scheme.
 
-    `Client` rejects such an address only when it connects, and then waits for its own clean-up.
+    `Client` rejects a malformed address only when it connects, and then takes a while to clean up.
     """
     from distributed.comm.addressing import get_address_host_port, parse_address
 
@@ -371,12 +373,12 @@ def _check_address(address: str) -> None:
 
 
 def _fingerprint() -> tuple[Any, ...]:
-    """Return the versions of Python and of the sources, which must be equal on all workers."""
+    """Return the versions of Python, the sources and the libraries, which must be equal on all workers."""
     return (*sys.version_info[:2], version())
 
 
 def _make_runner(subject: bytes) -> MeasureRunner:
-    """Create the runner on a worker; it exists as long as the client's reference to it."""
+    """Create a runner on a worker; it exists as long as the client holds a reference to it."""
     return MeasureRunner(pickle.loads(subject))
 
 

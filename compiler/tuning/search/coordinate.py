@@ -1,4 +1,4 @@
-"""Coordinate search: every second unit changes in each trial; cycles by counter tag show which changes helped."""
+"""Coordinate search: each trial changes every second unit; the cycles by counter tag show which changes helped."""
 
 import re
 
@@ -27,9 +27,10 @@ _MAX_ATTEMPTS = 20
 
 
 class CoordinateSearch(SearchMethod):
-    """Changes many layers per trial and accepts each change by the cycles counted under the tags of its layers.
+    """Search method that changes many layers per trial, and accepts each change separately.
 
-    Neighbours do not change in the same trial, since the loads of a layer may overlap the computation of the previous
+    A change is accepted if the cycles counted under the tags of the changed and the adjacent layers decrease. Adjacent
+    layers do not change in the same trial, since the loads of a layer may overlap the computation of the previous
     layer.
     """
 
@@ -48,7 +49,10 @@ class CoordinateSearch(SearchMethod):
         self._mutations = network_mutations(self.prepared.graph, self.first, baseline)
 
     def propose(self) -> Schedule:
-        """Return network mutations first, then new choices for every second unit or the best choices combined."""
+        """Return network mutations first, then schedules with new choices for every second search unit.
+
+        At regular intervals, the best choices of all units are combined instead.
+        """
         while self._mutations:
             schedule = self._mutations.pop()(self.best.schedule)
             if self.register(schedule):
@@ -62,7 +66,7 @@ class CoordinateSearch(SearchMethod):
         return self.first
 
     def learn(self, trial: Trial) -> None:
-        """Credit each change with the cycles of its own unit and the losses of its neighbours."""
+        """Accept each change that saves more cycles in its unit than the adjacent units lose."""
         tried = self._tried.pop(trial.schedule.to_json(), {})
         if trial.cost is None or not isinstance(trial.result, Measurement):
             return
@@ -80,7 +84,7 @@ class CoordinateSearch(SearchMethod):
         return trial.cost is not None and self.best.cost is not None and trial.cost <= self.best.cost
 
     def _restore(self, trial: Trial) -> None:
-        """Reset every unit to its choice in a trial, since changes that help separately may not help together."""
+        """Set every unit to its choice in a trial, since changes that help separately may not help together."""
         assert isinstance(trial.result, Measurement)
         if trial.schedule.fusions != self.fusions:
             self._begin(trial)
@@ -90,7 +94,7 @@ class CoordinateSearch(SearchMethod):
             unit.cycles = unit.cycles_in(trial.result)
 
     def _begin(self, trial: Trial) -> None:
-        """Create the units for the layers that result from the fusions of a trial."""
+        """Create the search units for the layers that result from the fusions of a trial."""
         assert isinstance(trial.result, Measurement)
         self.fusions = trial.schedule.fusions
         stages, dram, frozen = (
@@ -112,7 +116,7 @@ class CoordinateSearch(SearchMethod):
         return self._fitting(tried)
 
     def _fitting(self, tried: dict[int, Choice]) -> tuple[Schedule, dict[int, Choice]]:
-        """Return a schedule with the choices, and the choices, both without those that do not fit with the others."""
+        """Drop the choices that do not fit together with the others; return the resulting schedule and choices."""
         for _ in range(_MAX_FIT_ATTEMPTS):
             choices = [tried.get(number, unit.best) for number, unit in enumerate(self.units)]
             schedule = with_choices(self.best.schedule, choices)
@@ -126,7 +130,7 @@ class CoordinateSearch(SearchMethod):
         return self.best.schedule, {}
 
     def _units_to_drop(self, error: InputError, tried: dict[int, Choice]) -> set[int]:
-        """Return the units whose choices must be dropped: those that the error names, or else a random one."""
+        """Return the units whose choices must be dropped: the units that the error names, or else a random one."""
         names = set(error.layers) if isinstance(error, MemoryFullError) else set()
         names |= set(re.findall(r"layer '([^']*)'", str(error)))
         named = {number for number, unit in enumerate(self.units) if names & set(unit.names)}

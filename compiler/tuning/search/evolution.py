@@ -19,9 +19,10 @@ _MAX_ATTEMPTS = 100
 
 
 class EvolutionarySearch(SearchMethod):
-    """Steady-state evolution: a child that is better than the worst member of the population replaces it.
+    """Steady-state evolution: a child replaces the worst member of the population if it is better.
 
-    Layers are genes: each layer of a child comes from one of its two parents, then a few layers mutate.
+    Layers are genes: the schedule of each layer of a child comes from one of the child's two parents, then the
+    schedules of a few layers mutate.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class EvolutionarySearch(SearchMethod):
         return self.first
 
     def learn(self, trial: Trial) -> None:
-        """Add a successful trial to the population and drop its worst member."""
+        """Add a successful trial to the population; if the population is then too large, drop the worst member."""
         if trial.cost is not None:
             self._measured.append(trial)
             self._measured = sorted(self._measured, key=lambda each: each.cost or 0.0)[:_POPULATION_SIZE]

@@ -19,10 +19,11 @@ _MAX_CHANGES = 100
 
 
 class GeneratorSearch(SearchMethod):
-    """Queries the generators in turn about the whole network, then about its layers, the slowest first, and repeats.
+    """Search method that queries generators for candidates.
 
-    Each task starts from the best schedule so far; after an improvement the same generator is queried again at once.
-    When no generator proposes anything new, the best schedule is changed at random.
+    All generators are queried, one after another, about the whole network, and then about each layer, the slowest
+    first; this repeats. Each task starts from the best schedule so far. After an improvement, the same generator is
+    queried again immediately. When no generator proposes anything new, the best schedule is changed at random.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ class GeneratorSearch(SearchMethod):
     ):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self.generators = [each() for each in GENERATORS.values()] if generators is None else list(generators)
-        #: Index of the present turn; number of candidates in this turn without improvement; number of successive turns
+        #: Index of the current turn; number of candidates in this turn without improvement; number of successive turns
         #: without candidates.
         self._turn, self._failures, self._empty_turns = 0, 0, 0
         self._seed = seed
@@ -52,7 +53,7 @@ class GeneratorSearch(SearchMethod):
 
     @property
     def predictor(self) -> PredictionErrors:
-        """Errors of the predicted cycles of the candidates that have a prediction."""
+        """Prediction errors of the candidates whose cycles were predicted."""
         return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def propose(self) -> Schedule:
@@ -72,7 +73,7 @@ class GeneratorSearch(SearchMethod):
         return self._changed()
 
     def learn(self, trial: Trial) -> None:
-        """Pass the result to the generator; after an improvement, the generator is queried about the new schedule."""
+        """Pass the result to the candidate's generator; after an improvement, query it about the new schedule next."""
         pending = self._pending.pop(trial.schedule.to_json(), None)
         if pending is None:
             return
@@ -85,14 +86,14 @@ class GeneratorSearch(SearchMethod):
             self._failures, self._open = 0, None
 
     def _accept(self, generator: Generator, candidate: Candidate) -> bool:
-        """Return True if a candidate compiles to programs that have not been measured; others cost no trial."""
+        """Return True if a candidate is to be measured; otherwise notify the generator, without using up a trial."""
         rejection = self._rejection(candidate.schedule)
         if rejection is not None:
             generator.observe(candidate, rejection)
         return rejection is None
 
     def _rejection(self, schedule: Schedule) -> Rejected | None:
-        """Return the reason not to measure a schedule; None if it will be measured."""
+        """Return the reason why a schedule is not to be measured; None if it is to be measured."""
         if not self.register(schedule):
             violation = self.constraints.violation(schedule, self.first)
             return Rejected(
@@ -108,7 +109,7 @@ class GeneratorSearch(SearchMethod):
         return None
 
     def _task(self) -> GeneratorTask | None:
-        """Return the task of the present turn; None if no generator had a candidate for any task."""
+        """Return the task of the current turn; None if no generator had a candidate for any task."""
         measured = self.best.result
         assert isinstance(measured, Measurement)
         entries = sorted(measured.layers, key=lambda entry: -entry.cycles)

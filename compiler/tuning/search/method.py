@@ -14,7 +14,7 @@ from compiler.tuning.measure.measurer import Measurer
 
 @dataclass(frozen=True)
 class Trial:
-    """Schedule with its measurement result and its cost under the goal, which is None if the schedule was rejected."""
+    """Schedule with its measurement result and its cost for the goal; the cost is None if the result is not valid."""
 
     schedule: Schedule
     result: Result
@@ -22,9 +22,10 @@ class Trial:
 
 
 class SearchMethod(ABC):
-    """Search strategy: proposes schedules of one network and learns from their measurements.
+    """Base class of search methods, which propose schedules of one network and learn from their measurements.
 
-    A subclass defines `propose` and `learn`; `compiler.tune(method=...)` and `mla tune --method module:Class` use it.
+    A subclass defines `propose` and `learn`. Pass it to `compiler.tune(method=...)` or `mla tune --method
+    module:Class`.
 
     Parameters
     ----------
@@ -42,13 +43,14 @@ class SearchMethod(ABC):
     Attributes
     ----------
     first : Schedule
-        Schedule of the static compiler, with which the search starts.
+        Schedule of the static compiler, from which the search starts.
     best : Trial
         Best trial so far.
     spaces : dict of str to LayerSpace
-        Search space of each layer: `change(rng, schedule)` changes one field, `draw(rng, schedule)` selects a tiling.
+        Search space of each layer: `change(rng, schedule)` makes one random change to a layer schedule, and
+        `draw(rng, schedule)` selects a random tiling.
     rng : random.Random
-        Random generator with the given seed.
+        Random number generator with the given seed.
 
     Examples
     --------
@@ -90,15 +92,15 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def learn(self, trial: Trial) -> None:
-        """Update the method with the result of a trial; called for every trial, in the order of proposals."""
+        """Update the method with the result of a trial; `record` calls this for every trial, in order of proposal."""
 
     @property
     def predictor(self) -> PredictionErrors | None:
-        """Errors of the method's predictions of trials; None if it makes no predictions."""
+        """Errors of the method's predictions; None if the method makes no predictions."""
         return None
 
     def record(self, schedule: Schedule, result: Result) -> Trial:
-        """Record the result of a schedule: call `learn` and update `best`."""
+        """Record the measurement result of a schedule: call `learn`, update `best` and return the trial."""
         cost = self.goal.cost(result) if isinstance(result, Measurement) and result.valid else None
         trial = Trial(schedule, result, cost)
         self.learn(trial)

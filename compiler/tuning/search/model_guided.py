@@ -1,4 +1,4 @@
-"""Search guided by the learned cost model: several layers change per trial, and each change is credited separately."""
+"""Search guided by the learned cost model: each trial changes several layers, and each change is judged separately."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _EXPLORATION = 1.0
 #: Number of mutated schedules of a layer that are candidates in addition to its tilings; maximum number of changes of
 #: each.
 _MUTATED, _MAX_CHANGES = 24, 2
-#: Interval, in trials, at which random tilings are mutated instead of the present schedule, whose mutations always
+#: Interval, in trials, at which random tilings are mutated instead of the current schedule, whose mutations always
 #: have about the same predicted gain.
 _RANDOM_START_INTERVAL = 2
 #: Maximum number of random changes tried per proposal.
@@ -37,11 +37,11 @@ class _Proposal:
     Parameters
     ----------
     changed : dict of str to int
-        Group of each layer that differs from the present schedule.
+        Group index of each layer that the trial changes.
     layers : dict of str to LayerSchedule
-        Present schedules of all layers at that time.
+        Current schedules of all layers at that time, without the changes.
     groups : list of float
-        Cycles of the groups under those schedules.
+        Cycles of each group under the schedules in `layers`.
     predicted : float
         Predicted cycles of the proposed schedule.
     """
@@ -53,11 +53,11 @@ class _Proposal:
 
 
 class ModelGuidedSearch(SearchMethod):
-    """Proposes the changes with the best predicted cycles, less an exploration term; learns from cycles by layer.
+    """Search method that proposes the changes with the lowest predicted cycles and learns from the measured cycles.
 
-    Layers that the counters do not distinguish form a group. Groups that change in the same trial are not adjacent, so
-    the cycles of each group and its neighbours show whether its change helped. Changes that helped are
-    accepted, regardless of the result of the whole trial.
+    An exploration term lowers uncertain predictions. Layers that the counters do not distinguish form a group. Groups
+    that change in the same trial are not adjacent, so the cycles of a group and its neighbors show whether its change
+    helped. Changes that helped are accepted, regardless of the result of the whole trial.
     """
 
     def __init__(
@@ -83,18 +83,18 @@ class ModelGuidedSearch(SearchMethod):
         self._tried: set[tuple[str, LayerSchedule]] = set(self.layers.items())
         self._proposals: dict[str, _Proposal] = {}
         self._width, self._since_combined, self._proposal_count = _MAX_WIDTH, 0, 0
-        #: Cycles of each layer under its present schedule: those of its group, apportioned by prediction.
+        #: Cycles of each layer under its current schedule: the cycles of its group, apportioned by prediction.
         self.cycles = self._apportion()
         for name, schedule in self.layers.items():
             self.online_model.learn(name, schedule, self.layers, self.cycles[name])
 
     @property
     def predictor(self) -> PredictionErrors:
-        """Errors of the predicted cycles of whole trials."""
+        """Errors of the cycles predicted for whole trials."""
         return self.online_model.errors
 
     def propose(self) -> Schedule:
-        """Return the present schedule with the most promising changes, or without changes if its measurement is due."""
+        """Return the current schedule with the most promising changes, or unchanged if it has to be measured now."""
         self._proposal_count += 1
         whole = self._with({})
         promises = sum(self._groups) < (self.best.cost or 0.0) * (1 - _MIN_COMBINED_GAIN)
@@ -114,7 +114,7 @@ class ModelGuidedSearch(SearchMethod):
         return self.first
 
     def learn(self, trial: Trial) -> None:
-        """Accept the changes that helped."""
+        """Update the cost model with the result of a trial, and accept the changes that helped."""
         proposal = self._proposals.pop(trial.schedule.to_json(), None)
         if proposal is None:
             self._adopt(trial)
@@ -140,7 +140,7 @@ class ModelGuidedSearch(SearchMethod):
             self.cycles = self._apportion()
 
     def _credit(self, name: str, group: int, trial: Trial, proposal: _Proposal, found: list[float]) -> None:
-        """Learn the gain of one change; accept it if it helped and its layer has not changed since."""
+        """Learn the gain of one change; accept the change if it helped and its layer has not changed since."""
         around = range(max(group - 1, 0), min(group + 2, len(found)))
         gain = sum(proposal.groups[at] - found[at] for at in around)
         schedule = trial.schedule.layers[name]
@@ -154,7 +154,7 @@ class ModelGuidedSearch(SearchMethod):
                 self._groups[at] += found[at] - proposal.groups[at]
 
     def _promising(self) -> Iterator[tuple[str, LayerSchedule]]:
-        """Return the best promising change of each layer, largest predicted gain first."""
+        """Return the most promising change of each layer, largest predicted gain first."""
         gains = []
         for name in self.spaces:
             candidates = self._candidates(name)
@@ -169,7 +169,7 @@ class ModelGuidedSearch(SearchMethod):
         return ((name, candidate) for _, name, candidate in promising)
 
     def _candidates(self, name: str) -> list[LayerSchedule]:
-        """Return untried schedules of a layer: tilings, and mutations of its present schedule or of random tilings."""
+        """Return untried schedules of a layer: tilings, and mutations of its current schedule or of random tilings."""
         space, now = self.spaces[name], self.layers[name]
         found = [space.with_context(tiling.schedule, now) for tiling in space.tilings]
         for _ in range(_MUTATED):
@@ -183,7 +183,7 @@ class ModelGuidedSearch(SearchMethod):
         return schedule
 
     def _fitting(self, changes: Iterator[tuple[str, LayerSchedule]]) -> dict[str, LayerSchedule]:
-        """Select changes of non-adjacent groups that compile together."""
+        """Select changes to distant groups that can be compiled together."""
         chosen: dict[str, LayerSchedule] = {}
         for name, schedule in changes:
             group = self.group[name]
@@ -219,14 +219,14 @@ class ModelGuidedSearch(SearchMethod):
         return schedule
 
     def _cycles(self, measured: Measurement) -> list[float]:
-        """Return the cycles of each group; a layer without a counter tag belongs to the group before it."""
+        """Return the measured cycles of each group; a layer without its own counter tag is in the group before it."""
         out = [0.0] * (max(self.group.values()) + 1)
         for entry in measured.layers:
             out[self.group[entry.names[0]]] += entry.cycles
         return out
 
     def _apportion(self) -> dict[str, float]:
-        """Distribute the cycles of each group over its layers in proportion to predictions."""
+        """Distribute the cycles of each group over its layers in proportion to their predicted cycles."""
         predictions = {
             name: float(self.online_model.predict(name, [schedule], self.layers).cycles[0])
             for name, schedule in self.layers.items()
@@ -242,7 +242,7 @@ class ModelGuidedSearch(SearchMethod):
 
 
 def _group_indices(measured: Measurement, shared: Sequence[tuple[str, ...]]) -> list[int]:
-    """Return the group index of each entry of a measurement; entries in the same attribution group share an index."""
+    """Return the group index of each entry of a measurement; entries with a common attribution group share an index."""
     mates = {name: names for names in shared for name in names}
     out, group, before = [], -1, set()
     for entry in measured.layers:

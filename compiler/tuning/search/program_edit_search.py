@@ -28,7 +28,7 @@ Edits = tuple[Edit, ...]
 
 
 class ProgramEditor:
-    """Tracks the best edits of each program and extends them.
+    """Editor that keeps the best edits of each program and extends them.
 
     Parameters
     ----------
@@ -48,25 +48,25 @@ class ProgramEditor:
         self._best_combined: dict[str, Edits] = {}
 
     def draw(self, rng: random.Random) -> dict[str, Edits]:
-        """Return new edits of every second program."""
+        """Return new edit sequences, by program name, for every second program."""
         programs = self.editable.programs
         odd = rng.randrange(min(len(programs), 2))
         found = {program.name: self._extend(program, rng) for program in programs[odd::2]}
         return {name: edits for name, edits in found.items() if edits}
 
     def schedule(self, tried: Mapping[str, Edits]) -> Schedule | None:
-        """Return the schedule with some edits and the best edits of other programs; None if the programs do not fit."""
+        """Return a schedule with the given edits and the best edits of other programs; None if it is impossible."""
         try:
             return self.editable.with_edits(self.with_best(tried))
         except (EditError, InputError):
             return None
 
     def with_best(self, tried: Mapping[str, Edits]) -> dict[str, Edits]:
-        """Return some edits and the best ones of the other programs."""
+        """Return the given edits together with the best edits of all other programs."""
         return {name: known[0][1] for name, known in self._known.items()} | dict(tried)
 
     def learn(self, tried: Mapping[str, Edits], measured: Measurement, *, better: bool) -> None:
-        """Update with the result of a trial; `better` is True if it is at least as good as the previous best trial."""
+        """Learn from the result of a trial; `better` is True if it is at least as good as the best earlier trial."""
         programs = self.editable.programs
         now = [program.cycles(measured) for program in programs]
         if not tried:
@@ -82,7 +82,7 @@ class ProgramEditor:
                 self._known[program.name] = sorted(known, key=lambda each: each[0])[:_BEAM_WIDTH]
 
     def _update_combined(self, now: list[int], *, better: bool) -> None:
-        """Keep the combination if it helped, else restore the last combination that helped."""
+        """Keep the combination of best edits if it helped, else restore the last combination that helped."""
         for program, cycles in zip(self.editable.programs, now, strict=True):
             known = self._known[program.name]
             edits = known[0][1] if better else self._best_combined.get(program.name, ())
@@ -105,7 +105,7 @@ class ProgramEditor:
 class ProgramEditSearch(SearchMethod):
     """Coordinate search over schedules, then over edits of the best schedule's programs.
 
-    Every second program changes in each trial and is credited with the cycles of its own layers.
+    Each trial changes every second program; the cycles of a program's layers show whether its change helped.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class ProgramEditSearch(SearchMethod):
     Attributes
     ----------
     edits : dict of str to dict
-        Edits of each program, by the JSON text of the edited schedule.
+        Edits of each program, for each edited schedule, given as JSON text.
     """
 
     def __init__(
@@ -137,14 +137,14 @@ class ProgramEditSearch(SearchMethod):
         self.edits: dict[str, dict[str, Edits]] = {}
 
     def propose(self) -> Schedule:
-        """Return a schedule while schedules improve, then edited programs."""
+        """Return a schedule from the schedule search while it makes progress, then schedules with edited programs."""
         if self._editor is None and self._failures >= self._patience:
             self._editor = self._begin()
         found = None if self._editor is None else self._edited(self._editor)
         return self._schedules.propose() if found is None else found
 
     def _edited(self, editor: ProgramEditor) -> Schedule | None:
-        """Return the best schedule with new edits; None if no new ones are found."""
+        """Return the best schedule with new edits; None if no new edits are found."""
         for _ in range(_MAX_ATTEMPTS):
             self._count += 1
             tried = {} if self._count % _COMBINED_INTERVAL == 0 else editor.draw(self.rng)
@@ -167,7 +167,7 @@ class ProgramEditSearch(SearchMethod):
             self._editor.learn(tried, trial.result, better=trial.cost <= best)
 
     def _begin(self) -> ProgramEditor | None:
-        """Create an editor of the best schedule's programs; None if edits are forbidden or impossible."""
+        """Return an editor for the best schedule's programs; None if edits are forbidden or impossible."""
         self._failures = 0
         measured = self.best.result
         if "micro-program" in self.constraints.forbidden or not isinstance(measured, Measurement):

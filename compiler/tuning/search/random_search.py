@@ -14,7 +14,7 @@ _MAX_ATTEMPTS = 100
 
 
 class RandomSearch(SearchMethod):
-    """Draws schedules around the static compiler's, independently of earlier results."""
+    """Search method that varies the static compiler's schedule at random, independently of earlier results."""
 
     def propose(self) -> Schedule:
         """Return a schedule with random tilings of some layers and a few more random changes."""

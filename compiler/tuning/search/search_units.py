@@ -1,4 +1,4 @@
-"""Units of the network that a search changes: a layer, a pair of layers, or the whole network."""
+"""Units that a search changes: a layer, a pair of layers, or the whole network."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -33,18 +33,18 @@ Choice = dict[str, LayerSchedule]
 
 @dataclass
 class SearchUnit:
-    """One or two layers, their best schedules so far, and the candidates to try.
+    """One or two layers, their best schedules so far, and candidate schedules to try.
 
     Parameters
     ----------
     spaces : tuple of LayerSpace
         Search spaces of the layers.
-    pair : PlanePair, PooledPair or None
-        Fusion of the two layers; None if they cannot be fused or the unit is one layer.
+    pair : ChannelBlockPair, PooledPair or None
+        Fusion of the two layers; None if the unit is a single layer.
     best : Choice
-        Best schedules so far.
+        Best schedules of the layers so far.
     cycles : int
-        Cycles of the layers under `best`, within the network.
+        Cycles of the layers under `best`, measured as part of the network.
     """
 
     spaces: tuple[LayerSpace, ...]
@@ -59,7 +59,7 @@ class SearchUnit:
         return tuple(space.layer.name for space in self.spaces)
 
     def start(self, rng: random.Random) -> None:
-        """Create the candidate iterator: schedules by estimated cycles first, then endless changes of `best`."""
+        """Create the iterator of candidates: fused schedules, tilings, then an endless series of changes to `best`."""
         self.candidates = self._all(rng)
 
     def cycles_in(self, result: Measurement) -> int:
@@ -92,10 +92,10 @@ class SearchUnit:
 
 
 def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
-    """Yield the best tilings by estimate of each layout and order, alternating between them.
+    """Yield the tilings with the best estimates for each layout and order, alternating between the variants.
 
-    If the image is read from DRAM, tilings with different powers of two of rows are alternatives, since a small first
-    tile arrives earlier.
+    If the image is read from DRAM, tilings whose numbers of rows round to different powers of two are also variants,
+    since a small first tile arrives earlier.
     """
     variants: dict[tuple, list[LayerSchedule]] = {}
     for tiling in space.tilings:
@@ -117,7 +117,7 @@ def units_of(
     rng: random.Random,
     frozen: frozenset[str] = frozenset(),
 ) -> list[SearchUnit]:
-    """Return the units of a network in execution order; `frozen` are schedule fields that must not change."""
+    """Return the search units of a network in execution order; `frozen` names schedule fields that must not change."""
     out: list[SearchUnit] = []
     for lowered in stages:
         contexts = tiling_contexts(config, lowered, dram)
@@ -140,14 +140,14 @@ def units_of(
 
 
 def neighbour_loss(increases: Sequence[int], number: int) -> float:
-    """Return the additional cycles of the neighbours of a changed unit.
+    """Return the additional cycles of the neighbors of a changed unit.
 
-    Gains of a neighbour count half, since the unit on its other side changed too.
+    Only half of a neighbor's gain counts, since the unit on the other side of the neighbor changed too.
 
     Parameters
     ----------
     increases : sequence of int
-        Increase of the cycles of each unit of the network, in order.
+        Increase in the cycles of each unit of the network, in execution order.
     number : int
         Index of the changed unit.
     """
@@ -156,7 +156,7 @@ def neighbour_loss(increases: Sequence[int], number: int) -> float:
 
 
 def with_choices(schedule: Schedule, choices: list[Choice]) -> Schedule:
-    """Return a schedule with choices applied to some of its layers."""
+    """Return a schedule in which the schedules of some layers are replaced with those in `choices`."""
     layers = dict(schedule.layers)
     for choice in choices:
         layers |= choice
@@ -172,7 +172,7 @@ NetworkMutation = Callable[[Schedule], Schedule]
 
 
 def network_mutations(graph: Graph, first: Schedule, baseline: Measurement) -> list[NetworkMutation]:
-    """Return the network mutations to try: shared tags of small layers, additions fused into other layers."""
+    """Return the mutations of the network to try: shared tags for small layers, additions fused into other layers."""
     small = {name for name in first.layers if baseline.layer_entry(name).cycles < _SMALL_LAYER_CYCLES}
     additions = movable_additions(graph, first.fusions)[-_MAX_MOVED_ADDITIONS:]
     moved = [partial(_move_addition, graph, name) for name in additions]

@@ -36,15 +36,15 @@ class TuningResult:
     best : Trial
         Best trial with correct outputs.
     curve : list of (int, float)
-        Number of trials and best cost so far at each improvement; the baseline is trial 0.
+        Trial number and cost of each improvement; the baseline is trial 0.
     trials : list of Trial
         All trials, in order.
     cached_count : int
-        Number of trials whose measurement was found in the database.
+        Number of trials whose measurements were found in the database.
     transferred_count : int
-        Number of initial trials that measure schedules that were best under other conditions.
+        Number of initial trials of schedules that were best under other conditions.
     predictor : PredictionErrors or None
-        Errors of the method's predictions; None if it makes no predictions.
+        Errors of the method's predictions; None if the method makes no predictions.
     """
 
     baseline: Measurement
@@ -73,7 +73,7 @@ def tune(
     language_model: Generator | None = None,
     generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
 ) -> TuningResult:
-    """Search for a schedule with lower cost.
+    """Search for a schedule with a lower cost than the static compiler's schedule.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def tune(
     method : str, subclass of SearchMethod, or SearchMethod
         A key of METHODS, `LLM`, `module:Class`, a class, or an instance for this measurer, goal and constraints.
     trials : int
-        Maximum number of measurements in addition to that of the baseline.
+        Maximum number of measurements in addition to the measurement of the baseline.
     goal : Objective
         Metric to minimize.
     seed : int
@@ -92,13 +92,13 @@ def tune(
     seconds : float or None
         Seconds after which no trial starts; None: no limit.
     on_trial : callable
-        Called after each trial with its number, the trial, and the best trial so far.
+        Function that is called after each trial with the trial's number, the trial, and the best trial so far.
     session : DatabaseSession or None
-        Results of earlier searches; should also be the measurer's cache.
+        Database session with the results of earlier searches; it should also be the measurer's cache.
     language_model : Generator or None
         Language model that the method `LLM` queries.
     generator : str, subclass of Generator, Generator, or sequence of them, optional
-        Generators that a `GeneratorSearch` queries, in this order, instead of all registered ones.
+        Generators that a `GeneratorSearch` queries, in this order, instead of all registered generators.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def make_method(
 ) -> SearchMethod:
     """Return an instance of a search method; `baseline` is the measurement of the first schedule.
 
-    The other parameters and the errors are those of `tune`.
+    The other parameters and the exceptions are those of `tune`.
     """
     if isinstance(method, SearchMethod):
         _check_instance(method, measurer, goal, constraints, generator)
@@ -163,7 +163,7 @@ def make_method(
 def check_generators(
     method: str | type[SearchMethod], generator: "GeneratorSpec | Sequence[GeneratorSpec] | None"
 ) -> None:
-    """Load a method and generators as `tune` does, to report errors before anything is measured.
+    """Load a method and generators like `tune`, to report errors before anything is measured.
 
     Raises
     ------
@@ -208,14 +208,14 @@ def initial_schedules(
 
 
 def store_best(session: "DatabaseSession | None", searcher: SearchMethod) -> None:
-    """Store the programs of a method's best schedule in the database, if they are better than the stored ones."""
+    """Store the programs of a method's best schedule in the database, if they are better than the stored programs."""
     best = searcher.best
     if session is not None and best.cost is not None and isinstance(best.result, Measurement):
         session.put_best(best.schedule, best.result, best.cost, searcher.prepared.network)
 
 
 def rejection_reason(trial: Trial) -> str | None:
-    """Return why a trial's schedule must not be used; None if it may be used."""
+    """Return the reason why a trial's schedule must not be used; None if it may be used."""
     if isinstance(trial.result, Rejected):
         return f"{trial.result.stage}: {trial.result.reason}"
     if not trial.result.exact:

@@ -1,6 +1,6 @@
 """Scheduled commands as a graph: buffers, and the transfers and computations between them.
 
-Commands of one layer with the same source and destination buffers are one node.
+Commands of a layer that have the same source and destination buffers form one node.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,16 +34,16 @@ _Times = dict[tuple[CircularBuffer, int], tuple[int, int]]
 
 @dataclass
 class _Work:
-    """Commands of a layer between the same buffers.
+    """Commands of a layer that have the same source and destination buffers.
 
     Parameters
     ----------
     commands : int
         Number of commands.
     cost : Cost
-        Total cost of the commands; the energy is that of the MACs.
+        Total cost of the commands; the energy includes only the MACs.
     edges : dict
-        Edge data by buffer and direction (written or read).
+        Cost of each edge, by buffer and direction (True if the buffer is written).
     """
 
     commands: int = 0
@@ -59,7 +59,10 @@ def commands_view(
     *,
     placed: DramTiming | None,
 ) -> View:
-    """Return buffers and the work between them; with `placed`, also addresses, banks and lifetimes."""
+    """Return the view of buffers and of the commands between them.
+
+    If the DRAM timing `placed` is given, the view also contains addresses, banks and lifetimes of buffers.
+    """
     view = start(graph.name, "placed" if placed else "scheduled", config, _NOTE)
     view.graph["memories"] = {
         "sp": [config.sp_bytes, config.sp_banks],
@@ -107,7 +110,7 @@ def _host(view: View, graph: Graph, node: Node, scope: str) -> None:
 
 
 def _link(view: View, graph: Graph, node: str, ends: list[tuple[str, bool]], scope: str) -> None:
-    """Add edges between a host node and the DRAM tensors that it accesses, without cycles and energy."""
+    """Add edges, without cycles and energy, between a host node and the DRAM tensors that it accesses."""
     for name, written in dict.fromkeys(ends):
         tensor, key = graph.tensors[name], f"dram {scope}{name}"
         if tensor.constant:
@@ -118,7 +121,7 @@ def _link(view: View, graph: Graph, node: str, ends: list[tuple[str, bool]], sco
 
 
 class _Part:
-    """One stage on the accelerator."""
+    """Builder that adds one accelerator stage to the view."""
 
     def __init__(self, view: View, config: MlaConfig, stream: CommandStream, prefix: str, scope: str):
         self.view, self.config, self.stream, self.prefix, self.scope = view, config, stream, prefix, scope
@@ -129,7 +132,7 @@ class _Part:
         self.users: dict[str, str] = {}  # the first layer that uses each buffer
 
     def key(self, ring: CircularBuffer) -> str:
-        """Return the node key of a buffer: slots of a ring share one node, and stages share DRAM tensors."""
+        """Return the node key of a buffer; all slots of a ring share a node, and all stages share DRAM tensors."""
         if ring.memory == BufferMemory.DRAM and ring in self.tensors:
             return f"dram {self.scope}{self.tensors[ring]}"
         return f"{self.prefix}{ring.memory.value} {self._label(ring)}"
@@ -232,7 +235,7 @@ class _Part:
         return f"{maker}.y" if maker else name
 
     def _times(self, dram: DramTiming) -> _Times:
-        """Return the lifetimes of tiles, offset by the time of earlier stages."""
+        """Return the lifetimes of tiles, which start after the end of earlier stages."""
         out: _Times = {}
         at = self.view.graph.get("cycles", 0)
         for command, (begin, end) in zip(
@@ -254,7 +257,7 @@ def _refs(command: Command) -> Iterator[tuple[str, BufferRef]]:
 
 
 def _places(config: MlaConfig, starts: list[int], ring: CircularBuffer) -> list[str]:
-    """Return addresses and banks as text."""
+    """Return the addresses and the banks of a buffer as lines of text."""
     banks = {
         BufferMemory.SP: config.sp_bytes // config.sp_banks,
         BufferMemory.ACC: config.acc_rows // config.acc_banks,

@@ -1,4 +1,4 @@
-"""Layers as a graph: groups of operators that run as one unit on the accelerator, with the scheduler's estimates."""
+"""Layers as a graph: operators that the accelerator runs together form one node, with the scheduler's estimates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _NOTE = (
 def layers_view(
     graph: Graph, parts: Sequence[GraphPart], streams: Sequence[CommandStream], config: MlaConfig
 ) -> View:
-    """Return layers on the accelerator, nodes on the host, and the tensors between them."""
+    """Return the view of the layers on the accelerator, the nodes on the host, and the tensors between them."""
     view = start(graph.name, "layers", config, _NOTE)
     inputs: dict[str, str] = {}
     add_inputs(view, graph, inputs)
@@ -43,14 +43,14 @@ _Made = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class _Adder:
-    """Adds the stages of a model to a view; `scope` is the name prefix for the constants of a subgraph."""
+    """Builder that adds the stages of a model to a view; `scope` is the name prefix for a subgraph's constants."""
 
     view: View
     config: MlaConfig
     streams: Iterator[CommandStream]
 
     def add(self, parts: Sequence[GraphPart], made: _Made, scope: str, inside: str) -> None:
-        """Add stages in order."""
+        """Add the nodes and edges of stages in order; `inside` is the name prefix for groups."""
         for number, part in enumerate(parts):
             where = "accelerator" if part.device else "host"
             group = f"{inside}stage {number}: {where}" if len(parts) > 1 or inside else ""
@@ -66,7 +66,7 @@ class _Adder:
                 made |= dict.fromkeys(node.outputs, (self._bodies(node, part, group) or node.name,))
 
     def _bodies(self, node: Node, part: GraphPart, group: str) -> str:
-        """Add subgraphs between their control node and a merge node; return the merge node ("": no subgraphs)."""
+        """Add subgraphs between their control node and a merge node; return the merge node (empty: no subgraphs)."""
         if not node.bodies:
             return ""
         end = f"{node.name} end"
@@ -117,7 +117,7 @@ class _Adder:
 
 
 def makers(lowered: LoweredNetwork, name: str) -> Iterator[str]:
-    """Yield the names of the layers that write a tensor or parts of it."""
+    """Yield the names of the layers that write a tensor or a part of it."""
     whole = name
     while whole in lowered.views:
         whole = lowered.views[whole]

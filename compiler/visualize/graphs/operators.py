@@ -1,4 +1,4 @@
-"""Operator graph from the front end to the partition into accelerator and host stages."""
+"""Operators as a graph, for the compiler stages from the front end to the partition into stages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def graph_view(
     groups: Mapping[str, str] | None = None,
     reasons: Mapping[str, str] | None = None,
 ) -> View:
-    """Return operators as nodes and tensors as edges.
+    """Return the view of a graph, with operators as nodes and tensors as edges.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ def graph_view(
     stage : str
         Name of the compiler stage.
     config : MlaConfig
-        Hardware configuration for the cycle estimates.
+        Hardware configuration for which cycles are estimated.
     rounding : str
-        Rounding mode, for the lowering that counts MACs.
+        Rounding mode, which the lowering needs in order to count MACs.
     groups : mapping, optional
-        Group name of each node.
+        Group names, by node name.
     reasons : mapping, optional
         Reasons why nodes run on the host, by node name.
     """
@@ -56,7 +56,7 @@ def graph_view(
 def partition_view(
     graph: Graph, parts: Sequence[GraphPart], reasons: Mapping[str, str], config: MlaConfig, rounding: str
 ) -> View:
-    """Return the graph with its stages as groups, including those of subgraphs."""
+    """Return the view of a partitioned graph, in which each stage, also in subgraphs, is a group of nodes."""
     groups = dict(_stages(parts, ""))
     return graph_view(graph, "partitioned", config, rounding, groups=groups, reasons=reasons)
 
@@ -70,7 +70,7 @@ def _stages(parts: Sequence[GraphPart], inside: str) -> Iterator[tuple[str, str]
 
 
 def add_inputs(view: View, graph: Graph, made: dict[str, str]) -> None:
-    """Add nodes for the inputs of the model."""
+    """Add a node for each input of the model, and record it in `made`."""
     for name in graph.inputs:
         made[name] = f"in {name}"
         add_node(view, made[name], "input", "input", shape_of(graph.tensors[name]), name)
@@ -78,9 +78,10 @@ def add_inputs(view: View, graph: Graph, made: dict[str, str]) -> None:
 
 @dataclass(frozen=True)
 class _Adder:
-    """Adds the nodes of graphs to a view.
+    """Builder that adds the nodes of a graph and its subgraphs to a view.
 
-    `made` maps tensors to the view nodes that produce them; `scope` is the name prefix for a subgraph.
+    In its methods, `made` maps tensors to the view nodes that produce them, and `scope` is the name prefix for a
+    subgraph.
     """
 
     view: View
@@ -135,7 +136,7 @@ class _Adder:
         return end
 
     def feed(self, graph: Graph, made: Mapping[str, str], name: str, reader: str, scope: str) -> None:
-        """Add the edge from the producer of a tensor to a node; constants get a separate node."""
+        """Add the edge from the producer of a tensor to a node; a constant gets a node as its producer."""
         tensor = graph.tensors[name]
         source = made.get(name)
         if source is None:
@@ -146,13 +147,13 @@ class _Adder:
 
 
 def _macs(graph: Graph, rounding: str) -> dict[str, int]:
-    """Return the MACs of nodes that become layers, as counted by the lowering."""
+    """Return, by node name, the MACs that the lowering counts for nodes that become layers."""
     lowered = lower(graph, [(node,) for node in graph if not node.bodies], rounding)
     return {layer.name: layer.macs for layer in lowered.layers}
 
 
 def shape_of(tensor: Tensor) -> str:
-    """Return shape, type and size of a tensor as one line."""
+    """Return the shape, type and size of a tensor as one line of text."""
     shape = "x".join(str(each) for each in tensor.shape) or "scalar"
     return f"{shape} {tensor.dtype}, {size(tensor.bytes)}"
 

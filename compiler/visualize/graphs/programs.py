@@ -1,4 +1,4 @@
-"""Programs as a graph in execution order, with the tensors that pass between them."""
+"""Programs as a graph, with edges for the execution order and for the tensors that programs exchange."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from hw.config import MlaConfig
 
 
 def programs_view(network: CompiledNetwork, streams: Sequence[CommandStream], config: MlaConfig) -> View:
-    """Return one node per program; edges are execution order and tensors."""
+    """Return the view of a network with one node per program; edges are the execution order and tensors."""
     note = "edges: tensors that one program makes and another reads, over the bus or on the chip; the order"
     view = start(network.name, "programs", config, note)
     _Adder(view, config, iter(streams)).add(network.stages, "", "")
@@ -22,14 +22,14 @@ def programs_view(network: CompiledNetwork, streams: Sequence[CommandStream], co
 
 @dataclass(frozen=True)
 class _Adder:
-    """Adds the stages of a network to a view."""
+    """Builder that adds the stages of a network to a view."""
 
     view: View
     config: MlaConfig
     streams: Iterator[CommandStream]
 
     def add(self, stages: Sequence[Stage], inside: str, before: str) -> str:
-        """Add stages in order after a node; return the last node."""
+        """Add stages, in execution order, after the node `before`; return the last node."""
         for number, stage in enumerate(stages):
             prefix = f"{inside}stage {number} " if len(stages) > 1 or inside else ""
             if stage.control:
@@ -89,7 +89,7 @@ class _Adder:
 def _tensors(
     view: View, names: list[str], layers: list[tuple[int, ...]], stream: CommandStream, config: MlaConfig
 ) -> None:
-    """Add edges for the tensors between programs of a stage; those through DRAM have bus cycles and energy."""
+    """Add edges for the tensors that the programs of a stage exchange; edges through DRAM have cycles and energy."""
     lowered = stream.lowered
     program = {
         lowered.layers[layer].name: name for name, part in zip(names, layers, strict=True) for layer in part

@@ -68,7 +68,7 @@ def view_of(record: CompilationTrace, stage: str) -> View:
     record : CompilationTrace
         Trace recorded by `compile`.
     stage : str
-        Name of the stage, one of `STAGES`.
+        Name of the stage, a key of `STAGES`.
 
     Raises
     ------

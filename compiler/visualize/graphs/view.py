@@ -1,9 +1,9 @@
 """Common structure of the graph views.
 
 A view is a networkx MultiDiGraph whose attributes are numbers, strings and lists of strings, so that it can be
-written as JSON. Graph attributes: name, stage, target, note. Node attributes: kind (one of `KINDS`), label, text (lines
-of detail), group, and, where known, cycles and pj. Edge attributes: tensor, bytes, cycles, pj, and
-back for loop-carried edges and accumulations.
+written as JSON. A graph has the attributes name, stage, target and note. A node has the attributes kind (a key of
+`KINDS`), label, text (lines of detail) and group, and, where known, cycles and pj. An edge has the attributes tensor,
+bytes, cycles and pj; edges for accumulations and for values carried to the next loop iteration also have back.
 """
 
 import math
@@ -52,9 +52,9 @@ class Cost:
     bytes : int
         Exact number of bytes.
     cycles : int
-        Cycles estimated by the scheduler's cost model.
+        Number of cycles, estimated by the scheduler's cost model.
     pj : float
-        Energy in picojoules, estimated from the table of `compiler.cost.energy`.
+        Energy in picojoules, estimated with the table in `compiler.cost.energy`.
     """
 
     bytes: int = 0
@@ -66,12 +66,12 @@ class Cost:
 
 
 def over_bus(config: MlaConfig, size: int) -> Cost:
-    """Return the cost of moving bytes over the bus between chip and DRAM once."""
+    """Return the cost of moving `size` bytes once over the bus between the chip and DRAM."""
     return Cost(size, Floor(0, size).cycles(config), size * PJ_PER_BYTE["dram"])
 
 
 def start(name: str, stage: str, config: MlaConfig, note: str) -> View:
-    """Return an empty view."""
+    """Return a view without nodes."""
     return View(name=name, stage=stage, target=f"N = {config.n}", note=note)
 
 
@@ -86,7 +86,7 @@ def add_node(
     pj: float | None = None,
     **more: Any,
 ) -> None:
-    """Add a node; attributes that are None are omitted."""
+    """Add a node; `cycles` and `pj` are omitted if they are None."""
     known = {"cycles": None if cycles is None else round(cycles), "pj": None if pj is None else round(pj, 1)}
     kept = {name: value for name, value in known.items() if value is not None}
     view.add_node(
@@ -121,7 +121,10 @@ _ANSWER = 10
 
 
 def waits(stream: CommandStream) -> list[list[int]]:
-    """Return for each command the commands for which it waits; the i-th wait of a pair takes the i-th signal."""
+    """Return, for each command, the numbers of the commands for which it waits.
+
+    For each pair of units, the i-th wait consumes the i-th signal.
+    """
     given: dict[tuple[int, int], deque[int]] = {}
     out = []
     for number, issued in enumerate(stream.issued):
@@ -136,7 +139,7 @@ def waits(stream: CommandStream) -> list[list[int]]:
 
 
 def timeline(config: MlaConfig, stream: CommandStream, dram: DramTiming) -> list[tuple[int, int]]:
-    """Return the first cycle of each command, and the cycle after its last cycle, when dependent commands may start."""
+    """Return the first cycle of each command and the cycle after its last, in which dependent commands may start."""
     free: dict[Unit, int] = dict.fromkeys(Unit, 0)
     queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
     out: list[tuple[int, int]] = []
@@ -157,7 +160,7 @@ def timeline(config: MlaConfig, stream: CommandStream, dram: DramTiming) -> list
 
 
 def _taken(config: MlaConfig, command: Command, dram: DramTiming) -> int:
-    """Return the cycles during which a command occupies its unit."""
+    """Return the number of cycles during which a command occupies its unit."""
     taken = cycles(command, config.n)
     if command.unit not in (Unit.LOAD, Unit.STORE):
         return taken
@@ -166,7 +169,7 @@ def _taken(config: MlaConfig, command: Command, dram: DramTiming) -> int:
 
 
 def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig, dram: DramTiming) -> View:
-    """Return a view with commands as nodes, with begin and end; accelerator stages run one after another."""
+    """Return the view of commands with their begin and end; accelerator stages run one after another."""
     view, at = start(name, "timeline", config, _NOTE), 0
     for stage, stream in enumerate(streams):
         prefix, layers = f"{stage} " if len(streams) > 1 else "", stream.lowered.layers

@@ -1,1 +1,1 @@
-"""Pictures of views as SVG, and their text formats."""
+"""Drawing of views and charts as SVG."""

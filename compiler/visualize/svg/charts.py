@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: SVG units per inch in matplotlib: figures of `n / INCH` inches are n pixels wide.
 INCH = 72.0
-#: Chart width, equal to that of a rendered page, and text sizes, in pixels.
+#: Width of a chart, which equals the width of a rendered page, and text sizes, in pixels.
 WIDTH, TITLE, LABEL, SMALL = 830.0, 14.0, 10.0, 9.0
 #: Columns of a layer key, and row pitch in pixels.
 _KEY_COLUMNS, _KEY_ROW = 4, 16.0
@@ -49,12 +49,12 @@ _SETTINGS: dict[Any, Any] = {
 
 
 class Chart:
-    """Figure with layout helpers; created by `chart`.
+    """Figure with layout helpers, created by `chart`.
 
     Parameters
     ----------
     figure : Figure
-        Matplotlib figure; its units are pixels of 1/72 inch.
+        Matplotlib figure, whose pixels are 1/72 inch.
     title : str
         Accessible title of the picture.
     """
@@ -69,7 +69,7 @@ class Chart:
         return self.figure.add_axes((left / w, 1 - (top + height) / h, width / w, height / h))
 
     def text(self, x: float, y: float, text: str, size: float = LABEL, **style: Any) -> None:
-        """Add a line of text; y is the baseline in pixels from the top."""
+        """Add a line of text; y is the distance of its baseline from the top in pixels."""
         w, h = self.figure.get_size_inches() * INCH
         self.figure.text(x / w, 1 - y / h, text, size=size, **style)
 
@@ -111,7 +111,7 @@ def _rounded(tag: str) -> str:
 
 @contextmanager
 def chart(title: str, height: float, width: float = WIDTH) -> Iterator[Chart]:
-    """Create a chart of a size in pixels, rendered when the block ends."""
+    """Create a chart with a size in pixels; the style settings of charts apply until the block ends."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -120,7 +120,7 @@ def chart(title: str, height: float, width: float = WIDTH) -> Iterator[Chart]:
 
 
 def count_axis(axis: Any, label: str) -> None:
-    """Label an axis (`axes.xaxis` or `axes.yaxis`) of integers: few ticks, with thousands separators."""
+    """Format an axis of integers (`axes.xaxis` or `axes.yaxis`): label, few ticks, and thousands separators."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 5, 10], integer=True))
@@ -142,7 +142,7 @@ def key_rows(names: Sequence[str]) -> float:
 
 
 def layer_key(drawn: Chart, top: float, entries: Sequence[tuple[str, tuple[str, str]]]) -> None:
-    """Draw a key of layers below a chart.
+    """Draw a key of the layers below a chart.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def layer_key(drawn: Chart, top: float, entries: Sequence[tuple[str, tuple[str, 
     top : float
         Distance in pixels from the top of the chart.
     entries : sequence
-        Name, fill and outline colour of each layer.
+        Name, fill color and outline color of each layer.
     """
     from matplotlib.patches import Rectangle
 
@@ -175,14 +175,14 @@ _MARKERS = "osD^vP"
 def draw_rounds(
     title: str, unit: str, lines: Mapping[str, Sequence[float]], baseline: str = "no change"
 ) -> str:
-    """Return a chart of ratios over rounds, one line per name; rounds count from 0.
+    """Draw a chart of ratios over rounds, with one line per name, as SVG; rounds count from 0.
 
     Parameters
     ----------
     title, unit : str
         Title of the chart, and label of the values.
     lines : mapping
-        Values per round, equally many for each name, at least one.
+        Values of each line, by name of the line; one value per round, and at least one round.
     baseline : str
         Label of the dashed line at 1.0.
     """
@@ -223,14 +223,14 @@ _SERVING_COLOURS = {
 
 
 def draw_serving(name: str, cycles: Sequence[int], events: Sequence[Document]) -> str:
-    """Return the chart as SVG.
+    """Draw the cycles of served requests and the tuning events as SVG.
 
     Parameters
     ----------
     name : str
         Name of the served network.
     cycles : sequence of int
-        Cycles of each request.
+        Number of cycles of each request.
     events : sequence of dict
         Tuning events, as printed by `mla serve`.
     """
@@ -256,7 +256,7 @@ def draw_serving(name: str, cycles: Sequence[int], events: Sequence[Document]) -
 
 
 def _kinds(drawn: Chart, marked: Sequence[Document]) -> None:
-    """Draw a colour key, and a number above each event."""
+    """Draw a color key for the kinds of events."""
     x = WIDTH - _RIGHT
     for kind in reversed(
         [kind for kind in _SERVING_COLOURS if any(event["event"] == kind for event in marked)]
@@ -268,7 +268,7 @@ def _kinds(drawn: Chart, marked: Sequence[Document]) -> None:
 def _panel(
     drawn: Chart, top: float, cycles: Sequence[int], marked: Sequence[Document], shown: tuple[float, float]
 ) -> None:
-    """Plot cycles over requests within the shown range; values outside are clipped to the edge."""
+    """Plot cycles over requests within the range `shown`; values outside are clipped to the limits of the range."""
     axes = drawn.axes(_SERVING_LEFT, top, WIDTH - _SERVING_LEFT - _RIGHT, _TALL)
     low, high = shown
     margin = (high - low) * 0.04 or 1
@@ -291,7 +291,7 @@ def _panel(
 
 
 def _numbers(axes: "Axes", marked: Sequence[Document], requests: int) -> None:
-    """Draw numbers in one row above the event lines; numbers of close lines move to the right."""
+    """Number the event lines in a row above them; if lines are close together, numbers move to the right."""
     scale, free = (WIDTH - _SERVING_LEFT - _RIGHT) / requests, 0.0
     for number, event in enumerate(marked, 1):
         x = max(event["request"] * scale, free)

@@ -1,4 +1,4 @@
-"""Draws a view as a flow chart from top to bottom, in columns so that the picture is wide rather than tall."""
+"""Flow chart of a view, which runs from top to bottom, in columns so that the picture is wide rather than tall."""
 
 from itertools import pairwise
 from typing import Any
@@ -34,7 +34,7 @@ _TOP = 58.0
 
 
 def draw_flow(view: View) -> str:
-    """Return the flow chart as SVG."""
+    """Draw a view as a flow chart in SVG."""
     return _Flow(folded(view)).draw()
 
 
@@ -61,7 +61,7 @@ class _Flow:
         self.turns: dict[int, int] = {}  # number of edges that left each column so far
 
     def _fold(self) -> None:
-        """Move constants into the text of the node that reads them."""
+        """Replace each constant with a line of text in the node that reads it."""
         folded: dict[Key, int] = {}
         for key, data in self.view.nodes(data=True):
             if data["kind"] != "constant":
@@ -112,7 +112,7 @@ class _Flow:
         return self.svg.render()
 
     def _key(self) -> list[tuple[str, str, str, bool]]:
-        """Return the legend entries of the node kinds in use."""
+        """Return the legend entries for the kinds of nodes in the picture."""
         found: dict[str, tuple[str, str]] = {}
         for key in self.graph:
             data = self._data(key)
@@ -164,7 +164,7 @@ class _Flow:
         return self._height(key) / 2 if key in self.lines else 0.0
 
     def _edge(self, edge: tuple[Key, Key], route: list[Key]) -> None:
-        """Draw one edge, which passes ranks vertically."""
+        """Draw one edge, which is vertical where it passes a rank."""
         x, y = self.at[route[0]]
         y += self._half(route[0])
         path = f"M{point((x, y))}"
@@ -185,7 +185,7 @@ class _Flow:
         )
 
     def _labels(self) -> None:
-        """Add the output size of nodes on a side that is free of edges."""
+        """Add the output size of each node on a side without edges, if there is one."""
         for key in self.graph:
             routes = [
                 route for edge, route in self.layout.routes.items() if edge[0] == key and self.bytes[edge]
@@ -200,14 +200,14 @@ class _Flow:
                 self.svg.text(x, y + self._half(key) + 13, size(count), SMALL, fill=SOFT, anchor=anchor)
 
     def _side(self, a: Key, b: Key) -> int:
-        """Return the side to which an edge turns: -1 left, 1 right, 0 none."""
+        """Return the side to which an edge turns: -1 for left, 1 for right, 0 for neither."""
         if self.column[self.rank[a]] != self.column[self.rank[b]]:
             return 1
         distance = self.at[b][0] - self.at[a][0]
         return 0 if abs(distance) < 4 else 1 if distance > 0 else -1
 
     def _over(self, column: int, x: float, y: float, to_x: float, to_y: float) -> str:
-        """Return a path from the foot of a column to the head of the next, with edges slightly apart."""
+        """Return a path from the foot of a column to the head of the next, slightly apart from earlier such paths."""
         place = self.turns.get(column, 0)
         self.turns[column] = place + 1
         shift = 7.0 * place
@@ -243,7 +243,7 @@ class _Flow:
 
 
 def _toward(corner: Point, other: Point, distance: float) -> Point:
-    """Return the point at a distance from a corner towards another point."""
+    """Return the point at a given distance from a corner, in the direction of another point."""
     (x, y), (to_x, to_y) = corner, other
     length = max(abs(to_x - x) + abs(to_y - y), 1e-9)  # one of the two is 0
     part = min(distance / length, 0.5)

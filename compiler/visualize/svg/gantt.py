@@ -1,4 +1,4 @@
-"""Commands over time, one row per unit, and buffers in memory over time."""
+"""Charts of commands over time, with one row per unit, and of buffers in memory over time."""
 
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ _MIN_GAP, _MIN_WIDTH = 1.2, 0.8
 
 
 def draw_units(view: View) -> str:
-    """Return the chart as SVG."""
+    """Draw the commands of each unit over time as SVG."""
     from matplotlib.patches import Rectangle
 
     about = view.graph
@@ -55,7 +55,7 @@ def _frame(axes: "Axes", cycles: int) -> None:
 
 
 def _bars(view: View, cycles: int) -> Iterator[tuple[str, str, int, int, str]]:
-    """Yield unit, layer, begin, end and tooltip; commands too short to distinguish are merged."""
+    """Yield the unit, layer, begin, end and tooltip of each bar; commands too short to distinguish share a bar."""
     apart = _MIN_GAP * cycles / _PIXELS
     for unit in _ROWS:
         waiting: tuple[str, int, int, int] | None = None  # layer, begin, end, commands
@@ -88,7 +88,7 @@ _MIN_SIDE, _NAMED = 0.8, 11.0
 
 
 def draw_memory(view: View) -> str:
-    """Return the chart as SVG."""
+    """Draw the buffers in each memory over time as SVG."""
     about = view.graph
     nodes = [data for _, data in view.nodes(data=True) if "starts" in data]
     end = max((max(data["last"]) for data in nodes), default=1)
@@ -117,7 +117,7 @@ def draw_memory(view: View) -> str:
 
 
 def _layer(data: dict[str, Any], layers: Collection[str]) -> str:
-    """Return the layer whose name, with a dot, begins the label of a buffer, else the label; names may contain dots."""
+    """Return the layer of a buffer with a label LAYER.SUFFIX, else the label; layer names may contain dots."""
     name = data["label"]
     while "." in name:
         name = name.rpartition(".")[0]
@@ -134,7 +134,7 @@ def _memory_map_frame(
     here: list[dict[str, Any]],
     end: int,
 ) -> "Axes":
-    """Draw the axes of the used part of a memory, with bank boundaries; `vertical` is top and height."""
+    """Draw the axes for the used part of a memory, with bank boundaries; `vertical` is the top and the height."""
     (top, height), (capacity, banks) = vertical, size
     used = max((at + data["size"] for data in here for at in data["starts"]), default=0)
     bank = capacity // banks if banks > 1 else _STEP
@@ -155,7 +155,7 @@ def _memory_map_frame(
 
 
 def _tiles(drawn: Chart, axes: "Axes", data: dict[str, Any], height: float, colours: tuple[str, str]) -> None:
-    """Draw the tiles of a buffer over their lifetimes, in a memory of `height` pixels."""
+    """Draw the tiles of a buffer over their lifetimes; the axes of the memory are `height` pixels high."""
     from matplotlib.patches import Rectangle
 
     across, down = axes.get_xlim()[1] / _MEMORY_MAP_PIXELS, axes.get_ylim()[0] / height

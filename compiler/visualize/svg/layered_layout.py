@@ -22,11 +22,12 @@ class Layered:
     Parameters
     ----------
     ranks : list of lists
-        Node keys per rank in order; long edges have dummy keys (source, target, rank).
+        Keys of the nodes in each rank, from left to right; an edge has a dummy key (source, target, rank) in each
+        rank that it passes.
     x : dict
-        Horizontal centre of each key.
+        Horizontal center of each key.
     routes : dict
-        Keys along each edge, including its ends.
+        Keys along each edge, from its source to its target.
     """
 
     ranks: list[list[Key]] = field(default_factory=list)
@@ -35,7 +36,7 @@ class Layered:
 
 
 def layered(graph: nx.DiGraph, width: dict[Key, float], gap: float, bend: float = 14) -> Layered:
-    """Lay out a graph; an edge that passes a rank occupies a width of `bend` there."""
+    """Lay out a graph; an edge that passes a rank occupies the width `bend` in that rank."""
     out = Layered()
     _rank(graph, out)
     near: dict[Key, list[Key]] = {key: [] for rank in out.ranks for key in rank}
@@ -52,7 +53,7 @@ def layered(graph: nx.DiGraph, width: dict[Key, float], gap: float, bend: float 
 
 
 def _rank(graph: nx.DiGraph, out: Layered) -> None:
-    """Assign ranks by the longest path from a source; sources are placed directly above their first reader."""
+    """Assign each node the rank of its longest path from a source; put sources directly above their first reader."""
     level: dict[Key, int] = {}
     for key in nx.topological_sort(graph):
         level[key] = max((level[before] + 1 for before in graph.predecessors(key)), default=0)
@@ -70,7 +71,7 @@ def _rank(graph: nx.DiGraph, out: Layered) -> None:
 
 
 def _order(ranks: list[list[Key]], near: dict[Key, list[Key]], level: dict[Key, int], *, down: bool) -> None:
-    """Sort each rank by the mean position of its neighbours on one side."""
+    """Sort the keys in each rank by the mean position of their neighbors in the rank above or below."""
     for number in range(len(ranks)) if down else reversed(range(len(ranks))):
         place = {key: i for rank in ranks for i, key in enumerate(rank)}
         side = number - 1 if down else number + 1
@@ -102,7 +103,7 @@ def _mean(values: list[float], default: float) -> float:
 
 
 def _apart(wanted: list[float], room: list[float], gap: float) -> list[float]:
-    """Return non-overlapping positions close to the desired ones, in order; touching runs move together."""
+    """Return non-overlapping positions close to the desired positions, in order; boxes that touch move together."""
     runs: list[tuple[float, float, list[int]]] = []  # (left edge wanted, width, members)
     for index, (x, w) in enumerate(zip(wanted, room, strict=True)):
         left, width, members = x - w / 2, w, [index]
@@ -130,7 +131,7 @@ def cut(heights: list[float], passing: list[int], count: int) -> list[range]:
     heights : list of float
         Height of each rank.
     passing : list of int
-        Number of edges that cross a cut after each rank.
+        Number of edges that would cross a cut after each rank.
     count : int
         Number of columns.
     """
@@ -167,14 +168,14 @@ _BEFORE = 2
 
 
 def folded(view: View) -> View:
-    """Return the view with most repetitions of consecutive nodes collapsed to one node."""
+    """Return a view in which most repetitions of a sequence of consecutive nodes are collapsed into one node."""
     while (found := _repeated(view)) is not None:
         view = _without(view, *found)
     return view
 
 
 def _repeated(view: View) -> tuple[list[Hashable], int] | None:
-    """Return the nodes to collapse and their number of repetitions; None if there is too little repetition."""
+    """Return the nodes to collapse and the number of repetitions that they contain; None if there are too few."""
     keys = [key for key, data in view.nodes(data=True) if data["kind"] != "constant"]
     kinds = [_kind(view, key) for key in keys]
     best, saved = None, 0
@@ -189,14 +190,14 @@ def _repeated(view: View) -> tuple[list[Hashable], int] | None:
 
 
 def _kind(view: View, key: Hashable) -> tuple[Hashable, ...]:
-    """Return the identity of a node for comparison: all attributes, with numbers removed from names."""
+    """Return the attributes by which nodes are compared, with the numbers in the node's name replaced."""
     data = view.nodes[key]
     lines = tuple(line for line in data["text"] if line != key)
     return data["kind"], data["label"], data["group"], lines, re.sub(r"\d+", "#", str(key))
 
 
 def _runs(same: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return start and length of each run of True."""
+    """Return the start and the length of each run of True values."""
     out, start = [], 0
     for i, each in enumerate([*same, False]):
         if not each:
@@ -207,7 +208,7 @@ def _runs(same: Sequence[bool]) -> list[tuple[int, int]]:
 
 
 def _without(view: View, keys: list[Hashable], times: int) -> View:
-    """Return the view with some nodes replaced by one."""
+    """Return a view in which the given nodes, `times` repetitions of a sequence, are replaced with one node."""
     inside, made = set(keys), View(**view.graph)
     boxes, first = len(keys) // times, view.nodes[keys[0]]
     called = f"{keys[0]} and {len(keys) - 1} more"

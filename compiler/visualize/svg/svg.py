@@ -1,4 +1,4 @@
-"""Reproducible SVG writer, with the pictures' colours and text widths."""
+"""Reproducible SVG writer, with colors and text widths for all pictures."""
 
 from collections.abc import Sequence
 from colorsys import hls_to_rgb
@@ -42,7 +42,7 @@ COLOURS = {
     "store": ("#f0e6f8", "#8455ab"),
     "program": ("#eaf1fb", "#4472b5"),
 }
-#: Okabe and Ito's colour-blind safe palette ("Color Universal Design", 2008).
+#: Okabe and Ito's color-blind safe palette ("Color Universal Design", 2008).
 OKABE_ITO = {
     "green": "#009e73",
     "sky": "#56b4e9",
@@ -52,7 +52,7 @@ OKABE_ITO = {
     "blue": "#0072b2",
     "purple": "#cc79a7",
 }
-#: One colour per cause of cycles; the two greys in the middle are for causes that the chip never counts.
+#: One color per cause of cycles; the two grays in the middle are for causes that the chip never counts.
 CAUSE_COLOURS: dict[str, str] = dict(
     zip(
         CAUSES,
@@ -66,7 +66,7 @@ CAUSE_COLOURS: dict[str, str] = dict(
         strict=True,
     )
 )
-#: Paler colours of operators with little computation.
+#: Paler colors for operators with little computation.
 QUIET = ("#f4f5f7", "#8a93a0")
 #: Operators that run on the array.
 HEAVY = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul")
@@ -75,7 +75,7 @@ INK, SOFT, LINE, GRID = "#1f2733", "#5d6773", "#97a1ae", "#e3e6ea"
 
 
 class Svg:
-    """SVG picture that grows with its contents; the background is white on any page.
+    """SVG picture that grows with its contents and always has a white background.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Svg:
 
     def __init__(self, title: str):
         self.title, self.parts = title, list[str]()
-        self.arrows: dict[str, str] = {}  # colour -> name of its arrow
+        self.arrows: dict[str, str] = {}  # color -> name of its arrow
         self.width = self.height = 0.0
 
     def room(self, x: float, y: float) -> None:
@@ -127,7 +127,7 @@ class Svg:
         anchor: str = "start",
         halo: bool = False,
     ) -> None:
-        """Draw a line of text; y is its baseline."""
+        """Draw a line of text, whose baseline is at y."""
         more = f' x="{number(x)}" y="{number(y)}" font-size="{number(size)}"'
         more += ' font-weight="600"' if bold else ""
         more += f' text-anchor="{anchor}"' if anchor != "start" else ""
@@ -138,16 +138,16 @@ class Svg:
     def key(
         self, x: float, y: float, entries: Sequence[tuple[str, str, str, bool]], width: float = PAGE
     ) -> None:
-        """Draw a colour key, wrapped to a width; y is the baseline of the first line.
+        """Draw a color key, wrapped to a width; the baseline of its first line is at y.
 
         Parameters
         ----------
         x, y : float
-            Left end of the first line, in pixels.
+            Left end of the baseline of the first line, in pixels.
         entries : sequence
-            Name, fill, outline and whether the outline is dashed, for each entry.
+            Name, fill color and outline color of each entry, and True if its outline is dashed.
         width : float
-            Right end of the lines, in pixels from the left of the picture.
+            Right end of the lines, in pixels from the left edge of the picture.
         """
         left = x
         for name, fill, outline, dashed in entries:
@@ -162,14 +162,14 @@ class Svg:
     def line(
         self, points: Sequence[Point], colour: str = LINE, width: float = 1.0, dashed: bool = False
     ) -> None:
-        """Draw a line through points."""
+        """Draw straight lines that connect points in order."""
         path = "M" + " L".join(f"{number(x)} {number(y)}" for x, y in points)
         self._path(path, colour, width, dashed=dashed)
 
     def curve(
         self, path: str, colour: str = LINE, width: float = 1.2, *, dashed: bool = False, tip: str = ""
     ) -> None:
-        """Draw a path that ends in an arrow."""
+        """Draw a path, in SVG syntax, that ends in an arrow."""
         name = self.arrows.setdefault(colour, f"arrow{len(self.arrows)}")
         self._path(path, colour, width, dashed=dashed, more=f' marker-end="url(#{name})"', tip=tip)
 
@@ -426,7 +426,7 @@ _OTHER, _WIDEST = 800, 1000
 
 
 def colours(data: dict[str, Any]) -> tuple[str, str]:
-    """Return fill and outline of a node."""
+    """Return the fill color and the outline color of a node."""
     ops = data.get("ops", [data.get("op", "")])
     if data["kind"] in ("operator", "layer") and not any(op in HEAVY for op in ops):
         return QUIET
@@ -434,7 +434,7 @@ def colours(data: dict[str, Any]) -> tuple[str, str]:
 
 
 def hue(index: int) -> tuple[str, str]:
-    """Return fill and outline of a layer by its index; neighbours differ."""
+    """Return the fill color and the outline color of a layer by its index; adjacent layers get different colors."""
     angle = (0.58 + index * 0.381966) % 1
     return _hex(*hls_to_rgb(angle, 0.74, 0.55)), _hex(*hls_to_rgb(angle, 0.42, 0.5))
 
@@ -444,11 +444,11 @@ def _hex(*parts: float) -> str:
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return the width of a text in DejaVu Sans, the widest common sans-serif font, so that it fits in any."""
+    """Return the width of a text in DejaVu Sans; this is the widest common sans-serif font, so the text fits in all."""
     widths = _BOLD if bold else _REGULAR
     return sum(widths.get(c, _WIDEST if east_asian_width(c) in "WF" else _OTHER) for c in text) * size / 1000
 
 
 def shortened(text: str, width: float, size: float, *, bold: bool = False) -> str:
-    """Shorten a text to a width by removing its middle, since names differ at their ends."""
+    """Shorten a text to a maximum width by removing its middle, since names often differ only at their ends."""
     return shorten_middle(text, lambda each: text_width(each, size, bold=bold) <= width + 0.5)

@@ -1,4 +1,4 @@
-"""Draws the schedule as a band per layer with a lane per memory and unit along the data path."""
+"""Drawing of a schedule with one band per layer, and one lane per memory and unit along the data path."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _WORK = _UNITS | _HOST
 _ACROSS, _LEFT, _TOP = 14.0, 14.0, 92.0
 _ROW, _BOX, _HEAD, _BETWEEN = 51.0, 42.0, 24.0, 6.0
 _NAME, _PITCH = 11.0, 11.5
-#: Legend of box colours; units are labelled above their lanes.
+#: Legend of box colors; units are labeled above their lanes.
 _KEY = {
     "constant": "constants",
     "input": "input, output",
@@ -39,7 +39,7 @@ _KEY = {
 
 @dataclass
 class _Item:
-    """Box in a band: a node, or a tensor that comes from another band."""
+    """Box in a band, which shows a node of the band, or a tensor from another band."""
 
     key: str
     lane: int
@@ -51,13 +51,13 @@ class _Item:
 
     @property
     def width(self) -> float:
-        """Width of the lane; host work spans from the first to the last unit."""
+        """Width of the box: that of its lane, or for host work, that of all lanes from the first to the last unit."""
         lanes = _LANES[1:8] if self.host else _LANES[self.lane : self.lane + 1]
         return sum(width + _ACROSS for _, width in lanes) - _ACROSS
 
 
 def draw_lanes(view: View) -> str:
-    """Return the picture as SVG."""
+    """Draw a schedule as swim lanes in SVG."""
     return _Lanes(view).draw()
 
 
@@ -101,7 +101,7 @@ class _Lanes:
         return self.svg.render()
 
     def _sorted(self) -> list[str]:
-        """Return layers in order of computation, ignoring early loads."""
+        """Return the layers in the order in which their computation starts, regardless of early loads."""
         first: dict[str, int] = {}
         for number_, (_, data) in enumerate(self.view.nodes(data=True)):
             if data["kind"] in _WORK and data["kind"] != "load":
@@ -139,12 +139,12 @@ class _Lanes:
         return y + height
 
     def _rows(self, items: dict[str, _Item], units: list[str]) -> None:
-        """Assign rows to boxes: a transfer next to the tile that it fills or empties, and its source or destination."""
+        """Assign rows to boxes, so that a transfer is next to its source and destination."""
         placed: set[str] = set()
         taken: set[tuple[int, int]] = set()
 
         def place(key: str, row: int) -> None:
-            """Place a box in a row, or in the next free row of its lane."""
+            """Put a box into a row, or if the row is taken, into the next free row of its lane."""
             item = items[key]
             if key not in placed:
                 while (item.lane, row) in taken:
@@ -180,7 +180,7 @@ class _Lanes:
             place(key, 0)
 
     def _busy(self, units: list[str]) -> str:
-        """Return the busy cycles of the busiest unit of a layer."""
+        """Return a text with the busiest unit of a layer and its busy cycles."""
         busy: dict[str, int] = {}
         for key in units:
             if self.view.nodes[key]["kind"] in _HOST:
@@ -191,7 +191,10 @@ class _Lanes:
         return f"{kind.upper()} {busy[kind]:,} cycles"
 
     def _rank(self, key: str) -> tuple[int, int]:
-        """Return the sort order: activations for the array, weights, tensors for FUSE only, parameters and tables."""
+        """Return the sort key of a box.
+
+        The order is: activations for the array, weights, tensors that only FUSE reads, parameters and tables.
+        """
         if self.view.nodes[key]["kind"] in ("load", "store"):
             return min(self._rank(end) for end in self._ends(key))
         names = [key]
@@ -209,16 +212,16 @@ class _Lanes:
         return kind, self.number[key]
 
     def _readers(self, buffer: str) -> list[str]:
-        """Return the work of this band that reads a buffer."""
+        """Return the work nodes of this band that read a buffer."""
         return [unit for unit in self.view.successors(buffer) if unit in self.band]
 
     def _ends(self, unit: str) -> list[str]:
-        """Return the buffers that a transfer fills or empties."""
+        """Return the on-chip buffers that a transfer fills or empties."""
         store = self.view.nodes[unit]["kind"] == "store"
         return list(self.view.predecessors(unit) if store else self.view.successors(unit))
 
     def _buffers(self, items: dict[str, _Item], key: str, *, written: bool) -> None:
-        """Add the buffers at one end of a unit's work, in the lanes that fit."""
+        """Add boxes for the buffers that a work node reads or writes, each in the lane of its memory."""
         unit = self.view.nodes[key]["kind"]
         for other in self.view.successors(key) if written else self.view.predecessors(key):
             if other in items:
@@ -271,7 +274,10 @@ class _Lanes:
 
 
 def _across(a: _Item, b: _Item, items: Iterable[_Item]) -> str:
-    """Return a path from the right side of one box to the left side of another, around boxes; back edges are lower."""
+    """Return a path from the right side of one box to the left side of another that avoids other boxes.
+
+    A path to an earlier lane runs from the left side to the right side, and slightly lower.
+    """
     if a.lane >= b.lane:
         start, end = (a.x, a.y + 8), (b.x + b.width, b.y + 8)
         bend = -max(abs(end[0] - start[0]) / 2, 18)

@@ -21,8 +21,8 @@ class Pll:
     Parameters
     ----------
     reference, feedback, output : int
-        Dividers CLKI_DIV, CLKFB_DIV and CLKOP_DIV; the frequency of the oscillator, output frequency times `output`,
-        must be in 400..800 MHz.
+        Dividers CLKI_DIV, CLKFB_DIV and CLKOP_DIV; the frequency of the PLL's oscillator (output frequency times
+        `output`) must be in 400..800 MHz.
     """
 
     reference: int
@@ -37,7 +37,7 @@ class Ecp5(FpgaDevice):
     Parameters
     ----------
     size : str
-        Size of the device, as in nextpnr's option for it.
+        Size of the device, as named in nextpnr's options.
     package, speed : str
         Device package and speed grade.
     pll : Pll
@@ -74,7 +74,7 @@ class Ecp5(FpgaDevice):
         return clock
 
     def clock_and_reset(self, m: Module, clk_in: Value, rst_in: Value) -> None:
-        """Generate the clock with the PLL; the reset is released two cycles after the button is released and the PLL is
+        """Generate the clock with the PLL; the reset ends two cycles after the button has been released and the PLL has
         locked.
 
         Reset uses the FPGA's global reset network (GSR), which sets every register to its initial value. Otherwise the

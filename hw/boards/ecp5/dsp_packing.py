@@ -1,4 +1,4 @@
-"""Moving of product registers from the fabric into the multipliers.
+"""Relocation of product registers from the FPGA fabric into the multipliers.
 
 Synthesis places these registers in the fabric, so the path of every product bit includes the delays of the multiplier
 and of the wire to the register.
@@ -13,7 +13,7 @@ _OUTPUTS = tuple(f"P{i}" for i in range(36))
 
 
 def register_products(netlist: Path) -> int:
-    """Enable the output registers of multipliers in a Yosys netlist; returns the number of multipliers changed.
+    """Enable the output registers of multipliers in a Yosys netlist, and return the number of multipliers changed.
 
     A multiplier is changed if each bit of its product drives exactly one register and nothing else, and all these
     registers have the same clock, no enable, and the initial value 0.
@@ -45,7 +45,7 @@ def _users(cells: dict) -> dict[int, list[tuple[str, str]]]:
 
 
 def _move(cells: dict, multiplier: dict, users: dict[int, list[tuple[str, str]]]) -> bool:
-    """Move the product registers of one multiplier, if all of them qualify."""
+    """Move the product registers of one multiplier if all of them qualify, and return whether they were moved."""
     if multiplier["parameters"].get("REG_OUTPUT_CLK", "NONE") != "NONE":
         return False
     registers = {}

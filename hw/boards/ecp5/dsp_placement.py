@@ -1,6 +1,6 @@
 """Assignment of sites to the chip's multipliers before placement.
 
-The placer's analytic step contracts the whole array to one spot to shorten its wires. The multiplier sites, however,
+The placer's analytic step concentrates the whole array in one spot to shorten its wires. The multiplier sites, however,
 are in three rows across the device, so multipliers are placed up to 80 tiles from their registers. If the multipliers
 are fixed, the other cells are placed near them, which reduces the total wire length by a third.
 """
@@ -28,8 +28,7 @@ _OPERAND = re.compile(r"matrix\.array\.(?:operand|weight)_(\d+)_(\d+)$")
 
 
 def fix_multipliers(netlist: Path, site_of: SiteOf) -> int:
-    """Assign sites to the chip's multipliers in a Yosys netlist; returns the number of multipliers with an assigned
-    site.
+    """Assign sites to the chip's multipliers in a Yosys netlist, and return the number of multipliers that have a site.
 
     Column c of the array uses block c of two rows of multipliers, so partial sums move within a block and activations
     from block to block. Multipliers of unknown purpose, and those for which no site remains, are not fixed.
@@ -54,7 +53,7 @@ def fix_multipliers(netlist: Path, site_of: SiteOf) -> int:
 
 
 def _elements(module: dict) -> dict[int, tuple[int, int]]:
-    """Return, for each operand bit of the array, the row and column of its element."""
+    """Return the row and column of the array element to which each operand bit belongs."""
     found = {}
     for name, net in module["netnames"].items():
         if match := _OPERAND.search(name):
@@ -81,8 +80,8 @@ def _sites(cells: dict, elements: dict[int, tuple[int, int]], site_of: SiteOf) -
 
 
 def _in_array(cell: dict, elements: dict[int, tuple[int, int]]) -> tuple[int, int, int] | None:
-    """Return block, row and index within the block for the multiplier of an array element; None if the cell is not in
-    the array.
+    """Return the block, the row and the index within the block of an array element's multiplier; None if the cell is
+    not in the array.
     """
     bits = [bit for bits in cell["connections"].values() for bit in bits]
     votes = Counter(elements[bit] for bit in bits if bit in elements)

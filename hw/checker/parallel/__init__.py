@@ -1,1 +1,1 @@
-"""Parallel checker, which reads all fields of a command at once and forms several products per cycle."""
+"""Parallel checker, which reads all fields of a command in parallel and forms several products per cycle."""

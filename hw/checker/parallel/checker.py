@@ -1,4 +1,4 @@
-"""Parallel checker: bounding boxes of a command's streams, and the walk increments derived from them."""
+"""Parallel checker, which computes the bounding boxes of a command's streams and the walk increments."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
@@ -23,7 +23,7 @@ class ParallelChecker(wiring.Component):
     scalar MUL while no check runs.
 
     Latency from `start` to `done` in cycles: LOAD and STORE 5 (a fill 4), MATRIX 9, a depthwise MATRIX 21 to 32, FUSE
-    8, with one more for slots, two more for B and two more for a residual. Throughput: one command at a time.
+    8, plus 1 for slots, 2 for B and 2 for a residual. Throughput: one command at a time.
 
     Parameters
     ----------
@@ -45,12 +45,12 @@ class ParallelChecker(wiring.Component):
     bad : Out
         High if the command is illegal and must trap with BAD_COMMAND.
     fail, fail_kind, fail_address : Out
-        High if a box exceeds its space; kind and address of the first such box in the order of checks (bits 3..2 of
-        `fail_kind` select the trap).
+        High if a box exceeds its space; kind and address of the first of these boxes in the order of checks. Bits 3..2
+        of `fail_kind` select the trap.
     increments : Out
         Derived walk increments, valid from `done` to the next `start`.
     mul, mul_a, mul_b : In
-        Request of a scalar multiplication, and its operands; not allowed during a check.
+        Request for a scalar multiplication, and its operands; not allowed during a check.
     mul_product : Out
         Low half of the product, valid 2 cycles later.
     """
@@ -122,7 +122,7 @@ class ParallelChecker(wiring.Component):
         return m
 
     def _control(self, m: Module, select: OperandSelect) -> Value:
-        """Sequence the steps of a check; returns a signal that is high while a check is active."""
+        """Sequence the steps of a check, and return a signal that is high while a check is active."""
         m.submodules.rows = rows = DepthwiseRows()
         depthwise, begin, valid, running = Signal(), Signal(), Signal(), Signal()
         step = Signal(STEP_BITS)
@@ -148,7 +148,7 @@ class ParallelChecker(wiring.Component):
         return valid
 
     def _operands(self, m: Module, select: OperandSelect, multipliers: Multipliers, valid: Value) -> None:
-        """Drive the multiplier operands: those of a step, or the halves of a scalar multiplication."""
+        """Drive the multipliers with the operands of a step, or with the halves of the scalar operands."""
         a_low, a_high, b_low, b_high = (
             word[part] for word in (self.mul_a, self.mul_b) for part in (slice(0, 16), slice(16, 32))
         )
@@ -165,7 +165,7 @@ class ParallelChecker(wiring.Component):
         ]
 
     def _box(self, m: Module, control: data.View, products: list[Value]) -> tuple[Signal, Signal]:
-        """Accumulate the ends of the stream's bounding box."""
+        """Accumulate the low and the high end of the stream's bounding box, and return them."""
         ends = []
         for name, enables, base in (
             ("low", control.to_low, control.base),
@@ -205,7 +205,7 @@ class ParallelChecker(wiring.Component):
     def _ranges(
         self, m: Module, control: data.View, products: list[Value], select: OperandSelect
     ) -> tuple[Signal, Signal]:
-        """Compute the coordinate ranges; returns two signals: high if all points are padding, and high if a range is
+        """Compute the coordinate ranges, and return two signals: high if all points are padding, and high if a range is
         too wide.
         """
         empty, wide = Signal(2), Signal(2)

@@ -11,8 +11,8 @@ _SUM = _PRODUCT + 2
 
 
 class CoordinateRange(wiring.Component):
-    """Computes minimum and maximum of a coordinate over two loop dimensions, clipped to the coordinates that are not
-    padding.
+    """Computes the minimum and the maximum of a coordinate over two loop dimensions, clipped to the coordinates that
+    are not padding.
 
     Latency: 1 cycle. Throughput: one range per cycle.
 
@@ -67,7 +67,7 @@ class CoordinateRange(wiring.Component):
 
 
 def _outside(value: Signal) -> Signal:
-    """Return the condition that a value does not fit X_BITS signed bits."""
+    """Return a value that is high if `value` does not fit X_BITS signed bits."""
     top = value[X_BITS - 1 :]
     return top.any() & ~top.all()
 

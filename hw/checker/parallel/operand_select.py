@@ -49,8 +49,7 @@ CONTROL_LAYOUT = data.StructLayout(
 
 
 class OperandSelect(wiring.Component):
-    """Selects the multiplier operands, the base and the end of the box and the control bits of a step, and determines
-    the next step.
+    """Selects the multiplier operands, box ends and control bits of a step, and determines the next step.
 
     Latency: combinational. Throughput: one step per cycle.
 
@@ -142,8 +141,8 @@ class OperandSelect(wiring.Component):
         return m
 
     def _ranges(self, m: Module, unit: Unit, fields: object) -> dict[str, Value]:
-        """Return the ends of the coordinate ranges, ordered so that the first gives the low and the second the high
-        address.
+        """Return the ends of the coordinate ranges, ordered so that the first end gives the low address and the second
+        end gives the high address.
         """
         found = {}
         for axis in "uv":
@@ -214,8 +213,9 @@ class OperandSelect(wiring.Component):
 
 
 def successors(unit: Unit, name: str | None) -> list[tuple[str, str | None]]:
-    """Return the possible successors of step `name` (of the start of a check for None) as pairs (step, condition), in
-    order of preference.
+    """Return the possible successors of step `name` as pairs (step, condition), in order of preference.
+
+    If `name` is None, return the possible first steps of a check.
     """
     order = ORDER[unit]
     rest = order[0 if name is None else order.index(name) + 1 :]

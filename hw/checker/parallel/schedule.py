@@ -1,7 +1,7 @@
 """Schedule of the bounds checker: a table of the products formed in each cycle.
 
-Each stream of a command is split into steps of four products. Names are fields of the command, or values that
-`hw.checker.values` derives from the fields.
+Each stream of a command is split into steps of four products. The names in the table denote fields of the command, or
+values that `hw.checker.values` derives from the fields.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,9 @@ class Use(IntEnum):
 
 @dataclass(frozen=True)
 class Lane:
-    """Product x * y, or (x - 1) * y if `x` is a count; `sign` names the stride whose sign selects the end of a
-    BOX.
+    """Product x * y, or (x - 1) * y if `count` is set.
+
+    `sign` names the stride whose sign selects the end of the box to which a BOX product is added; the default is `y`.
     """
 
     x: str = ""
@@ -46,7 +47,7 @@ class Step:
     stream : str
         Stream whose box the products belong to; "" for none.
     first, last : bool
-        Set if the step is the first (the last) one of the stream's box.
+        True if the step is the first (last) step of the stream's box.
     captures : tuple of str
         Walk increments that the step computes: "start", "du1", "du2", "dv1", and "dv2" in lane 1 or 3.
     """
@@ -61,8 +62,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Stream:
-    """Bounding box of a stream: the names of its base address and of the number of bytes (rows, slots) accessed at each
-    address; `order` is its position among the checks of its address space.
+    """Bounding box of a stream.
+
+    `base` names its base address, `touched` names the number of bytes (rows, slots) accessed at each address, and
+    `order` is its position among the checks of its address space.
     """
 
     unit: Unit

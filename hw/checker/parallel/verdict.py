@@ -1,4 +1,4 @@
-"""Verdict of the parallel checker, which compares a box with all DRAM windows at once."""
+"""Verdict of the parallel checker, which compares a box with all DRAM windows in the same cycle."""
 
 from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib.wiring import In

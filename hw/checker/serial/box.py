@@ -1,4 +1,4 @@
-"""Bounding box of the serial checker: the products added to its ends, and the operations on these ends."""
+"""Bounding box in the serial checker: the products that are added to its ends, and the operations on the ends."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -20,8 +20,8 @@ class BoundingBox(wiring.Component):
     """Data path of the serial checker: operands, product, ends of the box, coordinate ranges, increments and
     quotients.
 
-    Latency: a product has been added to the ends 3 cycles after its line. Throughput: one line per cycle; a division
-    takes 11 cycles.
+    Latency: a product has been added to the ends of the box 3 cycles after its line. Throughput: one line per cycle; a
+    division takes 11 cycles.
 
     Parameters
     ----------
@@ -31,11 +31,11 @@ class BoundingBox(wiring.Component):
     Members
     -------
     line, met : In
-        Operation of the line; high if its condition is met.
+        Line of the micro-program; high if its condition is met.
     value, tile : In
         Value of the line's field, and the tile size.
     windows : In
-        Permissions of each DRAM window, and the limit that was requested by the line of 2 cycles before.
+        Permissions of each DRAM window, and the limit requested by the line of 2 cycles earlier.
     start : In
         Discard the results of the previous command.
     clear : In
@@ -43,7 +43,7 @@ class BoundingBox(wiring.Component):
     low, high : Out
         Ends of the box, 3 cycles after the line that changed them.
     late : Out
-        Operation on the ends in the line of 3 cycles before; `late_met` is high if its condition is met.
+        The line of 3 cycles earlier, which operates on the ends; `late_met` is high if its condition is met.
     permitted : Out
         High if a DRAM window that permits the access contains both ends.
     empty : Out
@@ -109,7 +109,7 @@ class BoundingBox(wiring.Component):
         return self.late_met & (self.late.late == late)
 
     def _product(self, m: Module) -> tuple[Signal, Signal, data.View]:
-        """Select the first operand, form the product, and add it to the ends."""
+        """Form the product; return its first operand, the product, and controls that select the ends to add it to."""
         x, y = Signal(signed(X_BITS), reset_less=True), Signal(signed(Y_BITS), reset_less=True)
         chosen, product = Signal(signed(X_BITS)), Signal(signed(X_BITS + Y_BITS), reset_less=True)
         self._range = {
@@ -163,7 +163,7 @@ class BoundingBox(wiring.Component):
                 m.d.sync += end.eq(end + part)
 
     def _ranges(self, m: Module, x: Signal) -> None:
-        """Clip minimum and maximum of a coordinate to 0..x; `x` is the last coordinate inside the image, or -1."""
+        """Clip the range of a coordinate to 0..x; `x` is the last coordinate inside the image, or -1."""
         low, high = self.low[:_COORDINATE].as_signed(), self.high[:_COORDINATE].as_signed()
         limited, beyond, after = Signal(), Signal(), Signal()
         wide = self._is(Late.RANGE_U) | self._is(Late.RANGE_V)
@@ -187,7 +187,7 @@ class BoundingBox(wiring.Component):
                 ]
 
     def _rules(self, m: Module) -> None:
-        """Check the rules for the ends; the ends of a range must fit the width of the first operand."""
+        """Set `bad` if the ends violate a rule; the ends of a range must fit the width of the first operand."""
         depth = (self.config.line_depth - 1).bit_length()
         wide = _outside(self.low) | _outside(self.high)
         with m.If(
@@ -228,6 +228,6 @@ class BoundingBox(wiring.Component):
 
 
 def _outside(value: Signal) -> Signal:
-    """Return the condition that a value does not fit the width of the first operand."""
+    """Return a value that is high if `value` does not fit the width of the first operand."""
     top = value[X_BITS - 1 : _WIDE]
     return top.any() & ~top.all()

@@ -24,9 +24,10 @@ class SerialChecker(wiring.Component):
     """Checks the same conditions as `ParallelChecker` and `hw.checker.rules`, with the fields in a memory and a single
     multiplier.
 
-    A micro-program for each unit reads one field per cycle. Its lines pass through eight stages: 1 fetches the line, 2
-    reads the field, 3 and 4 extend the field from its width, 5 updates operands, packed words, rules and the tile size,
-    6 forms the product, 7 adds the product to the ends of the box, 8 operates on these ends.
+    A micro-program for each unit reads one field per cycle. Its lines pass through eight stages. Stage 1 fetches the
+    line, stage 2 reads the field, stages 3 and 4 extend the field to 32 bits, and stage 5 updates operands, packed
+    words, rules and the tile size. Stage 6 forms the product, stage 7 adds the product to the ends of the box, and
+    stage 8 operates on the ends.
 
     Latency: one cycle for each line plus eight cycles, in total about 60 cycles for LOAD, 45 for STORE, 125 for MATRIX
     (depthwise 210) and 140 for FUSE (165 with B and a residual). Throughput: one command at a time.
@@ -39,12 +40,12 @@ class SerialChecker(wiring.Component):
     Members
     -------
     field_w_en, field_w_field, field_w_data, field_clear : In
-        Field write port, with the meaning of the port of `ConfigRegisters`; writes are not allowed during a check.
+        Field write port, as in `ConfigRegisters`; writes are not allowed during a check.
     start, unit : In
-        `start` begins the check of the command of `unit`, which must be held until `done`.
+        `start` begins the check of the command of `unit`; `unit` must be held until `done`.
     windows : In, limit : Out
-        `limit` requests the limit of a DRAM window; `windows` returns it, valid at stage 7, with the permissions of
-        all windows.
+        `limit` requests the limit of a DRAM window; `windows` returns it, valid in stage 7, with the permissions of all
+        windows.
     clear : In
         Abandon the check in progress.
     done : Out
@@ -127,7 +128,7 @@ class SerialChecker(wiring.Component):
     def _fetch(
         self, m: Module, words: list[int], entries: dict[Unit, int], flush: Value, jump: Value, target: Value
     ) -> data.View:
-        """Step through the lines of a program; returns the line of stage 1."""
+        """Step through the lines of a program, and return the line in stage 1."""
         m.submodules.code = code = memory.Memory(
             shape=unsigned(CODE_LAYOUT.size),
             depth=1 << ADDRESS_BITS,
@@ -214,7 +215,7 @@ def _default(unit: Unit, name: str) -> int:
 
 
 def _groups() -> dict[Width | None, tuple[int, int]]:
-    """Return, for each width, the range of bits above it in wider fields."""
+    """Return, for each width, the range of bits that the next larger width adds to it; None is the key of bits 0..3."""
     found: dict[Width | None, tuple[int, int]] = {None: (0, 4)}
     order = list(_WIDTHS.items())
     for (width, low), high in zip(order, [bits for _, bits in order[1:]] + [32], strict=True):
@@ -223,7 +224,7 @@ def _groups() -> dict[Width | None, tuple[int, int]]:
 
 
 def _read(words: list[int], entries: dict[Unit, int]) -> dict[Unit, int]:
-    """Return the number of leading fields of each unit that its program reads."""
+    """Return, for each unit, the number of leading fields that its program reads."""
     starts = sorted((entry, unit) for unit, entry in entries.items())
     ends = [entry for entry, _ in starts[1:]] + [len(words)]
     found = {}

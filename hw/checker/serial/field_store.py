@@ -1,4 +1,4 @@
-"""Memory for the fields of commands, for machines in which the units also store the fields."""
+"""Memory of the command fields for the serial checker; the units also store the fields."""
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Signal
 from amaranth.lib import wiring
@@ -23,7 +23,7 @@ class FieldStore(wiring.Component):
     Members
     -------
     w_en, w_field, w_data, clear : In
-        Write port and clear, with the meaning of the ports of `ConfigRegisters`.
+        Write port and clear inputs, as in `ConfigRegisters`.
     unit, index : In
         Unit and index of the field to read; `unit` must be held for one more cycle.
     written : Out

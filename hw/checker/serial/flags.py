@@ -1,4 +1,4 @@
-"""Combinational checks of the serial checker: flags of the packed words, rules and tile sizes of one field."""
+"""Checks of the serial checker on single fields: flags of the packed words, tile size, and rules."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data

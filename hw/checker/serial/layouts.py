@@ -10,7 +10,7 @@ ADDRESS_BITS = 9
 
 
 class Width(IntEnum):
-    """Number of significant bits of a field; the bits above are its sign extension, or 0."""
+    """Number of significant bits of a field; the higher bits are its sign extension or 0."""
 
     W4 = 0
     W6 = 1
@@ -113,7 +113,7 @@ class Late(IntEnum):
 
 
 class Flag(IntEnum):
-    """Conditions of micro-instructions, decoded from packed words."""
+    """Condition under which a micro-instruction takes effect, decoded from the packed words of the command."""
 
     ALWAYS = 0
     FILL = 1

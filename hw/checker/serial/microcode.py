@@ -55,7 +55,7 @@ class MicrocodeBuilder:
             self.add(name, rule=rule, **when)
 
     def times(self, x: str | int, y: str | int, ends: Ends, *, what: Y = Y.VALUE, **parts: int) -> None:
-        """Add lines for both operands of a product; the value of a field whose name ends in `_count` is decremented."""
+        """Add lines for the operands x and y of a product; x - 1 is used if the name of field x ends in `_count`."""
         self.factor(x, **{k: v for k, v in parts.items() if k in ("reset", "flag", "unless")})
         self.add(y, y=what, ends=ends, **{k: v for k, v in parts.items() if k != "reset"})
 
@@ -78,8 +78,8 @@ class MicrocodeBuilder:
         self.add(0, kind=kind, order=order, late=Late.VERDICT, **parts)
 
     def range(self, axis: str, late: Late) -> None:
-        """Add lines that increment the high end of a coordinate's range, so that it is the last coordinate, and then
-        clip the range.
+        """Add lines that increment the high end of a coordinate's range to the last coordinate, and then clip the
+        range.
         """
         self.times(1, 1, Ends.HIGH)
         self.add(f"{axis}_lim", x=X.VALUE, count=1)
@@ -88,7 +88,7 @@ class MicrocodeBuilder:
         self.pad(2)
 
     def jump(self, flag: Flag, unless: int = 0) -> int:
-        """Add a jump whose target is set later by `land`; returns its position."""
+        """Add a jump whose target is set later by `land`, and return the position of the jump."""
         self.add(0, early=Early.JUMP, flag=flag, unless=unless)
         self.pad(SHADOW)
         return len(self.lines) - SHADOW - 1
@@ -312,7 +312,7 @@ def _fuse(p: MicrocodeBuilder, config: MlaConfig) -> None:
 def _touched(
     p: MicrocodeBuilder, config: MlaConfig, some: Flag, more: Flag, most: Flag | None = None
 ) -> None:
-    """Add lines that add the number of bytes of n elements, of one, two or four bytes each, to the high end."""
+    """Add lines that add the size in bytes of n elements to the high end; an element has one, two or four bytes."""
     p.plus(config.n, flag=some)
     p.plus(config.n, flag=more)
     if most is not None:
@@ -321,7 +321,7 @@ def _touched(
 
 
 def _result(p: MicrocodeBuilder) -> None:
-    """Add lines for the stream of results of FUSE, whose size is the number of lanes."""
+    """Add lines for the result stream of FUSE, which accesses one element per active lane at each address."""
     p.add("lanes", early=Early.TILE)
     p.add("lanes_tail", early=Early.LANES, flag=Flag.TAIL)
     p.add(0, early=Early.SINGLE, flag=Flag.REDUCES)

@@ -1,4 +1,4 @@
-"""Verdict of the serial checker, for which another component compares the DRAM windows, one limit at a time."""
+"""Verdict of the serial checker; another component compares the box with the DRAM windows, one limit at a time."""
 
 from amaranth.hdl import Module, Signal, Value
 from amaranth.lib.wiring import In
@@ -22,7 +22,7 @@ class SerialVerdict(BoxVerdict):
     Members
     -------
     permitted : In
-        High if a window permits the access to the low 32 bits of both ends.
+        High if a window that permits the access contains the low 32 bits of both ends.
     """
 
     def __init__(self, config: MlaConfig):

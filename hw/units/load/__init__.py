@@ -1,1 +1,1 @@
-"""LOAD: DRAM to scratchpad, parameter slots and tables."""
+"""LOAD: transfers from DRAM to the scratchpad, parameter slots and tables."""

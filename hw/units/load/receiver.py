@@ -1,4 +1,4 @@
-"""Receiving side of LOAD, which matches beats of the bus with the lines of the command."""
+"""Receiving side of LOAD, which matches the beats of the bus with the lines of commands."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -12,7 +12,7 @@ from hw.units.load.writer import item_layout
 
 
 def _addresses(config: MlaConfig) -> dict[str, int]:
-    """Return the addresses of the walk and their widths; the DRAM address is only the position within a beat."""
+    """Return the widths of the addresses of the walk; of the DRAM address, only the position within a beat is used."""
     return {"dram": (config.n - 1).bit_length(), "dst": SP_ADDR_BITS}
 
 
@@ -22,8 +22,9 @@ def replay_layout(config: MlaConfig) -> data.StructLayout:
 
 
 def _mode_layout(config: MlaConfig) -> data.StructLayout:
-    """Return the layout of the mode of the write side. `rest`: number of bytes of a line minus one; `rows`: number of
-    lines minus one.
+    """Return the layout of a command's settings for the write side.
+
+    `rest` is the number of bytes of a line minus one; `rows` is the number of lines minus one.
     """
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
@@ -43,7 +44,7 @@ def _mode_layout(config: MlaConfig) -> data.StructLayout:
 
 
 def _line_context(config: MlaConfig) -> data.StructLayout:
-    """Return the layout of a line's data that accompany each of its beats."""
+    """Return the layout of the information about a line that accompanies each of its beats."""
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
         {
@@ -57,8 +58,9 @@ def _line_context(config: MlaConfig) -> data.StructLayout:
 
 
 class LoadReceiver(wiring.Component):
-    """Converts beats of the bus to items to write. Lines of a fill need no beats; with int4, each beat becomes two
-    items.
+    """Converter from beats of the bus to items that LOAD writes.
+
+    Lines of a fill need no beats; with int4, each beat becomes two items.
 
     Latency: two cycles from a command to its first beat, none from a beat to its item. Throughput: one item per cycle,
     without a gap between lines or commands.
@@ -79,7 +81,7 @@ class LoadReceiver(wiring.Component):
     clear : In
         Discard all commands and all beats that arrive.
     next_valid, next_tag : Out
-        High if a line is available; tag of its command.
+        `next_valid` is high if the next item is known; `next_tag` is the tag of its command.
     waits : Out
         High while an item waits only for the bus.
     active : Out
@@ -143,7 +145,7 @@ class LoadReceiver(wiring.Component):
         ]
 
     def _join(self, m: Module, beats: BeatWalk) -> None:
-        """Combine beats of the walk with beats of the bus; with int4, a beat is used twice, low half first."""
+        """Combine beats of the walk with beats of the bus; with int4, each beat is used twice, low half first."""
         n, half_bits = self._config.n, 4 * self._config.n
         beat, item = beats.beat.payload, self.item.payload
         context, mode = beat.context, beat.context.mode
@@ -184,6 +186,6 @@ class LoadReceiver(wiring.Component):
 
 
 def _expand(packed: Value) -> Value:
-    """Return bytes with the sign-extended nibbles of `packed`."""
+    """Return the nibbles of `packed`, each sign-extended to a byte."""
     nibbles = [packed.word_select(i, 4) for i in range(len(packed) // 4)]
     return Cat(Cat(nibble, nibble[3].replicate(4)) for nibble in nibbles)

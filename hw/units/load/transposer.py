@@ -11,8 +11,10 @@ from hw.memory.ports import SpWritePort
 
 
 def collect_layout(config: MlaConfig) -> data.StructLayout:
-    """Return the layout of a beat of a line: byte i of the beat is at position (i + line) % n, with the mask of valid
-    bytes and the destination of the plane.
+    """Return the layout of a beat of a line to transpose.
+
+    Byte i of the beat is at position (i + line) % n. Further members are the mask of valid bytes and the destination of
+    the plane.
     """
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
@@ -31,7 +33,7 @@ def collect_layout(config: MlaConfig) -> data.StructLayout:
 
 
 class Transposer(wiring.Component):
-    """Collects the lines of a plane and writes its columns.
+    """Buffer that collects the lines of a plane and writes its columns.
 
     Byte i of line y is stored in byte memory (i + y) % n at address y, so a line or a column accesses every memory
     once. There is room for two planes, one of which is collected while the other is written. Latency: the first column
@@ -45,14 +47,14 @@ class Transposer(wiring.Component):
     Members
     -------
     beat : In(stream of collect_layout)
-        Beats to collect; the fields after `plane_end` are valid in the last beat of the plane. `columns` and `rows` are
-        the number of bytes of a line minus one and the number of lines minus one.
+        Beats to collect; the fields after `plane_end` are valid in the last beat of the plane. `columns` is the number
+        of bytes of a line minus one, and `rows` is the number of lines minus one.
     sp_write : Out(SpWritePort)
         Write port for the columns.
     end : Out
         High if the offered column is the last column of a plane whose `end` was set.
     busy : Out
-        High while a column is offered or will be offered.
+        High while a column is offered or remains to be offered.
     clear : In
         Discard all collected lines.
     """
@@ -125,7 +127,7 @@ class Transposer(wiring.Component):
         return m
 
     def _memories(self, m: Module, fill_half: Signal, half: Signal, column: Signal, advance: Signal) -> Cat:
-        """Add the byte memories; returns the bytes of the column that was read one cycle before."""
+        """Add the byte memories; return the bytes of the column that was read one cycle earlier."""
         n = self._config.n
         beat = self.beat.payload
         words = []

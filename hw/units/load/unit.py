@@ -20,13 +20,13 @@ COMMANDS = 16
 
 
 class LoadUnit(wiring.Component):
-    """Executes LOAD commands as docs/machine.md defines them.
+    """LOAD unit, which executes LOAD commands as defined in docs/machine.md.
 
     One walker converts commands to bursts, up to COMMANDS commands ahead of their data. A second walker generates the
-    same lines as their beats arrive, in order, and each beat becomes one write (two with int4). Latency: 4 cycles from
-    a command to its first request, plus the latencies of LoadReceiver and LoadWriter. Throughput: one request and one
-    beat per cycle, without a gap between lines or commands; a fill writes one row per cycle. The columns of a
-    transposed plane are written while the next plane arrives.
+    same lines when their beats arrive. The beats arrive in order, and each beat becomes one write (two with int4).
+    Latency: 4 cycles from a command to its first request, plus the latencies of LoadReceiver and LoadWriter.
+    Throughput: one request and one beat per cycle, without a gap between lines or commands; a fill writes one row per
+    cycle. The columns of a transposed plane are written while the next plane arrives.
 
     Parameters
     ----------
@@ -36,27 +36,29 @@ class LoadUnit(wiring.Component):
     Members
     -------
     cmd : In(command_stream(Unit.LOAD))
-        Legal commands that have taken their semaphore tokens.
+        Legal commands whose semaphore tokens have been taken.
     done : Out
-        One-cycle pulse when a command retires: reads granted from this cycle on return all data that it wrote.
+        One-cycle pulse when a command retires; all its data are visible to reads that are granted in this cycle or
+        later.
     ar : Out(stream of BURST), r : In(stream of read_beat)
-        Read master of the bus: addresses and data.
+        Read channels of the bus: addresses and data.
     sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
-        Write ports of scratchpad and parameter slots.
+        Write ports of the scratchpad, and of the parameter slots and tables.
     abort : In
         Discard all commands. Offered requests remain valid; their beats are received and discarded.
     busy : Out
         High while a command is in progress or a burst is in flight; after `abort`, low once no burst is in flight.
     error, error_addr : Out
-        One-cycle pulse for a beat that arrived with an error and was not written; byte address of this beat.
+        `error` is a one-cycle pulse for a beat that arrived with an error and was not written; `error_addr` is the byte
+        address of this beat.
     events : Out(event_layout("load"))
         Increments of this cycle; the increments of the counters commands, busy, stall_empty and stall_semaphore are 0.
     active, active_tag : Out
-        High while a command is in progress; tag of `events` and `done` in this cycle.
+        `active` is high while a command is in progress; `active_tag` is the tag of `events` and `done` in this cycle.
     tag_busy : In
         High while `active_tag` must not change.
     in_flight_max, latency_max : Out
-        Maxima for the counters; see `OutstandingBursts`.
+        Maximum number of bursts in flight, and maximum latency; see `OutstandingBursts`.
     """
 
     def __init__(self, config: MlaConfig):
@@ -161,7 +163,7 @@ class LoadUnit(wiring.Component):
         ]
 
     def _observe(self, m: Module, receiver: LoadReceiver, writer: LoadWriter, log: OutstandingBursts) -> None:
-        """Connect the tracking of bursts, and the events."""
+        """Connect the log of outstanding bursts, and drive the events."""
         events, taken, asked = self.events, Signal(), Signal()
         m.d.comb += [
             taken.eq(self.r.valid & self.r.ready),

@@ -15,10 +15,10 @@ from hw.units.load.transposer import Transposer
 def item_layout(config: MlaConfig) -> data.StructLayout:
     """Return the layout of a beat with the fields that determine its destination.
 
-    `slot`: set if the destination is PARAM or TABLE; `table`: set if it is TABLE; `collect`: set if it is the
-    transposer; if all three are 0, the destination is the scratchpad at `addr`. `offset`: position of the line's first
-    byte within its first beat. `kept`: number of bytes to count. `bad`: set if the beat must not be written. The last
-    four fields are those of the transposer.
+    `slot` is set if the destination is PARAM or TABLE, `table` if it is TABLE, and `collect` if it is the transposer.
+    If all three are 0, the destination is the scratchpad at `addr`. `offset` is the position of the line's first byte
+    within its first beat, and `kept` is the number of bytes to count. `bad` is set if the beat must not be written. The
+    last four fields are used by the transposer.
     """
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
@@ -46,7 +46,7 @@ def item_layout(config: MlaConfig) -> data.StructLayout:
 
 
 class LoadWriter(wiring.Component):
-    """Writes items in order, and reports the last write of each command.
+    """Write side of LOAD, which writes items in order and reports the last write of each command.
 
     The input buffer stores two items, so that a refused write does not stop the preceding components in the same
     cycle.
@@ -62,9 +62,9 @@ class LoadWriter(wiring.Component):
     Members
     -------
     item : In(stream of item_layout)
-        Beats with the data of their line.
+        Beats with the information about their lines.
     sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
-        Write ports of scratchpad and parameter slots.
+        Write ports of the scratchpad, and of the parameter slots and tables.
     done : Out
         High if the last write of a command was granted in the previous cycle.
     kept : Out
@@ -72,8 +72,8 @@ class LoadWriter(wiring.Component):
     tag : Out
         Tag of `done` and `kept`.
     next_valid, next_tag : In
-        High if the command of the next item is known; tag of this command, to which `tag` may change before the item
-        arrives.
+        `next_valid` is high if the command of the next item is known. `next_tag` is the tag of this command, to which
+        `tag` may change before the item arrives.
     tag_busy : In
         High while the tag must not change.
     clear : In
@@ -203,8 +203,9 @@ class LoadWriter(wiring.Component):
         ]
 
     def _slot(self, m: Module, item: Signal, rotated: Signal, go: Signal) -> None:
-        """Drive the slot writes; a row consists of bytes of two beats if the line does not start at a multiple of n in
-        DRAM.
+        """Drive the slot writes.
+
+        A row contains bytes of two beats if the line does not start at a multiple of n in DRAM.
         """
         n, port = self._config.n, self.slot_write
         held = Signal(8 * n)
@@ -227,8 +228,7 @@ class LoadWriter(wiring.Component):
 class PipelinedLoadWriter(LoadWriter):
     """`LoadWriter` that accepts an item only when it holds none.
 
-    Latency: that of `LoadWriter`. Throughput: one item every two cycles.
-    Parameters and members are those of `LoadWriter`.
+    Throughput: one item every two cycles. Latency, parameters and members are the same as for `LoadWriter`.
     """
 
     def _take(

@@ -1,6 +1,4 @@
-"""Depthwise stream of MATRIX: the sequence of steps, which determines the steps that bring a pixel and those with which
-a sum enters the array.
-"""
+"""Depthwise stream of MATRIX: determines the steps in which a new pixel arrives or a sum enters the array."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -10,11 +8,11 @@ from hw.config import MlaConfig
 
 
 class DepthwiseSteps(wiring.Component):
-    """Generates the steps of the stream for one block of channels.
+    """Generator of the steps of a depthwise stream for one block of channels.
 
-    The sum of stream position n enters the array taps - 1 steps before pixel n, because array row taps - 1 uses that
-    pixel. If this would be before the start of the stream (lead < taps - 1), the steps begin with replayed pixels of
-    the history.
+    The sum of stream position n enters the array taps - 1 steps before pixel n, because array row taps - 1 uses pixel
+    n. If the first sum would have to enter before the start of the stream (lead < taps - 1), the steps begin with
+    replayed pixels of the history.
 
     Latency: `load` and `step` act on the outputs in the next cycle. Throughput: one step per cycle.
 
@@ -26,8 +24,8 @@ class DepthwiseSteps(wiring.Component):
     Members
     -------
     load, step : In(1)
-        `load` starts a stream with the values below, which must be constant until the next `load`; `step` completes
-        one step.
+        `load` starts a stream with the values of the next seven inputs, which must be constant until the next `load`.
+        `step` completes one step.
     period, lead, length, out_width, stride_x, stride_y, taps : In
         Fields x_count, dw_lead, dw_len, dw_out_w, dw_sx, dw_sy and taps of the command.
     back : Out
@@ -38,7 +36,8 @@ class DepthwiseSteps(wiring.Component):
     first : Out(1)
         High if no sum has entered the array before this step.
     next_x, next_y : Out(1)
-        High if the next sum is the next one in the same row of outputs; high if it is the first one of the next row.
+        `next_x` is high if the next sum is in the same row of outputs; `next_y` is high if it is the first sum of the
+        next row.
     end : Out(1)
         High in the last step of the stream.
     """
@@ -102,21 +101,21 @@ class DepthwiseSteps(wiring.Component):
         return m
 
     def brings_pixel(self) -> Value:
-        """Return the condition that this step brings a new pixel, that is, that `back` is 0."""
+        """Return a value that is high if a new pixel arrives in this step, that is, if `back` is 0."""
         return self.back == 0
 
     def _last_pixel(self, pixels: Signal) -> Value:
-        """Return the condition that one pixel remains."""
+        """Return a value that is high if one pixel remains."""
         return pixels == 1
 
     def _register(self, m: Module, **flags: Value) -> None:
-        """Load the conditions `final` (one pixel remains) and `home` (`back` is 0) with their next values, if they are
+        """Load the flags `final` (one pixel remains) and `home` (`back` is 0) with their next values, if they are
         registers.
         """
 
     def _outputs(self, m: Module, inside: Value) -> None:
-        """Determine the positions with an output: out_width columns, at every stride_x-th position, in every
-        stride_y-th row.
+        """Determine the positions with an output: out_width positions of a row, stride_x apart, in every stride_y-th
+        row.
         """
         columns, outputs = Signal(16, reset_less=True), Signal(16, reset_less=True)
         phase_x, phase_y = Signal(4, reset_less=True), Signal(4, reset_less=True)
@@ -144,9 +143,9 @@ class DepthwiseSteps(wiring.Component):
 
 
 class PipelinedDepthwiseSteps(DepthwiseSteps):
-    """`DepthwiseSteps` with the conditions `final` and `home` in registers.
+    """`DepthwiseSteps` with the flags `final` and `home` in registers.
 
-    Latency, throughput, parameters and members are those of `DepthwiseSteps`.
+    Latency, throughput, parameters and members are the same as for `DepthwiseSteps`.
     """
 
     def __init__(self, config: MlaConfig):

@@ -18,18 +18,18 @@ def update_after(n: int) -> int:
 
 
 def done_after(n: int) -> int:
-    """Return the number of cycles from the issue of a command's last row to `done`."""
+    """Return the number of cycles from the issue of a command's last step to `done`."""
     return 2 * n + 8
 
 
 def row_layout(config: MlaConfig) -> data.StructLayout:
     """Return the layout of one step of the activation walk.
 
-    `stream`: set if an activation row is streamed; the row is read from `addr` if `read` is set, else it is zero.
-    `start`: set in the first step of a tile. `wave`: set if sums for row `acc_row` enter the array with this step.
-    `swap`: set in the first step of a tile with `wave`. `last`: set in the last step of the command. `useful`: number
-    of useful MACs. `rows`, `lanes`: number of rows of the tile in the weight buffer, and of useful lanes in each row.
-    The other members are those of the command and, for depthwise steps, those of `line_step_layout`.
+    `stream` is set if an activation row is streamed; the row is read from `addr` if `read` is set, else it is zero.
+    `start` is set in the first step of a tile, `wave` if sums for row `acc_row` enter the array with this step, `swap`
+    in the first step of a tile with `wave`, and `last` in the last step of the command. `useful` is the number of
+    useful MACs. `rows` is the number of rows of the tile in the weight buffer, and `lanes` the number of useful lanes
+    in each row. The other members are fields of the command and, for depthwise steps, members of `line_step_layout`.
     """
     count = lane_count_bits(config.n)
     return data.StructLayout(

@@ -1,4 +1,4 @@
-"""Loop nests of MATRIX: nested counters, and addresses updated only by additions."""
+"""Loop nests of MATRIX: nested counters, and addresses that are computed by additions only."""
 
 from amaranth.hdl import Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -20,11 +20,11 @@ class LoopNest(wiring.Component):
     Members
     -------
     load : In(1)
-        Restart all loops with the iterations `count{i}`.
+        Restart all loops with `count{i}` iterations.
     step : In(1)
         Complete one iteration of the innermost loop.
     count{i} : In(16)
-        Number of iterations of loop i, at least 1; constant from `load` to the end.
+        Number of iterations of loop i, at least 1; constant from `load` to the last iteration.
     advance : Out(levels)
         One-hot index of the loop that advances with the next `step`, while all loops inside it restart; 0 in the last
         iteration of all loops.
@@ -78,9 +78,9 @@ class LoopNest(wiring.Component):
 
 
 class PipelinedLoopNest(LoopNest):
-    """`LoopNest` whose flags of the last iterations are registers, so that they are valid early in the cycle.
+    """`LoopNest` in which the flags `last` are registers, so that they are valid early in the cycle.
 
-    Latency, throughput, parameters and members are those of `LoopNest`.
+    Latency, throughput, parameters and members are the same as for `LoopNest`.
     """
 
     def _compare_last(self, m: Module, i: int, left: Signal) -> None:
@@ -100,18 +100,19 @@ def nested_address(
     step: Value,
     levels: list[tuple[Value, Value | None]],
 ) -> Signal:
-    """Return a register with base + sum of index * stride over nested loops.
+    """Return a register with the value base + sum of index * stride over nested loops.
 
     For each loop with a stride, a register stores the value at the start of the loop's current iteration. When a loop
-    advances, this value grows by the stride, and the registers of all inner loops copy it. A loop without a stride
-    resets the inner ones to the value of the next outer loop. There is one adder for each stride.
+    advances, this value grows by the stride, and the registers of all inner loops copy it. When a loop without a stride
+    advances, the registers of its inner loops copy the value of the next outer loop. There is one adder for each
+    stride.
 
     Parameters
     ----------
     m, name, shape
         Module that the registers are added to, prefix of their names, and their shape.
     load, base
-        High at the start of a walk; first value of the register.
+        `load` is high at the start of a walk; `base` is the first value of the register.
     step : Value
         High in the cycle of a step, in which the advance flags are valid.
     levels : list of (advance, stride or None)
@@ -145,8 +146,9 @@ def lane_count_bits(n: int) -> int:
 
 
 def lanes_in_use(m: Module, name: str, last: Value, tail: Value, usual: Value, n: int) -> Signal:
-    """Return the number of lanes in use, which is `tail` in the last block and `usual` in the others. If `tail` is 0,
-    it is `usual` in all blocks; if `usual` is 0, it stands for n.
+    """Return the number of lanes in use: `tail` in the last block, `usual` in the other blocks.
+
+    If `tail` is 0, the number is `usual` in all blocks. A value of 0 for `usual` means n.
     """
     lanes = Signal(lane_count_bits(n), name=name)
     usual_lanes = Signal(lane_count_bits(n), name=f"{name}_usual")

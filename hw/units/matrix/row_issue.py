@@ -1,6 +1,4 @@
-"""Row issue of MATRIX, which decides in each cycle whether the next step is issued, and sends the operands of steps to
-the array.
-"""
+"""Row issue of MATRIX: decides in each cycle whether the next step is issued, and sends operands to the array."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -14,11 +12,11 @@ from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, row_layout
 
 
 class RowIssuer(wiring.Component):
-    """Issues steps. A step that starts a tile waits until its weights have arrived and the feeder is free.
+    """Issuer of steps; a step that starts a tile waits until its weights have arrived and the feeder is free.
 
-    A refused read would leave a bubble and corrupt the sums of a depthwise stream, so activation reads have
-    the highest priority: the scratchpad always grants them. A depthwise stream whose taps or groups differ from
-    the previous one's waits n cycles for the line buffers to run empty.
+    A refused read would leave a bubble and corrupt the sums of a depthwise stream, so activation reads have the highest
+    priority: the scratchpad always grants them. A depthwise stream whose taps or groups differ from those of the
+    previous stream waits n cycles until the line buffers are empty.
 
     Latency: a step issued in cycle t is on `line_step` in cycle t + 2, on `operands` in t + 4 and on `entering` in t +
     5. Throughput: one step per cycle.
@@ -33,7 +31,8 @@ class RowIssuer(wiring.Component):
     rows : In
         Steps to issue, in loop order.
     tiles_ready, feeder_ready : In(1)
-        High if the weights of the next tile have arrived; high if the feeder can start a tile.
+        `tiles_ready` is high if the weights of the next tile have arrived; `feeder_ready` if the feeder can start a
+        tile.
     act : Out(SpReadPort)
         Read port for activations.
     issued : Out(1)
@@ -43,9 +42,9 @@ class RowIssuer(wiring.Component):
     operands, entering : Out(9 * n)
         Activations after subtraction of the zero point; `entering` is `operands` one cycle later.
     swap, select : Out
-        Swap of weights, and line select of each array row; inputs of the systolic array.
+        Inputs of the systolic array: swap of the weights, and line selection for each array row.
     row_entering, tile_waits : Out(1)
-        High if a row is issued in this cycle; high if a tile waits for its weights.
+        `row_entering` is high if a row is issued in this cycle; `tile_waits` is high if the next tile cannot start yet.
     """
 
     def __init__(self, config: MlaConfig):
@@ -105,7 +104,9 @@ class RowIssuer(wiring.Component):
         return m
 
     def _drained(self, m: Module, row: data.View) -> Value:
-        """Return the condition that a depthwise stream of this shape may start."""
+        """Return a value that is high if a stream with these taps and groups may start, or if the step is not
+        depthwise.
+        """
         n = self.config.n
         quiet, taps, groups, drained = Signal(range(n + 1), init=n), Signal(5), Signal(2), Signal()
         with m.If(self.issued & row.dw):
@@ -116,7 +117,7 @@ class RowIssuer(wiring.Component):
         return drained
 
     def _activations(self, m: Module, row: data.View) -> None:
-        """Convert read data to operands as they arrive."""
+        """Convert the read data to operands when they arrive."""
         streams, reads = Signal(SP_ACT_LATENCY), Signal(SP_ACT_LATENCY)
         m.d.sync += [
             streams.eq(Cat(self.issued & row.stream, streams)),

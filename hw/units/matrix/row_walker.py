@@ -1,6 +1,4 @@
-"""Row walker of MATRIX, which converts commands to the steps of the array, each with its addresses and the properties
-of its tile.
-"""
+"""Row walker of MATRIX: converts commands to steps of the array, with addresses and the properties of the tile."""
 
 from functools import partial
 
@@ -37,7 +35,7 @@ def add_addresses(
     outer: list[Value],
     depthwise: DepthwiseSteps,
 ) -> None:
-    """Add the addresses of activations and sums, and the detection of padding."""
+    """Drive the addresses of activations and sums, and detect padding."""
     x, y = inner
     kx, ky, ic, oc = outer
     a_strides = (held.a_dx, held.a_dy, held.a_dkx, held.a_dky, held.a_ic, held.a_oc)
@@ -95,7 +93,7 @@ def add_addresses(
 
 
 def add_tile(m: Module, row: data.View, *, held: data.View, tiles: LoopNest, n: int) -> None:
-    """Add the values that do not change within a tile."""
+    """Drive the properties of the tile, and the number of useful MACs of each step."""
     word = held.word
     taps_all = Signal(n.bit_length())
     usual = lanes_in_use(m, "k_usual", tiles.last[TILE_DIMS.index("ic")], held.k_tail, held.k_rows, n)
@@ -125,7 +123,7 @@ def add_tile(m: Module, row: data.View, *, held: data.View, tiles: LoopNest, n: 
 
 
 class RowWalker(wiring.Component):
-    """Emits the steps of commands, one command after another.
+    """Generator of the steps of commands, one command after another.
 
     All addresses and coordinates are updated by additions, without multiplication or division.
 
@@ -140,7 +138,7 @@ class RowWalker(wiring.Component):
     Members
     -------
     load : In(1), command : In
-        Accept a command; high only while `ready` is high.
+        `load` accepts `command`; high only while `ready` is high.
     ready : Out(1)
         High if no command is in progress, or (without `pipelined`) if the last step of the current command is accepted
         in this cycle.
@@ -229,7 +227,7 @@ class RowWalker(wiring.Component):
         step: Value,
         pixel: Value,
     ) -> None:
-        """Connect the two walks within a tile; both start with each tile, and the command selects one."""
+        """Connect the two walks within a tile: both start with each tile, and the command selects which one is used."""
         m.d.comb += [
             sweep.load.eq(begin),
             sweep.step.eq(step & pixel),
@@ -258,7 +256,7 @@ class RowWalker(wiring.Component):
         tiles: LoopNest,
         depthwise: DepthwiseSteps,
     ) -> None:
-        """Add the flags of a step, which state whether the step starts a tile, a wave or a swap and how its sums are
+        """Drive the flags of a step: whether it starts a tile, brings sums or swaps weights, and how sums are
         accumulated.
         """
         first_step, first_sum = Signal(), Signal()

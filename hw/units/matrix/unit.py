@@ -23,16 +23,16 @@ ACCEPTED_MAX = 15
 
 
 class MatrixUnit(wiring.Component):
-    """Executes MATRIX commands as docs/machine.md defines them.
+    """MATRIX unit, which executes MATRIX commands as defined in docs/machine.md.
 
     Two engines run ahead of the array: the fetcher reads weight tiles, and the walker produces the steps of the
     activations. The issuer combines each step with its tile; all later stages have no flow control.
 
-    Latency: a command accepted in cycle c issues its first row in cycle c + 3 + K, for K weight rows and no earlier
-    command in progress. A row issued in cycle t enters the array in cycle t + ENTRY_AFTER and requests its accumulator
-    update in cycle t + update_after(n); `done` is set done_after(n) cycles after the last step of a command (see
-    hw.units.matrix.layouts). Throughput: one row per cycle; a tile every max(rows, n) cycles, also across commands; a
-    depthwise stream of dw_len pixels takes dw_len cycles, and taps - 1 - dw_lead more if that is positive.
+    Latency: a command accepted in cycle c issues its first row in cycle c + 3 + K if its first tile has K weight rows
+    and no earlier command is in progress. A row issued in cycle t enters the array in cycle t + ENTRY_AFTER and
+    requests its accumulator update in cycle t + update_after(n); `done` is set done_after(n) cycles after the last step
+    of a command (see hw.units.matrix.layouts). Throughput: one row per cycle, and one tile every max(rows, n) cycles,
+    also across commands. A depthwise stream of dw_len pixels takes dw_len + max(taps - 1 - dw_lead, 0) cycles.
 
     Parameters
     ----------
@@ -42,14 +42,14 @@ class MatrixUnit(wiring.Component):
     Members
     -------
     cmd : In(command_stream(Unit.MATRIX))
-        Commands whose semaphores permit a start; accepted while earlier ones are in progress.
+        Commands whose semaphores permit a start; they are accepted even while earlier commands are in progress.
     done : Out(1)
         One-cycle pulse for each command, in order, in the first cycle in which FUSE may read all results of the
         command.
     zeros : Out(32)
         Statistic MATRIX_ZEROS of the last command that is done.
     act, weight : Out(SpReadPort)
-        Read ports of the scratchpad. `act` must never be refused.
+        Read ports of the scratchpad. Reads of port `act` must never be refused.
     update : Out(AccUpdatePort)
         Port for updates of the accumulator with the sums.
     events : Out(event_layout("matrix"))
@@ -58,10 +58,10 @@ class MatrixUnit(wiring.Component):
     active : Out(1)
         High if a command has been accepted and is not done.
     tagged : Out(1), event_tag : Out(6)
-        High if events of a step are output in this cycle; tag of the step.
+        `tagged` is high if the events of a step are output in this cycle; `event_tag` is the tag of the step.
     row_entering, wait_weights, weight_shift, in_flight : Out(1)
-        State in this cycle, high if: a row is issued (`row_entering`); a tile waits and a weight read is refused
-        (`wait_weights`); a tile waits for another reason (`weight_shift`); rows are in flight (`in_flight`).
+        State in this cycle. `row_entering` is high if a row is issued, `wait_weights` if a tile waits and a weight read
+        is refused, `weight_shift` if a tile waits for another reason, and `in_flight` if rows are in flight.
     """
 
     def __init__(self, config: MlaConfig):
@@ -157,7 +157,7 @@ class MatrixUnit(wiring.Component):
     def _observe(
         self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowWriteback
     ) -> None:
-        """Drive the events, and the state from which the causes are determined."""
+        """Drive the events, and the state from which the stall causes are determined."""
         counted, refused = optional_register(m, "counted", trail.counted, self.config.pipelined), Signal()
         events: list[Signal] = []
         m.d.comb += [

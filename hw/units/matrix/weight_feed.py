@@ -1,6 +1,4 @@
-"""Weight feeder of MATRIX, which writes a tile to the shadow weights of the array in step with the tile's first
-activation row.
-"""
+"""Weight feeder of MATRIX: writes a tile to the array's shadow weights, timed to the tile's first activation row."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring
@@ -12,7 +10,7 @@ from hw.units.matrix.loop_nest import lane_count_bits
 
 
 class WeightFeeder(wiring.Component):
-    """Sends n rows for each tile: the first `rows` of them from the weight buffer, the others zero.
+    """Feeder that sends n rows for each tile: the first `rows` rows from the weight buffer, and zeros for the others.
 
     Latency: for a `start` in cycle t, row i is popped in cycle t + 2 + i and is on `weights` in cycle t + 4 + i.
     Throughput: one tile every n cycles.
@@ -25,20 +23,21 @@ class WeightFeeder(wiring.Component):
     Members
     -------
     start : In(1)
-        High if the first sums of a tile are issued; high only while `ready` is high. Samples the five inputs below.
+        High if the first sums of a tile are issued; high only while `ready` is high. The next five inputs are sampled
+        in this cycle.
     rows, lanes : In
-        Number of the tile's rows in the buffer; number of lanes of each row that contain weights, where the other lanes
+        Number of the tile's rows in the buffer, and number of lanes of each row that contain weights; the other lanes
         are zero.
     by_column : In(1)
-        High if a row of the buffer is a column of the tile.
+        High if the rows of the buffer are columns of the tile.
     zero_point, unsigned : In
         Zero point and signedness of the weights.
     ready : Out(1)
         High if a tile may start.
     pop : Out(1), row : In(8 * n)
-        Read request of the buffer, and its data in the next cycle.
+        Read request to the buffer, and the data that it returns in the next cycle.
     weights, write_row, write_column : Out
-        Weights, and one-hot row or column to write; inputs of the systolic array.
+        Inputs of the systolic array: weights, and one-hot row or column to write.
     """
 
     def __init__(self, config: MlaConfig):

@@ -1,4 +1,4 @@
-"""Weight fetcher of MATRIX, which reads tiles ahead of their use."""
+"""Weight fetcher of MATRIX, which reads tiles before they are used."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -17,14 +17,15 @@ DIMS = ("kx", "ky", "ic", "oc")
 
 
 class WeightFetcher(wiring.Component):
-    """Reads the weight rows of commands, one command after another, to a buffer for two whole tiles.
+    """Fetcher that reads the weight rows of commands, one command after another, into a buffer for two tiles.
 
-    Only rows in use are read: rows k < K, for transposed tiles rows c < C, and for depthwise tiles rows k < taps *
-    groups. A tile is available from the cycle after the grant of its last row, because rows are popped no faster than
-    they were granted, and the last row is popped no earlier than two cycles after its grant.
+    Only rows in use are read: K rows of a normal tile, C rows of a transposed tile, and taps * groups rows of a
+    depthwise tile. A tile is available from the cycle after the grant of its last row, because rows are popped no
+    faster than they were granted, and the last row is popped no earlier than two cycles after its grant.
 
-    Latency: a command accepted in cycle c is read from cycle c + 1 on, and its first row is granted in c + 2; a row
-    granted in cycle g can be popped from cycle g + 2 on. Throughput: one row per cycle, without a gap between commands.
+    Latency: the weights of a command accepted in cycle c are read from cycle c + 1 on, and the read of the first row is
+    granted in c + 2. A row granted in cycle g can be popped from cycle g + 2 on. Throughput: one row per cycle, without
+    a gap between commands.
 
     Parameters
     ----------
@@ -34,14 +35,14 @@ class WeightFetcher(wiring.Component):
     Members
     -------
     load : In(1), command : In
-        Accept a command; high only while `ready` is high.
+        `load` accepts `command`; high only while `ready` is high.
     ready : Out(1)
         High if the scratchpad accepts the read of the last row of the previous command in this cycle, or has already
         accepted it.
     port : Out(SpReadPort)
         Read port for weights.
     tiles : Out
-        Number of tiles available and not yet taken.
+        Number of available tiles that have not been taken.
     take : In(1)
         Take a tile; its rows must then be popped.
     pop : In(1)
@@ -96,11 +97,11 @@ class WeightFetcher(wiring.Component):
         return m
 
     def _may_read(self, m: Module, busy: Signal, next_tile: Value) -> Value:
-        """Return the condition that the address of a row and the end of its tile are valid."""
+        """Return a value that is high if the address of the next row and the end of its tile are valid."""
         return busy
 
     def _ends(self, finished: Value) -> Value:
-        """Return the condition that clears `busy` if no command is loaded."""
+        """Return the value that clears `busy` unless a command is loaded in the same cycle."""
         return self.ready
 
     def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
@@ -182,12 +183,11 @@ class WeightFetcher(wiring.Component):
 
 
 class PipelinedWeightFetcher(WeightFetcher):
-    """`WeightFetcher` with the end of a tile in a register, which a new tile sets one cycle before its first read.
+    """`WeightFetcher` with a register for `tile_end`, which is loaded one cycle before the first read of a tile.
 
-    Latency: that of `WeightFetcher`, plus one cycle. Throughput: that of `WeightFetcher`, but each tile takes one more
-    cycle.
-    Parameters and members are those of `WeightFetcher`, except that `ready` is high only after the read of the last row
-    of the previous command has been accepted.
+    Latency: one cycle more than `WeightFetcher`. Throughput: each tile takes one cycle more than in `WeightFetcher`.
+    Parameters and members are the same, except that `ready` is high only after the read of the last row of the previous
+    command has been accepted.
     """
 
     def _may_read(self, m: Module, busy: Signal, next_tile: Value) -> Value:

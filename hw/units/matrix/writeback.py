@@ -1,6 +1,4 @@
-"""Writeback of MATRIX, which delays the accumulator request, the events and the end of command of each row until the
-row's sums leave the array.
-"""
+"""Writeback of MATRIX: delays the accumulator request and events of each row until its sums leave the array."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
 from amaranth.lib import data, wiring
@@ -18,7 +16,7 @@ FINISHING = 4
 
 
 class RowWriteback(wiring.Component):
-    """Delays the effects of a step after its issue.
+    """Delay of the effects of a step: its accumulator request, its events and the completion of its command.
 
     Latency in cycles after `issued`: STATISTICS_AFTER for events, update_after(n) for the accumulator request,
     done_after(n) for `done` (after the last step of a command). Throughput: one step per cycle.
@@ -33,7 +31,7 @@ class RowWriteback(wiring.Component):
     issued : In(1), row : In(row_layout)
         `issued` is high if the step on `row` is issued to the array.
     operands : In(9 * n)
-        Activations of the step, ROW_AFTER cycles later.
+        Activations of the step, ROW_AFTER cycles after its issue.
     update_valid, update_row, update_add, update_shift : Out
         Request to the accumulator.
     done : Out(1)
@@ -89,8 +87,9 @@ class RowWriteback(wiring.Component):
         return m
 
     def _update(self, m: Module) -> Signal:
-        """Delay the request to the accumulator: the valid bit in a shift register, and the other bits in a ring memory
-        that is written and read in every cycle.
+        """Delay the request to the accumulator; return the shift register of its valid bit.
+
+        The other bits of the request are delayed in a ring memory whose address advances in every cycle.
         """
         after = update_after(self.config.n)
         waves = Signal(after)
@@ -111,7 +110,7 @@ class RowWriteback(wiring.Component):
         return waves
 
     def _count(self, m: Module) -> Signal:
-        """Delay the events; returns the flag of a command's last step with the same delay."""
+        """Delay the events; return the flag of a command's last step with the same delay."""
         row = self.row
         values = {
             "valid": self.issued,

@@ -1,4 +1,4 @@
-"""Data path of STORE, which converts scratchpad reads to beats of W."""
+"""Data path of STORE, which converts scratchpad reads to beats of the write data channel."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -22,14 +22,12 @@ _BEAT_CONTEXT = data.StructLayout({"tag": 6, "end": 1})
 
 
 def data_addresses(config: MlaConfig) -> dict[str, int]:
-    """Return the addresses of the data path's walk and their widths; the DRAM address is only the position within a
-    chunk.
-    """
+    """Return the widths of the addresses of the walk; of the DRAM address, only the position within a chunk is used."""
     return {"dram": (config.n * chunk_beats(config) - 1).bit_length(), "src": SP_ADDR_BITS}
 
 
 class StoreData(wiring.Component):
-    """Reads the beats of commands whose requests have been accepted, and sends them.
+    """Data path that reads and sends the beats of commands whose requests have been accepted.
 
     Latency: SP_READ_LATENCY + 1 cycles from a granted read to its beat. Throughput: one beat per cycle.
 
@@ -47,7 +45,7 @@ class StoreData(wiring.Component):
     w : Out(stream of write_beat)
         Write data of the bus.
     issued, issued_len : In
-        High if a request has been accepted; its number of beats minus one.
+        `issued` is high if a request is accepted in this cycle; `issued_len` is its number of beats minus one.
     blank : In
         Stop reading; send the remaining beats of accepted requests with the write strobes deasserted.
     clear : In
@@ -55,7 +53,7 @@ class StoreData(wiring.Component):
     tag : In
         Current tag; beats of commands with another tag wait (unless `blank`).
     next_valid, next_tag : Out
-        High if a beat is available; its tag.
+        `next_valid` is high if a beat is available; `next_tag` is its tag.
     kept : Out
         Number of bytes read in the previous cycle.
     sent_end : Out
@@ -149,7 +147,7 @@ class StoreData(wiring.Component):
         return m
 
     def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:
-        """Return the conditions that the beat may be read, and that a beat counts as read.
+        """Return two values: high if the beat may be read, and high if a beat is counted as read.
 
         Parameters
         ----------
@@ -158,7 +156,7 @@ class StoreData(wiring.Component):
         valid : Value
             High if there is a beat to read.
         owed, credits : Signal
-            Number of beats of accepted requests that remain to be read; number of free entries of the buffer.
+            Number of beats of accepted requests that remain to be read, and number of free entries of the buffer.
         go : Signal
             High if the beat is read in this cycle.
         """
@@ -182,10 +180,9 @@ class StoreData(wiring.Component):
 
 
 class PipelinedStoreData(StoreData):
-    """`StoreData` that decides about a read from the state of the previous cycle.
+    """`StoreData` that decides on a read by the state of the previous cycle.
 
-    Latency: that of `StoreData`. Throughput: one beat every two cycles.
-    Parameters and members are those of `StoreData`.
+    Throughput: one beat every two cycles. Latency, parameters and members are the same as for `StoreData`.
     """
 
     def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:

@@ -23,7 +23,7 @@ _COUNT_BITS = 12
 
 
 class StoreUnit(wiring.Component):
-    """Executes STORE commands as docs/machine.md defines them.
+    """STORE unit, which executes STORE commands as defined in docs/machine.md.
 
     One walker sends the requests ahead of the data. The data path generates the same lines and reads a row for each
     beat of an accepted request. A command retires when the bus has answered its last burst. Latency: 4 cycles from a
@@ -38,23 +38,24 @@ class StoreUnit(wiring.Component):
     Members
     -------
     cmd : In(command_stream(Unit.STORE))
-        Legal commands that have taken their semaphore tokens.
+        Legal commands whose semaphore tokens have been taken.
     done : Out
         One-cycle pulse when a command retires.
     sp_read : Out(SpReadPort)
         Read port of the scratchpad.
     aw : Out(stream of BURST), w : Out(stream of write_beat), b : In(stream of RESPONSE)
-        Write master of the bus: addresses, data, responses.
+        Write channels of the bus: addresses, data and responses.
     abort : In
         Discard all commands. Offered requests remain valid, and their beats are sent with the write strobes deasserted.
     busy : Out
         High while a command is in progress or a burst is in flight; after `abort`, low once no burst is in flight.
     error, error_addr : Out
-        One-cycle pulse for a burst that was answered with an error; byte address of this burst.
+        `error` is a one-cycle pulse for a burst that was answered with an error; `error_addr` is the byte address of
+        this burst.
     events : Out(event_layout("store"))
         Increments of this cycle; the increments of the counters commands, busy, stall_empty and stall_semaphore are 0.
     active, active_tag : Out
-        High while a command is in progress; tag of `events` and `done` in this cycle.
+        `active` is high while a command is in progress; `active_tag` is the tag of `events` and `done` in this cycle.
     tag_busy : In
         High while `active_tag` must not change.
     """
@@ -158,8 +159,8 @@ class StoreUnit(wiring.Component):
         log: OutstandingBursts,
         drain: Signal,
     ) -> Signal:
-        """Retire a command when the count of answers has reached the index of its last burst; returns the one-cycle
-        pulse of the retirement.
+        """Retire a command when the number of answers has reached the number of its last burst; return the retirement
+        pulse.
         """
         issued, answered, excess = Signal(_COUNT_BITS), Signal(_COUNT_BITS), Signal(_COUNT_BITS)
         asked, answer, retire = Signal(), Signal(), Signal()
@@ -199,7 +200,7 @@ class StoreUnit(wiring.Component):
         return retire
 
     def _follow_tag(self, m: Module, store: StoreData, retire: Signal, clear: Signal) -> None:
-        """Change the tag when every command whose beats have been read has retired.
+        """Change the tag once all commands whose beats have been read have retired.
 
         With `pipelined`, the signal that indicates that all beats of a command have been read is one cycle late.
         """

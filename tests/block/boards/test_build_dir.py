@@ -13,12 +13,12 @@ NAMES = ("top.lpf", "tool.log", "board.bit")
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Return the files of a folder by name, without the marker file."""
+    """Return the contents of all files in a folder by name, except for the marker file."""
     return {path.name: path.read_text() for path in folder.iterdir() if path.name != MARK}
 
 
 def fill(folder: Path, text: str, names: tuple[str, ...] = NAMES) -> None:
-    """Run a successful build that writes the given text to each file."""
+    """Run a successful build that writes a text to each file."""
     with build_directory(folder, names) as work:
         for name in names:
             (work / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Tests of the board flow on a design small enough to place in seconds, and of the flow's failures."""
+"""Tests of the board flow with a design that is small enough to place in seconds, and of failures of the flow."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ DEVICE = cast(Ecp5, BOARD.device)
 
 
 class Accumulator(wiring.Component):
-    """A design with one multiplier and one block RAM."""
+    """Design with one multiplier and one block RAM."""
 
     a: In(signed(9))
     b: In(signed(9))
@@ -32,7 +32,7 @@ class Accumulator(wiring.Component):
     total: Out(signed(32))
 
     def elaborate(self, platform):
-        """Add the product to a word of the memory."""
+        """Add the product to a word that is read from the memory."""
         m = Module()
         m.submodules.ram = ram = Ram(width=32, depth=1024, granularity=8)
         m.d.comb += [

@@ -14,16 +14,14 @@ PAYLOAD = data.StructLayout({"low": 5, "high": 3})
 
 
 class Adder(wiring.Component):
-    """A component with inputs and outputs, both in an interface and as single signals."""
+    """Component with inputs and outputs, both in an interface and as single signals."""
 
     i: In(stream.Signature(PAYLOAD))
     carry: In(1)
     sum: Out(6)
 
     def elaborate(self, platform):
-        """Add the fields of the payload and, while `carry` is high, `valid`; `carry` also drives the stream's
-        `ready`.
-        """
+        """Add the two fields of the payload, and `valid` while `carry` is high; `carry` also drives `ready`."""
         m = Module()
         m.d.comb += self.i.ready.eq(self.carry)
         m.d.sync += self.sum.eq(self.i.payload.low + self.i.payload.high + (self.i.valid & self.carry))

@@ -1,4 +1,4 @@
-"""Tests of the parser of nextpnr's reports."""
+"""Tests of the parser for nextpnr's reports."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ CLOCK = "$glbnet$clk"
 
 
 def placement(achieved: float) -> dict[str, Any]:
-    """Return a report with one clock, in which paths to and from pins, which must be ignored, precede the others."""
+    """Return a report with one clock, which begins with paths to and from pins that must be ignored."""
     edge = f"posedge {CLOCK}"
     return {
         "fmax": {CLOCK: {"achieved": achieved, "constraint": 60.0}},

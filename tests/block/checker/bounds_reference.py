@@ -1,4 +1,4 @@
-"""Traps of commands by the "Bounds" and BAD_COMMAND rules of docs/machine.md, in plain Python."""
+"""Reference in plain Python for the traps of commands by the "Bounds" and BAD_COMMAND rules of docs/machine.md."""
 
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Trap, Unit
@@ -8,7 +8,7 @@ SIZES = (1, 1, 2, 4)
 
 
 def unpacked(unit: Unit, raw: dict[str, int]) -> dict[str, int]:
-    """Return the fields, and in addition the parts of packed words (as in `word_part`)."""
+    """Return the fields of a command, including the fields of its packed words."""
     values = dict(raw)
     for f in UNIT_FIELDS[unit]:
         packed = PACKED_FIELDS.get(f"{unit.name.lower()}.{f.name}")
@@ -32,7 +32,7 @@ def coordinates(f: dict[str, int], axis: str, dims: list[tuple[int, int]]) -> tu
 
 
 def verdict(config, unit: Unit, raw: dict[str, int], windows) -> tuple[Trap, int] | None:
-    """Return the trap and the address, or None for a legal command."""
+    """Return the trap and its address, or None for a legal command."""
     f = unpacked(unit, raw)
     bad, streams = {Unit.LOAD: _load, Unit.STORE: _store, Unit.MATRIX: _matrix, Unit.FUSE: _fuse}[unit](
         config, f

@@ -11,7 +11,7 @@ def small(rng: random.Random, most: int) -> int:
 
 
 def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
-    """Return a packed word whose parts are mostly legal."""
+    """Return a packed word with random fields, most of which are legal."""
     packed = PACKED_FIELDS[f"{unit.name.lower()}.{name}"]
     parts = {}
     for part in packed.fields:
@@ -48,7 +48,7 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
 
 
 def command(rng: random.Random, unit: Unit, config) -> dict[str, int]:
-    """Return raw fields of a command; legal and illegal commands are about equally likely."""
+    """Return the raw fields of a random command; legal and illegal commands are about equally likely."""
     n, fields = config.n, {}
     scale = rng.choice((1, 4, 16, 64, 256))
     for f in UNIT_FIELDS[unit]:
@@ -98,7 +98,7 @@ def command(rng: random.Random, unit: Unit, config) -> dict[str, int]:
 
 
 def _mutate(rng: random.Random, unit: Unit, fields: dict[str, int]) -> None:
-    """At random, set one or two fields to arbitrary values."""
+    """In some cases, set one or two random fields to arbitrary values."""
     for _ in range(rng.choice((0, 0, 0, 1, 2))):
         f = rng.choice(UNIT_FIELDS[unit])
         fields[f.name] = f.truncate(rng.choice((0, 1, -1, f.high, f.low, rng.getrandbits(32))))

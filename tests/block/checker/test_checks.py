@@ -58,7 +58,7 @@ def windows_for(rng: random.Random, config: MlaConfig) -> list[tuple[int, int, i
 
 
 async def write(ctx, dut, rng: random.Random, unit: Unit, fields: dict[str, int]) -> None:
-    """Write fields like a program: some are cleared to their defaults, the others are set with excess high bits."""
+    """Write all fields or, after a clear, those that differ from their defaults; values have excess high bits."""
     if rng.randrange(4):
         ctx.set(dut.field_clear, 1 << unit)
         await ctx.tick()

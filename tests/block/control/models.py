@@ -1,4 +1,4 @@
-"""Models of DRAM, of the units, and of a core that runs scripts, for the tests of Control."""
+"""Models for the tests of Control: the DRAM, the units, and a core that runs scripts."""
 
 import struct
 from collections import deque

@@ -141,7 +141,7 @@ def test_macro_instructions(n: int):
 
 
 def test_dispatch_latency():
-    """The cycles from doorbell to request, arrival to start, end to start, and retirement to record are limited."""
+    """The cycles from doorbell to request and start, from end to next start, and from end to record are limited."""
 
     async def host(bench: ControlTestbench) -> None:
         await bench.begin()
@@ -231,7 +231,7 @@ def test_guards():
 
 
 def test_completion_order_of_outlived_programs():
-    """If programs end before their commands, records stay in order and complete, and at most 8 calls are in flight."""
+    """If programs end before their commands, records are complete and in order, and at most 8 calls are in flight."""
 
     async def host(bench: ControlTestbench) -> None:
         await bench.begin()

@@ -33,7 +33,7 @@ async def load(
     length: int | None = None,
     good: bool = True,
 ) -> int:
-    """Start a DMA load; return LOADER_ERROR right after it."""
+    """Start a DMA load, and return the value of LOADER_ERROR directly after the start."""
     struct.pack_into(f"<{len(words)}Q", bench.memory.bytes, source, *words)
     for name, value in (
         ("SEG_SELECT", segment),
@@ -275,7 +275,7 @@ def test_running_segment_cannot_be_changed():
 
 
 def test_rebinding_under_load():
-    """With 100 rebinds at random moments under load, each macro-instruction runs the old or the new program once."""
+    """With 100 rebinds at random times under load, each macro-instruction runs one program once, the old or the new."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)

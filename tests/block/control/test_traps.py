@@ -1,4 +1,4 @@
-"""Traps raised by Control, and its handling of traps of the core."""
+"""Tests of the traps that Control raises, and of its handling of the core's traps."""
 
 import random
 
@@ -31,7 +31,7 @@ async def resume_and_run(bench: ControlTestbench, opcode: int = 0) -> None:
 
 
 async def machine(bench: ControlTestbench, **programs: list[int]) -> None:
-    """Set up a machine in which opcode 0 and segment 0 halt, and `pN` is bound to opcode N."""
+    """Set up a machine: opcode 0 runs a program that only halts, and opcode N runs the program `pN`."""
     await bench.begin()
     for i, words in enumerate(([halt()], *programs.values())):
         await bench.program(i, words)

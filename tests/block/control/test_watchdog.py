@@ -10,7 +10,7 @@ LIMIT = 10
 
 @pytest.mark.parametrize("cycles", range(LIMIT - 3, LIMIT + 5))
 def test_no_timeout_for_completion_in_last_cycle(cycles: int) -> None:
-    """The watchdog expires for work in flight beyond the limit, but not for work that completes in the last cycle."""
+    """The watchdog expires for work in flight beyond the limit, but not for work that completes by the limit."""
     dut, expired = Watchdog(settle=4), []
 
     async def bench(ctx) -> None:

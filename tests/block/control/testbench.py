@@ -61,7 +61,7 @@ def spin() -> int:
 
 
 class ControlTestbench(Testbench):
-    """Control between models of DRAM, the core and the units; `run` passes this testbench to the host function."""
+    """Control, connected to models of DRAM, core and units; `run` passes this testbench to the host function."""
 
     def __init__(self, config: MlaConfig | None = None, latency: int = 10):
         self.config = config or small()
@@ -169,7 +169,7 @@ class ControlTestbench(Testbench):
         return await self.read("LOADER_ERROR")
 
     async def check(self, segment: int, crc: int) -> int:
-        """Check a segment and return its status."""
+        """Start the check of a segment, wait for its end, and return the segment's status."""
         await self.write("SEG_SELECT", segment)
         await self.write("SEG_CRC", crc)
         await self.write("SEG_COMMAND", 2)

@@ -21,7 +21,7 @@ CYCLES = 9000
 
 
 class _ScheduleModel:
-    """Model of groups whose units change tags; it records the longest observed intervals."""
+    """Model of groups whose units change tags, which records the longest observed intervals."""
 
     def __init__(self, again: float, rng: random.Random, apart: int = APART):
         self.again, self.rng = again, rng
@@ -42,7 +42,7 @@ class _ScheduleModel:
         return sum(1 << i for i, name in enumerate(FLUSHED) if name in self.busy)
 
     def step(self, cycle: int, valid: int, counter: int, flags: tuple[int, int, int]) -> None:
-        """Record the schedule's choice of the previous cycle."""
+        """Record the choice that the schedule made in the previous cycle."""
         old, last, host = flags
         self.recent = [*self.recent[1:], counter if valid else None]
         assert not valid or counter not in self.recent[:-1], "two steps of one counter are too close"
@@ -62,9 +62,7 @@ class _ScheduleModel:
 @pytest.mark.parametrize("apart", [APART, APART_LATE])
 @pytest.mark.parametrize(("again", "reads"), [(1.0, 1.0), (0.02, 0.5), (0.0, 1.0), (1.0, 0.0)])
 def test_rounds_and_flushes_within_limits(again: float, reads: float, apart: int) -> None:
-    """Rounds and flushes stay within their limits, even if groups change tags at once and the host reads all the
-    time.
-    """
+    """Rounds and flushes stay within limits, even if groups change tags simultaneously and the host always reads."""
     seed = 5
     dut, rng = CollectionSchedule(2, apart), random.Random(seed)
     watch = _ScheduleModel(again, rng, apart)

@@ -140,7 +140,7 @@ def test_full_rate_with_longest_collection_interval(late: int) -> None:
 @pytest.mark.parametrize("first", [0, 1, 5])
 @pytest.mark.parametrize("late", [0, 1])
 def test_second_reset_clears_counters_and_counts_later_events(first: int, late: int) -> None:
-    """The memories keep their contents over a reset; events from cycle `first` on are counted, even before `ready`."""
+    """Memories retain their contents across a reset; events from cycle `first` on are counted, even before `ready`."""
     reset, dut = Signal(), Collector(config_of(late))
 
     async def bench(ctx) -> None:
@@ -179,7 +179,7 @@ def test_second_reset_clears_counters_and_counts_later_events(first: int, late: 
 @pytest.mark.parametrize("delay", range(12))
 @pytest.mark.parametrize("late", [0, 1])
 def test_read_across_tag_change_is_consistent(delay: int, tag: int, late: int) -> None:
-    """With an event in every cycle, a read returns the sum at one cycle of the read, whenever the tag changes."""
+    """With an event in every cycle, a read returns the sum in one of its cycles, regardless of when the tag changes."""
     dut = Collector(config_of(late))
     index = index_of("macs_issued")
 

@@ -9,7 +9,7 @@ READ, WRITE = 0, 1
 
 
 def defaults() -> dict[str, int]:
-    """Return all fields with their default values; the parts of the fuse word replace the packed words."""
+    """Return all fields with their default values; the fields of the fuse word replace its packed words."""
     fields = {f.name: f.default for f in FUSE_FIELDS if f.name not in ("src", "stage")}
     return fields | {f.name: f.default for packed in (FUSE_SRC, FUSE_STAGE) for f in packed.fields}
 
@@ -34,7 +34,7 @@ def payload(fields: dict[str, int], tag: int) -> dict:
 
 
 def wide(rng: random.Random) -> int:
-    """Return an int32 of random magnitude, sometimes a corner value."""
+    """Return an int32 of random magnitude, in some cases a corner value."""
     if rng.random() < 0.1:
         return rng.choice((0, 1, -1, (1 << 31) - 1, -(1 << 31), (1 << 30), -(1 << 30)))
     bits = rng.randint(1, 31)
@@ -42,12 +42,12 @@ def wide(rng: random.Random) -> int:
 
 
 def multiplier(rng: random.Random) -> int:
-    """Return a multiplier, mostly one that a quantizer produces."""
+    """Return a random multiplier, in most cases one that a quantizer produces."""
     return rng.randint(1 << 30, (1 << 31) - 1) if rng.random() < 0.7 else wide(rng)
 
 
 def limits(rng: random.Random) -> tuple[int, int]:
-    """Return a clip range, in rare cases one with low > high."""
+    """Return a random clip range, in rare cases with low > high."""
     if rng.random() < 0.3:
         return -(1 << 31), (1 << 31) - 1
     a, b = sorted((wide(rng), wide(rng))) if rng.random() < 0.5 else (-128, 127)
@@ -55,7 +55,7 @@ def limits(rng: random.Random) -> tuple[int, int]:
 
 
 def exponent(rng: random.Random) -> int:
-    """Return an exponent, mostly one that a quantizer produces."""
+    """Return a random exponent, in most cases one that a quantizer produces."""
     return rng.randint(-12, 3) if rng.random() < 0.8 else rng.randint(-128, 127)
 
 

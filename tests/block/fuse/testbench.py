@@ -1,4 +1,4 @@
-"""A FUSE unit with models of its memories."""
+"""Testbench of a FUSE unit with models of its memories."""
 
 import random
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ EVENTS = ("fuse_points", "fuse_results", "fuse_scaled", "fuse_tables", "fuse_res
 
 @dataclass
 class Retirement:
-    """Values that the unit reported when a command retired, and the cycle."""
+    """Values that the unit reported when a command retired, and the cycle of the retirement."""
 
     cycle: int
     tag: int
@@ -27,14 +27,14 @@ class Retirement:
 
 
 class FuseTestbench(Testbench):
-    """A FUSE unit with memory ports that refuse accesses at random.
+    """Testbench of a FUSE unit whose memory ports refuse accesses at random.
 
     Parameters
     ----------
     config : MlaConfig
         Configuration of the unit.
     rng : random.Random
-        Source of the contents and of refused accesses.
+        Source of the memory contents and of refused accesses.
     refuse : float
         Probability that a port refuses an access in a cycle.
     """

@@ -1,4 +1,4 @@
-"""FIFOs behave like a deque in order, latency, capacity and clearing, cycle by cycle."""
+"""FIFOs behave like a deque in every cycle, with the documented order, latency, capacity and clearing."""
 
 import random
 from collections import deque

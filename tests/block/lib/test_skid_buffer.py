@@ -1,4 +1,4 @@
-"""The skid buffer passes every payload in order, whatever the stalls."""
+"""The skid buffer passes every payload in order, regardless of stalls."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The accumulator equals a list of rows under adjacent updates, simultaneous FUSE accesses and refusals."""
+"""The accumulator behaves like a list of rows under consecutive updates, simultaneous FUSE accesses and refusals."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The scratchpad equals a byte array, with random addresses on all ports at once, priorities and event counts."""
+"""The scratchpad behaves like a byte array under random accesses on all ports; priorities and events are correct."""
 
 import random
 from collections import deque
@@ -16,7 +16,7 @@ def small(n: int, banks: int) -> MlaConfig:
 
 
 class Reference:
-    """Model of the banks in one cycle, written from the description of the memory."""
+    """Model of the banks in one cycle, based on the description of the memory."""
 
     def __init__(self, config: MlaConfig):
         self.n, self.size = config.n, config.sp_bytes
@@ -33,7 +33,7 @@ class Reference:
         return {(r // self.per_bank, r & 1) for r in touched}
 
     def grants(self, requests: list[int | None]) -> list[bool]:
-        """Return the requests that are granted, highest priority first."""
+        """Return whether each request is granted; the requests are in order of priority."""
         taken: set[tuple[int, int]] = set()
         result = []
         for addr in requests:

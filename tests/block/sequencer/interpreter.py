@@ -1,4 +1,4 @@
-"""Interpreter of micro-programs according to docs/machine.md, in plain Python: the reference of the core's tests."""
+"""Interpreter of micro-programs in plain Python, based on docs/machine.md: the reference for tests of the core."""
 
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ class Trapped(Exception):  # noqa: N818
 
 @dataclass
 class Segment:
-    """A range of the instruction store."""
+    """Segment: a range of the instruction store that holds a program."""
 
     base: int
     words: list[int]

@@ -32,7 +32,7 @@ def issue(unit: int, wait: int = 0, signal: int = 0) -> int:
 
 
 def dump(registers: range) -> list[int]:
-    """Return instructions that write registers to the outputs."""
+    """Return instructions that output registers as fields of LOAD commands."""
     words = []
     for r in registers:
         words += [encode(MicroOp.SET, d=1, a=r), issue(int(Unit.LOAD))]
@@ -86,7 +86,7 @@ def instruction(rng: random.Random, pc: int, length: int, wild: float) -> int:
 
 
 def program(rng: random.Random) -> list[int]:
-    """Return a program that writes its registers to the outputs if it reaches its end."""
+    """Return a random program that outputs its registers in LOAD commands if it reaches its end."""
     length = rng.randrange(4, 40)
     wild = rng.choice((0.0, 0.0, 0.01, 0.05))
     body = [instruction(rng, pc, length, wild) for pc in range(length)]

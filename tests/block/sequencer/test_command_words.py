@@ -34,7 +34,7 @@ class WordQueueHarness(Elaboratable):
 
 
 class Program:
-    """Driver of random writes, clears and commands that records the commands that each unit must receive."""
+    """Driver that writes and clears fields, issues commands, and checks the commands that each unit receives."""
 
     def __init__(self, bench: WordQueueHarness, rng: random.Random):
         self.bench, self.rng = bench, rng
@@ -48,7 +48,7 @@ class Program:
                 self.fields[unit] = [f.default & ((1 << f.width) - 1) for f in UNIT_FIELDS[unit]]
 
     async def cycle(self, ctx) -> None:
-        """Advance by one cycle, in which units may start their commands."""
+        """Advance by one cycle, during which units start queued commands at random."""
         takes = []
         for unit, queue in enumerate(self.bench.queues):
             take = bool(self.queued[unit]) and ctx.get(queue.loaded) and self.rng.random() < 0.2

@@ -19,7 +19,7 @@ WINDOWS = [(0, 0xFFFFFFFF, 3), *[(0, 0, 0)] * (CONFIG.windows - 1)]
 
 
 def place(programs: list[list[int]], pinned: int = 0) -> list[Segment]:
-    """Return segments of consecutive programs."""
+    """Return one segment for each program, placed one after another; some are invalid or pinned."""
     segments, base = [], 3
     for i, words in enumerate(programs):
         segments.append(

@@ -21,7 +21,7 @@ def load_command(
     tag: int = 0,
     **fields: int,
 ) -> dict[str, Any]:
-    """Return the value of a LOAD command."""
+    """Return a LOAD command with metadata, as a value of the command layout."""
     word = {"space": space, "fill": fill, "transpose": transpose, "int4": int4, "fill_value": fill_value}
     base = {
         "dram": 0,
@@ -38,7 +38,7 @@ def load_command(
 
 
 def store_command(*, tag: int = 0, **fields: int) -> dict[str, Any]:
-    """Return the value of a STORE command."""
+    """Return a STORE command with metadata, as a value of the command layout."""
     base = {
         "dram": 0,
         "src": 0,

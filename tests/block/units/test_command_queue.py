@@ -33,7 +33,7 @@ class QueueHarness(Elaboratable):
 
 
 class Model:
-    """Model of queues and semaphores from docs/machine.md."""
+    """Model of the queues and semaphores, as docs/machine.md describes them."""
 
     def __init__(self):
         self.count = {(p, c, i): 0 for p in range(4) for c in range(5) for i in range(4)}

@@ -95,7 +95,7 @@ class LoadTestbench(Testbench):
                 self.on_done(len(self.dones) - 1)
 
     async def cycle_once(self, ctx) -> bool:
-        """Advance by one clock cycle; return True if a command was accepted in it."""
+        """Advance by one clock cycle; return True if a command was accepted in this cycle."""
         self.slave.drive(ctx, self.dut.ar, self.dut.r)
         self.sp_write.drive(ctx)
         if self.hold_tags:

@@ -48,7 +48,7 @@ class StoreTestbench(Testbench):
         self.on_done = lambda index: None
 
     async def cycle_once(self, ctx) -> bool:
-        """Advance by one clock cycle; return True if a command was accepted in it."""
+        """Advance by one clock cycle; return True if a command was accepted in this cycle."""
         dut, slave = self.dut, self.slave
         slave.drive(ctx, dut.aw, dut.w, dut.b)
         self.sp_read.drive(ctx)

@@ -1,4 +1,4 @@
-"""Passes that speed up the simulation of emitted Verilog move logic only where the function stays the same."""
+"""Passes that speed up the simulation of emitted Verilog move logic only where this does not change the function."""
 
 import pytest
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
@@ -11,7 +11,7 @@ from hw.verilog.writer import convert
 
 
 class GatedAccumulator(wiring.Component):
-    """A multiply-accumulate with an enable; with `shared` the product is also an output."""
+    """Multiply-accumulate unit with an enable; with `shared`, the product is also an output."""
 
     def __init__(self, *, shared: bool):
         self._shared = shared

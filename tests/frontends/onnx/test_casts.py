@@ -91,9 +91,7 @@ def test_casts_equal_onnxruntime(tmp_path, name):
 
 
 def test_argmax_has_the_declared_type(tmp_path):
-    """ArgMax gives the declared integer type, as in segmentation networks exported from TensorFlow, which end with
-    it.
-    """
+    """ArgMax gives the declared integer type, as at the end of segmentation networks exported from TensorFlow."""
     nodes = [
         node("Conv", "x w", "c", pads=[1] * 4),
         node("ArgMax", "c", "a", axis=1, keepdims=0),

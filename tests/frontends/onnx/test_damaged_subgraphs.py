@@ -100,7 +100,7 @@ def test_damaged_branches_name_the_node(tmp_path: Path) -> None:
 
 
 def test_a_node_is_named_once(tmp_path: Path) -> None:
-    """If the branches have different shapes, the message of the graph's check names the node only once."""
+    """If the branches have different shapes, the error message names the node only once."""
     two, three = (
         node("Constant", "", "c", value=numpy_helper.from_array(np.zeros(size, np.float32)))
         for size in (2, 3)
@@ -219,7 +219,7 @@ def test_recursive_and_duplicate_functions_are_rejected(tmp_path: Path) -> None:
 
 
 def test_unrolling_of_nested_loops_is_limited(tmp_path: Path) -> None:
-    """Unrolling eight nested loops of 32 iterations each exceeds the limit of repeated nodes and is rejected."""
+    """Unrolling eight nested loops of 32 iterations each exceeds the limit on repeated nodes and is rejected."""
     body = subgraph([node("Identity", "c8", "d8"), node("Concat", "s8 x", "r8", axis=0)], *body_interface(8))
     for depth in range(7, -1, -1):
         inner = node("Loop", f"trips - s{depth}", f"r{depth}", body=body)

@@ -1,4 +1,4 @@
-"""Tests of gathers from int8 tables with variable indices, in the forms into which onnxruntime quantizes embeddings."""
+"""Tests of gathers from int8 tables with variable indices, as onnxruntime's quantizers write them for embeddings."""
 
 import numpy as np
 import onnx
@@ -81,7 +81,7 @@ def test_dequantized_column_by_column(tmp_path, opset):
 
 
 def test_dequantized_before_a_float_layer(tmp_path):
-    """The rows of the int8 table enter the quantized layer unchanged."""
+    """The quantized layer reads the int8 rows of the table without requantization."""
     given: Arrays = ONE | {"v": numbers(WIDTH, 4)}
     made = model([GATHER, READ, node("MatMul", "d v", "y")], INDICES, ["y"], given)
     assert _check(tmp_path, made, 38, calibration=[INDICES]) == {"dense"}

@@ -308,7 +308,7 @@ def test_fast_gelu_with_bias(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 4, 5, 6), (2, 4, 6), (2, 4, 5, 4)])
 def test_prelu_with_a_vector_of_slopes(shape: tuple[int, ...]) -> None:
-    """A vector of slopes applies to channels, as in old exports, even where it does not broadcast."""
+    """A vector of slopes applies to channels, as in old exports, even if its shape does not broadcast."""
     slope = np.array([0.1, 0.5, -0.25, 2], np.float32)
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     graph = helper.make_graph(

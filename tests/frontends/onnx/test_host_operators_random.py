@@ -205,7 +205,7 @@ def test_operators_that_cannot_run_are_rejected_on_import(made: onnx.ModelProto,
 
 
 def test_steps_of_host_operators_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiled file, whatever its origin, is rejected if its host operators exceed the limit of steps."""
+    """A compiled file, whatever its origin, is rejected if its host operators exceed the step limit."""
     path = tmp_path / "much.mla"
     made = small(node("LogSoftmax", "x", "y"), shape=(40, 30))
     path.write_bytes(to_bytes(compile(read_onnx(made), "n4")))

@@ -54,7 +54,7 @@ def test_zero_point_per_channel() -> None:
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize(("groups", "share"), [(1, 3), (2, 3), (6, 1)])
 def test_distant_zero_points_per_channel(dtype: str, groups: int, share: int) -> None:
-    """Zero points may differ so much that shifted weights need 9 bits; the number of MACs remains that of the model."""
+    """Zero points may differ so much that shifted weights need 9 bits; the lower bound counts the model's MACs."""
     rng, limits = np.random.default_rng(groups), np.iinfo(dtype)
     x, w = (
         random_integers(rng, "uint8", 1, groups * share, 7, 7),

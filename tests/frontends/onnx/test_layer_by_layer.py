@@ -1,4 +1,4 @@
-"""With onnxruntime's inputs, each output of a quantized network's layers is within one unit in the last place."""
+"""Given the same inputs, each layer of a quantized network differs from onnxruntime by at most one unit."""
 
 from pathlib import Path
 

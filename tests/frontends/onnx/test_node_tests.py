@@ -1,4 +1,4 @@
-"""No ONNX node test among one test of each operator and all tests of common operators fails in the backend."""
+"""None of the selected ONNX node tests (one of each operator, all of common operators) fails in the backend."""
 
 from collections import Counter
 
@@ -93,7 +93,7 @@ def test_no_node_test_fails(results) -> None:
 
 
 def test_rejected_operators(results) -> None:
-    """Only data-dependent shapes and features that ONNX's reference lacks are rejected."""
+    """Only data-dependent shapes and features that ONNX's reference implementation lacks are rejected."""
     assert {name for name, result, _ in results if result.where == Placement.REFUSED} <= {
         "Unique",
         "Range",

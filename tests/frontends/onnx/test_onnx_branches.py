@@ -21,7 +21,7 @@ CONSTANTS = {
 
 
 def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
-    """Return a subgraph whose output is that of the last node."""
+    """Return a subgraph whose output is the output of the last node."""
     made = onnx.ValueInfoProto(name=nodes[-1].output[0])
     return helper.make_graph(list(nodes), name, [], [made])
 

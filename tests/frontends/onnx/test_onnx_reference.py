@@ -1,4 +1,4 @@
-"""Features that ONNX's reference lacks are rejected; other results of the reference equal onnxruntime's."""
+"""Tests of operators that ONNX's reference implementation computes: results, and features that it lacks."""
 
 from pathlib import Path
 from typing import Any

@@ -33,7 +33,7 @@ class Samples(CalibrationDataReader):
 
 
 def images() -> onnx.ModelProto:
-    """Return a model with convolutions, a residual, pooling, a gate, concatenation and a dense layer."""
+    """Return a model with convolutions, a residual connection, pooling, a gate, concatenation and a dense layer."""
     held = {
         "w0": normal(8, 3, 3, 3),
         "b0": normal(8),

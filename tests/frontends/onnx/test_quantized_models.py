@@ -211,7 +211,7 @@ def test_integers_read_with_another_scale(tmp_path: Path) -> None:
 
 
 def test_digits(tmp_path: Path) -> None:
-    """The digits network becomes integer nodes; under 2% of scores differ from onnxruntime's float32 sums, by 1."""
+    """The digits network becomes integer nodes; under 2% of scores differ from onnxruntime's, each by 1."""
     made = onnx.load(MODEL)
     graph = read(tmp_path, made)
     assert ops(graph) == {"reshape": 2, "conv2d": 3, "clip": 3, "max_pool2d": 2, "add": 1, "dense": 1}

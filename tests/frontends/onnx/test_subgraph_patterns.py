@@ -223,7 +223,7 @@ def test_intermediate_value_of_a_pattern_remains_if_read(tmp_path: Path) -> None
 
 
 def test_images_are_transposed_at_the_ends_only(tmp_path: Path) -> None:
-    """Networks of convolutions and other image operators need transposes at their ends only."""
+    """Networks of convolutions and other image operators need transposes only at their inputs and outputs."""
     held = {
         f"w{i}": normal(*shape, seed=i) for i, shape in enumerate([(6, 3, 3, 3), (6, 6, 1, 1), (4, 12, 3, 3)])
     }
@@ -282,7 +282,7 @@ def test_flattened_images_are_not_transposed(tmp_path: Path, read_again: bool) -
 
 
 def test_signals_stay_images_between_convolutions(tmp_path: Path) -> None:
-    """One-dimensional convolutions, a residual and activations need reshapes at their ends only."""
+    """One-dimensional convolutions, a residual connection and activations need reshapes only at inputs and outputs."""
     held = {"w": normal(4, 4, 3), "b": normal(1, 4, 1)}
     nodes = [
         node("Conv", "x w", "a", pads=[1, 1]),

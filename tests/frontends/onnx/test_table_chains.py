@@ -59,7 +59,7 @@ def test_intermediate_value_that_is_an_output() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 6, 5), (2, 3, 9)])
 def test_batch_normalization(shape: tuple[int, ...]) -> None:
-    """The result of a batch normalization differs by at most 1, since its sums are rounded to 1/127 of a step."""
+    """A batch normalization differs from onnxruntime by at most 1, since its sums are rounded to 1/127 of a step."""
     random = np.random.default_rng(4)
     x = {"x": random.integers(0, 256, shape).astype(np.uint8)}
     names = ("factor", "shift", "mean", "variance")

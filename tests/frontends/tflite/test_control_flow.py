@@ -25,8 +25,9 @@ def number(value: int) -> np.ndarray:
 
 
 def counting(*, known: bool) -> list[FileGraph]:
-    """Return a model that adds weights to a row until a counter reaches 5; the counter starts at 0 (`known`) or an
-    input.
+    """Return a model that adds weights to a row until a counter reaches 5.
+
+    The counter starts at 0 if `known` is True, and otherwise at the value of an input.
     """
     w = np.arange(-8, 8, dtype=np.int8).reshape(1, 16)
     loop = Operator(

@@ -1,4 +1,4 @@
-"""Damaged TFLite files of every operator give a message that names the operator, never a traceback."""
+"""For every operator, damaged TFLite files give a message that names the operator, never a traceback."""
 
 import random
 import re
@@ -27,7 +27,7 @@ _UNREAD = ("TRANSPOSE_CONV",)
 
 
 def drafted(name: str) -> Draft:
-    """Return a reproducible model of a case."""
+    """Return the model of a test case, which has the same constants each time."""
     case, dtype = CASES[name]
     draft = Draft(np.random.default_rng(zlib.crc32(name.encode())), dtype)
     case(draft)

@@ -1,4 +1,4 @@
-"""TFLite operators without an accelerator form run on the host with a reason; operators on constants are folded."""
+"""TFLite operators without an accelerator form run on the host for a stated reason; constant operators are folded."""
 
 import zlib
 from pathlib import Path

@@ -90,7 +90,8 @@ COMBINATIONS = [
 def most_off(name: str, rounding: str) -> int:
     """Return the largest permitted difference.
 
-    LiteRT's default kernel between int8 and uint8 rounds vectors differently from the remainder.
+    LiteRT's default kernel for conversions between int8 and uint8 rounds the elements of full SIMD vectors differently
+    from the remaining elements.
     """
     return int(name == "softmax" or (name, rounding) == ("requantize", "xnnpack"))
 
@@ -122,7 +123,7 @@ BY_LIBRARY = ("gelu", "exp", "log")
 @pytest.mark.parametrize("dtype", ["int16", "int32"])
 @pytest.mark.parametrize("name", CASES)
 def test_wider_integers(name: str, dtype: str, rounding: str, tmp_path: Path) -> None:
-    """int16 and int32 operators equal LiteRT; those for which LiteRT has no kernel run on the host with a reason."""
+    """int16 and int32 operators equal LiteRT; operators without a LiteRT kernel run on the host for a stated reason."""
     seed = zlib.crc32(f"{name} {dtype} {rounding}".encode())
     print(f"seed {seed}")
     draft = Draft(np.random.default_rng(seed), dtype)
@@ -183,7 +184,7 @@ MOST_NOISE = 0.06
 
 
 def deviation(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Return the root mean square of the differences, relative to that of the values."""
+    """Return the root mean square of the differences, relative to the root mean square of the expected values."""
     return float(np.sqrt(np.mean((found - wanted) ** 2) / max(np.mean(wanted**2), 1e-6)))
 
 

@@ -61,7 +61,7 @@ def branches(d: Draft, x: str) -> str:
 
 
 def minimum_and_maximum(d: Draft, x: str) -> str:
-    """Add an elementwise maximum and minimum of both halves of the channels, and pack the results."""
+    """Add the elementwise maximum and minimum of the two halves of the channels, and pack the results."""
     n, h, w, c = shape_of(d, x)
     if c % 2:
         return x

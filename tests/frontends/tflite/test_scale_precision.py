@@ -24,7 +24,7 @@ KINDS = {
 
 
 def sensitive_sums(rng: np.random.Generator) -> tuple[float, float, float, np.ndarray]:
-    """Return scales of x, weights and result, and sums that the two ratios round differently."""
+    """Return scales of x, weights and result, and sums that round differently if the scale product is in float32."""
     sums = np.arange(-_LARGEST_SUM, _LARGEST_SUM)
     while True:
         x, w = (np.float32(v) for v in rng.uniform(0.005, 0.05, 2))
@@ -65,7 +65,7 @@ def test_rounding_of_biases(kind: str, dtype: str, rng: np.random.Generator, tmp
 
 
 def test_rounding_of_matrix_products(rng: np.random.Generator, tmp_path: Path) -> None:
-    """Sums of products round as in LiteRT; each row consists of values of up to 127 that give the wanted sum."""
+    """Sums of products round as in LiteRT; each row is chosen so that its product with the weights is a given sum."""
     inner = 200
     for _ in range(TRIALS):
         x_scale, w_scale, y_scale, sums = sensitive_sums(rng)
@@ -108,7 +108,7 @@ def test_ties_with_an_odd_zero_point(kind: str, rng: np.random.Generator, tmp_pa
 @pytest.mark.parametrize("kind", ["SUM", "MEAN"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_sums_close_to_a_tie(kind: str, dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
-    """Sums so close to a tie that float32 rounds them to the tie round as in LiteRT; their scales have small ratios."""
+    """Sums that float32 arithmetic moves to a nearby tie round as in LiteRT; scales are in ratios of small integers."""
     least = int(np.iinfo(dtype).min)
     for _ in range(6):
         draft = Draft(rng, dtype)

@@ -63,7 +63,7 @@ def read(tmp_path: Path, data: bytes) -> Graph:
 
 
 def conv_model(activation: int = 0) -> bytes:
-    """Return a file with a 3x3 convolution of 5x6x4 to 3 channels, stride 2, SAME padding."""
+    """Return a file with a 3x3 convolution of a 5x6x4 input to 3 channels, with stride 2 and SAME padding."""
     options = schema.Conv2DOptionsT()
     options.padding, options.strideH, options.strideW = schema.Padding.SAME, 2, 2
     options.fusedActivationFunction = activation

@@ -1,4 +1,4 @@
-"""Whatever the validator rejects cannot be written in programs that the abstract machine restricts."""
+"""Programs that the abstract machine restricts contain nothing that the validator rejects."""
 
 import numpy as np
 import pytest

@@ -104,10 +104,10 @@ def test_random_equivalent_programs_are_safe_and_correct(
 
 
 def test_grammar_includes_the_original_program(measurer: Measurer) -> None:
-    """The words of a program without loops are permitted, but its end is not, since the program counts as already
-    tried.
+    """The grammar permits the words of the original program, but not its end, since it counts as already tried.
 
-    Programs that leave tokens are excluded, since an equivalent program may signal these tokens earlier.
+    Programs with loops are not checked. Neither are programs that leave tokens, since an equivalent program may signal
+    these tokens earlier.
     """
     network = measurer.prepared.network(schedule_of(measurer))
     for program, grammar in grammars(network):

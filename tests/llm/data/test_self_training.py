@@ -44,7 +44,7 @@ def test_answers_become_steps_with_their_measured_cost(devices: Devices, traject
 
 
 def test_the_most_promising_answers_are_measured(devices: Devices, trajectory: Trajectory) -> None:
-    """Only the most promising of many drawn answers are measured, in two rounds; all of them give new programs."""
+    """Only the most promising of many drawn answers are measured, in two rounds; all steps have different programs."""
     found = extend(
         devices, trajectory, SamplingOptions(load(SHIPPED)[0], 3, drawn=24, prompts=2), random.Random(2)
     )

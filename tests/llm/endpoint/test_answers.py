@@ -1,4 +1,4 @@
-"""Candidates are found anywhere in an answer's text and checked strictly; errors become complaints."""
+"""Candidates are found anywhere in an answer's text and checked strictly; errors are returned as complaints."""
 
 import json
 import random

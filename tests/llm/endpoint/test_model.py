@@ -196,7 +196,7 @@ def test_options_of_requests(measurer: Measurer) -> None:
 
 
 def test_candidates_still_being_measured(measurer: Measurer, baseline: Measurement) -> None:
-    """A candidate whose measurement is still pending is reported as such, and the model is asked for another."""
+    """A candidate whose measurement is still pending is reported as pending, and the model is asked for another one."""
     with ChatServer(schedule(split_first_tile=False), NOTHING) as server:
         author = EndpointModel(Endpoint(server.url, MODEL, AMPLE, patience=SOON))
         layers = tuple(measurer.first.schedule.layers)

@@ -1,4 +1,4 @@
-"""The built-in model as a generator: candidates are validated and measured; rejected ones are asked for again."""
+"""The built-in model as a generator: candidates are validated and measured; rejected ones are requested again."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tests of integers as words of the language model."""
+"""Tests of integers that are encoded as words of the language model."""
 
 import pytest
 from hypothesis import given

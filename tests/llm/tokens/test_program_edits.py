@@ -1,4 +1,4 @@
-"""Tests of edits of programs as words, of their grammar, and of the outline of the edited programs."""
+"""Tests of program edits that are encoded as words, of their grammar, and of the outlines of edited programs."""
 
 import os
 import random

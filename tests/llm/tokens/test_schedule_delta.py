@@ -1,4 +1,4 @@
-"""Tests of changes of schedules as words of the language model."""
+"""Tests of schedule changes that are encoded as words of the language model."""
 
 from dataclasses import fields, replace
 

@@ -34,7 +34,7 @@ class DispatchChecks:
     tally: Counter[str] = field(default_factory=Counter)
 
     def check(self, grown: RandomGraph) -> None:
-        """Check a graph with several batch sizes, and with skipping for zeros in each of its inputs."""
+        """Check a graph with several batch sizes, and with skipping for zeros in each graph input and one tensor."""
         self._sizes(grown)
         for name in grown.graph.inputs:
             self._skip(grown, name)
@@ -88,7 +88,7 @@ class DispatchChecks:
 
 
 def _samples(grown: RandomGraph) -> list[Values]:
-    """Return three samples: the inputs of the graph, the same reversed, and the same rotated."""
+    """Return three samples: the inputs of the graph, the reversed inputs, and the rotated inputs."""
     flipped = {name: np.ascontiguousarray(array[..., ::-1]) for name, array in grown.inputs.items()}
     turned = {name: np.roll(array, 1) for name, array in grown.inputs.items()}
     return [grown.inputs, flipped, turned]

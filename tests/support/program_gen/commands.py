@@ -23,7 +23,7 @@ class CommandRanges:
     dram : tuple of int
         First byte and size of the data in DRAM.
     window : tuple of int, optional
-        First and last byte that programs may access when they run; by default those of the data.
+        First and last byte that programs may access when they run; by default, the first and last byte of the data.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ def _some(rng: random.Random, size: int, span: int) -> tuple[int, int]:
 
 
 def raw_fields(unit: Unit, values: dict[str, int]) -> list[int]:
-    """Return field values in the order of the unit's table."""
+    """Return the values of all fields in the order of the unit's field table, with packed words assembled."""
     out = []
     for item in UNIT_FIELDS[unit]:
         packed = PACKED[unit].get(item.name)
@@ -70,7 +70,7 @@ def config_of(command: Issue) -> CommandFields:
 
 
 def _streams(unit: Unit, c: CommandFields, count: int) -> list[str]:
-    """Return the names of the base fields of a command's boxes, in the order of `boxes`."""
+    """Return the names of the base address fields of a command's boxes, in the order of `boxes`."""
     if unit == Unit.LOAD:
         return ["dst", "dram"][:count]
     if unit == Unit.STORE:

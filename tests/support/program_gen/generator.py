@@ -52,7 +52,7 @@ class Case:
     dma: bool = False
 
     def render(self) -> tuple[Program, list[Program]]:
-        """Return the pinned library and the programs, with semaphores."""
+        """Return the pinned library and the programs, with semaphores assigned."""
         order = Order(self.config, self.seed)
         order.run(self.macros, self.programs)
         entries: dict[int, int] = {}
@@ -85,7 +85,7 @@ class _ProgramState:
 
 
 def generate(config: MlaConfig, seed: int) -> Case:
-    """Return the case that belongs to a seed."""
+    """Return the test case generated from a seed."""
     rng = random.Random(f"{config.n}:{seed}")
     ranges = CommandRanges(config, rng, (DATA, DATA_BYTES), (DATA, IMAGES - 1))
     programs, macros = [ProgramText(_prepare(config), shared=True)], [MacroCall(0, [], 0)]
@@ -156,7 +156,7 @@ def _add_program(
 
 
 def _decoys(rng: random.Random, operands: list[int]) -> list[tuple[int, int, int]]:
-    """Return guards (compare, selector, value); those that would hold are removed when the table is written."""
+    """Return guards as (compare, selector, value); guards that would hold are removed when the table is written."""
     selectors = [64 + rng.randrange(48), 128 + 5, 128 + 6, 128 + 7, 40]
     return [
         (rng.randint(1, 6), rng.choice(selectors), rng.choice((0, 3, 1 << 31, rng.getrandbits(32))))

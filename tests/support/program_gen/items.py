@@ -35,7 +35,7 @@ class Scalar(Item):
 class Issue(Item):
     """A unit command; `values` holds the fields and parts of packed words that differ from their defaults.
 
-    `wait` and `signal` are masks in addition to those of the order pass (for commands that must never start).
+    `wait` and `signal` are combined with the masks of the order pass, for commands that must never start.
     `operand` is the index of the macro operand to which the command's addresses are relative, or -1.
     """
 
@@ -73,7 +73,7 @@ class Fence(Item):
 
 @dataclass
 class Sync(Item):
-    """Wait of the sequencer for a token of a unit's last command."""
+    """Wait of the sequencer for a token that the last command of a unit signals."""
 
     unit: Unit
 

@@ -76,9 +76,10 @@ def execute(device: Device, case: Case) -> Outcome:
 
 
 def _account(driver: Driver, least: int) -> None:
-    """Raise an error if the causes of all tags do not add up to the counted cycles, or if these are implausible.
+    """Raise an error if the counted cycles are not the sum of the causes of all tags, or are out of bounds.
 
-    `least` is the recorded duration of the longest macro-instruction. The golden model counts no cycles.
+    The lower bound `least` is the recorded duration of the longest macro-instruction. The golden model counts no
+    cycles.
     """
     if isinstance(driver.device, GoldenDevice):
         return
@@ -115,7 +116,7 @@ def _enqueue(driver: Driver, case: Case, segments: list[int]) -> list[int]:
 
 
 def holds(case: Case, operands: list[int], tag: int, compare: int, selector: int, value: int) -> bool:
-    """Return True if a guard holds by its definition."""
+    """Return True if a guard holds for the given operands and tag, according to its definition."""
     if 64 <= selector < 64 + len(operands):
         x = operands[selector - 64]
     elif selector in (133, 134, 135):

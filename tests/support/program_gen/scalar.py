@@ -139,7 +139,7 @@ def _code(config: MlaConfig, rng: random.Random, operands: int, kind: str) -> li
 
 
 def _never(ranges: CommandRanges, rng: random.Random, kind: str) -> Stop:
-    """Return a command whose token no command signals, followed by a wait of the sequencer for the command."""
+    """Return a command that waits for a token that no command signals, and code that blocks the sequencer."""
     command = attempt(ranges, rng, rng.choice(tuple(Unit)))
     unit = command.unit
     command.wait = 1 << rng.randrange(16)

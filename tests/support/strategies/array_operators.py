@@ -75,7 +75,7 @@ def conv(g: GraphBuilder) -> Tensor:
 
 
 def conv_1d(g: GraphBuilder) -> Tensor:
-    """Add a convolution over one dimension, in the form that front ends produce: on an image one row high."""
+    """Add a convolution over one dimension in the form that front ends produce: on an image with a single row."""
     x = g.line()
     n, w, c = x.shape
     line = g.made("reshape", [x], (n, 1, w, c), like=x, shape=(n, 1, w, c))

@@ -21,7 +21,7 @@ def choose_seed() -> int:
 def check_examples(
     strategy: SearchStrategy[Any], check: Callable[[Any], object], count: int, number: int | None = None
 ) -> None:
-    """Check `count` examples of a strategy, random or always the same ones; failing examples are shrunk and printed."""
+    """Check `count` examples of a strategy, either random or fixed; failing examples are shrunk and printed."""
     print("always the same examples" if number is None else f"MLA_SEED={number}", file=sys.stderr)
 
     @settings(

@@ -41,7 +41,7 @@ class GraphBuilder(Draft):
     values : dict
         The host's value of each tensor, including constants and inputs.
     bounds : dict
-        Largest difference and fraction of differing elements of each tensor that may differ on the accelerator.
+        Permitted difference and permitted fraction of differing elements, for tensors that may be inexact.
     """
 
     def __init__(self, draw: Draw[Any], rounding: str, batch: int = 1):
@@ -72,7 +72,7 @@ class GraphBuilder(Draft):
         return self.choose(("int8", "int8", "int8", "uint8"))
 
     def scale(self) -> float:
-        """Choose an odd scale or a power of two, which produces ties."""
+        """Choose an arbitrary scale or a power of two, which produces ties."""
         return self.choose((0.0371, 0.0625, float(self.rng.uniform(0.004, 0.2))))
 
     def given(self, shape: Shape) -> Tensor:
@@ -84,7 +84,7 @@ class GraphBuilder(Draft):
         return x
 
     def any(self, fits: Callable[[Tensor], bool], shape: Callable[[], Shape]) -> Tensor:
-        """Choose a tensor that fits, preferably a recent one, or add an input of the given shape."""
+        """Choose a tensor for which `fits` is True, preferably a recent one, or add an input of the given shape."""
         fitting = [tensor for tensor in reversed(self.live) if fits(tensor)]
         if not fitting or self.draw(st.integers(0, 7)) == 7:
             return self.given(shape())

@@ -93,7 +93,10 @@ def graphs(draw: Draw, most: int = 8) -> RandomGraph:
 
 
 def _is_output(g: GraphBuilder, tensor: Tensor) -> bool:
-    """Return True for unread tensors, for tensors that may differ (so that later results are exact), and at random."""
+    """Return True for tensors that no node reads, for tensors that may be inexact, and at random.
+
+    Inexact tensors are outputs so that the nodes that read them can be checked exactly.
+    """
     return tensor.name in g.bounds or not g.graph.consumers(tensor.name) or g.whole(0, 9) == 9
 
 
@@ -112,7 +115,7 @@ def check(grown: RandomGraph, tally: Tally, *, rtl: bool = False) -> None:
 
 
 def compare(grown: RandomGraph, found: dict[str, np.ndarray]) -> None:
-    """Compare outputs with the host's node by node.
+    """Compare outputs with the host's outputs, node by node.
 
     An output within its bound replaces the host's value for later nodes.
     """

@@ -1,4 +1,4 @@
-"""Steps that add operators which move elements to a random graph."""
+"""Steps that extend a random graph with operators that move elements."""
 
 import math
 from typing import Any
@@ -34,7 +34,7 @@ def reshape(g: GraphBuilder) -> Tensor:
 
 
 def concat(g: GraphBuilder) -> Tensor:
-    """Add a concatenation with tensors that differ along one dimension, or with the tensor itself."""
+    """Add a concatenation with tensors that differ in size along one dimension, or with the tensor itself."""
     x = g.rows()
     axis = g.whole(0, len(x.shape) - 1)
     inputs = [x]

@@ -1,4 +1,4 @@
-"""Random float ONNX models whose operators compute, and keep, move or merge dimensions."""
+"""Random float ONNX models with arithmetic operators and operators that move, merge or split dimensions."""
 
 import math
 from typing import Any
@@ -107,7 +107,7 @@ class RandomModel:
         self.add("Reshape", f"{x} {self.constant(np.array(made))}", tuple(made))
 
     def ones(self, x: str, shape: tuple[int, ...]) -> None:
-        """Add a dimension of size one, or remove all of them."""
+        """Remove all dimensions of size one or, if there are none, add one."""
         axis = self.axis(len(shape) + 1)
         if 1 in shape:
             self.add("Squeeze", x, tuple(n for n in shape if n > 1))
@@ -119,7 +119,7 @@ class RandomModel:
         self.add(["Relu", "Sigmoid", "Tanh", "LeakyRelu"][self.axis(4)], x, shape)
 
     def binary(self, x: str, shape: tuple[int, ...]) -> None:
-        """Add a binary operator whose second operand broadcasts: another value, or a constant along some dimensions."""
+        """Add a binary operator of x and another value or a constant, whose shapes broadcast."""
         fitting = [name for name, other in self.shapes.items() if self.broadcasts(shape, other)]
         other = fitting[self.axis(len(fitting))]
         if self.chance():

@@ -1,4 +1,4 @@
-"""Layers of random ONNX models quantized by onnxruntime agree with onnxruntime on the accelerator."""
+"""Comparison of the accelerator with onnxruntime, layer by layer, for random ONNX models that onnxruntime quantized."""
 
 import re
 from dataclasses import dataclass

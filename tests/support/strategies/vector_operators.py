@@ -51,7 +51,7 @@ def binary(g: GraphBuilder) -> Tensor:
 
 
 def _second(g: GraphBuilder, x: Tensor, op: str) -> Tensor:
-    """Return an operand that has the same shape, is per channel or scalar or, for products, is per pixel."""
+    """Return a second operand: of the same shape, per channel, scalar or, for products, per pixel."""
     shapes: list[Shape] = [x.shape, x.shape, x.shape, x.shape[-1:]]
     shapes += [(*x.shape[:-1], 1)] if op == "mul" else []
     shape = g.choose(shapes)

@@ -18,7 +18,7 @@ from hw.verilog.writer import convert
 
 
 class Product(wiring.Component):
-    """A registered product; `how` names the obstacle to packing the register, if there is one."""
+    """Component with a registered product; `how` names the obstacle to packing the register, if there is one."""
 
     a: In(signed(9))
     b: In(signed(9))
@@ -31,7 +31,7 @@ class Product(wiring.Component):
         super().__init__()
 
     def elaborate(self, platform):
-        """Multiply the operands; with "bypass" the unregistered product is an output as well."""
+        """Multiply the operands; with "bypass", the unregistered product is an additional output."""
         m = Module()
         product = self.a * self.b
         with m.If(self.en if self.how == "enable" else 1):
@@ -56,7 +56,7 @@ def cells(netlist: Path, kind: str) -> list[dict]:
 
 
 def test_product_registers_of_array_are_packed(tmp_path):
-    """Each element's product register is packed, and no other register."""
+    """The product register of each element is packed, and no other register is."""
     path = synthesize(tmp_path, SystolicArray(MlaConfig(n=4)))
     before = len(cells(path, "TRELLIS_FF"))
     outputs = {

@@ -1,4 +1,4 @@
-"""Placement of the array's multipliers on sites of the chip, for netlists in the form that Yosys writes."""
+"""Tests of the placement of the array's multipliers on DSP sites, with netlists in the form that Yosys writes."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SITE = re.compile(r"X(\d+)/Y(\d+)/MULT18_([0145])")
 
 
 def netlist(path, cells: dict, netnames: dict):
-    """Return a netlist with one module."""
+    """Write a netlist with one module, and return its path."""
     module = {"attributes": {"top": "00000001"}, "cells": cells, "netnames": netnames}
     path.write_text(json.dumps({"modules": {"top": module}}))
     return path

@@ -11,7 +11,7 @@ WORD_NAMES = tuple(f.name for f in MATRIX_WORD.fields)
 
 
 def command(**values: int) -> dict[str, int]:
-    """Return all fields of a MATRIX command, including the parts of the packed word, and `tag`."""
+    """Return all fields of a MATRIX command, including the fields of the packed word and `tag`."""
     fields = defaults(Unit.MATRIX) | MATRIX_WORD.unpack(defaults(Unit.MATRIX)["word"]) | {"tag": 0}
     assert not set(values) - set(fields), set(values) - set(fields)
     return fields | values

@@ -101,7 +101,7 @@ def test_fewer_rows(n: int):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_depthwise(n: int):
-    """A stream takes dw_len cycles across blocks of channels, across commands, and across changes of mode."""
+    """A stream takes dw_len cycles, also across blocks of channels, commands and mode changes."""
     taps, groups, period = 2, 2, 6
     lead = period + 1
     shape = {"dw": 1, "taps": taps, "groups": groups, "x_count": period, "dw_out_w": period}
@@ -130,7 +130,7 @@ def test_depthwise(n: int):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_depthwise_gaps(n: int):
-    """The gap is taps - lead if the first sums reach back before the stream, n + 1 for a new kernel shape."""
+    """The gap is taps - lead if the first sums use pixels before the stream, and n + 1 for a new kernel shape."""
     shape = {"dw": 1, "taps": 3, "groups": 1, "x_count": 6, "dw_out_w": 6}
     one = shape | {"dw_len": 12, "a_v": n, "w_row": n, "acc_x": 1}
     seen = observe(n, [command(**one), command(**one, keep=1), command(**one, oc_count=2, dw_lead=1)])

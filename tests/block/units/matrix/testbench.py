@@ -1,4 +1,4 @@
-"""Testbench of MATRIX and its accumulator: scratchpad ports that refuse at random, commands, and all outputs."""
+"""Testbench of MATRIX and its accumulator, with scratchpad ports that refuse accesses at random."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ ADDRESSES = 1 << 20
 
 
 def small_config(n: int, pipelined: int = 0) -> MlaConfig:
-    """Return the smallest configuration of n lanes; its accumulator fills quickly."""
+    """Return the smallest configuration with n lanes; its accumulator fills quickly."""
     config = MlaConfig(n=n, sp_bytes=128 * n, acc_bytes=256 * n, line_depth=64)
     return replace(config, fuse_rate=4, serial_commands=1, pipelined=1) if pipelined else config
 
@@ -41,7 +41,7 @@ class Observations:
 
 
 class MatrixTestbench(Testbench):
-    """MATRIX and its accumulator between models of the scratchpad ports.
+    """MATRIX and its accumulator, connected to models of the scratchpad ports.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class MatrixTestbench(Testbench):
     sp, acc : numpy arrays
         Scratchpad (uint8, 2**20 bytes) and accumulator (int32 rows) at the start.
     refuse_weight, hold : float
-        Probability of refusing a weight read, and of holding back the next command, in a cycle.
+        Probability per cycle of refusing a weight read, and of delaying the next command.
     peek : (int, int) or None
         Cycle and row of one read by FUSE while the commands run.
     """
