@@ -77,7 +77,7 @@ def compile(
     dynamic_shapes : as in torch.export.export
         Dimensions that remain dynamic in the export.
     sizes : dict
-        Sizes of symbolic or dynamic dimensions by name. The first dimension of an input is 1 if it is not listed.
+        Sizes of symbolic or dynamic dimensions by name; the default for the first dimension of an input is 1.
     bind : dict
         Values, by name, of inputs that become constants: a scalar for all elements, or an array of the input's shape.
         For a quantized input, the values are the stored integers.

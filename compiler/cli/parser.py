@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Parse arguments; report unknown ones through the parser of the verb, which can suggest its options."""
+        """Parse arguments; exit with an error that suggests options of the verb if an argument is unknown."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [
@@ -81,7 +81,7 @@ class _Version(argparse.Action):
 
 
 def build_parser() -> Parser:
-    """Return the parser of the whole command line; the `run` function of the verb is in the parsed arguments."""
+    """Return the parser of the whole command line; the parsed arguments contain the verb's `run` function."""
     parser = Parser(prog="mla", description="An open machine-learning accelerator and its tools.")
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="show versions and the cache folder, and exit"

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile the model, run it with the probe, and print the report."""
+    """Compile and run the model, record the activity of the units if requested, and print the report."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
     from compiler.cli.run import head, named, network_of
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Format the cycles of each layer, their percentages by cause, and the bounding resource."""
+    """Format one line per layer: cycles, percentages by cause, and the resource that limits the layer."""
     from compiler.cli.run_report import clock_lines, short_name
 
     total, where = document["cycles"], document["where"]
@@ -120,7 +120,7 @@ def _share(cycles: int, total: int) -> str:
 
 
 def memory_in_use(memory: Mapping[str, Any]) -> dict[str, int]:
-    """Return bytes in use by memory name, from the JSON field `memory`; memories with an unknown peak are omitted."""
+    """Return the bytes in use of each memory whose peak use is known, from the JSON field `memory`."""
     peaks = {name: memory[name]["peak_bytes"] for name in ("scratchpad", "accumulator")}
     return {"DRAM": memory["dram"]["total"]} | {
         name: peak for name, peak in peaks.items() if peak is not None

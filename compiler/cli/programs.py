@@ -1,4 +1,4 @@
-"""Helpers of verbs that take a program: file, operands and windows, and the location of a rejected instruction."""
+"""Helpers for verbs with a program as argument: its file, operands and windows, and locations of errors in it."""
 
 import argparse
 from pathlib import Path
@@ -18,13 +18,13 @@ _ADDRESSES = 1 << 32
 
 
 def add_call(parser: argparse.ArgumentParser) -> None:
-    """Add `--operands` and `--window`; windows are (first byte, last byte, permissions), as in the validator."""
+    """Add `--operands` and `--window`; a window is parsed to (first byte, last byte, permissions)."""
     parser.add_argument(
         "--operands",
         metavar="A,B,...",
         type=_operands,
         default=(),
-        help="operands of the macro-instruction (default: none); --operands=-1,... if the first is negative",
+        help="operands of the macro-instruction (default: none); write --operands=-1,... if the first is negative",
     )
     parser.add_argument(
         "--window",
@@ -32,7 +32,7 @@ def add_call(parser: argparse.ArgumentParser) -> None:
         type=_window,
         action="append",
         default=[],
-        help="DRAM range that the program may access, with r, w or rw (default: rw) (repeatable; default: no range)",
+        help="DRAM range that the program may read (r), write (w) or both (rw, default) (repeatable; default: none)",
     )
 
 
@@ -45,7 +45,7 @@ def number(text: str) -> int:
 
 
 def span(text: str) -> tuple[int, int]:
-    """Parse an argument: `START:LENGTH`, a range of the 4 GiB address space."""
+    """Parse an argument, `START:LENGTH`: a range of the 4 GiB address space."""
     first, _, length = text.partition(":")
     start, size = number(first), number(length)
     if start < 0 or size < 1 or start + size > _ADDRESSES:
@@ -73,7 +73,7 @@ def read_program(path: Path) -> "Program":
     Raises
     ------
     InputError
-        The file cannot be read or is not a valid program; for assembly text the message names the line.
+        The file cannot be read or is not a valid program. For assembly text, the message names the line.
     """
     from compiler.cli.asm import one_program_in
     from hw.isa.program import MAGIC, Program
@@ -88,7 +88,7 @@ def read_program(path: Path) -> "Program":
 
 
 def in_program(error: "ValidationError", programs: "list[Program]", paths: list[Path]) -> str:
-    """Return file, line and text of the instruction at which an error occurred, among single programs."""
+    """Return file, line and text of the instruction, in one of `programs`, at which an error occurred."""
     from hw.isa.disassembler import instruction
 
     index = next((index for index, each in enumerate(programs) if each.name == error.program), 0)
@@ -104,7 +104,7 @@ def in_program(error: "ValidationError", programs: "list[Program]", paths: list[
 
 
 def in_network(error: "ValidationError", network: "CompiledNetwork", path: Path) -> str:
-    """Return the location in a compiled network: stage, program, layer, and line in the output of `mla disasm`."""
+    """Return the location of an error in a compiled network: stage, program, layer, and line of `mla disasm` output."""
     from compiler.runtime.program_text import program_text
     from hw.isa.disassembler import instruction
 

@@ -27,16 +27,16 @@ _CHUNK = 1 << 16
 
 
 def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSource:
-    """Return the source of requests, at most `--requests` of them.
+    """Return a source of requests, limited to the number given by `--requests`.
 
-    A file has samples along the first axis, as for `mla run`, and is repeated if more requests are wanted. Standard
-    input contains such a file, or one JSON line per request: an array, or arrays by input name. Without `--input` the
+    A file has samples along the first axis, as for `mla run`, and is repeated if it has fewer. Standard input contains
+    the same kind of file, or one JSON line per request: an array, or arrays by input name. Without `--input`, the
     samples are random.
 
     Raises
     ------
     InputError
-        The input cannot be read or does not fit the model; raised here or when the invalid line is read.
+        The input cannot be read or does not fit the model. An invalid line raises the error when it is read.
     """
     if args.input == STDIN:
         lines = _Lines(sys.stdin.buffer)
@@ -60,7 +60,7 @@ def _random_requests(network: CompiledNetwork, seed: int, count: int) -> Iterato
 
 
 class _Lines(Iterator[bytes]):
-    """Iterator over the lines of a stream that can tell whether reading would block."""
+    """Iterator over the lines of a stream, which also reports whether reading would block."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream, self._left, self._ended = stream, b"", False
@@ -74,7 +74,7 @@ class _Lines(Iterator[bytes]):
         return line + end
 
     def rest(self) -> bytes:
-        """Return all data that have not been read yet."""
+        """Return all remaining data of the stream."""
         while not self._ended:
             self._read()
         out, self._left = self._left, b""

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show",
         action="store_true",
-        help="print output values, and the top classes of outputs that are class scores",
+        help="print output values, and the top classes if an output is a vector of class scores",
     )
     parser.add_argument(
         "--waves",
@@ -108,13 +108,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def warn_about_clock(args: argparse.Namespace) -> None:
-    """Warn that `--clock` has no effect on a device without a clock."""
+    """Warn if `--clock` is given for the golden model, which has no clock."""
     if args.device == "golden" and args.clock is not None:
         warn("the golden model has no clock: --clock is ignored")
 
 
 def network_of(args: argparse.Namespace) -> "CompiledNetwork":
-    """Read a compiled network, or compile a model; warn about quantization quality."""
+    """Read a compiled network, or compile a model, and warn if its quantization is poor."""
     network = _network_of(args)
     warn_about_quality(network)
     return network
@@ -165,7 +165,7 @@ def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
 
 
 def check_machine(path: Path, network: "CompiledNetwork", target: str) -> None:
-    """Raise InputError if a compiled network was compiled for another configuration than that of the target."""
+    """Raise InputError if a network was compiled for a configuration that differs from the target."""
     from hw.config import load_target
     from hw.errors import InputError
 
@@ -175,7 +175,7 @@ def check_machine(path: Path, network: "CompiledNetwork", target: str) -> None:
 
 @contextmanager
 def named(model: Path) -> Iterator[None]:
-    """Prefix InputErrors that occur while running a compiled file with the name of the file."""
+    """Prefix the messages of InputErrors with the file name if the model is a compiled file."""
     from hw.errors import InputError
 
     try:
@@ -187,7 +187,7 @@ def named(model: Path) -> Iterator[None]:
 
 
 def head(args: argparse.Namespace, device: str, bytes_per_cycle: float) -> dict[str, Any]:
-    """Return the fields of a report that describe the call of the verb."""
+    """Return the report fields for the arguments of the verb: model, target, device and DRAM timing."""
     return {
         "model": str(args.model),
         "target": Path(args.target).stem,

@@ -12,7 +12,7 @@ from compiler.util.tables import Column, counted, figures, format_table
 
 
 def clock_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return one line with time and power; return no line without `--clock` or if cycles were not measured."""
+    """Return a line with time and power, or no line if `--clock` or measured cycles are missing."""
     if document["milliseconds"] is None:
         return []
     host = ", excluding host operators" if document["host_ops"] else ""
@@ -36,7 +36,7 @@ def memory_lines(memory: Mapping[str, Any]) -> list[str]:
 
 
 def _peak(use: Mapping[str, Any]) -> str:
-    """Format the peak use of a memory and its size."""
+    """Format the peak use and the size of a memory."""
     if use["peak_bytes"] is None:
         return f"unknown of {use['bytes']:,} bytes"
     return f"{use['peak_bytes']:,} of {use['bytes']:,} bytes ({use['peak_bytes'] / use['bytes']:.0%})"
@@ -107,7 +107,7 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
 
 
 def short_name(layer: Mapping[str, Any]) -> str:
-    """Return the first node name of a layer and the number of further nodes."""
+    """Return the name of a layer's first node, with the number of its other nodes."""
     first, *rest = layer["names"]
     return first + (f" + {len(rest)}" if rest else "")
 
@@ -147,8 +147,9 @@ def show_outputs(tensors: Sequence[Tensor], outputs: Mapping[str, NDArray]) -> l
 def top_classes(tensor: Tensor, samples: NDArray) -> list[list[dict[str, Any]]] | None:
     """Return the top classes per sample, best first; None if the output is not a vector of class scores.
 
-    Class scores are one vector per sample, floating-point or quantized. Each class has its index (`class`), its real
-    `score`, and the integer it is `stored` as (None for floating-point outputs).
+    Class scores are one vector per sample, floating-point or quantized. Each entry has the index of the class
+    (`class`), its score as a real number (`score`), and the integer that represents the score (`stored`; None for
+    floating-point outputs).
     """
     first = samples[0]
     one_axis = first.size > 1 and max(first.shape) == first.size

@@ -21,7 +21,7 @@ _CLASS = "module:Class"
 
 
 class _Names(Iterable[str]):
-    """Choices of an option: the names of a registry, read lazily, and `module:Class`."""
+    """Choices for an option: the names in a registry, which is read when needed, and `module:Class`."""
 
     def __init__(self, registry: Registry, *others: str):
         self._registry, self._others = registry, others
@@ -41,14 +41,14 @@ def method_name(text: str) -> str:
 
 
 def add_method(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add `--method` and `--generator`; call `check_method` before using their values."""
+    """Add `--method` and `--generator`; `check_method` must be called before their values are used."""
     parser.add_argument(
         "--method",
         metavar="NAME",
         type=method_name,
         choices=_Names(METHODS, LLM),
         help=f"search strategy: %(choices)s (default: {default}; with --generator {GENERATORS_METHOD}); `model` is "
-        "another name of hpm, search guided by the cost model; module:Class is your own subclass of "
+        "another name for hpm, a search guided by the cost model; module:Class is your own subclass of "
         "compiler.SearchMethod, imported from the current folder",
     )
     parser.add_argument(
@@ -63,12 +63,12 @@ def add_method(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def check_method(args: argparse.Namespace) -> None:
-    """Set the default method, and load plug-ins so that invalid ones are rejected early.
+    """Set the method if none is given, and load plug-ins so that invalid ones are rejected early.
 
     Raises
     ------
     InputError
-        A plug-in cannot be imported, has the wrong base class, or conflicts with the other option.
+        A plug-in cannot be imported or has the wrong base class, or `--method` and `--generator` conflict.
     """
     if args.method is None:
         args.method = GENERATORS_METHOD if args.generator else args.default_method
@@ -85,7 +85,7 @@ MIN_CONTEXT_TOKENS, MIN_ANSWER_TOKENS = 1024, 64
 
 
 def add_endpoint(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `--method llm`; options that are not given are None."""
+    """Add the options for `--method llm`, with None as their default."""
     group = parser.add_argument_group(f"options for the language model of --method {LLM}")
     group.add_argument(
         "--endpoint",
@@ -102,7 +102,7 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
         "--endpoint-seconds",
         metavar="S",
         type=_number,
-        help="stop after waiting S seconds for answers in total (default: 600)",
+        help="stop after a total waiting time of S seconds for answers (default: 600)",
     )
     group.add_argument(
         "--endpoint-requests", metavar="N", type=integer(1), help="request limit (default: 100)"
@@ -115,24 +115,24 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
         "--endpoint-prices",
         metavar="IN,OUT",
         type=_prices,
-        help="price of a million input tokens and of a million output tokens",
+        help="prices of a million input tokens and of a million output tokens",
     )
     group.add_argument(
         "--endpoint-context",
         metavar="N",
         type=integer(MIN_CONTEXT_TOKENS),
-        help="context length: prompt and answer tokens (default: 32768)",
+        help="context length in tokens, prompt and answer together (default: 32768)",
     )
     group.add_argument(
         "--endpoint-answer",
         metavar="N",
         type=integer(MIN_ANSWER_TOKENS),
-        help="maximum tokens per answer (default: 4096)",
+        help="maximum number of tokens per answer (default: 4096)",
     )
     group.add_argument(
         "--endpoint-grammar",
         choices=GRAMMARS,
-        help="request field for an answer grammar (default: none, the grammar is described in the prompt)",
+        help="request field for the answer grammar (default: none; the prompt describes the grammar)",
     )
     group.add_argument(
         "--endpoint-fields",
@@ -148,8 +148,8 @@ def generator_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Langu
     Raises
     ------
     InputError
-        The options are invalid, incomplete, or for another method; or the endpoint is not a language model server,
-        rejects the key, or has no such model.
+        The options are invalid, incomplete, or for another method, or the endpoint is not a language model server,
+        rejects the key, or does not have the model.
     WorkError
         The endpoint cannot be reached or fails.
     """
@@ -164,7 +164,7 @@ def generator_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Langu
 
 
 def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
-    """Return the endpoint given by the options, or None."""
+    """Return the endpoint that the options specify; None if no such option is given."""
     every = {f"endpoint_{name}": name for name in (*_LIMITS, *_FIELDS)} | {"endpoint": "url"}
     given = {name: vars(args)[option] for option, name in every.items() if vars(args)[option] is not None}
     if not given:
@@ -181,7 +181,7 @@ def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
 
 
 def spending_table(document: dict[str, Any]) -> str:
-    """Return one line about usage and cost from the document of a language model."""
+    """Return one line on usage and cost from the JSON report of a language model."""
     cost = "" if document["cost"] is None else f", cost {document['cost']:g}"
     return (
         f"{document['model']}: {counted(document['requests'], 'request')}, "

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help=".npy, or .npz with one array per input; the first axis indexes samples; - reads standard input, which "
-        "may also be JSON lines (default: random samples)",
+        "may also contain JSON lines (default: random samples)",
     )
     parser.add_argument(
         "--requests",
@@ -76,7 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="first request at which programs may be swapped (default: 0)",
     )
     parser.add_argument(
-        "--schedule", metavar="FILE.json", type=Path, help="initial schedule (default: the heuristic one)"
+        "--schedule",
+        metavar="FILE.json",
+        type=Path,
+        help="initial schedule (default: the heuristic schedule)",
     )
     add_renamed(
         parser,
@@ -91,7 +94,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
     )
     parser.add_argument(
-        "--out", metavar="FILE", type=Path, help="write the JSON lines to FILE (default: standard output)"
+        "--out",
+        metavar="FILE",
+        type=Path,
+        help="write the results as JSON lines to FILE (default: standard output)",
     )
     parser.add_argument(
         "--profile", metavar="FILE.json", type=Path, help="write the cycles of each layer by cause"
@@ -174,7 +180,7 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
 
 @contextmanager
 def _lines(args: argparse.Namespace) -> "Iterator[IO[str]]":
-    """Open the stream for the JSON lines."""
+    """Open the file of `--out`, or standard output, for the JSON lines."""
     if args.out:
         with args.out.open("w") as file:
             yield file
@@ -216,7 +222,7 @@ def _dram(args: argparse.Namespace) -> "DramTiming":
 
 
 def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | None]":
-    """Return the initial network, and the search job with `--adapt`."""
+    """Return the initial network, and the search job if `--adapt` is given."""
     from compiler.cli.compile import read_schedule, source_of
     from compiler.cli.run import network_of
     from compiler.online_tuning.search_worker import SearchJob
@@ -243,7 +249,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
 
 
 def _change(text: str) -> "Change":
-    """Parse an argument: `K:latency=CYCLES,bytes=RATE`; either field may be omitted."""
+    """Parse an argument, `K:latency=CYCLES,bytes=RATE`, in which either field may be omitted."""
     from compiler.online_tuning.serve import Change
 
     at, _, rest = text.partition(":")

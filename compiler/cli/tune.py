@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         metavar="S",
         type=integer(1),
-        help="stop starting trials after S seconds (default: no limit)",
+        help="start no more trials after S seconds (default: no limit)",
     )
     parser.add_argument(
         "--forbid",
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDatabase | None]":
-    """Open the database of `--db`; return a context that yields None with `--no-cache`."""
+    """Open the database of `--db`; with `--no-cache`, return a context manager that yields None."""
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         type=integer(1, _MAX_CALLS),
         default=1,
-        help="number of consecutive macro-instructions, or samples of a network (default: %(default)s)",
+        help="number of consecutive macro-instructions, or of samples for a network (default: %(default)s)",
     )
     parser.add_argument(
         "--limit",
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the statistics of the proof, or the instruction at which it fails, and the reason."""
+    """Prove safety and print the statistics, or print the unsafe instruction and the reason."""
     from hw.config import load_target
 
     check_files(args)
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _network(args: argparse.Namespace) -> int:
-    """Validate a compiled network, which has its own operands, windows and target."""
+    """Validate a compiled network with the operands, windows and target that it contains."""
     from compiler.cli.run import check_machine
     from compiler.runtime.package.writer import read_package
     from compiler.runtime.validation import validate_network

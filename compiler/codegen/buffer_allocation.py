@@ -1,4 +1,4 @@
-"""Allocation of circular buffers, which do not overlap while in use, and the peak use of each memory."""
+"""Allocation of addresses to circular buffers, without overlap while in use, and peak use of the memories."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def joint_peak(peaks: Iterable[Peak | None]) -> Peak | None:
 
 
 def peak_use(config: MlaConfig, lives: Mapping[CircularBuffer, tuple[int, int]]) -> Peak:
-    """Return the peak use of a command sequence.
+    """Return the peak memory use of a command sequence.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def _peak(lives: Mapping[CircularBuffer, tuple[int, int]], memory: BufferMemory)
 
 
 class MemoryFullError(InputError):
-    """Error: the buffers do not fit a memory of the machine.
+    """Error for buffers that do not fit a memory of the machine.
 
     Attributes
     ----------
@@ -137,8 +137,8 @@ def allocate_buffers(
 ) -> dict[CircularBuffer, int]:
     """Return the start address of every on-chip buffer; buffers in DRAM are ignored.
 
-    Buffers are placed in order of decreasing size. Banks that the layers of the buffer do not otherwise use are
-    preferred, then banks without other live buffers, then the lowest address that fits.
+    Buffers are placed in order of decreasing size. Banks that the buffer's layers do not otherwise use are preferred,
+    followed by banks without other live buffers. Among equally good addresses, the lowest is used.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def allocate_buffers(
 
 
 class _NoRoomError(Exception):
-    """Error: a buffer does not fit between other live buffers; tighter packing may succeed."""
+    """Error for a buffer that does not fit between other live buffers; tighter packing may succeed."""
 
     def __init__(self, full: MemoryFullError, here: set[CircularBuffer]):
         super().__init__(str(full))
@@ -227,10 +227,10 @@ def _start(
     bank: int,
     align: int,
 ) -> int | None:
-    """Return the lowest address with the fewest shared banks for a buffer among those live at the same time, or None.
+    """Return the lowest address at which a buffer shares the fewest banks with live buffers; None if none fits.
 
     Addresses of buffers in use shortly before or after (`around`) are avoided, because accesses to one buffer would
-    wait for those to the other.
+    wait for accesses to the other.
     """
     candidates = {0, *(-(-t.end // align) * align for t in around), *range(0, capacity, bank)}
     busy = _banks([t for t in near if t.users & users], bank)

@@ -18,7 +18,7 @@ from hw.isa.enums import DTYPE_BYTES
 def streamed_layers(
     n: int, lowered: LoweredNetwork, schedules: Mapping[str, LayerSchedule]
 ) -> dict[int, int]:
-    """Return the indices of the layers whose results are streamed in channel blocks, with the blocks per group.
+    """Return the blocks per group of the layers whose results are streamed in channel blocks, by layer index.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def _refused(
 
 
 def _needed(lowered: LoweredNetwork, layer: Layer) -> str:
-    """Return the reason why the whole result of a layer is needed at once; empty if it is not."""
+    """Return the reason why the result of a layer must be stored as a whole; empty if there is none."""
     graph, name = lowered.graph, layer.y
     others = (*lowered.views.values(), *(part.container for part in lowered.parts.values()))
     if name in graph.outputs or name in lowered.views or name in lowered.parts or name in others:
@@ -83,7 +83,7 @@ def layout_of(n: int, tensor: Tensor, image: Image, schedule: LayerSchedule) -> 
 def interleave_blocks(
     first: Sequence[TileStep], second: Sequence[TileStep], ahead: int
 ) -> list[tuple[int, TileStep]]:
-    """Interleave the steps of both layers (0, 1) by groups; the first is up to `ahead` groups ahead."""
+    """Interleave the steps of two layers by groups, with layer 0 up to `ahead` groups ahead of layer 1."""
     groups = [
         [list(group) for _, group in groupby(steps, key=lambda step: step.block)] for steps in (first, second)
     ]

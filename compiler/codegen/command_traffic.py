@@ -1,4 +1,4 @@
-"""Number of bytes that a command transfers, by the field with their address."""
+"""Number of bytes that a command transfers, by the command field that holds their address."""
 
 from compiler.codegen.semaphores import Issued
 from cosim.semantics.command_fields import CommandFields, unpack_fields
@@ -16,7 +16,7 @@ AGAIN = "again"
 
 
 def traffic(config: MlaConfig, command: Issued) -> dict[str, int]:
-    """Return the bytes by field; accesses to on-chip memories count whole rows of N lanes."""
+    """Return the transferred bytes by address field; accesses to on-chip memories count whole rows of N lanes."""
     c = unpack_fields(command.unit, list(command.values))
     return {Unit.LOAD: _load, Unit.STORE: _store, Unit.MATRIX: _matrix, Unit.FUSE: _fuse}[command.unit](
         config.n, c

@@ -27,9 +27,9 @@ class Guard:
     Parameters
     ----------
     compare : Compare
-        Kind of comparison; not ALWAYS.
+        Kind of comparison, other than ALWAYS.
     selector : int
-        Selector of the operand of the macro-instruction or of the statistic, encoded as in micro-instructions.
+        Operand of the macro-instruction, or statistic, to compare; encoded as a selector in micro-instructions.
     value : int
         32-bit word with which the operand or statistic is compared.
 
@@ -84,7 +84,7 @@ class Guard:
 
 
 def at_most(operand: int, most: int) -> Guard:
-    """Return the guard that holds if an operand, a count, is at most `most`."""
+    """Return the guard that holds if an operand, compared as an unsigned number, is at most `most`."""
     return Guard(Compare.LTU, OPERAND_BASE + operand, most + 1)
 
 
@@ -95,7 +95,7 @@ def equal(statistic: Statistic, value: int) -> Guard:
 
 @dataclass(frozen=True)
 class GuardedProgram:
-    """A program that runs instead of another one if its guard holds."""
+    """Program that runs instead of another program if its guard holds."""
 
     guard: Guard
     program: Program

@@ -15,7 +15,7 @@ from hw.isa.program import Program
 
 
 class RegistersError(InputError):
-    """Error: nested loops need more induction variables than registers exist."""
+    """Error for nested loops that need more induction variables than there are registers."""
 
 
 #: Value of a field: the sum of a register, a constant and an operand (its selector); 0 means absent.
@@ -45,12 +45,12 @@ _DRAM = {
 
 
 def _operand(command: Issued, index: int) -> int:
-    """Return the selector of the operand to which a field is relative; 0 if there is none."""
+    """Return the selector of the operand that is added to a field; 0 if there is none."""
     return OPERAND_BASE + command.region if index == _DRAM.get(command.unit) else 0
 
 
 def _trimmed(variables: _InductionVariable) -> _InductionVariable:
-    """Remove the innermost loops that do not change the field."""
+    """Return the induction variable without the innermost loops that do not change the field."""
     while variables and not variables[-1][1]:
         variables = variables[:-1]
     return variables
@@ -75,7 +75,7 @@ class CommandLoop:
     body : tuple
         Items of the first iteration.
     deltas : tuple of dict
-        Changes of the fields per iteration, for each command of the body, including those of inner loops.
+        Changes to the fields per iteration, for each command of the body, including the commands of inner loops.
     """
 
     count: int
@@ -84,12 +84,12 @@ class CommandLoop:
 
     @cached_property
     def leaves(self) -> tuple[Issued, ...]:
-        """Commands of the body, including those of inner loops."""
+        """Commands of the body, including the commands of inner loops."""
         return tuple(leaf for item in self.body for leaf in leaves(item))
 
     @cached_property
     def key(self) -> tuple:
-        """Key that is equal for two loops that can be iterations of one loop."""
+        """Key that two loops share if they can be iterations of one outer loop."""
         deltas = tuple(tuple(sorted(delta.items())) for delta in self.deltas)
         return "loop", self.count, tuple(key(item) for item in self.body), deltas
 
@@ -114,12 +114,12 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool =
     tags : sequence of int
         Tag of each layer.
     alone : bool
-        Wait until all previously issued commands have completed.
+        True to wait first until all previously issued commands have completed.
 
     Raises
     ------
     RegistersError
-        A loop nest needs more induction variables than registers exist.
+        A loop nest needs more induction variables than there are registers.
     """
     emitter = _Emitter(name, tags)
     if alone:
@@ -148,7 +148,7 @@ class _Emitter:
         self.words.append(encode(op, **parts))
 
     def items(self, items: Sequence[Item], variables: dict[int, dict[int, _InductionVariable]]) -> None:
-        """Emit items; `variables` has, by identity of the command, the fields that change with the enclosing loops."""
+        """Emit items; `variables` maps the `id` of each command to its fields that change in the enclosing loops."""
         for item in items:
             if isinstance(item, CommandLoop):
                 self._loop(item, variables)
@@ -189,7 +189,7 @@ class _Emitter:
             self.add(MicroOp.SET, d=_NUMBERS[field], a=register, b=operand, imm=constant)
 
     def _record_value(self, unit: int, index: int, value: _Value | None) -> None:
-        """Record the value of a field."""
+        """Record the value to which a field is set; None if the value is unknown."""
         self.state[unit][index] = value
         self.constants[unit][index] = value[1] if value and not value[0] and not value[2] else None
 
@@ -218,7 +218,7 @@ class _Emitter:
         outer: dict[int, dict[int, _InductionVariable]],
         around: tuple[int, ...],
     ) -> dict[int, dict[int, _InductionVariable]]:
-        """Return the induction variables of the commands of the body; `around` are the enclosing loops."""
+        """Return the induction variables of the commands in the body; `around` lists the enclosing loops."""
         still = tuple((n, 0) for n in around)
         out = {}
         for leaf, delta in zip(loop.leaves, loop.deltas, strict=True):
@@ -229,7 +229,7 @@ class _Emitter:
         return out
 
     def _allocate(self, loop: CommandLoop, variables: dict[int, dict[int, _InductionVariable]]) -> None:
-        """Allocate a register for each distinct change in a loop nest; registers are zero at the start of a program."""
+        """Allocate a register for each distinct induction variable of a loop nest, and clear it if it was modified."""
         kinds: dict[_InductionVariable, None] = {}
         counts = {self.loop_count - 1: loop.count}
         self._collect(loop.body, variables, (self.loop_count - 1,), self.loop_count, kinds, counts)
@@ -253,7 +253,7 @@ class _Emitter:
         kinds: dict[_InductionVariable, None],
         counts: dict[int, int],
     ) -> int:
-        """Collect the distinct induction variables; loops are numbered in the order of `_loop`."""
+        """Collect the distinct induction variables, with loops numbered as in `_loop`."""
         for item in body:
             if isinstance(item, CommandLoop):
                 counts[number] = item.count
@@ -264,7 +264,7 @@ class _Emitter:
         return number
 
     def _hoist(self, loop: CommandLoop, outer: dict[int, dict[int, _InductionVariable]]) -> None:
-        """Set loop-invariant fields before the loop and mark the others as unknown."""
+        """Set loop-invariant fields before the loop, and mark all other fields as unknown."""
         moving = {(leaf.unit, index) for leaf, delta in self._inner(loop) for index in delta}
         tags = {self.tags[leaf.layer] for leaf in loop.leaves}
         self._set_invariant(_TAG, {(0, tag, 0) for tag in tags})
@@ -301,7 +301,7 @@ class _Emitter:
                 yield from self._inner(item)
 
     def _advance(self, number: int) -> None:
-        """Update the registers at the end of a loop body, and undo the changes of its inner loops."""
+        """Advance the registers at the end of a loop body, and undo the changes that inner loops made."""
         touched = set()
         for kind, register in self.registers.items():
             loops = [n for n, _ in kind]
@@ -331,7 +331,7 @@ def leaves(item: Item) -> Sequence[Issued]:
 
 
 def key(item: Item) -> tuple:
-    """Return a key that is equal for two items that can be iterations of one loop."""
+    """Return a key that two items share if they can be iterations of one loop."""
     return (
         item.key
         if isinstance(item, CommandLoop)
@@ -382,7 +382,7 @@ def _pass(items: list[Item], most_depth: int) -> list[Item]:
 def _repeats(
     items: list[Item], keys: list[int], at: int, length: int
 ) -> tuple[int, tuple[Delta, ...]] | None:
-    """Return the number of repetitions of a sequence, and the changes per iteration; None if it does not repeat."""
+    """Return the repetition count of a sequence and the field changes per iteration; None if it does not repeat."""
     if keys[at : at + length] != keys[at + length : at + 2 * length]:
         return None
     deltas = _differences(items[at : at + length], items[at + length : at + 2 * length])

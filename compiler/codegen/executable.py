@@ -1,4 +1,4 @@
-"""Representations of a stage: before emission (layers, layouts, commands), as executable (programs, memory image)."""
+"""Representations of a stage: its commands before emission, and its executable programs and memory image."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CommandStream:
-    """Commands of a network, or of a stage of one, before programs are emitted.
+    """Commands of a network or stage before programs are emitted.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class StageExecutable:
     memory : int
         Size of the model's memory in bytes.
     operand_numbers : dict
-        Index of the operand with the address of each input and output, by name.
+        Index of the operand that holds the address of each input and output, by name.
     peak : Peak or None
         Peak use of scratchpad and accumulator; None if unknown.
     """
@@ -87,7 +87,7 @@ class StageExecutable:
 
     @property
     def program_names(self) -> tuple[str, ...]:
-        """Names of the first program of each layer; a layer that only loads is part of the preceding program."""
+        """Name of the first program of each layer; a layer that only loads is part of the preceding program."""
         names = {layer: part.program.name for part in reversed(self.parts) for layer in part.layers}
         out: list[str] = []
         for layer in range(len(self.tags)):

@@ -107,21 +107,21 @@ def generate(
     codegen: LayerCodegen | None = None,
     dram: DramTiming = DEFAULT_DRAM,
 ) -> StageExecutable:
-    """Generate the code of a network, or of a stage of one, under a schedule.
+    """Generate the code of a network or stage under a schedule.
 
     Parameters
     ----------
     layer_counts : (int, int), optional
-        Number of layers in the preceding stages, and in all stages; adjacent layers share tags if there are more layers
+        Number of layers in the preceding stages, and in all stages. Adjacent layers share tags if there are more layers
         than tags.
     offset : int
-        Bytes at the start of the model's memory that belong to other code.
+        Bytes at the start of the model's memory that are reserved for other code.
     seen : list, optional
-        Receives the command stream before the programs are emitted.
+        List to which the command stream, from which the programs are emitted, is appended.
     codegen : LayerCodegen, optional
         Cache of the layers' steps for further schedules of the same network.
     dram : DramTiming
-        Timing of the memory, for the issue order of loads.
+        DRAM timing, which determines the issue order of loads.
 
     Raises
     ------
@@ -184,7 +184,7 @@ class _Generator:
         return StageExecutable(self.config, parts, self.tags, image, memory, operand_numbers, peak), stream
 
     def _tags(self, before: int, count: int) -> tuple[int, ...]:
-        """Return the counter tag of each layer: a separate tag while tags suffice, then that of the previous layer."""
+        """Return the counter tag of each layer; neighbors share one if tags are too few or the schedule requests it."""
         out: list[int] = []
         for number, layer in enumerate(self.lowered.layers):
             own = self.schedule.layers[layer.name].own_counter_tag or not out
@@ -196,7 +196,7 @@ class _Generator:
     def _allocate(
         self, commands: list[Command], lives: dict[CircularBuffer, tuple[int, int]]
     ) -> dict[CircularBuffer, int]:
-        """Return the start addresses of buffers; a MemoryFullError names the layers that prefetch at that position."""
+        """Return the start addresses of buffers; a MemoryFullError names the layers with commands at that position."""
         try:
             return allocate_buffers(self.config, lives, accessing_layers(commands))
         except MemoryFullError as error:
@@ -232,7 +232,7 @@ class _Generator:
         return out
 
     def _layout(self, name: str, inside: bool, out: dict[str, TensorLayout]) -> TensorLayout:
-        """Return the layout of a tensor: a separate buffer, a reshaped view of another tensor, or a part of one."""
+        """Return the layout of a tensor, in a separate buffer or as a reshaped view or part of another tensor."""
         if name in out:
             return out[name]
         tensor, lowered = self.graph.tensors[name], self.lowered

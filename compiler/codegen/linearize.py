@@ -1,4 +1,4 @@
-"""Linearization of the steps of all layers to one sequence, with loads as late as possible and delayed drains."""
+"""Linearization of all layers' steps into one command sequence, with late loads and delayed FUSE commands."""
 
 from bisect import bisect_right
 from collections import defaultdict, deque
@@ -23,7 +23,7 @@ def linearize(
     after: Mapping[int, int] | None = None,
     dram: DramTiming = DEFAULT_DRAM,
 ) -> list[Command]:
-    """Return all commands in order.
+    """Return the commands of all steps in issue order.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def linearize(
     after : dict, optional
         For steps of interleaved layers, the first step at which the data that they load has been stored.
     dram : DramTiming
-        Timing of the memory.
+        DRAM latency and bandwidth.
     """
     arranger = _Arranger(steps, prefetch, after or {})
     return arranger.run(due(config, steps, list(arranger.loads()), dram))
@@ -59,7 +59,7 @@ def lifetimes(commands: Sequence[Command]) -> dict[CircularBuffer, tuple[int, in
 
 
 def accessing_layers(commands: Sequence[Command]) -> dict[CircularBuffer, frozenset[int]]:
-    """Return the layers whose commands access each buffer, except for loads, which may be prefetched."""
+    """Return the layers that access each buffer by commands other than loads, which may be prefetched."""
     out: dict[CircularBuffer, set[int]] = {}
     for command in commands:
         for buffer in command.buffers:
@@ -115,7 +115,7 @@ class _Arranger:
         return self.out
 
     def _emit_fuse_only(self, step: TileStep) -> None:
-        """Emit a FUSE-only step among other steps; delayed drains of a preceding MATRIX tile remain after it."""
+        """Emit a FUSE-only step of interleaved layers, before delayed FUSE commands of preceding MATRIX steps."""
         for command in step.fuse:
             self._emit(command)
         for command in step.stores:
@@ -173,9 +173,9 @@ def due(
 ) -> list[tuple[int, Command]]:
     """Return the loads in order with the slot in which each is due.
 
-    Each load is issued as late as possible for its data to arrive in time, given the bus time of the following loads,
-    but not before its buffer is free. A load that cannot start would occupy LOAD's short queue and stall the sequencer
-    although MATRIX could start.
+    Each load is issued as late as its data can arrive in time, given the bus time of the following loads, but not
+    before its buffer is free. A load that is issued before it can start would occupy LOAD's short queue and stall the
+    sequencer even if MATRIX could start.
     """
     times = _Times(config, steps, loads, dram)
     slots, start = [0] * len(loads), times.reads[-1]
@@ -205,9 +205,9 @@ def _bound_by_bus(steps: Sequence[TileStep], n: int, beat: float) -> set[int]:
 class _Times:
     """Start times of steps and of load requests, assuming that commands are issued in time.
 
-    `begins` also includes the end of the last step. `reads` excludes the bus time of stores. For layers that are
-    limited by the bus rather than by MATRIX, it includes waiting for results of other steps, during which loads of
-    later steps can continue.
+    `begins` also includes the end of the last step. `reads` holds the start times of steps without the bus time of
+    stores. For layers that are limited by the bus rather than by MATRIX, `reads` includes the wait for results of other
+    steps, during which loads of later steps can continue.
     """
 
     def __init__(self, config: MlaConfig, steps: Sequence[TileStep], loads: Sequence[Load], dram: DramTiming):

@@ -37,7 +37,7 @@ def interleave(
     layers : sequence of int
         Index of the layer of each step.
     interleavable : sequence of bool
-        True for each layer that may be interleaved; consecutive ones are interleaved with one another.
+        True for each layer that may be interleaved; consecutive layers of this kind are interleaved together.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def interleave(
 
 
 def _pieces(step: TileStep) -> list[TileStep]:
-    """Split a FUSE-only step into its commands, so that it does not delay other units for long."""
+    """Split a FUSE-only step into steps of one command, so that it does not delay other units for long."""
     if step.matrix or len(step.fuse) < 2:
         return [step]
     pieces = [TileStep(fuse=[command]) for command in step.fuse]
@@ -78,7 +78,7 @@ def _pieces(step: TileStep) -> list[TileStep]:
 
 
 def _work(step: TileStep, n: int) -> tuple[int, int, int]:
-    """Return the cycles of MATRIX, of FUSE, and of loading the results of other steps."""
+    """Return a step's cycles on MATRIX, on FUSE, and for loading the results of other steps."""
     loads = sum(cycles(c, n) for c in step.loads)
     matrix, fuse = sum(cycles(c, n) for c in step.matrix), sum(cycles(c, n) + _START for c in step.fuse)
     return matrix, fuse, loads + _DELAY if loads else 0
@@ -87,7 +87,7 @@ def _work(step: TileStep, n: int) -> tuple[int, int, int]:
 def _list_schedule(
     queues: dict[int, list[int]], works: dict[int, tuple[int, int, int]], after: dict[int, set[int]]
 ) -> list[tuple[int, int, int]]:
-    """Return steps in order, with their start times and the times at which their inputs are available.
+    """Return the steps in issue order, with their start times and the times at which their inputs are available.
 
     The step that can start first is chosen next or, among several such steps, the one followed by the most FUSE-only
     work.
@@ -129,7 +129,7 @@ def _advance_matrix(
     works: dict[int, tuple[int, int, int]],
     after: dict[int, set[int]],
 ) -> list[tuple[int, int, int]]:
-    """Move MATRIX some steps ahead, so that its queue is not empty when the queue of FUSE is full."""
+    """Move MATRIX commands forward in the order, so that MATRIX has work when the queue of FUSE is full."""
     times: dict[int, int] = {}
     last: dict[int, int] = {}
     for step, begin, _ in listed:
@@ -185,8 +185,8 @@ def _needs(config: MlaConfig, steps: Sequence[tuple[int, TileStep]]) -> Iterator
 def _conflict(a: _Touch, b: _Touch) -> bool:
     """Return True if two steps must not be reordered, based on their whole address ranges.
 
-    With exact regions, a layer could start for each channel block separately, and LOAD and FUSE would wait for each
-    block: the first two layers of ResNet-18 take 575,773 cycles with exact regions and 510,145 with ranges.
+    With exact regions, a layer could start on each channel block separately, but LOAD and FUSE would wait for each
+    block. The first two layers of ResNet-18 take 575,773 cycles with exact regions and 510,145 with ranges.
     """
     return (a.box.write or b.box.write) and a.box.low <= b.box.high and b.box.low <= a.box.high
 
@@ -216,7 +216,7 @@ def _touches(
 
 
 def _values(command: Command, numbers: dict[CircularBuffer, int]) -> list[int]:
-    """Return the field values of a command with buffers at distinct, widely separated addresses."""
+    """Return the field values of a command if the shared buffers are at widely separated addresses."""
     out = []
     for item in UNIT_FIELDS[command.unit]:
         value = command.fields.get(item.name, item.default)

@@ -43,7 +43,7 @@ class Issued:
 
 
 def reach(config: MlaConfig, command: "Issued") -> list[BoundingBox]:
-    """Return the regions that a command accesses; slots are in bytes, each DRAM operand is a separate address space."""
+    """Return the regions that a command accesses, in bytes; each DRAM operand is a separate address space."""
     unit, c = command.unit, unpack_fields(command.unit, list(command.values))
     out = []
     for item in boxes(config, unit, c):
@@ -87,7 +87,7 @@ class _Queue:
             (self._writes if box.write else self._reads)[box.space].append((len(self.commands), box))
 
     def last(self, command: Issued, known: int, own: bool) -> int:
-        """Return the number of the last command that conflicts with a command; 0 if none after `known` conflicts.
+        """Return the number of the last queued command that conflicts with `command`; 0 if none after `known` does.
 
         Within one unit, only reads of data that earlier commands write are conflicts.
         """

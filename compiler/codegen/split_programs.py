@@ -43,15 +43,15 @@ class ProgramPart:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """All programs in the order of the dispatch table: the one without a guard is last."""
+        """All programs in the order of the dispatch table, with the unguarded program last."""
         return (*(variant.program for variant in self.instead), self.program)
 
     @cached_property
     def tag(self) -> int:
         """First tag that the program sets; 0 if the program sets no tag.
 
-        The macro-instruction starts with this tag. Otherwise, units would see two tag changes, and the second would
-        wait until the counters of the first are saved.
+        The macro-instruction starts with this tag. If it started with another tag, units would see two tag changes,
+        and the second change would wait until the counters of the first tag are saved.
         """
         for word in self.program.words:
             values = decode(word)
@@ -73,7 +73,7 @@ def split_into_programs(
     tags: Sequence[int],
     known: ProgramCache | None = None,
 ) -> tuple[ProgramPart, ...]:
-    """Split a command sequence into programs; the first one waits until the machine is idle.
+    """Split a command sequence into programs, the first of which waits until the machine is idle.
 
     Parameters
     ----------
@@ -103,12 +103,12 @@ def split_into_programs(
 
 
 def _command_key(command: Issued) -> tuple:
-    """Return everything in a command on which its program depends."""
+    """Return all properties of a command that affect its program."""
     return command.unit, command.layer, command.region, command.wait, command.signal, command.values
 
 
 def _program_commands(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[Issued]]:
-    """Split the commands at each layer that starts a program; loads are not moved."""
+    """Split the commands at each layer that starts a program, without moving prefetched loads."""
     out: list[list[Issued]] = [[]]
     current = 0
     for command in commands:
@@ -123,7 +123,7 @@ def _program_commands(commands: Sequence[Issued], joined: Sequence[bool]) -> lis
 def _emit(
     config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
 ) -> list[Program]:
-    """Return the programs of a piece: one, or several if one would exceed the instruction store."""
+    """Return the program of a command sequence, or several if one would exceed the instruction store."""
     program = rolled(config, name, piece, tags, alone=alone)
     if len(program.words) <= config.wis_words:
         return [program]
@@ -140,7 +140,7 @@ def _emit(
 def rolled(
     config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
 ) -> Program:
-    """Return the program that issues commands, with loops nested as deep as the registers permit; see `emit`."""
+    """Return the program of a command sequence, with loops nested as deeply as the registers permit."""
     for depth in range(config.loop_depth, 0, -1):
         try:
             return emit(name, reroll(piece, depth), tags, alone=alone)
@@ -150,7 +150,7 @@ def rolled(
 
 
 def batches(config: MlaConfig, parts: Sequence[ProgramPart]) -> list[range]:
-    """Return ranges of parts whose programs are resident at the same time: all, or as many as fit, in order."""
+    """Return consecutive ranges of parts such that the programs of each range fit the chip at the same time."""
     out: list[range] = []
     start = words = segments = 0
     for number, part in enumerate(parts):
@@ -164,7 +164,7 @@ def batches(config: MlaConfig, parts: Sequence[ProgramPart]) -> list[range]:
 
 
 def candidates(part: ProgramPart, segments: Sequence[int]) -> list[Candidate]:
-    """Return the dispatch table entries of an opcode; `segments` are those of the part's `programs`."""
+    """Return the dispatch table entries for a part; `segments` holds the segment of each of its `programs`."""
     guards = [variant.guard for variant in part.instead]
     return [
         *(Candidate(s, g.compare, g.selector, g.value) for s, g in zip(segments, guards, strict=False)),

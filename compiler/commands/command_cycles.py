@@ -13,10 +13,10 @@ _DIGITS: dict[int, int] = {Post.RECIP: 38, Post.RSQRT: 69}
 
 
 def cycles(command: Command, n: int) -> int:
-    """Return the cycles of a command on the machine, with n lanes, for which the command was generated.
+    """Return the cycles of a command on the machine with n lanes for which the command was generated.
 
-    MATRIX needs at least n cycles to shift in a tile of weights; LOAD and STORE transfer n bytes per cycle, in separate
-    beats for each line.
+    MATRIX needs at least n cycles to shift in a tile of weights. LOAD and STORE transfer n bytes per cycle, and each
+    line begins a new beat.
     """
     if command.cycles is None:
         command.cycles = _cycles(command, n)
@@ -39,7 +39,7 @@ def _cycles(command: Command, n: int) -> int:
 
 
 def _fuse_cycles(command: Command, counts: list[int]) -> int:
-    """Return the cycles of a FUSE command: those of its reads, or of its reciprocals if these take longer."""
+    """Return the cycles of a FUSE command, which are limited by its reads or by its reciprocals."""
     src, stage = command.fields.get("src", 0), command.fields.get("stage", 0)
     assert isinstance(src, int)
     words = FUSE_SRC.unpack(src) | FUSE_STAGE.unpack(stage.base if isinstance(stage, BufferRef) else stage)
@@ -57,7 +57,7 @@ def _fuse_cycles(command: Command, counts: list[int]) -> int:
 
 
 def unit_cycles(step: TileStep, n: int) -> UnitCycles:
-    """Return the cycles of a step by unit, without its loads, on the machine for which the step was generated."""
+    """Return the cycles of a step by unit, excluding loads, on the machine for which the step was generated."""
     if step.unit_cycles is None:
         units = (step.matrix, step.fuse, step.stores)
         matrix, fuse, stores = (sum(cycles(command, n) for command in unit) for unit in units)

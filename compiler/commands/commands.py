@@ -59,7 +59,7 @@ class CircularBuffer:
 
 @dataclass(frozen=True)
 class BufferRef:
-    """Address in a buffer, as the field value (start of tile `index` + offset) * scale + base."""
+    """Address in a buffer, with the field value (start of tile `index` + offset) * scale + base."""
 
     buffer: CircularBuffer
     index: int = 0
@@ -125,7 +125,7 @@ class Command:
     fields : dict
         Values of the fields that differ from their defaults.
     cycles : int or None
-        Cached lower bound of the command's cycles (`compiler.commands.command_cycles`).
+        Cached lower bound on the command's cycles (`compiler.commands.command_cycles`).
     resolved : ResolvedFields or None
         Cached field values for the last addresses of the command's buffers.
     """
@@ -183,7 +183,7 @@ class UnitCycles(NamedTuple):
 class TileStep:
     """Commands of one tile; MATRIX commands of the next step may run concurrently with FUSE commands of this step.
 
-    `block` is the first block of output channels, for layers that stream channel blocks; `unit_cycles` are the cached
+    `block` is the first block of output channels, for layers that stream channel blocks. `unit_cycles` caches the
     cycles by unit (`compiler.commands.command_cycles`).
     """
 
@@ -259,13 +259,13 @@ class TensorLayout:
     buffer : CircularBuffer
         Buffer that contains the whole tensor.
     h, w, c : int
-        Height, width, channels; a matrix is rows x 1 x columns.
+        Height, width and channels of the image; for a matrix, rows, 1 and columns.
     pixel, row : int
         Distance between pixels and between image rows, in bytes.
     offset : int
         Bytes from the start of the buffer to the first pixel.
     channel_block : int
-        Channels of each tile of the buffer if tiles are blocks of channels; 0 if the channels of a pixel are
+        Number of channels per tile if the tiles of the buffer are blocks of channels; 0 if the channels of a pixel are
         contiguous.
     """
 
@@ -289,11 +289,11 @@ class TensorLayout:
 
     @property
     def even(self) -> bool:
-        """True if the distance from the last pixel of a row to the next row equals that between pixels."""
+        """True if consecutive pixels have equal distances, including the last pixel of a row and the next row."""
         return self.h == 1 or self.row == self.w * self.pixel
 
     def parts(self, count: int) -> list["TensorLayout"]:
-        """Split a batch into layouts of its images."""
+        """Return the layouts of the `count` images of a batch."""
         rows = self.h // count
         return [replace(self, h=rows, offset=self.offset + i * rows * self.row) for i in range(count)]
 
@@ -302,7 +302,7 @@ class TensorLayout:
         return replace(self, w=count, offset=self.offset + start * self.pixel)
 
     def byte_offset(self, element: int, size: int) -> int:
-        """Return the distance in bytes from the first element to the given one; elements have `size` bytes."""
+        """Return the distance in bytes from the first element to `element`, for elements of `size` bytes."""
         pixel, channel = divmod(element, self.c)
         return pixel * self.pixel + channel * size
 
@@ -312,10 +312,10 @@ class TensorLayout:
         return BufferRef(self.buffer, tile, self.offset + row * self.row + column * self.pixel + channel)
 
     def block(self, size: int) -> int:
-        """Return the distance in bytes between blocks of channels of `size` bytes."""
+        """Return the distance in bytes between channel blocks of `size` bytes per pixel."""
         return self.buffer.size if self.channel_block else size
 
 
 def whole(memory: BufferMemory, name: str, h: int, w: int, c: int, slack: int = 0) -> TensorLayout:
-    """Return a contiguous layout in a new buffer, with `slack` undefined bytes after the image that may be read."""
+    """Return a contiguous layout in a new buffer, with `slack` readable but undefined bytes after the image."""
     return TensorLayout(CircularBuffer(memory, name, h * w * c + slack), h, w, c, c, w * c)

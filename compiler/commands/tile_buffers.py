@@ -35,7 +35,7 @@ class CodegenContext:
     layouts : dict
         Layouts of the tensors of the layer, by name.
     tables_by_content : dict
-        Lookup tables of the layer by contents, shared by groups of channels and by phases.
+        Lookup tables of the layer by contents, so that equal tables are stored once.
     """
 
     config: MlaConfig
@@ -66,7 +66,7 @@ class TileBuffers:
     buffer : CircularBuffer
         Buffer into which the tiles are loaded.
     load : callable
-        Returns the commands that load a tile, given its key and its address.
+        Function that returns the commands to load a tile, given its key and its address.
     """
 
     def __init__(self, buffer: CircularBuffer, load: Callable[[Hashable, BufferRef], list[Command]]):
@@ -110,15 +110,16 @@ class BufferRotation:
 
 
 def pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and the length of each piece of a dimension."""
+    """Yield start and length of each piece of a dimension of `total` elements, split into pieces of `size`."""
     for start in range(0, total, size):
         yield start, min(size, total - start)
 
 
 def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height: int) -> tuple[int, int]:
-    """Return the first input row that output rows need, and the number of rows, clipped to the image but at least 1.
+    """Return the first input row that output rows need, and the number of input rows, which is at least 1.
 
-    `reach` is the number of input rows covered by the kernel of an output row, `top` the padding above.
+    Rows outside the image are excluded. `reach` is the number of input rows that the kernel covers for one output row,
+    and `top` is the padding above the image.
     """
     low = start * stride - top
     high = low + (rows - 1) * stride + reach - 1
@@ -134,7 +135,7 @@ class Tables:
     context : CodegenContext
         Machine, schedule and tensor layouts for which code is generated.
     name : str
-        Name of the layer, the prefix of its buffers.
+        Name of the layer, which is the prefix of the buffer names.
     tables : (count * 256,) int16 array
         One or more tables of 256 entries.
     """
@@ -147,7 +148,7 @@ class Tables:
         )
 
     def word(self, step: TileStep, which: int = 0, **parts: int) -> BufferRef:
-        """Return the second half of the fuse word with one of the tables, which the first step that uses it loads."""
+        """Return the second half of a fuse word that selects a table; the first step that uses tables loads them."""
         slot = self.tiles.get(0, step)
         word = FUSE_STAGE.pack(**parts)
         return BufferRef(slot.buffer, slot.index, which, FUSE_STAGE.pack(**parts, table_slot=1) - word, word)

@@ -12,7 +12,7 @@ PJ_PER_BYTE = {"sp": 20 / 8, "acc": 10 / 8, "dram": 1300 / 8}
 
 
 def energy_uj(config: MlaConfig, counts: Mapping[str, int]) -> float:
-    """Return the energy in microjoules for counter values, by their names in `hw.isa.counters`."""
+    """Return the energy in microjoules for counter values, which are given by counter name (`hw.isa.counters`)."""
     return sum(energy_parts_uj(config, counts).values())
 
 

@@ -29,7 +29,7 @@ class Floor:
     Parameters
     ----------
     macs : int
-        Multiply-accumulates by the model's definition.
+        Multiply-accumulates, as defined by the model.
     bytes : int
         Bytes that must be transferred over the bus at least once.
     """
@@ -38,17 +38,17 @@ class Floor:
     bytes: int
 
     def cycles(self, config: MlaConfig, rate: float | None = None) -> int:
-        """Return the lower bound of cycles, at N*N multiply-accumulates and `rate` bytes (default: N) per cycle."""
+        """Return the lower bound on cycles, at N*N multiply-accumulates and `rate` bytes (default: N) per cycle."""
         return max(-(-self.macs // config.n**2), ceil(self.bytes / (rate or config.n)))
 
 
 def bus_rate(config: MlaConfig, rate: float | None) -> float:
-    """Return the maximum bytes per cycle on the bus: N, or with a faster memory up to N read and N written."""
+    """Return the maximum bytes per cycle on the bus: N, or up to 2 * N if the DRAM can read and write N each."""
     return max(config.n, min(rate or config.n, 2 * config.n))
 
 
 def _constants(graph: Graph, layers: Iterable[Layer]) -> int:
-    """Return the total bytes of the constants of some layers, by the model's definition."""
+    """Return the total bytes of the constants of the given layers, as defined by the model."""
     read = {name for layer in layers for node in layer.nodes for name in graph.nodes[node].inputs}
     return sum(graph.tensors[name].bytes for name in read if graph.tensors[name].constant)
 
@@ -62,7 +62,7 @@ class CompulsoryTraffic:
     ends : dict
         Bytes of each input and output tensor of the stage; tensors that share memory are counted once.
     constants : dict
-        Bytes of weights, parameters and tables, by the number of the layer that first needs them.
+        Bytes of weights, parameters and tables, by the index of the first layer that needs them.
     """
 
     ends: dict[str, int]
@@ -70,7 +70,7 @@ class CompulsoryTraffic:
 
 
 def _weights(graph: Graph, layers: Sequence[Layer], traffic: CompulsoryTraffic) -> int:
-    """Return the bytes of constants that are transferred; many are encoded in commands or merged into others."""
+    """Return the bytes of transferred constants, without those encoded in commands or merged into other constants."""
     each = (
         min(_constants(graph, [layer]), traffic.constants.get(number, 0))
         for number, layer in enumerate(layers)
@@ -79,7 +79,7 @@ def _weights(graph: Graph, layers: Sequence[Layer], traffic: CompulsoryTraffic) 
 
 
 def layer_floors(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> list[Floor]:
-    """Return the minimum work of each layer of a stage, with its tensors in DRAM."""
+    """Return the minimum work of each layer of a stage, if all tensors are in DRAM."""
     graph = lowered.graph
     ends = {lowered.root(name): size for name, size in traffic.ends.items()}
     floors = []
@@ -93,7 +93,7 @@ def layer_floors(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> list[Fl
 
 
 def network_floor(stages: Sequence[tuple[LoweredNetwork, CompulsoryTraffic]]) -> Floor:
-    """Return the minimum work of a network, in which only inputs, outputs and weights are transferred.
+    """Return the minimum work of a network, if only inputs, outputs and weights are transferred.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def body_floor(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> Floor:
 
 
 class _Lines(NamedTuple):
-    """Fields of a LOAD or STORE that determine the lines it transfers."""
+    """Fields of a LOAD or STORE command that determine which lines it transfers."""
 
     word: int = 0
     len: int = 1
@@ -137,7 +137,7 @@ def _fills(word: int) -> bool:
 
 
 def compulsory_traffic(stream: CommandStream) -> CompulsoryTraffic:
-    """Return the distinct bytes that the commands of a stage transfer."""
+    """Return the bytes that the commands of a stage transfer, with each address counted once."""
     touched, layers = _touched(stream)
     graph = stream.lowered.graph
     rings = {stream.layouts[name].buffer: name for name in (*graph.inputs, *graph.outputs)}
@@ -150,7 +150,7 @@ def compulsory_traffic(stream: CommandStream) -> CompulsoryTraffic:
 
 
 def _touched(stream: CommandStream) -> tuple[dict[CircularBuffer, int], dict[CircularBuffer, int]]:
-    """Return the transferred bytes of each circular buffer in DRAM, and the first layer that transfers any."""
+    """Return, for each circular buffer in DRAM, the transferred bytes and the first layer that accesses it."""
     masks: dict[CircularBuffer, NDArray[np.bool_]] = {}
     layers: dict[CircularBuffer, int] = {}
     for command in stream.commands:
@@ -170,7 +170,7 @@ def _touched(stream: CommandStream) -> tuple[dict[CircularBuffer, int], dict[Cir
 
 
 def _mark(mask: NDArray[np.bool_], start: int, size: int, steps: tuple[tuple[int, int], ...]) -> None:
-    """Mark lines of `size` bytes in a mask; `steps` are (count, distance) of two nested loops."""
+    """Mark lines of `size` bytes in a mask; `steps` holds (count, distance) of two nested loops."""
     if all(count == 1 for count, _ in steps):
         mask[start : start + size] = True
         return

@@ -11,7 +11,7 @@ from hw.errors import InputError, shown
 
 
 def bound_value(name: str, value: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
-    """Return the constant for a bound input, broadcast to its shape and converted to its type.
+    """Return the value of a bound input, broadcast to the input's shape and converted to its type.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def bound_value(name: str, value: NDArray, shape: tuple[int, ...], dtype: str) -
     Raises
     ------
     InputError
-        The value has a different shape, or has elements that the type cannot represent exactly.
+        The value has a different shape, or contains elements that the type cannot represent exactly.
     """
     if value.shape not in ((), shape):
         raise InputError(
@@ -47,7 +47,7 @@ def check_names(inputs: Mapping[str, object] | list[str], bind: Mapping[str, NDA
     Raises
     ------
     InputError
-        A name is not an input; the message names the first such name.
+        A name is not the name of an input; the message contains the first such name.
     """
     unknown = [name for name in bind if name not in inputs]
     if unknown:
@@ -57,7 +57,7 @@ def check_names(inputs: Mapping[str, object] | list[str], bind: Mapping[str, NDA
 
 
 def bind_inputs(graph: Graph, bind: Mapping[str, NDArray]) -> Graph:
-    """Replace some inputs of a graph by constants.
+    """Return a graph in which the bound inputs are replaced by constants.
 
     Parameters
     ----------

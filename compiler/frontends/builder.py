@@ -1,4 +1,4 @@
-"""Helpers shared by the front ends: graph builder, ranges of fused activations, SAME padding."""
+"""Helpers shared by the front ends: graph builder, ranges of fused activations, and SAME padding."""
 
 import math
 from collections.abc import Container
@@ -28,17 +28,17 @@ class GraphBuilder:
         self._tensors, self._nodes = _Names(self.graph.tensors), _Names(self.graph.nodes)
 
     def fresh(self, name: str) -> str:
-        """Return an unused tensor name: `name`, with a number appended if it is in use."""
+        """Return an unused tensor name: `name`, with a number appended if `name` is in use."""
         return self._tensors.unused(name)
 
     def constant(self, name: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
-        """Add a constant; it is renamed if a tensor already has its name."""
+        """Add a constant under the given name, or under a similar name if a tensor already has that name."""
         return self.graph.add_tensor(
             Tensor(self.fresh(name), data.shape, data.dtype.name, quantization, np.asarray(data, order="C"))
         )
 
     def node(self, name: str, op: str, inputs: list[Tensor], output: Tensor, **attributes: Any) -> Tensor:
-        """Add a node and its output tensor, which must be new; returns the output."""
+        """Add a node and its output tensor, which must be new, and return the output."""
         self.graph.add_tensor(output)
         self.graph.add_node(
             Node(self._nodes.unused(name), op, tuple(t.name for t in inputs), (output.name,), attributes)
@@ -54,14 +54,14 @@ class GraphBuilder:
         bodies: tuple[Graph, ...],
         **attributes: Any,
     ) -> None:
-        """Add a node with subgraphs and any number of outputs, which must be new tensors."""
+        """Add a node with subgraphs, and its output tensors, which must be new."""
         for output in outputs:
             self.graph.add_tensor(output)
         ins, outs = (tuple(tensor.name for tensor in tensors) for tensors in (inputs, outputs))
         self.graph.add_node(Node(self._nodes.unused(name), op, ins, outs, attributes, bodies))
 
     def between(self, like: Tensor, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """Return a new tensor with the type and quantization of `like`, which is not yet added to the graph."""
+        """Return a new tensor, not yet in the graph, with the type and quantization of `like`."""
         return Tensor(self.fresh(name), like.shape if shape is None else shape, like.dtype, like.quantization)
 
 
@@ -74,7 +74,7 @@ class _Names:
         self._last_number: dict[str, int] = {}
 
     def unused(self, base: str) -> str:
-        """Return an unused name: `base`, with a number appended if it is in use."""
+        """Return an unused name: `base`, with a number appended if `base` is in use."""
         name, number = base, self._last_number.get(base, 1)
         while name in self._used:
             number += 1
@@ -93,7 +93,7 @@ ACTIVATIONS: dict[str, tuple[float, float] | None] = {
 
 
 def same_pads(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:
-    """Return the padding of one dimension for ceil(size / stride) outputs; an odd element is added at the end."""
+    """Return the padding before and after a dimension for ceil(size / stride) outputs; odd padding is larger after."""
     extent = (kernel - 1) * dilation + 1
     total = max((-(-size // stride) - 1) * stride + extent - size, 0)
     return total // 2, total - total // 2

@@ -22,7 +22,6 @@ from compiler.util.plugin_registry import check_module
 from hw.errors import InputError, shown
 
 _SUFFIXES = (".tflite", ".onnx")
-#: Suffix of compiled networks, which only some subcommands accept.
 #: Suffixes of PyTorch files; these hold weights or code and cannot be imported as models.
 _TORCH_SUFFIXES = (".py", ".pt", ".pth")
 #: Suffix of files written by `torch.export.save`.
@@ -48,7 +47,8 @@ def read_model(
     sizes : dict
         Sizes of symbolic dimensions of an ONNX file or of dynamic dimensions of a PyTorch module.
     example, dynamic_shapes
-        Export arguments, as for `read_module`, used if the named function returns none; for PyTorch modules only.
+        Export arguments of PyTorch modules, as for `read_module`; arguments that the named function returns have
+        precedence.
     bind : dict
         Values of the inputs that become constants, by name: scalars, or arrays of the inputs' shapes.
 
@@ -82,12 +82,12 @@ def read_model(
 
 
 def check_suffix(path: Path, *, compiled: bool = False) -> None:
-    """Raise InputError, with advice for known formats, unless the suffix of a file is that of a supported format.
+    """Raise InputError, with advice for known formats, if a file does not have the suffix of a supported format.
 
     Parameters
     ----------
     path : Path
-        The file, existing or not.
+        Path of the file, which need not exist.
     compiled : bool
         True if the file may also be a compiled network.
     """
@@ -115,7 +115,7 @@ def check_suffix(path: Path, *, compiled: bool = False) -> None:
 
 
 def default_rounding(model: Path | Any) -> str:
-    """Return the default rounding mode of a model: that of the reference runtime of its format."""
+    """Return the default rounding mode of a model, which is the mode of the reference runtime of its format."""
     if isinstance(model, str | Path):
         onnx = is_reference(model) or Path(model).suffix.lower() == ".onnx"
     else:

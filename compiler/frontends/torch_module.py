@@ -1,4 +1,4 @@
-"""PyTorch front end: exports modules and `module:function` references to ONNX and imports the result."""
+"""PyTorch front end, which exports modules and `module:function` references to ONNX and imports the result."""
 
 import ast
 import importlib

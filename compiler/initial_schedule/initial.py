@@ -1,4 +1,4 @@
-"""The naive and the initial schedule of a network."""
+"""Naive and initial schedules of a network."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -117,7 +117,7 @@ def _tiling_contexts(residents: "_Residents", dram: DramTiming) -> list[TilingCo
 
 
 class _Residents:
-    """Tensors that stay in the scratchpad, chosen so that those that are live at the same time fit together."""
+    """Tensors that stay in the scratchpad, chosen so that tensors live at the same time fit together."""
 
     def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
         self.config, self.lowered = config, lowered

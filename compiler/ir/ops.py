@@ -91,7 +91,7 @@ class QuantizedForm(StrEnum):
 
 
 class BatchRule(StrEnum):
-    """Condition under which an operator processes samples independently if the first axis concatenates them."""
+    """Condition under which an operator processes the samples of a batch independently of one another."""
 
     ALWAYS = "always"
     WEIGHTS = "weights"  # weights are constant

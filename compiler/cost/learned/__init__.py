@@ -1,1 +1,1 @@
-"""The learned cost model: features of layers under schedules, boosted trees, errors."""
+"""The learned cost model: features of layers under schedules, boosted trees, and prediction errors."""

@@ -102,7 +102,7 @@ _MAX_FEATURE_SIZE = 64
 class FeatureRow(NamedTuple):
     """Features of a layer under a schedule.
 
-    `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimate.
+    `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimated cycles.
     """
 
     numbers: list[float]
@@ -162,7 +162,7 @@ class LayerFeatures:
 
 
 def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context: LayerContext) -> FeatureRow:
-    """Return the features of one layer."""
+    """Return the features of a layer under a schedule."""
     found = simulate_pipeline(
         pipeline := kind_of(layer).tile_model(layer, schedule, context),
         context.beat,
@@ -269,7 +269,7 @@ _PRECEDING_LAYERS = 2
 
 
 class RowMaker:
-    """Computes the features of the layers of a stage, and caches them for later schedules.
+    """Calculator of the features of a stage's layers, with a cache for later schedules.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ class RowMaker:
         return {self.layers[number].name: self._row(number, contexts) for number in numbers}
 
     def lead(self, number: int, schedules: Mapping[str, LayerSchedule]) -> float:
-        """Return the cycles for which LOAD is idle at the end of the previous layer; 0 for the first layer."""
+        """Return for how many cycles LOAD is idle at the end of the previous layer; 0 for the first layer."""
         return (
             self.timing_after(number - 1, _PRECEDING_LAYERS, _Contexts(self, schedules)).lead
             if number
@@ -311,7 +311,7 @@ class RowMaker:
         )
 
     def context(self, number: int, inside: frozenset[str], **neighbours: Any) -> LayerContext:
-        """Return the context of a layer, with fields about its neighbours, if the tensors `inside` stay on chip."""
+        """Return the context of a layer, given the tensors that stay on chip and fields about its neighbors."""
         layer, root, conditions = self.layers[number], self._root, self.conditions
         return LayerContext(
             conditions.config,
@@ -323,7 +323,7 @@ class RowMaker:
         )
 
     def inside(self, schedules: Mapping[str, LayerSchedule]) -> frozenset[str]:
-        """Return the root tensors that stay on chip under some schedules."""
+        """Return the root tensors that stay on chip under the given schedules."""
         return frozenset(
             {self._root[layer.y] for layer in self.layers if schedules[layer.name].on_chip} - self._outside
         )
@@ -335,7 +335,7 @@ class RowMaker:
         return self._states.setdefault((schedules[self.layers[number].name], here), len(self._states))
 
     def timing_after(self, number: int, predecessors: int, contexts: "_Contexts") -> PipelineTiming:
-        """Return the timing of a layer; the given number of predecessors are simulated too."""
+        """Return the timing of a layer, simulated after the given number of preceding layers."""
         first = max(number - predecessors, 0)
         key = (number, predecessors, *(contexts.state(each) for each in range(first, number + 1)))
         if key not in self._timings:

@@ -1,4 +1,4 @@
-"""Learned cost model: boosted trees, predictions with their spread, prediction errors."""
+"""Learned cost model: boosted trees, predictions with their spread, and prediction errors."""
 
 import gzip
 import json
@@ -39,14 +39,14 @@ _SHARED = "two branches of a tree lead to the same node"
 
 
 class TreeEnsemble:
-    """Gradient-boosted trees of several ensemble members; the prediction of a member is the sum of its trees.
+    """Gradient-boosted trees of several ensemble members; a member predicts the sum of its trees' outputs.
 
     Parameters
     ----------
     members : sequence of str
         Models in LightGBM's text format.
     features : int
-        Number of features of a row.
+        Number of features per row.
 
     Raises
     ------
@@ -86,7 +86,7 @@ class TreeEnsemble:
         return np.add.reduceat(self._value.take(node), self._starts)
 
     def many(self, rows: Floats) -> Floats:
-        """Return predictions for many rows, as an array (rows, members)."""
+        """Return predictions for many rows of features, as an array with axes (row, member)."""
         count, width = rows.shape
         first = (np.arange(count) * width)[:, None]
         node = np.broadcast_to(self._roots, (count, len(self._roots)))
@@ -97,9 +97,9 @@ class TreeEnsemble:
 
 
 def _by_levels(roots: Indices, left: Indices, right: Indices) -> tuple[Indices, int]:
-    """Return the nodes in breadth-first order, where the two children of a node are adjacent, and the depth.
+    """Return the nodes in breadth-first order, with the children of a node adjacent, and the depth of the trees.
 
-    A leaf is its own child.
+    Both children of a leaf are the leaf itself.
     """
     order, front, total = [roots], roots, len(roots)
     while True:
@@ -119,7 +119,7 @@ def _by_levels(roots: Indices, left: Indices, right: Indices) -> tuple[Indices, 
 
 
 def shortened(text: str) -> str:
-    """Return a model file with only the fields that predictions need, rounded to seven digits; LightGBM can read it."""
+    """Return a LightGBM model file with only the fields that predictions need, rounded to seven digits."""
     head, *trees = text.split("Tree=")
     lines = [line for line in head.splitlines() if not line.startswith("tree_sizes")]
     out = ["\n".join(lines)]
@@ -143,7 +143,7 @@ def _blocks(text: str) -> Iterator[dict[str, str]]:
 
 
 def _tree(block: dict[str, str], features: int) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
-    """Return the feature, threshold, children and value of each node, splits first; a leaf is its own child."""
+    """Return feature, threshold, children and value of each node; splits come first, and a leaf is its own child."""
     leaves, splits = np.array(block["leaf_value"].split(), float), int(block["num_leaves"]) - 1
     if len(leaves) != splits + 1 or not np.isfinite(leaves).all() or block.get("num_cat", "0") != "0":
         raise ValueError("leaf values of a tree are not finite, or their number is wrong")
@@ -173,7 +173,7 @@ def _tree(block: dict[str, str], features: int) -> tuple[NDArray, NDArray, NDArr
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """Return the rank correlation of two series; equal values share the mean of their ranks."""
+    """Return the rank correlation of two series, in which equal values share the mean of their ranks."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 1.0
     return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
@@ -205,7 +205,7 @@ class PredictionErrors:
         return cls(len(a), mape, spearman(a, b))
 
     def as_json(self) -> dict[str, float]:
-        """Return the errors as JSON values by name, rounded."""
+        """Return the errors, rounded, as JSON fields."""
         return {"count": self.count, "mape": round(self.mape, 3), "spearman": round(self.spearman, 5)}
 
 
@@ -241,7 +241,7 @@ _MAX_FILE_BYTES = 1 << 26
 
 
 class Prediction(NamedTuple):
-    """Predicted cycles, and the standard deviation of the members' logarithms, an estimate of the relative error."""
+    """Predicted cycles and relative error, estimated as the standard deviation of the members' log predictions."""
 
     cycles: float
     spread: float
@@ -249,14 +249,14 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class CycleModel:
-    """Model of the logarithm of measured cycles over the base of the features.
+    """Model of the logarithm of the ratio of measured cycles to the estimate in the features (`FeatureRow.base`).
 
     Parameters
     ----------
     members : tuple of str
-        Ensembles of trees in LightGBM's text format; empty: the base of the features is the prediction.
+        Ensembles of trees in LightGBM's text format; if empty, predictions are the estimates in the features.
     about : dict
-        Origin of the model, for reports: hardware profile, number of samples, errors.
+        Origin of the model, for reports: hardware profile, number of samples and errors.
     """
 
     members: tuple[str, ...]
@@ -280,7 +280,7 @@ class CycleModel:
         return Prediction(row.base * exp(mean), spread)
 
     def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
-        """Return predicted cycles and spreads of many layers."""
+        """Return the predicted cycles, and the spreads of the predictions, for many layers."""
         base = np.array([row.base for row in rows])
         if self.trees is None or not rows:
             return base, np.zeros(len(rows))
@@ -314,7 +314,7 @@ class CycleModel:
         Raises
         ------
         InputError
-            The file is not a model, or has another version; the message contains the command that creates one.
+            The file is not a model or has a different version. The message contains the command that creates a model.
         """
         remedy = f"create it again with: mla calibrate -o {path}"
         try:
@@ -364,9 +364,9 @@ def train(
     about : dict or None
         Origin of the model, as in `CycleModel`.
     rounds : int
-        Number of trees of a member.
+        Number of trees per member.
     offsets : array or None
-        Predictions of another model, as logarithms; only the residual is learned.
+        Predictions of another model, as logarithms, of which only the residuals are learned.
     """
     import lightgbm
 
@@ -393,15 +393,15 @@ def model_path(conditions: HardwareProfile) -> Path:
 
 
 def journal_path(conditions: HardwareProfile, seed: int) -> Path:
-    """Return the path of the journal of a calibration's measurements."""
+    """Return the path of the journal that records the measurements of a calibration."""
     return cache_folder() / "hpm" / f"{conditions.key}.{seed}.jsonl"
 
 
 def find_model(conditions: HardwareProfile) -> CycleModel:
     """Return the user's calibrated model for a hardware profile, or the model included with the compiler.
 
-    The included model is used for machines with the same number of lanes and any memory timing, because the features
-    include the memory's cycles. For other machines, predictions are the estimate in the features.
+    The included model is used for machines with the same number of lanes and any DRAM timing, because the features
+    include the DRAM cycles. For other machines, predictions are the estimates in the features.
 
     Raises
     ------
@@ -416,5 +416,5 @@ def find_model(conditions: HardwareProfile) -> CycleModel:
 
 @cache
 def _loaded(path: Path, _changed: int) -> CycleModel:
-    """Return the model of a file; cached by modification time, since reading it takes longer than most trials."""
+    """Return the model in a file, cached by modification time because reading takes longer than most trials."""
     return CycleModel.load(path)

@@ -1,7 +1,7 @@
-"""Online cost model: predictions for one network that are corrected by the measurements of its search.
+"""Online cost model: predictions for one network, which are corrected by measurements during a search.
 
 Measured cycles are first attributed to layers. While FUSE executes a FUSE-only layer, the next layer's MATRIX command
-may already be waiting, and the cycles may be attributed to either layer: only the sum of both layers' cycles is
+may already be waiting, and the cycles may be attributed to either layer. Only the sum of both layers' cycles is
 reliable.
 """
 
@@ -27,7 +27,7 @@ _MATRIX = (ConvLayer, DepthwiseLayer, ConvTransposeLayer, MatmulLayer)
 
 
 def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
-    """Return groups of layers of which only total cycles are known: layers without MATRIX and the next one with it."""
+    """Return groups of layers with reliable total cycles: layers without MATRIX, and the next layer with MATRIX."""
     out: list[tuple[str, ...]] = []
     waiting: list[str] = []
     for layer in layers:
@@ -66,7 +66,7 @@ _EXACT_WEIGHT = 1e6
 
 @dataclass(frozen=True)
 class _Known:
-    """Measured layer: features, schedule as a vector, cycles."""
+    """Measured layer: its features, its schedule as a vector, and its cycles."""
 
     row: FeatureRow
     schedule_vector: Floats
@@ -82,7 +82,7 @@ class CyclePrediction:
 
 
 class OnlineCostModel:
-    """Predicts the cycles of the layers of one network, and learns from measurements of it.
+    """Cost model of the layers of one network, which learns from measurements of the network.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class OnlineCostModel:
     model : CycleModel
         Model trained on other networks.
     seed : int
-        Seed of the training.
+        Random seed of the training.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class OnlineCostModel:
         self._known.setdefault(name, []).append(_Known(row, np.array(_schedule_vector(schedule)), cycles))
 
     def trial(self, predicted: float, measured: float) -> None:
-        """Record a measurement of the whole network; every few trials, train on all measured layers."""
+        """Record a measurement of the whole network, and every few trials, train on all measured layers."""
         self._pairs.append((predicted, measured))
         self._trials += 1
         if self._trials % _TRAINING_INTERVAL_TRIALS == 0 and self._count >= _MIN_TRAINING_LAYERS:
@@ -141,17 +141,17 @@ class OnlineCostModel:
 
     @property
     def errors(self) -> PredictionErrors:
-        """Errors of the whole network's cycles as predicted before each measurement."""
+        """Errors of the cycles that were predicted for the whole network before each measurement."""
         return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def _log_predictions(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
-        """Return log cycles and their spreads by the calibrated model, corrected by the model of this network."""
+        """Return log cycles and spreads from the calibrated model, corrected by the model of this network."""
         cycles, spread = self.model.predict_many(rows)
         more, own = self._own.predict_many(rows)
         return np.log(cycles) + np.log(more / np.array([row.base for row in rows])), np.hypot(spread, own)
 
     def _nearby(self, name: str, vectors: Floats) -> tuple[Floats, Floats]:
-        """Return corrections of log cycles from similar measured schedules of a layer, and the largest similarities."""
+        """Return corrections to log cycles from similar measured schedules of a layer, and the largest similarities."""
         known = self._known.get(name, [])
         if not known:
             return np.zeros(len(vectors)), np.zeros(len(vectors))

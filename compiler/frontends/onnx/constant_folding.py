@@ -43,7 +43,7 @@ class ConstantFolder:
     Attributes
     ----------
     room : int
-        Number of elements that may still be computed.
+        Number of elements that results may still have.
     """
 
     def __init__(self, model: OnnxModel):
@@ -66,7 +66,7 @@ class ConstantFolder:
         return replace(model, nodes=nodes, constants=constants).used()
 
     def computed(self, node: FileNode, inputs: Sequence[ConstantValue | None]) -> list[ConstantValue]:
-        """Return the outputs of a node that `fold` supports."""
+        """Return the outputs of a node that `fold` supports, and deduct them from the element limit."""
         return self._charge(fold(node, list(inputs)), inputs)
 
     def _fold_if_possible(
@@ -87,7 +87,7 @@ class ConstantFolder:
     def _charge(
         self, outputs: list[ConstantValue], inputs: Sequence[ConstantValue | None]
     ) -> list[ConstantValue]:
-        """Deduct newly allocated outputs from the element limit and return the outputs."""
+        """Deduct newly allocated outputs from the element limit, and return all outputs."""
         given = [id(value.data) for value in inputs if value is not None]
         self.room -= sum(v.data.size for v in outputs if v.data.base is None and id(v.data) not in given)
         if self.room < 0:
@@ -165,7 +165,7 @@ def _as_graph_type(data: NDArray) -> NDArray:
 
 
 def _folds(*ops: str) -> Callable[[Folding], Folding]:
-    """Register a function as the folding of operators."""
+    """Register the decorated function as the evaluation of the constant operators `ops`."""
 
     def register(function: Folding) -> Folding:
         _FOLDINGS.update(dict.fromkeys(ops, function))
@@ -175,7 +175,7 @@ def _folds(*ops: str) -> Callable[[Folding], Folding]:
 
 
 def _check_size(shape: Sequence[int], *sources: NDArray) -> None:
-    """Raise InputError if a result would have more elements than both the limit and its largest source."""
+    """Raise InputError if a result would have more elements than the limit and than its largest source."""
     limit = max(_MAX_ELEMENTS, *(source.size for source in sources)) if sources else _MAX_ELEMENTS
     if any(size < 0 for size in shape) or math.prod(shape) > limit:
         raise InputError(

@@ -77,7 +77,7 @@ _FIELDS = {
 
 
 def parsed(path: Path) -> onnx.ModelProto:
-    """Parse the protocol buffer in a file; raises InputError if it cannot be read or parsed."""
+    """Parse the protocol buffer in a file; raise InputError if the file cannot be read or parsed."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -86,7 +86,7 @@ def parsed(path: Path) -> onnx.ModelProto:
 
 
 def from_bytes(data: bytes) -> onnx.ModelProto:
-    """Parse a serialized protocol buffer; raises InputError if it cannot be parsed."""
+    """Parse a serialized protocol buffer; raise InputError if it cannot be parsed."""
     try:
         return onnx.ModelProto.FromString(data)
     except (DecodeError, ValueError, RuntimeError):
@@ -106,7 +106,7 @@ def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
     Raises
     ------
     InputError
-        The model is damaged or has a cycle; the message does not name the file.
+        The model is damaged or has a cycle. The message does not contain the file name.
     """
     if not model.HasField("graph") or not model.graph.output:
         raise InputError("is not an ONNX file: it has no graph with outputs")
@@ -160,13 +160,13 @@ def _captured(nodes: list[FileNode], known: Iterable[str], outputs: list[Declare
 
 
 def _check_text(text: str | bytes) -> None:
-    """Raise InputError if a name is not valid UTF-8; the decoder returns such a name as bytes."""
+    """Raise InputError if a name is not valid UTF-8, in which case the decoder returns it as bytes."""
     if not isinstance(text, str):
         raise InputError(f"a name must be a UTF-8 string, not {shown(text)}")
 
 
 def _named(value: Any) -> Declared:
-    """Return an input or output of a subgraph; its type is inferred from the values passed in."""
+    """Return an input or output of a subgraph, without a type; types are inferred from the values passed in."""
     _check_text(value.name)
     if not value.name:
         raise InputError("an input or output of a subgraph must have a name")
@@ -223,7 +223,7 @@ def _body(
     versions: tuple[onnx.OperatorSetIdProto, ...],
     folder: Path | None,
 ) -> tuple[str, OnnxModel]:
-    """Return the name and the parsed subgraph of a graph attribute."""
+    """Return the name of a graph attribute and its parsed subgraph."""
     try:
         return attribute.name, _model(attribute.g, opset, versions, folder, inside=True)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Graph builder of the ONNX front end: converts operands to the layout and type that an operator needs."""
+"""Graph builder of the ONNX front end, which converts operands to the layout and type that an operator needs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +30,18 @@ _MAX_NODES = 1 << 18
 
 
 class OnnxGraphBuilder:
-    """Builder of a graph; each value is converted to an operand once for all its consumers.
+    """Builder of a graph, in which each value is converted to an operand once for all its consumers.
 
     Parameters
     ----------
     name : str
         Name of the graph.
     targets : dict
-        Type and quantization of the values of the file that are only read by quantizations, by name.
+        Type and quantization, by name, of the values of the file that only quantizations read.
     meanings : dict
-        Quantization of integer values of the file, inferred from their producers and consumers, by name.
+        Quantization, by name, of the integer values of the file, inferred from their producers and consumers.
     room : int
-        Maximum total number of elements of new constants of the graph.
+        Maximum total number of elements of the constants that are added to the graph.
 
     Attributes
     ----------
@@ -62,8 +62,8 @@ class OnnxGraphBuilder:
     def arithmetic(self, node: FileNode, *operands: Value) -> ValueType:
         """Return the type in which a node computes, which is also the type of its output.
 
-        The type is quantized integers if all operands are quantized and the output is read only by a quantization,
-        plain integers if no operand is a floating-point value, and float32 otherwise.
+        The type is quantized integers if all operands are quantized and only quantizations read the output. It is plain
+        integers if no operand is a floating-point value, and float32 otherwise.
         """
         flows = [v for v in operands if isinstance(v, DynamicValue)]
         target = self.targets.get(node.outputs[0])
@@ -79,7 +79,7 @@ class OnnxGraphBuilder:
         return FLOAT
 
     def movable(self, flow: DynamicValue) -> DynamicValue:
-        """Return the value, dequantized if it has several scales, so that its elements can be moved."""
+        """Return a value whose elements can be moved: dequantized if it has several scales, otherwise unchanged."""
         q = flow.tensor.quantization
         if q is None or q.whole:
             return flow
@@ -126,7 +126,7 @@ class OnnxGraphBuilder:
         return tensor
 
     def reshape(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Reshape a tensor; return it, or an existing tensor with the same elements, if that has the shape already."""
+        """Reshape a tensor, or return an existing tensor that has the same elements and the given shape."""
         while (producer := self.build.graph.producer(tensor.name)) is not None and producer.op == "reshape":
             (tensor,) = self.build.graph.ins(producer)
         before = self._before_reshape(tensor, shape)
@@ -141,7 +141,7 @@ class OnnxGraphBuilder:
         return self._views[key]
 
     def _before_reshape(self, tensor: Tensor, shape: tuple[int, ...], depth: int = 4) -> Tensor | None:
-        """Recompute a tensor from unreshaped operands of the given shape, if its producers are elementwise.
+        """Recompute a tensor in the given shape from operands before reshapes, if its producers are elementwise.
 
         This removes pairs of reshapes around elementwise nodes.
         """
@@ -186,7 +186,7 @@ class OnnxGraphBuilder:
         node : FileNode
             Node of the file that is being converted.
         op, operands, attributes
-            Operator, operands and attributes of the graph's node.
+            Operator, operands and attributes of the new node.
         shape : tuple of int
             Shape of the output, in the file's order of dimensions.
         order : tuple of int

@@ -1,4 +1,4 @@
-"""Fallback of the ONNX front end: operators that run on the host, and inference of their output types and shapes."""
+"""Fallback of the ONNX front end to operators on the host, and inference of their output types and shapes."""
 
 import binascii
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class InferredOutput(NamedTuple):
     Attributes
     ----------
     data_dependent : bool
-        The shape depends on run-time data; the shape that the model declares is used.
+        True if the shape depends on run-time data, and the shape that the model declares is used.
     """
 
     dtype: str
@@ -68,9 +68,10 @@ class InferredOutput(NamedTuple):
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Add the output types that ONNX's shape inference can infer to a model of one node.
+    """Return a model of one node with the output types that ONNX's shape inference can infer.
 
-    Constants that are also inputs are removed. Those that remain have no elements, which no tensor can represent.
+    Constants that are also inputs are removed. The remaining constants have no elements, so that no tensor can
+    represent them.
     """
     try:
         result = onnx.shape_inference.infer_shapes(model, data_prop=True)
@@ -95,7 +96,7 @@ def types_of(
     inputs : sequence of Value or None
         Inputs of the node.
     declared : sequence of Declared or None
-        Declaration of each output that is an output of the network; None for the others.
+        Declaration of each output that is an output of the network; None for other outputs.
 
     Raises
     ------
@@ -133,7 +134,7 @@ def _check_sizes(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
 
 
 def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> InferredOutput:
-    """Return the type and shape of an output, inferred from the inputs or, where that fails, declared by the model."""
+    """Return the type and shape of an output, inferred from the inputs or else as declared by the model."""
     kind = output.type.tensor_type
     sizes: list[int | str | None] | None = None
     if kind.HasField("shape"):
@@ -176,7 +177,7 @@ def infer_by_running(
     Raises
     ------
     UnsupportedNodeError
-        The node cannot be executed, is too expensive, or its outputs contradict shape inference.
+        The node cannot be executed or is too expensive, or its outputs contradict shape inference.
     """
     node = node_model(text)
     named = dict(zip(node.inputs, tensors, strict=True))
@@ -208,7 +209,7 @@ def infer_by_running(
 
 
 def _check_in_reference(node: NodeModel) -> None:
-    """Reject a node that ONNX's reference does not implement, without running it."""
+    """Reject a node that ONNX's reference does not implement, without running the node."""
     try:
         node.known()
     except REFUSALS as error:
@@ -218,8 +219,8 @@ def _check_in_reference(node: NodeModel) -> None:
 def _trial_output(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
     """Compute one output of a node for generated inputs.
 
-    Integers may be indices, so they are 0 in the first attempt and 1 in the second. Floating-point values may be
-    probabilities, so they are normally distributed in the first attempt and within 0..1 in the second.
+    Integers may be indices, so they are 0 in the first attempt and 1 in the second. Floating-point values may have to
+    be probabilities, so they are normally distributed in the first attempt and within 0..1 in the second.
     """
     message = ""
     for attempt in (0, 1):
@@ -247,7 +248,7 @@ def _sample(tensor: Tensor, attempt: int) -> Array:
 
 
 def _checked_type(here: bool, inferred: InferredOutput, array: Array) -> OutputType:
-    """Return the type and shape of an output; a result of ONNX's reference must have the inferred shape."""
+    """Return the type and shape of an output, and check a result of ONNX's reference for the inferred shape."""
     if array.dtype.name != inferred.dtype and array.dtype.kind not in "fiub":
         raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not support")
     if not array.size:
@@ -275,7 +276,7 @@ def on_host(
     why: str,
     declared: Mapping[str, Declared],
 ) -> list[Value | None]:
-    """Add a node that runs on the host for each output, and return the outputs.
+    """Add one node that runs on the host for each output of a node, and return the outputs.
 
     Parameters
     ----------
@@ -335,7 +336,7 @@ def on_host(
 
 
 def function(emitter: OnnxGraphBuilder, node: FileNode, x: Value, *constants: ConstantValue) -> DynamicValue:
-    """Add a node that applies a unary function elementwise; further inputs are constants.
+    """Add a node that applies an operator to x elementwise; its other inputs are constants.
 
     Raises
     ------
@@ -368,7 +369,7 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
     Raises
     ------
     UnsupportedNodeError
-        A rewrite created or changed the node, the node has subgraphs, or ONNX does not define its operator; the reason
+        A rewrite created or changed the node, the node has subgraphs, or ONNX does not define its operator. The message
         is `why`.
     """
     source = node.source
@@ -390,7 +391,7 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
 
 
 def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
-    """Return a value as an ONNX input: quantized values as float32, dimensions in the file's order."""
+    """Return a value as an ONNX input, dequantized to float32 and with its dimensions in the file's order."""
     if isinstance(value, ConstantValue):
         if not value.data.size:
             return value.numbers()

@@ -1,4 +1,4 @@
-"""Driver of the ONNX import: resolves input sizes, converts the nodes in order and adds the outputs as declared."""
+"""Driver of the ONNX import, which resolves input sizes, converts the nodes, and adds the declared outputs."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -62,8 +62,8 @@ def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declare
     inputs : list of Declared
         Inputs as declared in the file.
     sizes : dict
-        Sizes by dimension name, or by `input.index` for a dimension without a name. A first dimension without a size is
-        the batch dimension; it becomes 1, and so do other dimensions of the same name.
+        Sizes by dimension name, or by `input.index` for a dimension without a name. The first dimension of an input is
+        the batch dimension: without a size, it becomes 1, and so do other dimensions of the same name.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declare
 def _sizes(
     declared: Declared, batches: set, sizes: Mapping[str, int], used: set[str], missing: dict[str, str]
 ) -> list[int]:
-    """Return the sizes of an input; a description of each dimension without a size is added to `missing`."""
+    """Return the sizes of an input, and add a description of each dimension without a size to `missing`."""
     if declared.shape is None:
         raise InputError(f"input {shown(declared.name)} must have a shape")
     resolved: list[int] = []
@@ -115,7 +115,7 @@ _log = logging.getLogger(__name__)
 
 
 def with_outputs(emitter: OnnxGraphBuilder, outputs: list[Declared], values: dict[str, Value]) -> Graph:
-    """Return the graph with outputs of the declared names and types; a declared shape that differs is ignored."""
+    """Return the graph with outputs of the declared names and types; declared shapes that differ are ignored."""
     names: dict[str, str] = {}
     for declared in outputs:
         try:
@@ -188,7 +188,7 @@ def _pruned(graph: Graph, names: dict[str, str]) -> Graph:
 
 
 def _unused(name: str, graph: Graph, output_names: set[str]) -> str:
-    """Return a new name for an intermediate tensor whose name is that of an output."""
+    """Return a new name for an intermediate tensor whose name an output needs."""
     number, candidate = 1, f"{name}:inside"
     while candidate in graph.tensors or candidate in output_names:
         number += 1
@@ -208,7 +208,7 @@ class GraphReader:
     source : Path or ModelProto
         Model file, or model in memory.
     sizes : dict
-        Sizes of symbolic dimensions, by name.
+        Sizes of symbolic dimensions of the inputs, by name.
     bind : dict
         Values of inputs that become constants, by name.
     """
@@ -263,13 +263,13 @@ class GraphReader:
         return self.ready
 
     def emitter(self, room: int) -> OnnxGraphBuilder:
-        """Return a new graph builder; `room` limits the elements of its new constants."""
+        """Return a new graph builder, whose new constants may have at most `room` elements in total."""
         emitter = OnnxGraphBuilder(self.name, targets(self.ready), meanings(self.ready), room)
         emitter.reader = self
         return emitter
 
     def inside(self, model: OnnxModel, constants: Mapping[str, ConstantValue]) -> "GraphReader":
-        """Return a reader for a subgraph, given its constant inputs and captured values."""
+        """Return a reader for a subgraph; `constants` holds its inputs and captured values that are constant."""
         self.repeats_left[0] -= len(model.nodes) + 1
         if self.repeats_left[0] < 0:
             raise InputError(f"subgraphs repeat more than {_MAX_REPEATED_NODES:,} nodes")
@@ -288,7 +288,7 @@ class GraphReader:
             raise UnsupportedNodeError(f"in its subgraph, node {', '.join(listed(self.refused))}")
 
     def _convert(self, emitter: OnnxGraphBuilder, node: FileNode, values: dict[str, Value]) -> None:
-        """Convert a node and add its outputs to `values`; record it as unsupported if no conversion exists."""
+        """Convert a node and add its outputs to `values`, or record it as unsupported if it cannot be converted."""
         test = values.get(node.inputs[0]) if node.inputs else None
         node = taken(node, test if isinstance(test, ConstantValue) else None)
         inputs = [values.get(name) for name in node.inputs]
@@ -326,7 +326,7 @@ class GraphReader:
         node: FileNode,
         inputs: list[Value | None],
     ) -> Sequence[Value | None]:
-        """Convert a node and return its outputs; a node that the conversion does not support runs on the host."""
+        """Convert a node, to a node on the host if the conversion does not support it, and return its outputs."""
         try:
             return conversion(emitter, node, inputs)
         except UnsupportedNodeError as error:
@@ -334,7 +334,7 @@ class GraphReader:
 
     @staticmethod
     def _check_inputs(node: FileNode) -> None:
-        """Reject a node with a wrong number of inputs, because the rewrites rely on the number."""
+        """Reject a node with a wrong number of inputs, because the rewrites rely on this number."""
         conversion = CONVERSIONS.get(node.op)
         if conversion is not None:
             with naming(node):
@@ -347,7 +347,7 @@ class GraphReader:
         inputs: list[Value | None],
         outputs: Sequence[Value | None],
     ) -> Sequence[Value | None]:
-        """Return the outputs of a conversion; the host computes outputs that are read but were not converted."""
+        """Return the outputs of a conversion; outputs that are read but were not converted run on the host."""
         missing = {name for name in node.outputs[len(outputs) :] if name}
         read = {name for other in self.model.nodes for name in other.inputs} if missing else set()
         if not missing & (read | {output.name for output in self.model.outputs}):
@@ -393,16 +393,16 @@ def read_onnx(
 ) -> Graph:
     """Import an ONNX model as a graph.
 
-    Inputs and outputs have the file's names, shapes and types; inside the graph, images are channels-last. All forms of
-    quantized models (QDQ, QOperator, integer operators) are converted to nodes on integers; other floating-point values
-    become float32.
+    Inputs and outputs have the file's names, shapes and types. Inside the graph, images are channels-last. All forms of
+    quantized models (QDQ, QOperator, integer operators) are converted to nodes that operate on integers. Other
+    floating-point values become float32.
 
     Parameters
     ----------
     source : Path or ModelProto
-        File, whose external data must be inside the file's folder, or model in memory, which cannot have external data.
+        Model file, whose external data must be in the file's folder, or a model in memory without external data.
     sizes : dict
-        Sizes of symbolic dimensions, by name. A first dimension that is not listed is 1.
+        Sizes of symbolic dimensions, by name. A symbolic first dimension of an input is 1 if it is not listed.
     bind : dict
         Values of the inputs that become constants, by name: scalars, or arrays of the inputs' shapes.
 

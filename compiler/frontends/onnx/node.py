@@ -17,14 +17,14 @@ from hw.errors import InputError, shown
 
 @dataclass(frozen=True, eq=False)
 class FileNode:
-    """A node of the file, or one created by a rewrite.
+    """Node of the file, or node created by a rewrite.
 
     Parameters
     ----------
     name : str
-        Name for messages; generated if the file has none.
+        Name for messages, generated if the node has no name in the file.
     op : str
-        Operator, prefixed with its domain unless the domain is supported.
+        Name of the operator, prefixed with its domain unless the domain is supported.
     inputs, outputs : tuple of str
         Tensor names; "" for an omitted tensor. Values captured by subgraphs come last among the inputs.
     attributes : dict
@@ -32,7 +32,7 @@ class FileNode:
     opset : int
         Version of ONNX's operator set.
     source : OnnxSource or None
-        The protocol buffer of the node; None for a node created by a rewrite.
+        Protocol buffer of the node; None for a node created by a rewrite.
     """
 
     name: str
@@ -73,7 +73,7 @@ class FileNode:
 
 
 def taken(node: FileNode, condition: ConstantValue | None) -> FileNode:
-    """Replace both branches of an If by the executed one if the condition is constant; return other nodes unchanged.
+    """Replace both branches of an If with a constant condition by the executed branch; return other nodes unchanged.
 
     Values that only the other branch captures are removed from the inputs.
     """
@@ -106,7 +106,7 @@ class OnnxSource:
 
 @dataclass(frozen=True)
 class Declared:
-    """An input or output as declared in the file.
+    """Input or output as declared in the file.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Declared:
     dtype : str
         Numpy type name; "" in subgraphs.
     shape : tuple or None
-        Size of each dimension: an integer, a symbolic name, or None if unknown. None instead of a tuple: the rank is
+        Size of each dimension: an integer, a symbolic name, or None if unknown. None instead of a tuple if the rank is
         unknown.
     """
 
@@ -125,13 +125,13 @@ class Declared:
 
     @property
     def held(self) -> str:
-        """Type that is used inside the graph."""
+        """Type of the value inside the graph."""
         return "float32" if self.dtype == "float16" else self.dtype
 
 
 @dataclass
 class OnnxModel:
-    """A model or subgraph as plain data.
+    """Model or subgraph as plain data.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def listed(nodes: Sequence[Refused]) -> list[str]:
 
 
 def check_inputs(given: Sequence[object], least: int, most: int | None) -> None:
-    """Raise InputError unless there are `least` to `most` inputs, of which the first `least` are not omitted."""
+    """Raise InputError unless there are `least` to `most` inputs and the first `least` inputs are not omitted."""
     if len(given) < least or (most is not None and len(given) > most):
         raise InputError(f"must have {_input_count(least, most)}, not {len(given)}")
     for number, each in enumerate(given[:least], 1):
@@ -213,7 +213,7 @@ def check_inputs(given: Sequence[object], least: int, most: int | None) -> None:
 
 
 def _input_count(least: int, most: int | None) -> str:
-    """Return an allowed number of inputs as a string."""
+    """Return the allowed number of inputs as text for a message."""
     if most is None:
         return f"at least {least} input{'s' * (least != 1)}"
     if least == most:
@@ -223,7 +223,7 @@ def _input_count(least: int, most: int | None) -> str:
 
 @contextmanager
 def naming(node: FileNode) -> Iterator[None]:
-    """Return a context that prefixes errors with the node's name; an UnsupportedNodeError passes unchanged."""
+    """Return a context manager that prefixes errors, except UnsupportedNodeError, with the node's name."""
     try:
         yield
     except UnsupportedNodeError:
@@ -252,7 +252,7 @@ def one_node(
     opset: int,
     outputs: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
 ) -> ModelProto:
-    """Return a model of one node; arrays that are not listed in `inputs` become constants."""
+    """Return a model of one node, in which arrays that are not listed in `inputs` are constants."""
     output_types = {name: value for name, value in zip(node.output, outputs or (), strict=False) if name}
     graph = helper.make_graph(
         [node],

@@ -1,4 +1,4 @@
-"""Pattern matching that replaces several ONNX nodes by one: activations, normalizations, biases."""
+"""Pattern matching that fuses several ONNX nodes into one node: activations, normalizations and biases."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -46,22 +46,22 @@ class DefUse:
         self.outputs = {output.name for output in model.outputs}
 
     def only_user(self, name: str) -> FileNode | None:
-        """Return the node that reads a value; None unless it has exactly one reader."""
+        """Return the only node that reads a value; None if there are several or the value is an output."""
         users = self.users.get(name, [])
         return users[0] if len(users) == 1 and name not in self.outputs else None
 
     def made_by(self, name: str, *ops: str) -> FileNode | None:
-        """Return the producer of a value if it has one of the given operators, else None."""
+        """Return the producer of a value if its operator is one of `ops`; None otherwise."""
         node = self.producers.get(name)
         return node if node is not None and node.op in ops and all(node.inputs[:1]) and node.inputs else None
 
     def scalar(self, name: str) -> float | None:
-        """Return the value of a scalar constant; None otherwise."""
+        """Return the number that a scalar constant holds; None for other values."""
         value = self.constants.get(name)
         return None if value is None or value.data.size != 1 or len(value.shape) > 1 else value.scalar()
 
     def product(self, name: str, depth: int = _MAX_PRODUCT_DEPTH) -> tuple[float, list[str]]:
-        """Return a value as a constant factor and the sorted names of the other factors."""
+        """Return a value as a product: the constant factor and the sorted names of all other factors."""
         node = self.made_by(name, "Mul", "Div", "Pow")
         if node is None or len(node.inputs) != 2 or not depth:
             return 1.0, [name]
@@ -84,7 +84,7 @@ class DefUse:
         return total, sorted(leaves)
 
     def sum_with(self, name: str, number: float) -> str | None:
-        """Return the other operand if a value is the sum of it and a given constant; None otherwise."""
+        """Return the other operand if a value is the sum of an operand and the constant `number`; None otherwise."""
         node = self.made_by(name, "Add")
         if node is None or len(node.inputs) != 2:
             return None
@@ -95,17 +95,17 @@ class DefUse:
 
 
 def near(number: float | None, wanted: float) -> bool:
-    """Return True if two numbers are equal up to the rounding errors of exporters."""
+    """Return True if two numbers are equal apart from rounding by exporters."""
     return number is not None and math.isclose(number, wanted, rel_tol=1e-3)
 
 
 def instead(node: FileNode, op: str, inputs: tuple[str, ...], **attributes: object) -> FileNode:
-    """Return a replacement for `node`, which has its outputs, but another operator and other inputs."""
+    """Return a replacement for `node` with the same outputs, but another operator and other inputs."""
     return replace(node, op=op, inputs=inputs, attributes=attributes)
 
 
 def _norm(view: DefUse, node: FileNode) -> FileNode | None:
-    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, the same for x - mean(x)."""
+    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, the same of x - mean(x)."""
     found = _quotient(view, node)
     if found is None:
         return None
@@ -149,7 +149,7 @@ def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
 
 
 def _centred(view: DefUse, name: str, axes: int) -> str | None:
-    """Return x if a value is x - mean(x) over an axis; None otherwise."""
+    """Return x if a value is x minus the mean of x over axis `axes`; None otherwise."""
     node = view.made_by(name, "Sub")
     mean = view.made_by(node.inputs[1], "ReduceMean") if node is not None and len(node.inputs) == 2 else None
     if node is None or mean is None or mean.inputs[0] != node.inputs[0] or _axes(view, mean) != axes:
@@ -158,7 +158,7 @@ def _centred(view: DefUse, name: str, axes: int) -> str | None:
 
 
 def _axes(view: DefUse, node: FileNode) -> int | None:
-    """Return the axis of a mean over a single axis with keepdims; None otherwise."""
+    """Return the axis of a ReduceMean node over a single axis with keepdims; None otherwise."""
     axes = node.ints("axes")
     if axes is None and len(node.inputs) == 2 and node.inputs[1] in view.constants:
         axes = tuple(view.constants[node.inputs[1]].integers())
@@ -166,7 +166,7 @@ def _axes(view: DefUse, node: FileNode) -> int | None:
 
 
 def _with(ops: tuple[str, ...], op: str, count: int) -> Callable[[DefUse, FileNode], FileNode | None]:
-    """Return the rewrite that fuses one of `ops` with a constant row into the normalization before it, as an input."""
+    """Return the rewrite that fuses `op` with a constant vector into a preceding normalization with `count` inputs."""
 
     def change(view: DefUse, node: FileNode) -> FileNode | None:
         if node.op != op or len(node.inputs) != 2:
@@ -206,7 +206,7 @@ def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) ->
     """Return the model after a sequence of rewrites.
 
     If `through` is set, pairs of QuantizeLinear and DequantizeLinear inside a pattern are ignored, and their rounding
-    is lost. Operators that are supported only in patterns could not be converted otherwise.
+    is lost. Otherwise, operators that are supported only in patterns could not be converted.
     """
     for change in changes:
         before = _fake_quantized(model) if through else {}
@@ -224,7 +224,7 @@ def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) ->
 
 
 def _fake_quantized(model: OnnxModel) -> dict[str, str]:
-    """Return the name of the original value by the name of each value that was quantized and dequantized."""
+    """Return, for each value that was quantized and dequantized, the name of the original value."""
     quantized = {node.outputs[0]: node.inputs[0] for node in model.nodes if node.op == "QuantizeLinear"}
     before: dict[str, str] = {}
     for node in model.nodes:
@@ -299,7 +299,7 @@ def _gelu(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> Fi
 
 
 def _cubic(view: DefUse, name: str, x: str) -> bool:
-    """Match x + 0.044715 x**3."""
+    """Return whether a value is x + 0.044715 x**3."""
     node = view.made_by(name, "Add")
     if node is None or x not in node.inputs or len(node.inputs) != 2:
         return False
@@ -308,7 +308,7 @@ def _cubic(view: DefUse, name: str, x: str) -> bool:
 
 
 def _even(view: DefUse, name: str, x: str) -> bool:
-    """Match 1 + 0.044715 x**2."""
+    """Return whether a value is 1 + 0.044715 x**2."""
     rest = view.sum_with(name, 1.0)
     if rest is None:
         return False
@@ -357,7 +357,7 @@ def _batch_norm(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _linear(view: DefUse, node: FileNode) -> FileNode | None:
-    """Fuse a constant row added to a MatMul with constant weights into a `:linear` node."""
+    """Fuse a MatMul with constant weights, and an added constant row, into a `:linear` node."""
     if node.op != "Add" or len(node.inputs) != 2:
         return None
     for name, other in (node.inputs, node.inputs[::-1]):
@@ -371,7 +371,7 @@ def _linear(view: DefUse, node: FileNode) -> FileNode | None:
 
 
 def _conv_bias(view: DefUse, node: FileNode) -> FileNode | None:
-    """Fuse per-channel constants added to a convolution without bias into its bias."""
+    """Fuse per-channel constants that are added to a convolution without bias into the convolution as its bias."""
     if node.op != "Add" or len(node.inputs) != 2:
         return None
     for name, other in (node.inputs, node.inputs[::-1]):

@@ -190,7 +190,7 @@ class Parts:
         self.inputs = (*node.inputs, *[""] * (most - len(node.inputs)))
 
     def add(self, op: str, inputs: tuple[str, ...], part: str, **attributes: object) -> str:
-        """Add a node and return its output's name, which is that of the replaced node's output if `part` is empty."""
+        """Add a node and return its output's name; if `part` is empty, the replaced node's output name is used."""
         node = self.node
         output = f"{node.name}:{part}" if part else node.outputs[0]
         name = f"{node.name}:{part}" if part else node.name

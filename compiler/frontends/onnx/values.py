@@ -336,7 +336,7 @@ def _external(tensor: Any, size: int, folder: Path | None) -> bytes:
 
 
 def _inside(location: str, folder: Path | None) -> Path:
-    """Return the path of external data, or raise InputError if it, or a link, leads outside the model's directory."""
+    """Return the path of external data; raise InputError if it is outside the model's directory, even via a link."""
     if folder is None:
         raise InputError("external data needs a model that is a file")
     if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:

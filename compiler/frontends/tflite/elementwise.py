@@ -94,7 +94,7 @@ def _square(c: TfliteConversion) -> None:
 
 @converts("ADD_N")
 def _add_all(c: TfliteConversion) -> None:
-    """Convert to a chain of additions."""
+    """Convert a sum of any number of operands to a chain of additions."""
     total, *others = c.given(2)
     for tensor in others:
         if tensor.shape != total.shape or tensor.quantization is not None:

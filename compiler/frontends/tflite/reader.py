@@ -1,4 +1,4 @@
-"""Reader of TFLite files: decodes tensors and operators and converts each graph."""
+"""Reader of TFLite files, which decodes tensors and operators and converts each graph."""
 
 import math
 import struct

@@ -367,7 +367,7 @@ def _slice_spec(
     shape: tuple[int, ...],
     given: list[tuple[int, int, int]],
 ) -> _SliceSpec:
-    """Return the slice that a StridedSlice takes; dimensions without begin, end and stride are taken completely."""
+    """Return the slice that a StridedSlice reads; dimensions without begin, end and stride are read completely."""
     spec, new, ellipsis = _SliceSpec(), options.NewAxisMask(), options.EllipsisMask()
     named = sum(not (new >> i | ellipsis >> i) & 1 for i in range(len(given)))
     if named > len(shape) or ellipsis & (ellipsis - 1):

@@ -47,7 +47,7 @@ BOOL = ValueType("bool")
 
 
 def condition_of(emitter: OnnxGraphBuilder, value: Value) -> Tensor:
-    """Return a condition as a tensor; raises InputError unless it is a single bool."""
+    """Return a condition as a tensor; raise InputError if it is not a single bool."""
     if natural(value)[0] != BOOL or len([n for n in value.shape if n != 1]):
         raise InputError(f"a condition must be one bool, not {natural(value)[0].dtype}{list(value.shape)}")
     return emitter.operand(value, plain(len(value.shape)), BOOL)
@@ -156,7 +156,7 @@ def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> lis
 
 
 def _converted(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
-    """Convert a loop to a node of the graph, or unroll it if that is not possible."""
+    """Convert a loop to a node of the graph, or unroll the loop if a node is not possible."""
     given = natural(loop.trips)
     if given[0].dtype != "int64" or max(loop.trips.shape, default=1) > 1:
         raise InputError(f"its trip count must be one int64, not {given[0].dtype}{list(loop.trips.shape)}")
@@ -208,7 +208,7 @@ def _as_node(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
 
 
 def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgraph:
-    """Convert the subgraph for states of the given forms; its inputs are the iteration number, states and slices."""
+    """Convert the subgraph for states of the given types and dimension orders (`forms`)."""
     names, inputs = loop.names, dict[str, tuple[Form, tuple[int, ...]]]()
     values: dict[str, Value] = dict(loop.values)
     inputs[names[0] if loop.ins else "iteration"] = ((_INTEGER, ()), ())
@@ -235,7 +235,7 @@ def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgr
 
 
 def _converged(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Form]]:
-    """Convert the subgraph repeatedly until the forms of its states match those of its results.
+    """Convert the subgraph until types and dimension orders of its states equal those of its results.
 
     Initial states are converted to the types that the subgraph computes, if the conversion is lossless.
     """
@@ -256,7 +256,7 @@ def _converged(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Fo
 
 
 def _next_form(first: Value, result: Value, form: Form, *, first_time: bool) -> Form:
-    """Return the form to try next for a state with initial value `first` and value `result` after one iteration."""
+    """Return the form to try next for a state that is `first` initially and `result` after one iteration."""
     kind, order = natural(result)
     if (kind, order) == form:
         return form
@@ -273,7 +273,7 @@ def _next_form(first: Value, result: Value, form: Form, *, first_time: bool) -> 
 def _stacked(
     emitter: OnnxGraphBuilder, loop: Loop, part: Subgraph, condition: Value, slices: list[Value]
 ) -> tuple[list[DynamicValue], tuple[int, ...]]:
-    """Return the stacked outputs of the loop and their directions; the slices become outputs of the subgraph."""
+    """Return the stacked outputs of the loop and their directions, and add their slices to the subgraph's outputs."""
     names, stacks, signs = loop.node.outputs[len(loop.states) :], list[DynamicValue](), list[int]()
     for name, value, each in zip(names, slices, loop.stacks, strict=False):
         trips = _trips(loop, condition)
@@ -294,7 +294,7 @@ def _trips(loop: Loop, condition: Value) -> int:
     loop : Loop
         The loop to convert.
     condition : Value
-        Condition computed by each iteration for the next one.
+        Condition that each iteration computes for the next iteration.
     """
     first, trips = loop.condition, loop.trips
     if not (

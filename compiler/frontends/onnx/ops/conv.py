@@ -1,4 +1,4 @@
-"""Conversion of ONNX convolutions and transposed convolutions, and windows, which pooling uses as well."""
+"""Conversion of ONNX convolutions and transposed convolutions, and sliding windows, which pooling also uses."""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class WindowSpec:
     Parameters
     ----------
     kernel : tuple of int
-        Number of elements of the window.
+        Size of the window, in elements.
     strides : tuple of int
         Distance between adjacent windows, in elements.
     dilations : tuple of int
@@ -43,7 +43,7 @@ class WindowSpec:
     before, after : tuple of int
         Padding before and after the input, in elements.
     outputs : tuple of int
-        Number of windows.
+        Number of window positions.
     """
 
     kernel: tuple[int, ...]
@@ -60,7 +60,7 @@ class WindowSpec:
 
 
 def sizes_of(node: FileNode, key: str, count: int, default: int, least: int) -> tuple[int, ...]:
-    """Return an attribute of `count` integers, each at least `least`; `count` times `default` if it is not set."""
+    """Return an attribute of `count` integers, each at least `least`; if it is not set, all are `default`."""
     sizes = node.ints(key) or (default,) * count
     if len(sizes) != count or any(not least <= size < _MAX_SIZE for size in sizes):
         raise InputError(
@@ -101,7 +101,7 @@ def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> W
 
 
 def as_images(emitter: OnnxGraphBuilder, node: FileNode, x: Value) -> DynamicValue:
-    """Return a value as channels-last images; images with one spatial dimension get a second one."""
+    """Return a value as channels-last images, with a second spatial dimension if it has only one."""
     x = emitter.flow(x)
     if x.rank == 3:
         x = emitter.movable(emitter.in_order(x, channels_last(3)))
@@ -112,13 +112,13 @@ def as_images(emitter: OnnxGraphBuilder, node: FileNode, x: Value) -> DynamicVal
 
 
 def as_given(emitter: OnnxGraphBuilder, node: FileNode, made: DynamicValue, x: Value) -> Value:
-    """Return the resulting images `made` with the rank of the file's input x."""
+    """Return the resulting images `made` with the same rank as the input x in the file."""
     name = node.outputs[0]
     return without_ones(emitter, name, made, {2}) if len(x.shape) == 3 else renamed(made, name)
 
 
 def flat(value: WindowSpec, rank: int) -> WindowSpec:
-    """Return a window over one spatial dimension as a window over two."""
+    """Return a window over one spatial dimension as a window over two dimensions; other windows are unchanged."""
     if rank == 4:
         return value
     return WindowSpec(
@@ -136,8 +136,8 @@ def product_kind(
 ) -> ValueType:
     """Return the type in which x is multiplied by weights.
 
-    The type is quantized integers if x and the weights are quantized and the weights have a single scale, or one scale
-    per output along the given axis. It is float32 otherwise.
+    The type is quantized integers if x and the weights are quantized, and the weights have a single scale or one scale
+    per output along the given axis. Otherwise, the type is float32.
     """
     q = weights.quantization
     if q is None or q.axis not in (None, axis):
@@ -147,7 +147,7 @@ def product_kind(
 
 
 def weights_of(value: ConstantValue, kind: ValueType) -> ConstantValue:
-    """Return weights for a node that computes in type `kind`; uint8 weights become int8 with a shifted zero point."""
+    """Return weights for a node that computes in type `kind`, with uint8 converted to int8 by a shifted zero point."""
     q = value.quantization
     if not kind.real or q is None:
         return ConstantValue(value.name, value.real())
@@ -162,7 +162,7 @@ def weights_of(value: ConstantValue, kind: ValueType) -> ConstantValue:
 def bias_of(
     emitter: OnnxGraphBuilder, value: Value, x: Tensor, weights: ConstantValue, count: int, kind: ValueType
 ) -> Tensor:
-    """Return a bias: int32 in the scale of the products if the products are integers, float32 otherwise."""
+    """Return a bias as int32 in the scale of the products if these are integers, or as float32 otherwise."""
     bias = known(value, "a bias")
     if bias.data.size != count:
         raise InputError(f"its bias must be {count} numbers, not shape {list(bias.shape)}")
@@ -191,7 +191,7 @@ def _same(own: tuple[float, ...], scales: tuple[float, ...]) -> bool:
 
 
 def grouped(node: FileNode, x: DynamicValue, channels: int, outputs: int) -> int:
-    """Return the number of groups; raises InputError unless it divides the channels and the outputs."""
+    """Return the number of groups; raise InputError if it does not divide the channels and the outputs."""
     groups = node.int("group", 1)
     if groups < 1 or x.shape[1] != channels or channels % groups or outputs % groups:
         raise InputError(f"{groups} groups of {channels} channels to {outputs} do not fit x {list(x.shape)}")
@@ -199,7 +199,7 @@ def grouped(node: FileNode, x: DynamicValue, channels: int, outputs: int) -> int
 
 
 def kernel_of(node: FileNode, weights: ConstantValue) -> tuple[int, ...]:
-    """Return the spatial sizes of the kernel; raises InputError if the attribute contradicts the weights."""
+    """Return the spatial sizes of the kernel; raise InputError if the attribute contradicts the weights."""
     kernel = node.ints("kernel_shape") or weights.shape[2:]
     if kernel != weights.shape[2:] or min(weights.shape) < 1:
         raise InputError(f"kernel_shape {shown(list(kernel))} does not fit weights {list(weights.shape)}")
@@ -207,7 +207,7 @@ def kernel_of(node: FileNode, weights: ConstantValue) -> tuple[int, ...]:
 
 
 def checked_weights(x: Value, w: Value | None) -> ConstantValue:
-    """Return constant weights; raises an error if they are not constant or do not have the rank of the images."""
+    """Return constant weights; raise an error if they are not constant or their rank differs from the images'."""
     weights = known(w, "a kernel")
     if len(weights.shape) != len(x.shape) or len(x.shape) not in (3, 4):
         if len(weights.shape) == len(x.shape) == 5:
@@ -282,7 +282,7 @@ def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
 def _transposed_window(
     node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]
 ) -> tuple[WindowSpec, tuple[int, ...]]:
-    """Return the window of a transposed convolution, whose pads are cropped from the output, and the output padding."""
+    """Return the window of a transposed convolution, with pads cropped from the output, and the output padding."""
     count = len(sizes)
     strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
     pads, output_pads = sizes_of(node, "pads", 2 * count, 0, 0), sizes_of(node, "output_padding", count, 0, 0)

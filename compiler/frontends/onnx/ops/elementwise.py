@@ -1,4 +1,4 @@
-"""Conversion of elementwise ONNX operators: arithmetic, functions, clips, comparisons."""
+"""Conversion of elementwise ONNX operators: arithmetic, functions, clips, minima and maxima, and comparisons."""
 
 import math
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ _UNARY = {
 
 
 def order_of(operands: Sequence[Value], rank: int) -> Order:
-    """Return the order of dimensions that most elements of the operands have already."""
+    """Return the order of dimensions in which most elements of the operands are stored."""
     elements: dict[Order, int] = {}
     for value in operands:
         if isinstance(value, DynamicValue) and value.rank == rank:
@@ -90,7 +90,7 @@ def binary(
     part: str = "",
     kind: ValueType | None = None,
 ) -> DynamicValue:
-    """Add a node with two operands, which are broadcast to a common shape."""
+    """Add a node whose two operands are broadcast to a common shape."""
     shape = broadcast([v.shape for v in operands])
     rank = len(shape)
     if not any(isinstance(v, DynamicValue) for v in operands):
@@ -109,7 +109,7 @@ def binary(
 
 
 def _vector_last(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> Order:
-    """Return the order with a broadcast vector's dimension last, since the hardware broadcasts rows, or the file's."""
+    """Return the order with a broadcast vector's dimension last, as the hardware needs, or else the file's order."""
     rank = len(result)
     for shape in shapes:
         extended = [i for i, size in enumerate(shape, rank - len(shape)) if size > 1]
@@ -121,7 +121,7 @@ def _vector_last(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> 
 
 
 def _one_scale(emitter: OnnxGraphBuilder, value: Value) -> Value:
-    """Return a value with at most one scale; a constant with several scales is dequantized."""
+    """Return a value with at most one scale, dequantized if it has several."""
     if isinstance(value, ConstantValue) and value.quantization is not None and not value.quantization.whole:
         return ConstantValue(value.name, value.real())
     return emitter.movable(value) if isinstance(value, DynamicValue) and value.real else value
@@ -231,7 +231,7 @@ def _elu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 
 
 def finite(number: float) -> float:
-    """Return the number; raises InputError unless it is finite."""
+    """Return the number; raise InputError if it is not finite."""
     if not math.isfinite(number):
         raise InputError(f"a number must be finite, not {number}")
     return number
@@ -261,7 +261,7 @@ def _prelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
 
 
 def _slope(x: DynamicValue, slope: ConstantValue) -> ConstantValue:
-    """Return the slope; a vector of slopes per channel, as in old exports, is reshaped to broadcast to images."""
+    """Return the slope; a vector with one slope per channel, as in old exports, is reshaped to broadcast to x."""
     channels = x.shape[1] if x.rank > 1 else 0
     if slope.shape != (channels,) or channels in (1, x.shape[-1]):
         return slope
@@ -310,7 +310,7 @@ def _clip(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 
 @converts("Min", "Max", inputs=(1, None))
 def _extreme(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """Convert to a clip if the other operands are scalar constants, otherwise to a reduction over stacked operands."""
+    """Convert to a clip if all operands but one are scalar constants, or else to a reduction over stacked operands."""
     if len(inputs) == 1:
         return [renamed(inputs[0], node.outputs[0])]
     x, *limits = sorted(inputs, key=lambda value: isinstance(value, ConstantValue))
@@ -327,7 +327,7 @@ def _extreme(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
 
 
 def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> DynamicValue:
-    """Return the minimum or maximum of operands, broadcast, stacked along a new dimension and reduced over it."""
+    """Stack broadcast operands along a new dimension, and return their minimum or maximum over this dimension."""
     shape = broadcast([value.shape for value in inputs])
     if not shape:
         raise UnsupportedNodeError("scalars")
@@ -347,7 +347,7 @@ def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value
 
 
 def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: ValueType) -> Value:
-    """Return a value converted to the output's type before Min or Max, which commute with rounding."""
+    """Return an operand of Min or Max, which commute with rounding, converted to the output's type."""
     if kind == FLOAT or kind.quantization is None or not kind.real:
         return value
     if isinstance(value, DynamicValue):

@@ -1,4 +1,4 @@
-"""Conversion of ONNX operators that select, join or pad elements: gather, expand, tile, slice, split, concat, pad."""
+"""Conversion of ONNX operators that select, repeat, join or pad elements, such as Gather, Slice and Concat."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ _MAX_BROADCAST_ELEMENTS = 1 << 26
 
 
 def check_count(count: int) -> None:
-    """Raise UnsupportedNodeError for too many gathered indices, before their list is created."""
+    """Raise UnsupportedNodeError if a gather would need too many indices, before the indices are created."""
     if count > _MAX_INDICES:
         raise UnsupportedNodeError(f"taking {count:,} elements of a dimension one by one")
 
@@ -43,7 +43,7 @@ def picked(
     axis: int,
     part: str = "picked",
 ) -> DynamicValue:
-    """Add a gather of constant indices along one dimension of the file."""
+    """Add a gather of constant indices along dimension `axis`, counted in the file's order."""
     check_count(len(indices))
     x = emitter.movable(x)
     where = emitter.constant(f"{node.name}:places", ConstantValue(node.name, np.array(indices, np.int32)))
@@ -56,7 +56,7 @@ def picked(
 def broadcast_to(
     emitter: OnnxGraphBuilder, node: FileNode, value: Value, shape: tuple[int, ...], part: str
 ) -> Value:
-    """Return a value, of the same rank as `shape`, broadcast to it by repeating dimensions of size one."""
+    """Broadcast a value to `shape`, which has the same rank, by repeating dimensions of size one."""
     if isinstance(value, ConstantValue):
         check_size(shape, _MAX_BROADCAST_ELEMENTS)
         q = value.quantization

@@ -27,7 +27,7 @@ _MAX_STEPS = 1024
 
 @dataclass(frozen=True)
 class _Direction:
-    """One direction of an LSTM: weights (4 * hidden, ...), with the gates in the order input, output, forget, cell."""
+    """One direction of an LSTM; weights are (4 * hidden, ...), in gate order input, output, forget, cell."""
 
     name: str
     w: ConstantValue
@@ -116,7 +116,7 @@ def _bias(bias: Value | None, index: int, directions: int, hidden: int) -> Const
 def _start(
     emitter: OnnxGraphBuilder, node: FileNode, value: Value | None, index: int, shape: tuple[int, int, int]
 ) -> DynamicValue | None:
-    """Return an initial state (1, batch, hidden); None for zeros."""
+    """Return an initial state of shape (1, batch, hidden); None for zeros."""
     if value is None or (isinstance(value, ConstantValue) and not value.data.any() and value.shape == shape):
         return None
     if value.shape != shape:
@@ -129,7 +129,7 @@ def _start(
 def _run(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, run: _Direction
 ) -> tuple[list[DynamicValue], DynamicValue]:
-    """Return the hidden states (1, batch, hidden) of all steps, in the order of x, and the last cell state."""
+    """Return the hidden states of all steps in the order of x, each (1, batch, hidden), and the last cell state."""
     steps, batch, _ = x.shape
     hidden = run.r.shape[1]
     projected = dense(emitter, node, x, run.w, run.bias, f"{run.name}:driven", floats=True)

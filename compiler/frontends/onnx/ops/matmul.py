@@ -41,7 +41,7 @@ def dense(
     *,
     floats: bool = False,
 ) -> DynamicValue:
-    """Add a dense node: x times transposed weights (outputs, inputs), plus bias."""
+    """Add a dense node, which multiplies x by transposed weights (outputs, inputs) and adds the bias."""
     if len(weights.shape) != 2 or min(weights.shape) < 1 or x.shape[-1] != weights.shape[1]:
         raise InputError(f"weights {list(weights.shape[::-1])} do not fit x {list(x.shape)}")
     kind = FLOAT if floats else product_kind(emitter, node, x, weights, 0)
@@ -55,7 +55,7 @@ def dense(
 def _in_memory_order(
     emitter: OnnxGraphBuilder, rows: Tensor, weights: ConstantValue
 ) -> tuple[Tensor, ConstantValue]:
-    """Return rows and weights of a dense node on flattened images; a preceding transpose is moved into the weights."""
+    """Return rows and weights of a dense node, with a transpose before the flattening moved into the weights."""
     graph = emitter.build.graph
     flat = graph.producer(rows.name)
     transpose = graph.producer(flat.inputs[0]) if flat is not None and flat.op == "reshape" else None
@@ -164,7 +164,7 @@ def _times(value: ConstantValue, factor: float) -> ConstantValue:
 
 
 def _bias_row(c: Value | None, outputs: int, beta: float) -> ConstantValue | None:
-    """Return the constant row c that Gemm adds to every row of the product, times beta; None if c is not such a row."""
+    """Return Gemm's operand c times beta, if c is one constant row for all rows of the product; None otherwise."""
     if (
         not isinstance(c, ConstantValue)
         or c.data.size not in (1, outputs)

@@ -1,4 +1,4 @@
-"""Conversion of ONNX pooling, reductions, CumSum and nearest-neighbour resizing."""
+"""Conversion of ONNX pooling, reductions, CumSum and nearest-neighbor resizing."""
 
 import math
 from collections.abc import Sequence
@@ -68,9 +68,9 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 def _undilated(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, slide: WindowSpec
 ) -> tuple[DynamicValue, WindowSpec]:
-    """Return images with the elements of each dilated window gathered in sequence, and the window without dilation.
+    """Gather the elements of each dilated window in sequence; return the result and the window without dilation.
 
-    Padding is replaced by another element of the same window, which does not change its maximum.
+    Padding is replaced by another element of the same window, which does not change the maximum of the window.
     """
     result = slide
     for i in (0, 1):
@@ -98,7 +98,7 @@ def _replaced(slide: WindowSpec, i: int, **sizes: int) -> WindowSpec:
 def _zero_padded(
     emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, pads: tuple[int, ...]
 ) -> DynamicValue:
-    """Add zero padding to images; `pads` are top, left, bottom, right."""
+    """Add zero padding to images; `pads` are in the order top, left, bottom, right."""
     top, left, bottom, right = pads
     batch, channels, height, width = x.shape
     shape = (batch, channels, top + height + bottom, left + width + right)
@@ -242,7 +242,7 @@ def _gathered(
 def _matching_centers(
     node: FileNode, old: tuple[int, ...], new: tuple[int, ...], scales: list[float]
 ) -> bool | None:
-    """Return the `centers` attribute with which the graph's operator selects the same elements, or None."""
+    """Return the attribute `centers` for which `resize_nearest` selects the same elements; None if there is none."""
     wanted = [_source_indices(node, *v) for v in zip(old, new, scales, strict=True)]
     for centers in (False, True):
         selected = [
@@ -255,7 +255,7 @@ def _matching_centers(
 
 
 def _source_indices(node: FileNode, size: int, count: int, scale: float) -> np.ndarray:
-    """Return the index of the source element, among `size`, of each of `count` outputs."""
+    """Return, for each of `count` outputs, the index of its source among `size` elements."""
     if before_11(node):
         return nearest("asymmetric", "simple", ResizeAxis(size, count, scale))
     mode = node.text("coordinate_transformation_mode", "half_pixel")
@@ -265,5 +265,5 @@ def _source_indices(node: FileNode, size: int, count: int, scale: float) -> np.n
 
 
 def before_11(node: FileNode) -> bool:
-    """Return True for Upsample, and for Resize before operator set 11, neither of which has coordinate modes."""
+    """Return True for Upsample and for Resize before operator set 11, which have no coordinate modes."""
     return node.op == "Upsample" or node.opset < 11

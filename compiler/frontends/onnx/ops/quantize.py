@@ -82,19 +82,19 @@ def _dequantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | 
 
 
 def _channels_last(emitter: OnnxGraphBuilder, x: DynamicValue, q: Quantization) -> DynamicValue:
-    """Return the value with the axis of its scales last, because the hardware quantizes with a scale per lane."""
+    """Return the value with the axis of `q` last, because the hardware quantizes with a scale per lane."""
     if q.axis is None:
         return x
     return emitter.in_order(x, (*(axis for axis in x.order if axis != q.axis), q.axis))
 
 
 def _along(q: Quantization, x: DynamicValue) -> Quantization:
-    """Return a quantization with its axis converted from the file's order to the tensor's."""
+    """Return a quantization with its axis converted from the file's order of dimensions to the tensor's."""
     return q if q.axis is None else Quantization(q.scale, q.zero_point, x.order.index(q.axis))
 
 
 def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quantization) -> DynamicValue:
-    """Reinterpret integers with another quantization than their tensor's, by a multiplication and an addition.
+    """Dequantize integers with a quantization that differs from their tensor's, by a product and a sum.
 
     Integers that are computed in floating point have the identity quantization.
     """
@@ -132,7 +132,7 @@ def quantized(real: np.ndarray, q: Quantization, dtype: str) -> np.ndarray:
 def _by_blocks(
     node: FileNode, x: ConstantValue, scale: ConstantValue, zero: ConstantValue | None
 ) -> np.ndarray:
-    """Dequantize a constant with a scale for each block of elements along an axis."""
+    """Dequantize a constant that has a scale for each block of elements along an axis."""
     size, axis = node.int("block_size", 0), counted_from_front(node.int("axis", 1), len(x.shape))
     wanted = tuple(-(-n // size) if i == axis else n for i, n in enumerate(x.shape)) if size > 0 else ()
     if scale.shape != wanted or (zero is not None and zero.shape != wanted):

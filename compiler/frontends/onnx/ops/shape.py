@@ -1,4 +1,4 @@
-"""Conversion of ONNX operators that change only shape or type: reshape, transpose, cast, shape queries."""
+"""Conversion of ONNX operators that change or query only shape or type, such as Reshape, Transpose and Cast."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from hw.errors import InputError, shown
 
 
 def reshaped(emitter: OnnxGraphBuilder, name: str, x: Value, shape: tuple[int, ...]) -> Value:
-    """Return a value reshaped, with its elements in the file's order."""
+    """Reshape a value as in the file, whatever the order of dimensions of its tensor."""
     if math.prod(x.shape) != math.prod(shape):
         raise InputError(f"shape {list(x.shape)} cannot become {shown(list(shape))}")
     if isinstance(x, ConstantValue):
@@ -41,10 +41,10 @@ def reshaped(emitter: OnnxGraphBuilder, name: str, x: Value, shape: tuple[int, .
 
 
 def _orders(old: tuple[int, ...], new: tuple[int, ...], order: Order) -> tuple[Order, Order]:
-    """Return the orders of dimensions before and after a reshape of a tensor that is not in the file's order.
+    """Return the dimension orders that the operand and the result of a reshape must have.
 
-    Dimensions that are split or merged must be adjacent and in the file's order. Each group of such dimensions keeps
-    its position: if the channels of channels-last images are split, the parts are the last dimensions.
+    Dimensions that are split or merged must be adjacent and in the file's order. Each group of such dimensions stays at
+    its position: if the channels of channels-last images are split, the resulting dimensions are the last ones.
     """
     if order == plain(len(old)):
         return order, plain(len(new))
@@ -66,7 +66,7 @@ def _orders(old: tuple[int, ...], new: tuple[int, ...], order: Order) -> tuple[O
 
 
 def _with_ones(order: Order, rank: int) -> Order:
-    """Return an order of some dimensions, completed with the other dimensions, which are of size one."""
+    """Complete an order with the missing dimensions, which have size one."""
     if order == tuple(sorted(order)):
         return plain(rank)
     return (*(i for i in plain(rank) if i not in order), *order)
@@ -75,7 +75,7 @@ def _with_ones(order: Order, rank: int) -> Order:
 def _groups(
     left: list[int], right: list[int], old: tuple[int, ...], new: tuple[int, ...]
 ) -> list[tuple[list[int], list[int]]]:
-    """Return minimal groups of adjacent dimensions, larger than one, with equal element counts in both shapes."""
+    """Return minimal groups of adjacent dimensions, without sizes of one, with equal element counts in both shapes."""
     groups: list[tuple[list[int], list[int]]] = []
     left, right = left[::-1], right[::-1]
     while left:
@@ -90,7 +90,7 @@ def _groups(
 
 
 def without_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int]) -> Value:
-    """Return a value without some dimensions of size one; the order of its tensor's other dimensions is unchanged."""
+    """Return a value without the dimensions `axes`, which have size one; other dimensions stay in order."""
     shape = tuple(n for i, n in enumerate(x.shape) if i not in axes)
     if isinstance(x, ConstantValue):
         return x.reshaped(shape, name)
@@ -103,7 +103,7 @@ def without_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int])
 
 
 def with_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int]) -> Value:
-    """Return a value with additional dimensions of size one; in a tensor not in the file's order, they come first."""
+    """Return a value with new dimensions of size one, placed first if the tensor is not in the file's order."""
     rank = len(x.shape) + len(axes)
     existing = [i for i in range(rank) if i not in axes]
     shape = [1] * rank
@@ -117,7 +117,7 @@ def with_ones(emitter: OnnxGraphBuilder, name: str, x: Value, axes: set[int]) ->
 
 
 def kept_order(order: Order, dropped: set[int]) -> Order:
-    """Return an order without some of the file's dimensions, and with the others renumbered."""
+    """Return an order without the `dropped` dimensions, with the other dimensions renumbered."""
     remaining = sorted(i for i in order if i not in dropped)
     return tuple(remaining.index(i) for i in order if i not in dropped)
 
@@ -193,7 +193,7 @@ def renamed(x: Value, name: str) -> Value:
 
 @converts("DepthToSpace", "SpaceToDepth", inputs=(1, 1))
 def _blocks(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """Convert DepthToSpace and SpaceToDepth to reshape, transpose and reshape."""
+    """Convert DepthToSpace or SpaceToDepth to a reshape, a transpose and another reshape."""
     (x,) = inputs
     size, name = node.int("blocksize", 0), node.outputs[0]
     if len(x.shape) != 4 or size < 1:
