@@ -1,8 +1,8 @@
-"""MLA's compiler: from models to programs of the accelerator, and everything that runs, measures and improves them.
+"""Compiler from models to programs of the accelerator, and the tools that run, measure and improve the programs.
 
-The names below are the public interface of the project; `import compiler` alone loads none of them, each is imported
-when it is first used. Everything else in the packages `compiler`, `cosim` and `hw` may change between versions.
-The command line `mla` offers the same (`mla --help`).
+The names in `__all__` are the public interface of the project. `import compiler` alone loads none of them; each is
+imported when it is first used. Everything else in the packages `compiler`, `cosim` and `hw` may change between
+versions. The command line `mla` offers the same functions (`mla --help`).
 
 Examples
 --------

@@ -77,22 +77,22 @@ def compile(
     dynamic_shapes : as in torch.export.export
         Dimensions that remain dynamic in the export.
     sizes : dict
-        Sizes of symbolic or dynamic dimensions by name. A first dimension that is not listed is 1.
+        Sizes of symbolic or dynamic dimensions by name. The first dimension of an input is 1 if it is not listed.
     bind : dict
         Values, by name, of inputs that become constants: a scalar for all elements, or an array of the input's shape.
-        Values of quantized inputs are the stored integers.
+        For a quantized input, the values are the stored integers.
     seed : int
         Seed of the random calibration samples.
     offset : int
-        Bytes reserved at the start of each stage's memory for another network, so that two networks can share it.
+        Bytes reserved at the start of each stage's DRAM for another network, so that two networks can share the DRAM.
     batch : int
         Batch size: samples stacked along the first axis of inputs and outputs; weights are loaded once per batch.
     batches : sequence of int
-        Batch sizes, ascending, instead of `batch`: the network has programs for each, and the hardware selects the
-        smallest sufficient size at run time (docs/dispatch.md).
+        Batch sizes in ascending order, instead of `batch`: the network has programs for each size, and the hardware
+        selects the smallest sufficient size at run time (docs/dispatch.md).
     skip : str or None
-        Name of a tensor, or of the node that computes it: if the tensor is all zeros at run time, the computation that
-        depends on it is skipped, and its results, which are then constant, are written directly (docs/dispatch.md).
+        Name of a tensor, or of the node that computes it. If the tensor is all zeros at run time, the computation that
+        depends on it is skipped and its results, which are constant in that case, are written (docs/dispatch.md).
     keep_float : sequence of str
         Names of nodes or operators of a float model that are not quantized and run in float32 on the host.
     dram : DramTiming
@@ -100,15 +100,15 @@ def compile(
     limits : MemoryLimits
         Maximum bytes of scratchpad, accumulator and DRAM that the network may use.
     cache : bool or None
-        True to use the cache of compiled networks, False not to; None: True if the model is a file. A network from the
-        cache has no `layers`.
+        True to use the cache of compiled networks, False to bypass it; None: True if the model is a file. A network
+        from the cache has no `layers`.
     record : CompilationTrace or None
         Trace that receives the results of every stage of the compiler; disables the cache.
 
     Returns
     -------
     CompiledNetwork
-        The programs, their memory layout and the schedule; call it with arrays to run it on the golden model.
+        The programs, their memory layout and the schedule. Call the network with arrays to run it on the golden model.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def compile(
 def _check_dispatch(
     config: MlaConfig, batch: int, batches: tuple[int, ...], schedule: Schedule | None, skip: Any
 ) -> None:
-    """Check the options of dynamic dispatch and their combinations."""
+    """Raise InputError if an option of dynamic dispatch is invalid or conflicts with another option."""
     checks.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
     if skip is not None and (batches or schedule is not None):
         raise InputError(f"skip cannot be combined with {'batches' if batches else 'a schedule'}")
@@ -202,7 +202,7 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
 
 
 def _rounding(source: ModelSource, rounding: str | None) -> str:
-    """Return the given rounding after a check, or the model's default."""
+    """Return `rounding`, or the model's default if it is None; raise InputError if it is unknown."""
     if rounding is None:
         return source.rounding
     if rounding not in ROUNDINGS:
@@ -213,7 +213,7 @@ def _rounding(source: ModelSource, rounding: str | None) -> str:
 def _cache_entry(
     store: ContentStore, source: ModelSource, config: MlaConfig, options: CompileOptions
 ) -> "NetworkCache":
-    """Return the cache entry of a network."""
+    """Return the cache entry of the network that results from the given model and options."""
     from compiler.runtime.network_cache import NetworkCache
 
     # The seed affects only random calibration samples.

@@ -30,7 +30,7 @@ def resnet50() -> onnx.ModelProto:
 
 
 def mobilenet_v1() -> onnx.ModelProto:
-    """Return MobileNetV1 of width 1 (0.57 GMAC)."""
+    """Return MobileNetV1 with width multiplier 1 (0.57 GMAC)."""
     net = FloatBuilder("mobilenet_v1", SEED)
     x = net.norm_relu(net.conv(net.image("image", SIZE), "stem", 32, 3, 2), most=6)
     width = 32
@@ -54,7 +54,7 @@ def mobilenet_v1() -> onnx.ModelProto:
 
 
 def mobilenet_v2() -> onnx.ModelProto:
-    """Return MobileNetV2 of width 1 (0.3 GMAC)."""
+    """Return MobileNetV2 with width multiplier 1 (0.3 GMAC)."""
     net = FloatBuilder("mobilenet_v2", SEED)
     x = net.norm_relu(net.conv(net.image("image", SIZE), "stem", 32, 3, 2), most=6)
     width, number = 32, 0
@@ -83,7 +83,7 @@ def mobilenet_v2() -> onnx.ModelProto:
 
 
 def bert_layer() -> onnx.ModelProto:
-    """Return one encoder layer: attention and two dense layers, each with residual addition and normalization."""
+    """Return one BERT encoder layer: attention and two dense layers, each with residual addition and normalization."""
     net = FloatBuilder("bert_layer", SEED)
     x = net.input("tokens", (1, TOKENS, WIDTH))
     apart = net.constant("apart", np.array([1, TOKENS, HEADS, WIDTH // HEADS], np.int64))
@@ -109,7 +109,7 @@ def bert_layer() -> onnx.ModelProto:
 
 
 def lstm() -> onnx.ModelProto:
-    """Return one LSTM layer over a sequence of one sample."""
+    """Return one LSTM layer for a single input sequence."""
     net = FloatBuilder("lstm", SEED)
     x = net.input("sequence", (STEPS, 1, FEATURES))
     shapes = {"W": (1, 4 * UNITS, FEATURES), "R": (1, 4 * UNITS, UNITS), "B": (1, 8 * UNITS)}
@@ -124,7 +124,7 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def model_file(name: str) -> Path:
-    """Return the file of a network, generated on first use.
+    """Return the path of a network's ONNX file, which is generated on first use.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def model_file(name: str) -> Path:
 def main() -> None:
     """Generate the files of the given networks, or of all networks."""
     parser = argparse.ArgumentParser(
-        description="float ONNX files of published architectures, seeded weights"
+        description="generate float ONNX files of published architectures with seeded weights"
     )
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help=f"one of {', '.join(NETWORKS)} (default: all)"
@@ -166,10 +166,10 @@ _IMAGES = 2
 
 
 class FloatBuilder:
-    """Adds float operators one by one; methods take and return tensor names.
+    """Builder of a float model, operator by operator; methods take and return tensor names.
 
-    Images are evaluated while the network is built, so that each batch norm gets the mean and variance of its input, as
-    after training: activations keep their scale at any depth.
+    Random images are evaluated while the network is built. Each batch norm gets the mean and variance of its input on
+    these images, so that activations have the same scale at any depth, as in a trained network.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class FloatBuilder:
     def node(
         self, op: str, inputs: Sequence[str], name: str, outputs: Sequence[str] = (), **attributes: Any
     ) -> str:
-        """Add an operator; its first output has the name of the node."""
+        """Add an operator and return its first output, which has the name of the node."""
         self.nodes.append(
             helper.make_node(op, list(inputs), list(outputs or [name]), name=name, **attributes)
         )
@@ -210,14 +210,14 @@ class FloatBuilder:
         return name
 
     def image(self, name: str, size: int) -> str:
-        """Add an input with three channels; the measured images have coarse and fine structure."""
+        """Add an input for RGB images, and generate its sample images with coarse and fine structure."""
         coarse = self.rng.standard_normal((_IMAGES, 7, 7, 3)).repeat(size // 7, 1).repeat(size // 7, 2)
         fine = self.rng.standard_normal((_IMAGES, size, size, 3))
         self.values[name] = ((coarse + fine) / np.sqrt(2)).astype(np.float32)
         return self.input(name, (1, 3, size, size))
 
     def conv(self, x: str, name: str, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> str:
-        """Add a convolution without bias, He-initialized."""
+        """Add a convolution without bias and with He-initialized weights."""
         image = self.values[x]
         inputs = image.shape[3] // groups
         w = self.normal(outputs, inputs, kernel, kernel, scale=np.sqrt(2 / (inputs * kernel * kernel)))
@@ -234,7 +234,7 @@ class FloatBuilder:
         )
 
     def norm(self, x: str, gain: float = 1.0, shift: float = 0.0) -> str:
-        """Add a batch norm whose output has about mean `shift` and standard deviation `gain`."""
+        """Add a batch norm whose output has a mean of about `shift` and a standard deviation of about `gain`."""
         image, name = self.values[x], f"{x}.norm"
         count = image.shape[3]
         mean, variance = image.mean((0, 1, 2)), image.var((0, 1, 2)) + np.float32(1e-3)
@@ -248,8 +248,8 @@ class FloatBuilder:
     def norm_relu(self, x: str, *, most: float | None = None) -> str:
         """Add a batch norm followed by ReLU, or by clipping to 0..`most`.
 
-        Most inputs are positive: if half were cut off, random weights would amplify any relative error by 1.7 dB per
-        layer, unlike trained ones.
+        The batch norm shifts most values above 0. If half of the values were cut off, random weights, unlike trained
+        weights, would amplify any relative error by 1.7 dB per layer.
         """
         normed = self.norm(x, shift=1.0)
         return self.relu(normed) if most is None else self.clip(normed, most)
@@ -260,7 +260,7 @@ class FloatBuilder:
         return self.node("Relu", [x], f"{x}.relu")
 
     def clip(self, x: str, most: float) -> str:
-        """Add a clip to 0..`most`."""
+        """Add an operator that clips values to 0..`most`."""
         limits = [self.constant(f"{x}.{n}", np.float32(v)) for n, v in (("low", 0), ("high", most))]
         self.values[f"{x}.clip"] = np.clip(self.values[x], 0, most)
         return self.node("Clip", [x, *limits], f"{x}.clip")
@@ -271,7 +271,7 @@ class FloatBuilder:
         return self.node("Add", [x, y], name)
 
     def max_pool(self, x: str, name: str) -> str:
-        """Add a 3x3 maximum pooling of stride 2, padded by one pixel."""
+        """Add a 3x3 max pooling with stride 2 and one pixel of padding."""
         image = np.pad(self.values[x], ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
         rows, columns = (size // 2 for size in self.values[x].shape[1:3])
         taps = [image[:, y : y + 2 * rows : 2, z : z + 2 * columns : 2] for y in range(3) for z in range(3)]
@@ -279,7 +279,7 @@ class FloatBuilder:
         return self.node("MaxPool", [x], name, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
 
     def classifier(self, x: str, name: str, classes: int) -> str:
-        """Add a global average and a dense layer."""
+        """Add a global average pooling and a dense layer."""
         channels = self.values[x].shape[3]
         flat = self.node("Flatten", [self.node("GlobalAveragePool", [x], f"{name}.mean")], f"{name}.flat")
         self.values.clear()
@@ -347,7 +347,7 @@ def _normed(net: FloatBuilder, x: str, name: str) -> str:
 
 
 def _gelu(net: FloatBuilder, x: str) -> str:
-    """Add x/2 * (1 + erf(x / sqrt(2))) as exporters write it."""
+    """Add GELU, x/2 * (1 + erf(x / sqrt(2))), as the operators that exporters write."""
     root, one, half = (
         net.constant(f"{x}.{n}", np.float32(v)) for n, v in (("root", np.sqrt(2)), ("one", 1), ("half", 0.5))
     )

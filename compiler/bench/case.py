@@ -26,7 +26,7 @@ _MOST_DIGITS = 12
 
 
 def sizes(pattern: str, name: str) -> list[int] | None:
-    """Return the sizes in the name of a case; None if it is malformed or a size is 0 or too large.
+    """Return the sizes in the name of a case; None if the name is malformed or a size is 0 or too large.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class Work:
     inputs : dict of arrays
         Input arrays by name.
     expected : dict of arrays or None
-        Expected outputs by name; None to use the golden model on the same programs.
+        Expected outputs by name; None to use the outputs of the golden model for the same programs.
     within : dict
-        Outputs with an error bound instead of equality, by name.
+        Maximum error of each output that need not be exact, by name.
     apart : int
-        Maximum error of layers that are fed the reference's inputs.
+        Largest error of a single layer if it gets the same inputs as in the reference.
     """
 
     model: Graph | Path
@@ -77,7 +77,7 @@ class Case:
     reference : str
         Name of the reference, which shares no code with the compiler.
     prepare : callable
-        Creates the work with a random generator.
+        Function that creates the work from a random generator.
     rounding : str or None
         Rounding mode as accepted by `compiler.compile`.
     """
@@ -98,9 +98,9 @@ def run_case(
     dram: DramTiming = DEFAULT_DRAM,
     batch: int = 1,
 ) -> tuple[dict[str, Any], Run]:
-    """Compile and measure a case; return its JSON result and the run.
+    """Compile and measure a case, and return its JSON result and the run.
 
-    `say` is called with progress messages.
+    Progress messages are passed to `say`.
     """
     work = case.prepare(rng)
     network = compile(work.model, target, rounding=case.rounding, dram=dram, batch=batch)
@@ -137,7 +137,7 @@ def run_case(
 
 
 def _limit(network: CompiledNetwork, found: Mapping[str, Any], dram: DramTiming) -> int:
-    """Return the layerwise lower bound for the bus width of reports or the DRAM bandwidth, whichever is lower."""
+    """Return the sum of the layers' lower bounds, at the DRAM bandwidth if it is less than one beat per cycle."""
     if dram.beat(network.config.n) == 1:
         return found["floor_layerwise_cycles"]
     return sum(info.floor.cycles(network.config, dram.bytes_per_cycle) for info in network.infos)
@@ -146,7 +146,7 @@ def _limit(network: CompiledNetwork, found: Mapping[str, Any], dram: DramTiming)
 def _difference(
     outputs: Mapping[str, NDArray], expected: Mapping[str, NDArray], within: Mapping[str, int]
 ) -> tuple[float, bool]:
-    """Return the largest difference, and whether all differences are within their bounds."""
+    """Return the largest difference from the expected outputs, and whether all differences are within their bounds."""
     most, exact = 0.0, True
     for name, wanted in expected.items():
         found = outputs[name].reshape(wanted.shape).astype(np.float64)

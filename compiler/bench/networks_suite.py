@@ -1,4 +1,4 @@
-"""Suites of published architectures, and of other array sizes, DRAM timings and batches."""
+"""Suites `nets` (published architectures) and `conditions` (other array sizes, DRAM timings and batch sizes)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def _work(name: str, rng: np.random.Generator) -> Work:
 
 
 def _apart(graph: Graph, values: Mapping[str, NDArray]) -> int:
-    """Return the largest difference of a layer from onnxruntime in units in the last place.
+    """Return the largest difference between a layer's outputs and onnxruntime's, in units in the last place.
 
     Raises
     ------
@@ -92,12 +92,12 @@ _LANES = load_target(DEFAULT_TARGET).n
 
 @dataclass(frozen=True)
 class Condition:
-    """Hardware configuration, DRAM timing and batch size.
+    """Conditions of a measurement: hardware configuration, DRAM timing and batch size.
 
     Parameters
     ----------
     name : str
-        Name in the table.
+        Name of the conditions in the table.
     target : str
         Name of the target.
     latency : int
@@ -146,7 +146,7 @@ def condition_cases() -> int:
 
 
 def run_conditions(seed: int, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Yield results of every case and configuration, in the form of `run_case` with the name of the configuration."""
+    """Yield the result of each case under each condition: the fields of `run_case` and the name of the condition."""
     for condition in CONDITIONS:
         config = load_target(condition.target)
         rate = config.n * condition.share

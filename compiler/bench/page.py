@@ -1,4 +1,4 @@
-"""Benchmark results as text, as a documentation page and as a picture."""
+"""Benchmark results as text, as a documentation page and as a chart."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def format_document(document: Mapping[str, Any]) -> str:
 
 
 def _speed(document: Mapping[str, Any]) -> list[str]:
-    """Format the simulation speed, with targets where they apply."""
+    """Format the simulation speed, with the target speeds if they apply to this run."""
     lines, bars = [], document.get("bars")
     khz, bare = document["sim_khz"], document["bare_array_khz"]
     if khz is not None:
@@ -92,7 +92,7 @@ def benchmark_page(documents: Documents, picture: str) -> str:
     Parameters
     ----------
     documents : dict
-        Documents of `mla bench` by suite.
+        JSON reports of `mla bench` by suite.
     picture : str
         Path of the chart, relative to the page.
     """
@@ -166,7 +166,7 @@ def _energy(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def benchmark_picture(documents: Documents) -> str:
-    """Return a chart with one bar per case, cycles by cause."""
+    """Return an SVG chart with one bar per case, divided into cycles by cause."""
     svg = Svg("where the cycles went")
     svg.text(16, 26, "Where the cycles went", 15, bold=True)
     svg.key(16, 49, [(cause, colour, "none", False) for cause, colour in CAUSE_COLOURS.items()])
@@ -207,9 +207,9 @@ class PublishedResult:
     Parameters
     ----------
     name : str
-        Accelerator, with the conditions of the result.
+        Name of the accelerator, with conditions of the measurement.
     cycles : int
-        Cycles of the case.
+        Cycles that the accelerator needs for the case.
     """
 
     name: str
@@ -244,5 +244,5 @@ PUBLISHED_RESULTS: dict[str, dict[str, PublishedResult]] = {
 
 
 def published_result(suite: str, name: str) -> PublishedResult | None:
-    """Return the best published result of a case, or None."""
+    """Return the best published result of a case; None if none is known."""
     return PUBLISHED_RESULTS.get(suite, {}).get(name)

@@ -26,16 +26,16 @@ def random_int8(rng: np.random.Generator, *shape: int) -> NDArray[np.int8]:
 
 
 class OneLayer:
-    """Constants of a layer, and its graph.
+    """Random constants of a layer, from which a graph with this layer is built.
 
     Parameters
     ----------
     rng : Generator
-        Random generator of weights, bias and scales.
+        Random number generator for weights, bias and scales.
     weights : tuple of int
         Shape of the weights.
     axis : int
-        Dimension of the output channels in the weights.
+        Axis of the weights that indexes output channels.
     terms : int
         Number of products per sum.
     """
@@ -54,7 +54,7 @@ class OneLayer:
         return float(np.float32(_X_SCALE)) * self.scales.astype(np.float64) / float(np.float32(_Y_SCALE))
 
     def graph(self, op: str, x: tuple[int, ...], y: tuple[int, ...], **attributes: Any) -> Graph:
-        """Return the graph with input "x" and output "y"."""
+        """Return a graph with the layer as its only node, with input "x" and output "y"."""
         graph = Graph(op)
         graph.add_input(Tensor("x", x, "int8", Quantization.per_tensor(_X_SCALE, X_ZERO)))
         meaning = Quantization(tuple(self.scales.tolist()), (0,) * len(self.scales), self.axis)
@@ -92,7 +92,7 @@ class _Draft:
         return f"c{self.count}"
 
     def _scaled(self, op: str, name: str, tensor: Tensor) -> str:
-        """Add a conversion of a tensor between integers and floating-point values."""
+        """Add a QuantizeLinear or DequantizeLinear node with the quantization of `tensor`."""
         meaning = tensor.quantization
         if meaning is None:
             raise InputError(f"tensor {tensor.name!r} has no quantization")
@@ -102,13 +102,13 @@ class _Draft:
         return self.add(op, [name, *scalars], **({} if flat else {"axis": meaning.axis}))
 
     def real(self, index: int) -> str:
-        """Return an input dequantized to float."""
+        """Return the name of an input of the node after dequantization to float."""
         tensor = self.graph.tensors[self.node.inputs[index]]
         name = tensor.name if tensor.data is None else self.constant(tensor.data)
         return name if tensor.dtype == "float32" else self._scaled("DequantizeLinear", name, tensor)
 
     def bias(self) -> list[str]:
-        """Return the third input, if any, with the product of the other inputs' scales as its scale."""
+        """Return the bias (the third input), if any, dequantized with the product of the other inputs' scales."""
         if len(self.node.inputs) < 3:
             return []
         x, w, b = (self.graph.tensors[name] for name in self.node.inputs)
@@ -121,7 +121,7 @@ class _Draft:
         return self.add("Transpose", [name], perm=list(perm))
 
     def finish(self, result: str) -> onnx.ModelProto:
-        """Return the model; its output has the name of the node's output."""
+        """Return the model, whose output has the name of the node's output."""
         out = self.graph.out(self.node)
         last = self._scaled("QuantizeLinear", result, out) if out.dtype != "float32" else result
         self.nodes.append(helper.make_node("Identity", [last], [out.name]))
@@ -200,7 +200,7 @@ def _slice(draft: _Draft) -> str:
 
 
 def _same(op: str) -> Callable[[_Draft], str]:
-    """Return a writer for an operator with another name in ONNX and unchanged inputs."""
+    """Return a writer for an operator that differs from ONNX operator `op` only in its name."""
     return lambda draft: draft.add(op, [draft.real(index) for index in range(len(draft.node.inputs))])
 
 
@@ -238,12 +238,12 @@ _WRITERS: dict[str, Callable[[_Draft], str]] = {
 
 
 def node_model(graph: Graph, node: Node) -> onnx.ModelProto:
-    """Return a node as a model; inputs and output have their names in the graph.
+    """Return an ONNX model of one node, with the input and output names of the graph.
 
     Raises
     ------
     InputError
-        ONNX has no such operator, or it is not supported here.
+        The operator has no ONNX equivalent, or it is not supported here.
     """
     write = _WRITERS.get(node.op)
     if write is None:

@@ -1,4 +1,4 @@
-"""Runs the cases of a suite one after another on one device."""
+"""Benchmark suites, and the measurement of the cases of a suite one after another."""
 
 import sys
 from collections.abc import Callable
@@ -52,14 +52,14 @@ def run_suite(
     seed: int = 0,
     open_machine: OpenDevice | None = None,
 ) -> dict[str, Any]:
-    """Measure the cases of one of SUITES and return the document of `mla bench`.
+    """Measure the cases of a suite and return the JSON report of `mla bench`.
 
     Parameters
     ----------
     target : str
-        Display name of `config`.
+        Name of `config` in the report.
     open_machine : callable or None
-        Opens the device for a network; the RTL simulation by default.
+        Function that opens a device for a network; by default, the RTL simulation.
 
     Raises
     ------
@@ -137,12 +137,13 @@ def bare_array_share(sim_khz: float | None, bare_array_khz: float) -> float:
 
 
 def bars(sim_khz: float | None, bare_array_khz: float) -> dict[str, Any]:
-    """Return both targets and whether they are met, as reported by `mla bench`.
+    """Return both target speeds and whether they are met, as JSON fields of `mla bench`.
 
     Parameters
     ----------
     sim_khz, bare_array_khz : float
-        Simulated cycles per millisecond; `sim_khz` is None for a device without a clock.
+        Simulated cycles per millisecond of the chip and of the bare array; `sim_khz` is None for a device without a
+        clock.
     """
     return {
         "sim_khz": SIM_KHZ,

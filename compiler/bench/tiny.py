@@ -49,14 +49,14 @@ def models_folder() -> Path:
 
 
 def model_path(name: str, source: str = SOURCE) -> Path:
-    """Return the file of a network, downloaded if missing.
+    """Return the path of a network's file, which is downloaded if it is missing.
 
     Raises
     ------
     InputError
         The network is unknown, or MLA_MODELS names a folder without it.
     WorkError
-        The download fails or has a wrong hash.
+        The download fails, or the downloaded file has a wrong hash.
     """
     if name not in NETWORKS:
         raise InputError(f"network must be one of {', '.join(NETWORKS)}, not {name!r}")

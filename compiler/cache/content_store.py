@@ -38,7 +38,7 @@ _STALE = 3600
 
 
 class ContentStore:
-    """Authenticated entries by kind and key.
+    """Authenticated on-disk store of entries by kind and key.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class ContentStore:
 
 
 def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """Yield time of last use, size and path of each entry; removes stale temporary files."""
+    """Yield time of last use, size and path of each entry, and remove stale temporary files."""
     now = time.time()
     for each in os.scandir(folder):
         if each.name == _SECRET:

@@ -97,7 +97,7 @@ def _array(array: np.ndarray) -> bytes:
 
 @cache
 def version(root: Path = _ROOT) -> str:
-    """Return the digest of the sources of compiler and validator and of the versions of their libraries."""
+    """Return the digest of the sources of compiler and validator, and of the versions of the libraries they use."""
     files = sorted(path for each in _SOURCES for path in (root / each).rglob("*.py"))
     parts = [(str(path.relative_to(root)), path.read_bytes()) for path in files]
     return name(parts, [importlib.metadata.version(library) for library in _LIBRARIES])

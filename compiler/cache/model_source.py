@@ -37,11 +37,11 @@ class ModelSource:
     Parameters
     ----------
     model : path, Graph, or anything else that `compiler.frontends.model.read_model` accepts
-        Model to compile, or its file.
+        Model to compile, or the path of its file.
     store : ContentStore or None
-        Cache of the properties of graphs that are read from files.
+        Cache for properties of graphs that are read from files; None: no cache.
     sizes, example, dynamic_shapes, bind : as for `read_model`
-        Arguments of `read_model`, which are used when the graph is read.
+        Arguments of `read_model`, used when the graph is read.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Assemble and write the file; errors in the text name the line."""
+    """Assemble the text and write the output file; error messages name the line."""
     check_files(args, "output")
     write_output(args.output, _in_network(args) if args.network else _program(args))
     return 0
@@ -46,7 +46,7 @@ def programs_in(path: Path) -> "list[Program]":
     Raises
     ------
     InputError
-        The file cannot be read, or a line of it is invalid.
+        The file cannot be read, or one of its lines is invalid.
     """
     from compiler.runtime.program_text import programs_of
     from hw.isa.assembler import AssemblyError
@@ -62,7 +62,7 @@ def programs_in(path: Path) -> "list[Program]":
 
 
 def one_program_in(path: Path) -> "Program":
-    """Assemble a text file with exactly one program; raise InputError like `programs_in`, and for several programs."""
+    """Assemble a text file with one program; raise InputError as `programs_in` does, or if there are several."""
     program, *more = programs_in(path)
     if more:
         line = f":{more[0].lines[0]}" if more[0].lines else ""
@@ -83,7 +83,7 @@ def _program(args: argparse.Namespace) -> bytes:
 
 
 def _in_network(args: argparse.Namespace) -> bytes:
-    """Return the compiled network with its programs replaced by those of the text, as bytes."""
+    """Return the compiled network, with its programs replaced by the programs of the text, as bytes."""
     from compiler.runtime.package.writer import read_package, to_bytes
     from compiler.runtime.program_text import with_programs
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=integer(1),
         default=DEFAULT_SECONDS,
-        help="measure for S seconds, in addition to earlier measurements (default: %(default)s)",
+        help="measuring time in seconds; earlier measurements are also used (default: %(default)s)",
     )
     parser.add_argument(
         "-o",

@@ -88,7 +88,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         type=size,
         action="append",
         default=[],
-        help="size of a symbolic dimension of an .onnx file or a dynamic one of a PyTorch module (repeatable)",
+        help="size of a symbolic dimension of an .onnx file or a dynamic dimension of a PyTorch module (repeatable)",
     )
     parser.add_argument(
         "--bind",
@@ -129,7 +129,7 @@ def add_dispatch(parser: argparse.ArgumentParser) -> None:
 
 
 def batches(text: str) -> tuple[int, ...]:
-    """Parse an argument: batch sizes, `B,B,...`."""
+    """Parse an argument: batch sizes as `B,B,...`."""
     return tuple(integer(1, MAX_BATCH)(part) for part in text.split(","))
 
 
@@ -140,7 +140,7 @@ def compile_model(
     record: "CompilationTrace | None" = None,
     target: str | None = None,
 ) -> "CompiledNetwork":
-    """Compile a model file, or its graph, with the options of `add_compile`; `target` replaces `--target`."""
+    """Compile `args.model`, or `graph` if given, with the options of `add_compile`; `target` overrides `--target`."""
     from compiler.api import compile
     from compiler.util.progress import progress
 
@@ -168,7 +168,7 @@ def compile_model(
 
 @contextmanager
 def _named_options(args: argparse.Namespace) -> Iterator[None]:
-    """Replace a parameter name of `compiler.compile` at the start of a message by the name of the option."""
+    """Replace a parameter name of `compiler.compile` at the start of an error message by the option's name."""
     from compiler.api import compile
     from hw.errors import InputError
 
@@ -202,7 +202,7 @@ def _check_limits(args: argparse.Namespace) -> None:
 def source_of(
     args: argparse.Namespace, graph: "Graph | None" = None, use_cache: bool = False
 ) -> "tuple[ModelSource, CompileOptions]":
-    """Return the model source and the compile options given by the options of `add_compile` and `--seed`."""
+    """Return the model source and the compile options that the options of `add_compile` and `--seed` specify."""
     from compiler.cache.content_store import ContentStore
     from compiler.cache.model_source import ModelSource
     from compiler.cli.inputs import first_sample, read_bound, read_samples
@@ -253,7 +253,7 @@ def warn_about_quality(network: "CompiledNetwork") -> None:
 
 
 def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:
-    """Print one line: whether the network was compiled, cached or read, and the time it took."""
+    """Print one line on whether the network was compiled, cached or read, and on the time this took."""
     print(f"{args.verb}: {network.provenance}", file=sys.stderr, flush=True)
 
 

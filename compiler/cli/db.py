@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="show|export|import", required=True)
     show = actions.add_parser(
         "show",
-        help="count the entries per model and hardware profile",
+        help="show the number of entries per model and hardware profile",
         epilog="example: mla db show --db measurements.db",
     )
     add_json(show)
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_argument("file", metavar="FILE.jsonl", type=Path, help="file of JSON lines")
     import_ = actions.add_parser(
         "import",
-        help="add the entries of an exported file that are missing",
+        help="add entries of an exported file that are missing from the database",
         epilog="example: mla db import measurements.jsonl",
     )
     import_.add_argument(
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, export or import entries of the database."""
+    """Show, export or import the entries of the database."""
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 

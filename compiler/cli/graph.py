@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=_FORMATS,
-        help="text, Graphviz dot, SVG, or node-link JSON of networkx (default: by the suffix of FILE, else text)",
+        help="text, Graphviz dot, SVG, or networkx node-link JSON (default: by the suffix of FILE, else text)",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="file to write (default: standard output)"
@@ -88,7 +88,7 @@ def _read(args: argparse.Namespace) -> "Graph":
 
 
 def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":
-    """Record the stages up to `stage`; early ones do not compile the model, so that failing models can be shown."""
+    """Record the stages up to `stage`; early stages do not compile the model and also work if compilation fails."""
     from compiler.cli.compile import compile_model
     from compiler.options import DramTiming
     from compiler.passes import simplify

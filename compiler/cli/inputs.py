@@ -1,4 +1,4 @@
-"""Reading of input samples for a model from .npy and .npz files, images and audio, or random samples."""
+"""Input samples for a model, read from .npy and .npz files, images and audio, or generated at random."""
 
 import io
 import math
@@ -55,7 +55,7 @@ _FORMAT_ERRORS = (
 
 @dataclass(frozen=True)
 class StoredArray:
-    """Array of an open file whose header has been read.
+    """Array in an open file, whose header has been read but not its elements.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class StoredArray:
         return math.prod(shape) * self.dtype.itemsize
 
     def read(self, count: int) -> NDArray:
-        """Return the first `count` samples, or all if there are fewer; raises ValueError if the file is truncated."""
+        """Return the first `count` samples, or all if there are fewer; raise ValueError if the file is truncated."""
         size = self.byte_count(count)
         data = self.data.read(size)
         if len(data) < size:
@@ -132,7 +132,7 @@ class ArrayFile:
         Raises
         ------
         InputError
-            The samples take more than `MAX_READ_BYTES`; nothing is read in that case.
+            The samples occupy more than `MAX_READ_BYTES`; nothing is read in that case.
         """
         counts = {
             name: max(array.shape[0] if count is None and array.shape else count or 0, 0)
@@ -222,7 +222,7 @@ def read_image(path: Path, tensor: Tensor, scale: tuple[float, float] | None) ->
     Raises
     ------
     InputError
-        Pillow is not installed, the file cannot be read, or does not fit the input.
+        Pillow is not installed, or the file cannot be read or does not fit the input.
     """
     channels, height, width, first = _layout(path, tensor)
     pixels = _pixels(path, tensor, channels, (width, height))
@@ -250,7 +250,7 @@ def _layout(path: Path, tensor: Tensor) -> tuple[int, int, int, bool]:
 
 
 def _pixels(path: Path, tensor: Tensor, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Read the pixels in the color mode of an input; the size is checked before decoding."""
+    """Check the image size, then decode the pixels in the color mode of an input."""
     try:
         from PIL import Image
     except ModuleNotFoundError:
@@ -276,7 +276,7 @@ def _pixels(path: Path, tensor: Tensor, channels: int, size: tuple[int, int]) ->
 
 
 def _converted(path: Path, image: "Image", channels: int) -> "Image":
-    """Convert an image to grayscale or RGB."""
+    """Convert an image to grayscale (1 channel) or RGB (3 channels)."""
     mode, name = _MODES[channels]
     gray = image.mode in ("1", "L", "LA")
     if image.mode.startswith("I"):
@@ -380,14 +380,14 @@ def read_samples(
     tensors : sequence of Tensor
         Inputs of the model.
     path : Path or None
-        .npy for a model with one input, .npz with one array per input; the first axis indexes samples, the others
-        are the shape of the input (a leading 1 may be omitted). Floating-point values for a quantized input are
-        quantized. A .png or .wav file contains one sample (`compiler.cli.inputs`). None: one seeded random sample, with
-        a warning.
+        .npy for a model with one input, .npz with one array per input. The first axis indexes samples, and the others
+        have the shape of the input (a leading 1 may be omitted). Floating-point values for a quantized input are
+        quantized. A .png or .wav file contains one sample (`read_image`, `read_sound`). None: one seeded random sample,
+        with a warning.
     limit : int or None
         Maximum number of samples to read; None reads all.
     network : CompiledNetwork or None
-        Network for which random samples are valid, and whose rounding mode quantizes floating-point values.
+        Network whose index bounds random samples respect, and whose rounding mode quantizes floating-point values.
     scale : (float, float) or None
         MEAN and STD of `--input-scale`, for the pixels of a .png.
 
@@ -481,12 +481,12 @@ def read_labeled(path: Path, limit: int | None, network: "CompiledNetwork") -> t
 
 
 def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
-    """Return the values of bound inputs by name, reading those that are files.
+    """Return the values of bound inputs by name, after reading those given as files.
 
     Raises
     ------
     InputError
-        A file cannot be read or is not an array of numbers; an input is bound twice; a number exceeds 64 bits.
+        A file cannot be read or is not an array of numbers, an input is bound twice, or a number exceeds 64 bits.
     """
     made: dict[str, NDArray] = {}
     for name, value in given:
@@ -498,7 +498,7 @@ def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
 
 
 def first_sample(path: Path | None) -> Sample | NDArray | None:
-    """Return the first sample of a file as a batch of one: an array, or arrays by name; None if `path` is None.
+    """Return the first sample of a file as an array, or arrays by name, of batch size 1; None if `path` is None.
 
     Raises
     ------
@@ -524,7 +524,7 @@ def _suffix(path: "Path | io.BytesIO") -> str:
 
 
 def _stored(path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor]) -> dict[str, StoredArray]:
-    """Return the arrays of a file by input name of the model."""
+    """Return the arrays of a file by the names of the model's inputs."""
     names = [tensor.name for tensor in tensors]
     if not file.named:
         _check_single(path, tensors)
@@ -537,7 +537,7 @@ def _stored(path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor
 
 
 def _check_single(path: "Path | io.BytesIO", tensors: Sequence[Tensor]) -> None:
-    """Raise InputError if a model has more than one input, for files with one array."""
+    """Raise InputError for a file with a single array if the model has more than one input."""
     if len(tensors) != 1:
         names = ", ".join(tensor.name for tensor in tensors)
         raise InputError(f"{path}: the model has inputs {names}: give a .npz with one array for each")
@@ -560,7 +560,7 @@ def _convertible(tensor: Tensor, array: StoredArray | NDArray) -> bool:
 
 
 def _media(path: Path, tensors: Sequence[Tensor], scale: tuple[float, float] | None) -> Sample:
-    """Return the sample of an image or audio file."""
+    """Return the sample in an image or audio file."""
     _check_single(path, tensors)
     (tensor,) = tensors
     return {

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_sample(
         actions.add_parser(
             "sample",
-            help="sample answers of the language model about a network",
+            help="sample answers of the language model for a network",
             epilog="example: mla llm sample network.tflite --answers 8",
         )
     )
@@ -46,7 +46,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         action="append",
-        help="training measurements (repeatable; default: those included in the compiler)",
+        help="file of training measurements (repeatable; default: the measurements included in the compiler)",
     )
     parser.add_argument(
         "--steps",
@@ -69,7 +69,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         dest="start",
-        help="continue from this model, whose vocabulary may be smaller (default: random initialization)",
+        help="continue training this model, whose vocabulary may be smaller (default: random initialization)",
     )
     parser.add_argument(
         "--without-profile", action="store_true", help="omit the measured cost of the layer from prompts"
@@ -99,7 +99,7 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
         "--ask",
         choices=ANSWER_TYPES,
         default=ANSWER_TYPES[0],
-        help="type of answers: schedules of layers, edits of programs, whole programs (default: %(default)s)",
+        help="type of answers: schedules of layers, edits to programs, or whole programs (default: %(default)s)",
     )
     parser.add_argument("--layer", metavar="NAME", help="ask only about this layer (default: all layers)")
     parser.add_argument(
@@ -107,10 +107,10 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=integer(1, 1024),
         default=4,
-        help="answers per layer (default: %(default)s)",
+        help="number of answers per layer (default: %(default)s)",
     )
     parser.add_argument(
-        "--unconstrained", action="store_true", help="sample any token, without the grammar mask"
+        "--unconstrained", action="store_true", help="sample any token, not only those that the grammar permits"
     )
     parser.add_argument(
         "--on-machine",
@@ -138,7 +138,7 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=integer(1, 4096),
         default=16,
-        help="trials of the language model (default: %(default)s)",
+        help="number of measured candidates per search with the language model (default: %(default)s)",
     )
     add_renamed(
         parser,
@@ -147,7 +147,7 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=integer(1, 4096),
         default=64,
-        help="trials of each baseline method (default: %(default)s)",
+        help="number of measured candidates per search with a baseline method (default: %(default)s)",
     )
     parser.add_argument(
         "--methods",
@@ -159,14 +159,14 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         "--machine",
         metavar="NAME",
         default=DEFAULT_MACHINE,
-        help="hardware configuration of the training corpus, or a held-out one (default: %(default)s, alias usual)",
+        help="hardware profile, from the training corpus or held out (default: %(default)s, alias usual)",
     )
     parser.add_argument(
         "--seeds",
         metavar="N",
         type=integer(1, _SEEDS),
         default=5,
-        help="searches per method, each with its own seed (default: %(default)s)",
+        help="number of searches per method, each with a different seed (default: %(default)s)",
     )
     parser.add_argument(
         "--samples",
@@ -192,12 +192,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         type=float,
         default=1.0,
-        help="sampling temperature; 0 takes the most likely tokens (default: %(default)s)",
+        help="sampling temperature; 0 selects the most likely tokens (default: %(default)s)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, sample or evaluate."""
+    """Train, sample or evaluate the language model."""
     from compiler.cli import llm_eval, llm_sample, llm_train
 
     check_files(args, *(["out"] if args.action == "train" else []))

@@ -83,7 +83,7 @@ def _row(raced: "Raced") -> dict[str, Any]:
 
 
 def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
-    """Return statistics of the candidates of the model by kind, summed over all layers."""
+    """Return statistics of the model's candidates by kind of candidate, summed over all layers."""
     from compiler.llm.generate.candidate_pool import BanditTally
 
     found: dict[str, BanditTally] = {}
@@ -94,7 +94,7 @@ def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
 
 
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
-    """Return geometric means of the model's cycles after one and all trials, relative to the baselines' final ones."""
+    """Return mean ratios of the model's cycles, after one trial and after all, to each baseline's final cycles."""
     from compiler.llm.evaluate.race import mean_ratio
     from compiler.tuning.search.registry import LLM
 

@@ -90,7 +90,7 @@ _Statistics = Callable[[], tuple[dict[str, Any], list[str]]]
 
 @contextmanager
 def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenReader, _Statistics]]":
-    """Yield the model to sample from and a function that returns its statistics afterwards."""
+    """Yield the model to sample from, and a function that returns the statistics after sampling."""
     if not args.on_machine:
         yield model, lambda: ({}, [])
         return
@@ -99,7 +99,7 @@ def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenRead
 
 
 def model_of(args: argparse.Namespace) -> "Gpt":
-    """Load the model of `--llm`, or the default one."""
+    """Load the model that `--llm` names, or the model included in the compiler."""
     from compiler.llm.generate.lm_generator import SHIPPED
     from compiler.llm.model.weights import load
 
@@ -159,7 +159,7 @@ CONTEXT_TOKENS, CALIBRATION_TEXTS = 128, 8
 
 @dataclass(frozen=True)
 class OnMachine:
-    """Model on the accelerator, compared with the same model on the host.
+    """Language model on the accelerator, compared with the same model on the host.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class OnMachine:
 
 @contextmanager
 def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
-    """Compile the model for the accelerator and open the simulated chip."""
+    """Compile the language model for the accelerator and open the simulated chip."""
     from pathlib import Path
 
     from compiler.llm.data.examples import texts

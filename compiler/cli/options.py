@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the check that output files do not overwrite other files of the command."""
+"""Options that several verbs share, and the check that output files do not overwrite input files."""
 
 import argparse
 import importlib.util
@@ -32,7 +32,7 @@ def add_renamed(parser: argparse.ArgumentParser, name: str, *, former_name: str,
     former_name : str
         Name that the option had in earlier releases.
     settings : dict
-        Further arguments of `add_argument`.
+        Other keyword arguments of `ArgumentParser.add_argument`.
     """
     option = parser.add_argument(name, **settings)
     hidden: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
@@ -40,7 +40,7 @@ def add_renamed(parser: argparse.ArgumentParser, name: str, *, former_name: str,
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
-    """Return an argument type: an integer of at least `low` and, if given, at most `high`."""
+    """Return an argparse type for integers of at least `low` and, if `high` is given, at most `high`."""
     rule = f"of at least {low}" if high is None else f"in {low}..{high}"
 
     def parse(text: str) -> int:
@@ -69,7 +69,7 @@ def frequency(text: str) -> float:
 
 
 def add_clock(parser: argparse.ArgumentParser) -> None:
-    """Add `--clock`; pass its value to `compiler.runtime.run_report.document`."""
+    """Add `--clock`, the value of which the verb passes to `compiler.runtime.run_report.document`."""
     parser.add_argument(
         "--clock",
         metavar="MHZ",
@@ -81,7 +81,7 @@ def add_clock(parser: argparse.ArgumentParser) -> None:
 def add_target(
     parser: argparse.ArgumentParser, default: str | None = DEFAULT_TARGET, default_text: str = ""
 ) -> None:
-    """Add `--target`, for `hw.config.load_target`; `default_text` describes the default in the help."""
+    """Add `--target`, a value for `hw.config.load_target`; `default_text` describes the default in the help."""
     parser.add_argument(
         "--target",
         metavar="T",
@@ -92,7 +92,7 @@ def add_target(
 
 
 def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
-    """Add the options of the DRAM model; `note` is appended to their help. Default rate: a row of n bytes."""
+    """Add the options for DRAM timing, with `note` in their help; the default rate is n bytes per cycle."""
     parser.add_argument(
         "--dram-latency",
         metavar="CYCLES",
@@ -109,14 +109,14 @@ def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
 
 
 def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
-    """Add the model and its input samples; `models` is the help of the model argument."""
+    """Add the arguments for the model and its input samples; `models` is the help of the model argument."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=models)
     parser.add_argument(
         "--input",
         metavar="FILE",
         type=Path,
         help=".npy, or .npz with one array per input; the first axis indexes samples. A single sample may be a .png of "
-        "the model's size or a 16-bit mono .wav of its length (default: one random sample)",
+        "the input's size or a 16-bit mono .wav of its length (default: one random sample)",
     )
     parser.add_argument(
         "--input-scale",
@@ -140,7 +140,7 @@ def _scale(text: str) -> tuple[float, float]:
 
 
 def size(text: str) -> tuple[str, int]:
-    """Parse an argument: `NAME=N`, the size of a named dimension."""
+    """Parse an argument, `NAME=N`: the size of a named dimension."""
     name, _, number = text.rpartition("=")
     if not name or not (number.isascii() and number.isdigit() and len(number) < 19 and int(number)):
         raise argparse.ArgumentTypeError(f"must be NAME=N, N at least 1, not {shown(text)}")
@@ -148,7 +148,7 @@ def size(text: str) -> tuple[str, int]:
 
 
 def bound(text: str) -> tuple[str, int | float | bool | Path]:
-    """Parse an argument: `NAME=VALUE`, the value of an input: a number, true, false, or a .npy file."""
+    """Parse an argument, `NAME=VALUE`: the value of an input, as a number, true, false, or a .npy file."""
     name, _, value = text.partition("=")
     if not name or not value:
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {shown(text)}")
@@ -167,7 +167,7 @@ def bound(text: str) -> tuple[str, int | float | bool | Path]:
 
 
 def add_db(parser: argparse.ArgumentParser, default_text: str) -> None:
-    """Add `--db` for `TuningDatabase`; `default_text` describes the default in the help."""
+    """Add `--db`, the location of a `TuningDatabase`; `default_text` describes the default in the help."""
     parser.add_argument(
         "--db",
         metavar="URL",
@@ -192,7 +192,7 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`; pass its value to `compiler.util.files.report`."""
+    """Add `--json`, the value of which the verb passes to `compiler.util.files.report`."""
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON (- for standard output)")
 
 
@@ -201,19 +201,19 @@ _watched: list[Path] = []
 
 
 def check_files(args: argparse.Namespace, *options: str) -> None:
-    """Reject output files that are unwritable or conflict with other files, and watch for attempts to read them.
+    """Reject output files that are not writable or conflict with other files, and prevent reading them from now on.
 
     Parameters
     ----------
     args : Namespace
-        Parsed arguments: `options` and `--json` are outputs, all other paths are inputs.
+        Parsed arguments. `options` and `--json` are output files; all other paths are input files.
     options : str
         Names of the options whose values are output files.
 
     Raises
     ------
     InputError
-        As in `check_outputs`; until `unwatch_files` is called, also on an attempt to open an output file for reading.
+        As in `check_outputs`. Until `unwatch_files` is called, opening an output file for reading raises it, too.
     """
     values = vars(args)
     written = [values[name] for name in options]
@@ -224,7 +224,7 @@ def check_files(args: argparse.Namespace, *options: str) -> None:
 
 
 def unwatch_files() -> None:
-    """Stop watching the output files; called when the verb has ended."""
+    """Permit reading the output files again; called when the verb has ended."""
     _watched.clear()
 
 
@@ -236,7 +236,7 @@ def check_outputs(
     Parameters
     ----------
     outputs, inputs : iterable of path
-        Files that the verb writes and reads; None for options that were not given.
+        Files that the verb writes, and files that it reads; None for options that were not given.
     report : str, optional
         Value of `--json`: a path, or `-` for standard output.
     """
@@ -256,7 +256,7 @@ def _all(outputs: Iterable[Path | None], report: str | None) -> list[Path]:
 
 
 def _paths(values: Iterable[Any]) -> Iterator[Path]:
-    """Yield the paths among option values, including those of repeatable options."""
+    """Yield all paths among option values, including paths in the lists of repeatable options."""
     for value in values:
         yield from (
             each for each in (value if isinstance(value, list) else [value]) if isinstance(each, Path)
@@ -264,7 +264,7 @@ def _paths(values: Iterable[Any]) -> Iterator[Path]:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Return whether two paths name the same file, existing or not; devices such as /dev/null do not count."""
+    """Return whether two paths name the same file, which need not exist; False for devices such as /dev/null."""
     try:
         return one.samefile(other) and one.is_file()
     except OSError:
@@ -289,12 +289,12 @@ def _reject_read(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _source(opened: Any) -> Any:
-    """Return the file itself, or the source file of a byte-code file."""
+    """Return the source file if `opened` is a bytecode file, or `opened` otherwise."""
     text = os.fsdecode(opened) if isinstance(opened, (str, bytes)) else ""
     return importlib.util.source_from_cache(text) if text.endswith(".pyc") else opened
 
 
 @cache
 def _watch_files() -> None:
-    """Install the audit hook once; hooks cannot be removed."""
+    """Install the audit hook once, because hooks cannot be removed."""
     sys.addaudithook(_reject_read)

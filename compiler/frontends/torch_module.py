@@ -49,7 +49,7 @@ def torch_library() -> Any:
 
 
 def is_module(model: Any) -> bool:
-    """Return True for a torch module or an exported program; does not import torch."""
+    """Return True for a torch module or an exported program, without importing torch."""
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__}
     return bool(kinds & {"torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"})
 
@@ -64,9 +64,10 @@ def read_module(
 ) -> Graph:
     """Import a PyTorch module as a graph.
 
-    Inputs are named after the parameters of `forward`. A single output is named `output`, several are named `output_0`,
-    `output_1` and so on; if `forward` returns a dict, outputs are named after its keys. Nodes are named after the
-    submodules that contain them. The module is exported in evaluation mode; its training flags are restored afterwards.
+    Inputs are named after the parameters of `forward`. A single output is named `output`; several outputs are named
+    `output_0`, `output_1` and so on. If `forward` returns a dict, outputs are named after its keys. Nodes are named
+    after the submodules that contain them. The module is exported in evaluation mode; its training flags are restored
+    afterwards.
 
     Parameters
     ----------
@@ -75,9 +76,9 @@ def read_module(
     example : tensor, array, tuple of them, or dict of them by name
         Example inputs, which determine the shapes and types to compile for; an exported program needs none.
     dynamic_shapes : as for torch.export.export
-        Dynamic dimensions of the export.
+        Dimensions of the inputs that remain dynamic in the export.
     sizes : dict
-        Sizes of the dynamic dimensions; a first dimension that is not listed is 1.
+        Sizes of the dynamic dimensions by name; a first dimension that is not listed has size 1.
     name : str or None
         Name for messages and reports; None: the name of the module's class.
 
@@ -86,7 +87,7 @@ def read_module(
     InputError
         torch is not installed, the module cannot be exported, or `read_onnx` rejects the result.
     UnsupportedNodesError
-        The model has operators without a conversion; the message lists all of them.
+        The model has operators without a conversion; the attribute `nodes` of the exception lists all of them.
     """
     torch = torch_library()
     title = name or type(model).__name__
@@ -127,7 +128,7 @@ def _file_name(title: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Return a context that redirects standard output to standard error and silences the exporter's log without -v."""
+    """Return a context that redirects stdout to stderr and, unless -v is given, silences the exporter's log."""
     with redirect_stdout(sys.stderr):
         if logging.getLogger().isEnabledFor(logging.INFO):
             yield
@@ -153,7 +154,7 @@ class TorchModel:
     example : tensor, array, tuple of them, dict of them by name, or None
         Example inputs for the export.
     dynamic_shapes : as for torch.export.export
-        Dynamic dimensions of the export.
+        Dimensions of the inputs that remain dynamic in the export.
     """
 
     model: Any
@@ -167,19 +168,21 @@ def is_reference(model: str | Path) -> bool:
 
 
 def load_reference(reference: str) -> TorchModel:
-    """Import the module of a reference and call its function. This runs arbitrary user code.
+    """Import the module that a reference names and call the function that it names.
+
+    This runs arbitrary user code.
 
     Parameters
     ----------
     reference : str
-        `module:function`; like for `python -m`, the module is searched in the current directory first. The function
+        `module:function`; as with `python -m`, the current directory is searched for the module first. The function
         takes no arguments and returns a module, or (module, example inputs), or (module, example inputs, dynamic
         shapes).
 
     Raises
     ------
     InputError
-        The module or function does not exist, or its code raised an exception.
+        The module or function does not exist, or the user's code raised an exception.
     """
     if not plugin_registry.is_reference(reference):
         raise InputError(f"a PyTorch model must be named module:function, not {shown(reference)}")
@@ -214,7 +217,7 @@ _NO_EXAMPLE = (
 
 
 def exported(torch: Any, model: Any, example: Any, dynamic_shapes: Any, title: str) -> Any:
-    """Return the exported program of a module in evaluation mode.
+    """Return a module exported in evaluation mode; an exported program is returned unchanged.
 
     Parameters
     ----------
@@ -246,7 +249,7 @@ def exported(torch: Any, model: Any, example: Any, dynamic_shapes: Any, title: s
 
 
 def _arguments(torch: Any, example: Any, title: str) -> tuple[tuple, dict[str, Any]]:
-    """Return example inputs as positional and keyword arguments of `forward`."""
+    """Return the example inputs as positional and keyword arguments of `forward`."""
     if isinstance(example, Mapping):
         return (), {name: _tensor(torch, each, title) for name, each in example.items()}
     examples = example if isinstance(example, tuple | list) else (example,)
@@ -263,7 +266,7 @@ def _tensor(torch: Any, value: Any, title: str) -> Any:
 
 
 def _advice(error: str) -> str:
-    """Return advice to append to a PyTorch export error; empty if the message suffices."""
+    """Return advice to append to a PyTorch export error; an empty string if the message suffices."""
     if "data-dependent" in error or "GuardOnDataDependent" in error:
         return "; what depends on values must be written with torch.where or torch.cond, not with `if`"
     return ""
@@ -319,14 +322,14 @@ def named(model: Any, program: Any) -> None:
 
 
 def _rename(values: Any, names: list[Any]) -> None:
-    """Rename values if they are distinct and there is one name for each."""
+    """Rename the values if they are distinct and there is exactly one name for each."""
     if len({id(value) for value in values}) == len(values) == len(names):
         for value, name in zip(values, names, strict=True):
             value.name = str(name)
 
 
 def _output_names(program: Any) -> list[str]:
-    """Return the names of the returned tensors: `output`, or `output_0` and so on, or the keys of a returned dict."""
+    """Return the names of the outputs: `output`, or `output_0` and so on, or the keys of the returned dict."""
     pytree = importlib.import_module("torch.utils._pytree")
     spec = program.call_spec.out_spec
     paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(spec.num_leaves)), spec))
@@ -339,7 +342,7 @@ def _output_names(program: Any) -> list[str]:
 
 
 def _list(text: str) -> list[str]:
-    """Parse the exporter's metadata, the repr of a list of strings; return an empty list for anything else."""
+    """Parse metadata of the exporter (the repr of a list of strings); return an empty list for any other text."""
     try:
         value = ast.literal_eval(text) if text else []
     except (ValueError, SyntaxError):
@@ -348,7 +351,7 @@ def _list(text: str) -> list[str]:
 
 
 def translations(torch: Any, program: Any) -> dict[Callable, Callable]:
-    """Return ONNX translations of quantizations to a part of a type's range, which PyTorch's exporter ignores."""
+    """Return ONNX translations of quantizations with narrower integer limits, which PyTorch's exporter ignores."""
     nodes = (node for node in program.graph.nodes if str(node.target) == _QUANTIZE)
     return dict.fromkeys((node.target for node in nodes if _narrow(torch, *node.args[3:6])), _quantize)
 
@@ -359,7 +362,7 @@ def _narrow(torch: Any, low: int, high: int, dtype: Any) -> bool:
 
 
 def _quantize(input: Any, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: int) -> Any:
-    """Convert to a clip to the narrow range and a QuantizeLinear; the importer merges the clip into the producer."""
+    """Convert to a Clip to the narrow range and a QuantizeLinear; the importer merges the Clip into its producer."""
     op = importlib.import_module("onnxscript").opset18
     ir = importlib.import_module("onnx_ir")
     low, high = (np.float32(scale * (limit - zero_point)) for limit in (quant_min, quant_max))

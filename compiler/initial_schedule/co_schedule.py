@@ -1,4 +1,4 @@
-"""Selection of the layers that are co-scheduled, and their shares of the memories."""
+"""Selection of the layers whose steps are interleaved, and their shares of the memories."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from compiler.lowering.lower import LoweredNetwork
 
 #: Layer classes that use only FUSE.
 _FUSE = (ElementwiseLayer, NormLayer, PoolLayer, ReduceLayer, SoftmaxLayer)
-#: Minimum cycles of a FUSE-only layer at which interleaving outweighs the memory that its neighbours lose.
+#: Minimum cycles of a FUSE-only layer at which interleaving outweighs the memory that its neighbors lose.
 _MIN_FUSE_CYCLES = 4000
 #: Maximum number of layers before and after a layer whose steps may overlap those of the layer.
 MAX_OVERLAPPED_LAYERS = 2
@@ -24,7 +24,7 @@ _MAX_PRECEDING = 3
 
 
 def co_scheduled(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]:
-    """Return the indices of the layers to interleave: slow FUSE-only layers, their neighbours and independent layers.
+    """Return the indices of the layers to interleave: slow FUSE-only layers, their neighbors and independent layers.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def co_scheduled(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]:
 
 
 def _independent_before(lowered: LoweredNetwork, number: int) -> list[int]:
-    """Return the layers shortly before a layer on which the layer does not depend."""
+    """Return the indices of the layers shortly before layer `number` on which layer `number` does not depend."""
     needed = {lowered.root(name) for name in lowered.layers[number].inputs}
     out = []
     for before in range(number - 1, max(number - 1 - _MAX_PRECEDING, -1), -1):
@@ -57,7 +57,7 @@ def _independent_before(lowered: LoweredNetwork, number: int) -> list[int]:
 def memory_share(
     context: TilingContext, lowered: LoweredNetwork, number: int, cycles: Sequence[float]
 ) -> TilingContext:
-    """Return the tiling context of an interleaved layer: its memory share and the cycles of FUSE-only neighbours."""
+    """Return the tiling context of an interleaved layer: its memory share and the cycles of FUSE-only neighbors."""
     layers = lowered.layers
     free, rows = _FUSE_ONLY_SHARE if isinstance(layers[number], _FUSE) else _OTHER_SHARE
     neighbour_cycles = sum(

@@ -1,6 +1,7 @@
 """Relaxation of a schedule until it fits the memories.
 
-Prefetching is dropped first, then interleaving and double buffering, then tensors in the scratchpad.
+Prefetching is reduced first. Then interleaving and double buffering are dropped. Last, tensors are moved from the
+scratchpad to DRAM.
 """
 
 from collections.abc import Sequence
@@ -33,14 +34,14 @@ def fit(
     dram: DramTiming = DEFAULT_DRAM,
     codegen: LayerCodegen | None = None,
 ) -> tuple[Schedule, StageExecutable]:
-    """Relax a schedule, first its prefetching, until it fits the memories; returns the schedule and its code.
+    """Relax a schedule until it fits the memories, and return the relaxed schedule and its code.
 
-    `seen` and `codegen` are as in `generate`.
+    The parameters `seen` and `codegen` have the same meaning as in `generate`.
 
     Raises
     ------
     MemoryFullError
-        The schedule does not fit even if all tensors that can be moved to DRAM are in DRAM.
+        The schedule does not fit even with all movable tensors in DRAM.
     """
     producers = {layer.y: layer.name for layer in lowered.layers}
     codegen = codegen or LayerCodegen(config)
@@ -77,7 +78,7 @@ def fit(
 
 
 def _around(names: list[str], layers: Sequence[str], attempt: int) -> list[str]:
-    """Return the layers where memory is full, with the neighbours that later attempts change as well."""
+    """Return the layers where memory is full and, in later attempts, a growing range of layers around them."""
     if attempt < _LOCAL_ATTEMPTS or not layers:
         return list(layers)
     reach = 1 << min(attempt - _LOCAL_ATTEMPTS, len(names).bit_length())

@@ -25,7 +25,7 @@ PLAIN = LayerSchedule(
 
 
 def naive_schedule(stages: Iterable[LoweredNetwork]) -> Schedule:
-    """Return the baseline schedule for searches, which executes each operator separately, from DRAM to DRAM.
+    """Return the baseline schedule for searches, which executes each operator separately, with all tensors in DRAM.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def initial_schedule(
     Raises
     ------
     InputError
-        A layer does not fit the machine with any tiling.
+        No tiling of a layer fits the machine.
     """
     layers = {}
     for number, (name, (cycles, best)) in enumerate(estimates(config, lowered, dram).items()):
@@ -74,7 +74,7 @@ def estimates(
     Raises
     ------
     InputError
-        A layer does not fit the machine with any tiling.
+        No tiling of a layer fits the machine.
     """
     residents = _Residents(config, lowered)
     contexts = _tiling_contexts(residents, dram)
@@ -94,7 +94,7 @@ def estimates(
 def tiling_contexts(
     config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
 ) -> list[TilingContext]:
-    """Return the tiling context of each layer, as if it were not interleaved with others."""
+    """Return the tiling context that each layer has if it is not interleaved with other layers."""
     return _tiling_contexts(_Residents(config, lowered), dram)
 
 
@@ -117,7 +117,7 @@ def _tiling_contexts(residents: "_Residents", dram: DramTiming) -> list[TilingCo
 
 
 class _Residents:
-    """Tensors that stay in the scratchpad, because they fit together with all others that are live at the same time."""
+    """Tensors that stay in the scratchpad, chosen so that those that are live at the same time fit together."""
 
     def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
         self.config, self.lowered = config, lowered
@@ -150,7 +150,7 @@ class _Residents:
         return self.lowered.root(name) in self.inside
 
     def awaited(self, number: int) -> bool:
-        """Return True if the next layer waits for the whole result, because it is in DRAM or is read block by block."""
+        """Return True if the next layer waits for the whole result, which is in DRAM or is read block by block."""
         layers = self.lowered.layers
         if not self.on_chip(layers[number].y):
             return True
@@ -162,9 +162,9 @@ class _Residents:
         )
 
     def free(self, layer: int, around: int = 0) -> int:
-        """Return the scratchpad bytes for the buffers of a layer, minus a share for the next layer's first weights.
+        """Return the scratchpad bytes for the buffers of a layer, except a reserve for the next layer's first weights.
 
-        `around` is the number of layers before and after the layer that may run at the same time.
+        `around` is the number of layers on each side of the layer that may run at the same time.
         """
         first, last = layer - around, layer + around
         held = sum(
@@ -183,7 +183,8 @@ def ranked_tilings(context: TilingContext, layer: Layer) -> list[tuple[float, La
     """Return the distinct tilings of a layer that fit, with their estimated cycles, fastest first.
 
     For layer kinds whose rough estimate does not model stalls between units, the most promising tilings are simulated
-    tile by tile. (Simulating convolutions as well makes single ones 1 % faster on the RTL, but networks slower.)
+    tile by tile. (Simulating convolutions as well makes a single convolution 1 % faster on the RTL, but whole networks
+    slower.)
     """
     found: dict[LayerSchedule, float] = {}
     for cycles, schedule in kind_of(layer).tilings(context, layer):

@@ -1,13 +1,13 @@
-"""Control flow in the graph: how operands and outputs of `if` and `loop` correspond to those of the subgraphs.
+"""Control flow in the graph: how operands and outputs of `if` and `loop` correspond to inputs and outputs of subgraphs.
 
-The operands of `if` are a condition and the tensors that its subgraphs capture. Both subgraphs have an input for each
-captured tensor, and compute the outputs.
+The operands of `if` are a condition and the tensors that its subgraphs capture. Each of the two subgraphs has an input
+for each captured tensor and computes all outputs of the node.
 
 The operands of `loop` are a condition, the maximum number of iterations (int64), the initial *states*, the *scanned*
-tensors (of which each iteration reads a slice along the first dimension) and the other captured tensors. The inputs of
-the subgraph are the iteration number (int64), the states, a slice of each scanned tensor and the captured tensors. The
-subgraph computes the condition of the next iteration, the next states, and slices to be *stacked*. The outputs of the
-loop are the last states and the stacks.
+tensors and the captured tensors. Each iteration reads one slice of each scanned tensor, along the first dimension. The
+inputs of the subgraph are the iteration number (int64), the states, a slice of each scanned tensor and the captured
+tensors. The subgraph computes the condition of the next iteration, the next states, and slices to be *stacked*. The
+outputs of the loop are the final states and the stacked slices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ Ends = tuple[Sequence[Tensor], Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class LoopOperands(Generic[_T]):
-    """Operands of a loop by role."""
+    """Operands of a loop, grouped by role."""
 
     condition: _T
     trips: _T
@@ -33,7 +33,7 @@ class LoopOperands(Generic[_T]):
 
 
 def loop_operands(attributes: Mapping[str, Any], operands: Sequence[_T]) -> LoopOperands[_T]:
-    """Split the operands of a loop by role."""
+    """Group the operands of a loop by role."""
     first, second = 2 + attributes["states"], 2 + attributes["states"] + len(attributes["scanned"])
     return LoopOperands(
         operands[0], operands[1], [*operands[2:first]], [*operands[first:second]], [*operands[second:]]
@@ -47,7 +47,7 @@ def mismatch(
     bodies: Sequence[Ends],
     outputs: Sequence[Tensor],
 ) -> str | None:
-    """Describe the first inconsistency of a control-flow node; None if it is valid."""
+    """Return a description of the first inconsistency of a control-flow node; None if the node is valid."""
     if operands[0].dtype != "bool" or operands[0].elements != 1:
         return f"its condition {operands[0].name!r} must be one bool, not {kind(operands[0])}"
     return _if(operands, bodies, outputs) if op == "if" else _loop(attributes, operands, bodies[0], outputs)
@@ -96,7 +96,7 @@ def _loop(
 def _differ(
     outside: Sequence[Tensor], inside: Sequence[Tensor], what: str, *, sliced: bool = False
 ) -> str | None:
-    """Describe the first difference of tensors outside and inside a subgraph; # in `what` is replaced by the index."""
+    """Describe the first difference between tensors outside and inside a subgraph; # in `what` becomes the index."""
     if len(outside) != len(inside):
         return f"{what.replace(' #', '')}: there must be {len(outside)}, not {len(inside)}"
     for number, (a, b) in enumerate(zip(outside, inside, strict=True)):
@@ -125,5 +125,5 @@ def truth(value: Any) -> bool:
 
 
 def whole(value: Any) -> int:
-    """Return the value of a trip count tensor, at least 0."""
+    """Return the value of a trip count tensor, or 0 if the value is negative."""
     return max(int(value.reshape(-1)[0]), 0)

@@ -1,4 +1,4 @@
-"""Graph of nodes in topological order and tensors, and construction of graphs from the nodes of another one."""
+"""Graph of tensors and topologically ordered nodes, and construction of a graph from nodes of another graph."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _MAX_SHOWN = 120
 
 
 class GraphError(InputError):
-    """Error: a model, or the result of a pass, is not a valid graph."""
+    """Error for a model or a result of a pass that is not a valid graph."""
 
 
 @identity("Node", "name", "op", "inputs", "outputs", "attributes", "bodies")
@@ -42,7 +42,7 @@ class Node:
     attributes : dict
         Attribute values, as defined by the operator's Spec.
     bodies : tuple of Graph
-        Subgraphs of control flow; tensors that the subgraphs use from outside are operands of the node.
+        Subgraphs of a control-flow node; outer tensors that the subgraphs use are operands of the node.
     """
 
     name: str
@@ -86,16 +86,16 @@ class Node:
 
 
 def _short(value: object) -> str:
-    """Return an attribute as a string for listings, truncated."""
+    """Return an attribute as a string for listings, truncated if it is long."""
     text = str(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 class Graph:
-    """Model as nodes and tensors.
+    """Model, represented by nodes and tensors.
 
-    Nodes are stored in the order of addition, which must be topological; passes build a new graph instead of
-    modifying one.
+    Nodes are stored in the order in which they were added, which must be topological. Passes build a new graph instead
+    of modifying one.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class Graph:
         self._consumers: dict[str, list[Node]] = {}
 
     def add_tensor(self, tensor: Tensor) -> Tensor:
-        """Add a tensor whose producer is added later."""
+        """Add a constant, or a tensor whose producer is added later."""
         if tensor.name in self.tensors:
             raise GraphError(f"tensor {tensor.name!r} is defined twice")
         self.tensors[tensor.name] = tensor
@@ -137,7 +137,7 @@ class Graph:
         Raises
         ------
         GraphError
-            An input is not available, or an output has a producer already.
+            An input is not available, or an output already has a producer.
         """
         if node.name in self.nodes:
             raise GraphError(f"node {node.name!r} is defined twice")
@@ -167,7 +167,7 @@ class Graph:
         Raises
         ------
         GraphError
-            An output is not computed by any node.
+            An output is neither computed by a node nor an input or a constant.
         """
         for name in outputs:
             if name not in self.tensors or not self._available(name):
@@ -209,7 +209,7 @@ class Graph:
                 yield from body.walk()
 
     def networkx(self) -> "nx.MultiDiGraph":
-        """Return the graph for networkx, with an edge for each tensor between two nodes, weighted with its bytes."""
+        """Return the graph as a networkx graph; each tensor between two nodes is an edge with attribute `bytes`."""
         import networkx as nx  # takes long to load
 
         view = nx.MultiDiGraph(name=self.name)
@@ -263,9 +263,9 @@ def rebuild(
     nodes : iterable of Node
         Nodes of the new graph in topological order.
     inputs, outputs : iterables of str, optional
-        Inputs and outputs of the new graph; default: those of `graph`.
+        Names of the inputs and outputs of the new graph; by default, those of `graph`.
     changed : mapping, optional
-        Replacements of tensors, by name.
+        Tensors that replace tensors of `graph`, by name.
     """
     new = Graph(graph.name)
     chosen = list(nodes)
@@ -289,7 +289,7 @@ _TIMES = ":times_over_"
 
 
 def times_over(graph: Graph, name: str) -> int:
-    """Return how often a tensor repeats the model's data because the weights of its consumer were split into parts."""
+    """Return how many copies of its data a tensor holds: one for each part of its consumer's split weights."""
     producer = graph.producer(name)
     _, found, count = producer.name.rpartition(_TIMES) if producer else ("", "", "")
     return int(count) if found else 1
@@ -298,9 +298,9 @@ def times_over(graph: Graph, name: str) -> int:
 def random_input(rng: np.random.Generator, tensor: Tensor, bounds: Mapping[str, int]) -> NDArray:
     """Generate a random value for an input.
 
-    Floats are standard normal. Integers that are indices are less than the bound of the input in `bounds`. Other 8-bit,
-    16-bit or quantized integers cover the range of their type, as images and audio do; wider integers are 0 or 1, as
-    masks and counts are.
+    Floats are standard normal. Integers of an input that has a bound in `bounds`, such as indices, are less than the
+    bound. Other 8-bit, 16-bit or quantized integers cover the range of their type, like images and audio. Other wider
+    integers are 0 or 1, like masks.
 
     Raises
     ------

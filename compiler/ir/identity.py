@@ -1,9 +1,9 @@
-"""Stable names of types, fields and members, so that digests and stored data survive renaming and moving of code.
+"""Stable names of types, fields and members, which keep stored data valid when code is renamed or moved.
 
-The stable names of a type and of its fields are part of digests (`compiler.cache.digest`), which are keys of database
-entries, and of the JSON that `stored` writes. The names are declared once, at the type's definition or at the end of
-this module, in the order of the fields or members. Renaming a class, a field or a member in Python does not affect
-stored data. A new field needs a new name at its position in the declaration.
+The stable names of a type and of its fields are part of the data that `stored` returns, which is saved as JSON. They
+are also part of digests (`compiler.cache.digest`), which are keys of database entries. The names are declared once, at
+the type's definition or at the end of this module, in the order of the fields or members. Renaming a class, a field or
+a member in Python does not affect stored data. A new field needs a new name at its position in the declaration.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,14 +19,14 @@ V = TypeVar("V")
 
 
 class Identity(NamedTuple):
-    """Stable names of a type and its parts.
+    """Stable names of a type and of its fields or members.
 
     Parameters
     ----------
     name : str
         Stable name of the type, unique among all types.
     parts : dict
-        Stable names of the fields or members by their Python names, in order.
+        Stable names of the fields or members, by Python name and in the order of declaration.
     """
 
     name: str
@@ -37,20 +37,21 @@ _IDENTITIES: dict[type, Identity] = {}
 
 
 def identity(name: str, *parts: str) -> Callable[[T], T]:
-    """Declare the stable name of a dataclass or an enumeration; a class decorator.
+    """Return a class decorator that declares the stable names of a dataclass or an enumeration.
 
     Parameters
     ----------
     name : str
         Stable name of the type.
     parts : str
-        Stable names of the fields or members in order; for a dataclass derived from a type with an identity, only those
-        of the additional fields.
+        Stable names of the fields or members in order. If a base class has stable names, only the names of the
+        additional fields are given.
 
     Raises
     ------
     TypeError
-        Another type has that name, or the number of names differs from the number of fields or members.
+        Another type has the same name, a name occurs twice, or the number of names differs from the number of fields or
+        members.
     """
 
     def declare(kind: T) -> T:
@@ -89,7 +90,7 @@ def identity_of(kind: type) -> Identity:
 
 
 def identities() -> dict[type, Identity]:
-    """Return all types that have been declared so far."""
+    """Return all types whose stable names have been declared, with these names."""
     return dict(_IDENTITIES)
 
 
@@ -106,7 +107,7 @@ def items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def stored(value: Any) -> Any:
-    """Convert to plain data like `dataclasses.asdict`, with the stable names of fields as keys.
+    """Convert a value to plain data, like `dataclasses.asdict` but with the stable names of fields as keys.
 
     Raises
     ------
@@ -123,12 +124,12 @@ def stored(value: Any) -> Any:
 
 
 def restored(kind: type[V], values: Mapping[str, Any]) -> V:
-    """Construct a dataclass from the values of its fields by stable name.
+    """Construct a dataclass from the values of its fields, given by stable name.
 
     Raises
     ------
     TypeError
-        A name is not a field, or a field without a default is missing.
+        A name is not the stable name of a field, or a field without a default is missing.
     """
     fields_of = {name: field for field, name in identity_of(kind).parts.items()}
     for name in values:

@@ -1,8 +1,9 @@
 """The operators of the graph, a small set to which every model is converted.
 
-Images have the layout (batch, height, width, channels); weights of convolutions (output channels, kernel height, kernel
-width, input channels of a group), of depthwise convolutions (kernel height, kernel width, channels), and of dense
-layers (outputs, inputs). Front ends transpose the tensors of formats with other layouts.
+Images have the layout (batch, height, width, channels). Weights of convolutions have the layout (output channels,
+kernel height, kernel width, input channels of a group), weights of depthwise convolutions (kernel height, kernel width,
+channels), and weights of dense layers (outputs, inputs). Front ends transpose the tensors of formats with other
+layouts.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,7 +82,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 class QuantizedForm(StrEnum):
-    """Quantized form of an operator of a float model, which determines the scales of its operands and its result."""
+    """Form in which an operator of a float model is quantized: how its operands and its result get their scales."""
 
     OWN = "own"  # operands and result have separate scales
     SHARED = "shared"  # operands and result share one quantization
@@ -90,7 +91,7 @@ class QuantizedForm(StrEnum):
 
 
 class BatchRule(StrEnum):
-    """Condition under which an operator processes samples that are concatenated along the first axis independently."""
+    """Condition under which an operator processes samples independently if the first axis concatenates them."""
 
     ALWAYS = "always"
     WEIGHTS = "weights"  # weights are constant
@@ -109,7 +110,7 @@ class BatchRule(StrEnum):
 
 @dataclass(frozen=True)
 class Spec:
-    """Properties of an operator that passes, quantization and lowering use.
+    """Properties of an operator, for passes, quantization and lowering.
 
     Parameters
     ----------
@@ -118,12 +119,12 @@ class Spec:
     text : str
         Formula or description of the result, as in docs/operators.md.
     attributes : dict
-        Kind of each attribute (a key of `KINDS`); all of them are required.
+        Kind of each attribute (a key of `KINDS`); all attributes are required.
     bodies : tuple of str
         Names of the subgraphs of a control-flow operator.
     table : bool
-        True for an elementwise function of one operand; the accelerator executes it on 8-bit integers as a table of 256
-        entries.
+        True for an elementwise function of one operand, which the accelerator executes on 8-bit integers by a lookup
+        table of 256 entries.
     binary : bool
         True for a function of two broadcast operands that FUSE computes.
     elementwise : bool
@@ -140,9 +141,9 @@ class Spec:
     symmetric : bool
         True if a constant operand is quantized without a zero point.
     output : Quantization or None
-        Quantization of the result that TFLite requires.
+        Quantization that TFLite requires for the result.
     batch : BatchRule or None
-        Rule for batches; None: a batch of a graph with the operator is rejected.
+        Rule for batches; None: a graph with the operator cannot process batches.
     """
 
     inputs: tuple[int, int | None]
@@ -162,16 +163,16 @@ class Spec:
 
 
 def unary(text: str, attributes: Mapping[str, str] | None = None, output: Quantization | None = None) -> Spec:
-    """Return the Spec of an elementwise function of one operand, which is a lookup table on 8-bit integers.
+    """Return the Spec of an elementwise function of one operand, which a lookup table computes for 8-bit integers.
 
     Parameters
     ----------
     text : str
         Formula of the function, for docs/operators.md.
     attributes : dict or None
-        Kind of each attribute.
+        Kind of each attribute (a key of `KINDS`).
     output : Quantization or None
-        Quantization of the result that TFLite requires.
+        Quantization that TFLite requires for the result.
     """
     return Spec(
         (1, 1),

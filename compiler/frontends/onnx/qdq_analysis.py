@@ -47,14 +47,14 @@ _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, Tens
 def parameters(
     node: FileNode, scale: ConstantValue, zero: ConstantValue | None, shape: tuple[int, ...] | None
 ) -> Quantization:
-    """Return the quantization of a QuantizeLinear or DequantizeLinear.
+    """Return the quantization that a QuantizeLinear or DequantizeLinear node applies.
 
     Parameters
     ----------
     node : FileNode
         The QuantizeLinear or DequantizeLinear node.
     scale, zero : ConstantValue, ConstantValue or None
-        Scales and zero points of the node.
+        Scales and zero points of the node; without zero points, they are 0.
     shape : tuple of int or None
         Shape of the quantized tensor; None if it is unknown.
     """
@@ -80,7 +80,7 @@ def parameters(
 
 
 def quantized_type(node: FileNode, zero: ConstantValue | None) -> str:
-    """Return the output type of a QuantizeLinear."""
+    """Return the output type of a QuantizeLinear node."""
     attribute = DTYPES.get(node.int("output_dtype", 0))
     dtype = zero.data.dtype.name if zero is not None else attribute or "uint8"
     narrow = zero is not None and zero.narrow
@@ -93,14 +93,14 @@ def quantized_type(node: FileNode, zero: ConstantValue | None) -> str:
 
 
 def _type_text(node: FileNode, zero: ConstantValue | None) -> str:
-    """Return a description of a quantized type, whose zero point may have been widened from fewer bits."""
+    """Return the name of a quantized type for messages, with a note if the type in the file has fewer bits."""
     if zero is None:
         return type_name(node.int("output_dtype", 0))
     return f"{zero.data.dtype.name} made of fewer bits" if zero.narrow else zero.data.dtype.name
 
 
 def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> ValueType | None:
-    """Return type and quantization of a valid per-tensor QuantizeLinear or DequantizeLinear; None otherwise."""
+    """Return type and quantization of a QuantizeLinear or DequantizeLinear; None unless valid and per-tensor."""
     scale, zero = (constants.get(name) for name in (*node.inputs[1:3], "", "")[:2])
     if scale is None or scale.data.size != 1 or (zero is None and len(node.inputs) > 2 and node.inputs[2]):
         return None
@@ -112,7 +112,7 @@ def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> ValueTyp
 
 
 def targets(model: OnnxModel) -> dict[str, ValueType]:
-    """Return type and quantization by name of the values that are only quantized, possibly after moves and clips."""
+    """Return, by name, type and quantization of values read only by quantizations, possibly after moves and clips."""
     found: dict[str, ValueType] = {}
     users: dict[str, list[FileNode]] = {}
     for node in model.nodes:
@@ -139,7 +139,7 @@ def targets(model: OnnxModel) -> dict[str, ValueType]:
 
 
 def meanings(model: OnnxModel) -> dict[str, Quantization]:
-    """Return the quantizations of integer values of the file by name, inferred from producers and consumers."""
+    """Return, by name, the quantizations of integer values of the file, inferred from producers and consumers."""
     found = _along_axes(model)
     for node in model.nodes:
         name = {"QuantizeLinear": node.outputs[0], "DequantizeLinear": (*node.inputs, "")[0]}.get(node.op)
@@ -157,7 +157,7 @@ def meanings(model: OnnxModel) -> dict[str, Quantization]:
 
 
 def _along_axes(model: OnnxModel) -> dict[str, Quantization]:
-    """Return the quantizations of model inputs that have scales along an axis, by name."""
+    """Return, by name, the quantizations of the model inputs that have separate scales along an axis."""
     shapes = {each.name: each.shape for each in model.inputs}
     found: dict[str, Quantization] = {}
     for node in model.nodes:

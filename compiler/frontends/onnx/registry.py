@@ -13,18 +13,18 @@ from hw.errors import InputError, shown
 
 
 class OnnxReader(Protocol):
-    """Interface of the importer (`importer.py`) for the conversion of nodes with subgraphs."""
+    """Interface through which the conversions of nodes with subgraphs use the importer (`importer.py`)."""
 
     def inside(self, model: OnnxModel, constants: Mapping[str, ConstantValue]) -> "OnnxReader":
-        """Return a reader for a subgraph, given its constant inputs and captured values."""
+        """Return a reader for a subgraph; `constants` holds its inputs and captured values that are constant."""
         ...
 
     def emitter(self, room: int) -> OnnxGraphBuilder:
-        """Return a new graph builder; `room` limits the elements of its new constants."""
+        """Return a new graph builder, whose new constants may have at most `room` elements in total."""
         ...
 
     def convert(self, emitter: OnnxGraphBuilder, values: dict[str, Value]) -> None:
-        """Convert the nodes and add their outputs to `values`; raises UnsupportedNodeError if one is unsupported."""
+        """Convert the nodes and add their outputs to `values`, or raise UnsupportedNodeError if one is unsupported."""
         ...
 
 
@@ -35,7 +35,7 @@ MIN_OPSET = 7
 
 
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Return operator set versions by domain; the two names of ONNX's own domain are merged."""
+    """Return the operator set version of each domain; the two names of ONNX's own domain are merged."""
     found: dict[str, int] = {}
     for each in imports:
         domain = DEFAULT if each.domain == "ai.onnx" else each.domain
@@ -44,7 +44,7 @@ def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def check_version(version: int) -> None:
-    """Raise InputError for an operator set that is too old or too new."""
+    """Raise InputError if an operator set version is too old or too new."""
     if version < MIN_OPSET:
         raise InputError(
             f"operator set must be {MIN_OPSET} or later, not {version}; onnx.version_converter updates it"
@@ -67,7 +67,7 @@ class OnnxConversion:
     Parameters
     ----------
     function : callable
-        Converts a node with its inputs padded to `most`.
+        Function that converts a node; its list of inputs is padded with None to length `most`.
     least : int
         Minimum number of inputs.
     most : int or None
@@ -85,7 +85,7 @@ class OnnxConversion:
         return self.function(emitter, node, self.checked(inputs))
 
     def checked(self, inputs: "list[_Input | None]") -> "list[_Input | None]":
-        """Return the inputs, or their names, padded with None; raises InputError if their number is wrong."""
+        """Return the inputs or input names, padded with None, or raise InputError if their number is wrong."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         most = len(inputs) if self.most is None else self.most
@@ -98,7 +98,7 @@ CONVERSIONS: dict[str, OnnxConversion] = {}
 
 
 def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], Function]:
-    """Register a function as the conversion of operators, with their minimum and maximum number of inputs."""
+    """Register the decorated function as the conversion of `ops`; `inputs` is their least and largest input count."""
 
     def register(function: Function) -> Function:
         CONVERSIONS.update(dict.fromkeys(ops, OnnxConversion(function, *inputs)))
@@ -108,21 +108,21 @@ def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], 
 
 
 def known(value: Value | None, what: str) -> ConstantValue:
-    """Return the value if it is constant; raises UnsupportedNodeError otherwise."""
+    """Return the value if it is constant, or raise UnsupportedNodeError otherwise."""
     if not isinstance(value, ConstantValue):
         raise UnsupportedNodeError(f"{what} that is not constant")
     return value
 
 
 def integers(node: FileNode, key: str, value: Value | None) -> tuple[int, ...] | None:
-    """Return integers given by an attribute (old operator sets) or an input (later ones); None if neither is given."""
+    """Return the integers of attribute `key` (old operator sets) or input `value` (later ones); None without either."""
     if value is not None:
         return tuple(known(value, key).integers())
     return node.ints(key)
 
 
 def choice(node: FileNode, key: str, default: str, *choices: str) -> str:
-    """Return a string attribute; raises InputError unless it is one of the choices."""
+    """Return a string attribute, or raise InputError if it is not one of the choices."""
     value = node.text(key, default)
     if value not in choices:
         raise InputError(f"attribute {key} must be one of {', '.join(choices)}, not {shown(value)}")

@@ -12,7 +12,7 @@ from hw.errors import InputError
 
 
 def _reads(model: OnnxModel, node: FileNode, dynamic: tuple[str, ...]) -> bool:
-    """Return True if a node reads dynamically quantized integers with their parameters and can be rewritten."""
+    """Return True if a reader of dynamically quantized integers can read the floating-point values instead."""
     first, *more = (*node.inputs, "", "", "")
     if first != dynamic[0] or dynamic[0] in more:
         return False
@@ -51,7 +51,7 @@ def expand(model: OnnxModel) -> OnnxModel:
 
 
 def expands(*ops: str) -> Callable[[Expansion], Expansion]:
-    """Register a function as the rewrite of operators."""
+    """Register the decorated function as the rewrite of the operators `ops`."""
 
     def register(function: Expansion) -> Expansion:
         _EXPANSIONS.update(dict.fromkeys(ops, function))
@@ -62,7 +62,7 @@ def expands(*ops: str) -> Callable[[Expansion], Expansion]:
 
 @expands("DynamicQuantizeLinear")
 def _dynamic(model: OnnxModel, node: FileNode) -> list[FileNode]:
-    """Remove the quantization if all readers can use the floating-point values, with scale 1 and zero point 0."""
+    """Replace the quantization by Identity, scale 1 and zero point 0 if all readers can use floating-point values."""
     parts = Parts(model, node, 1, 1)
     outputs = (*node.outputs, "", "")[:3]
     readers = [n for n in model.nodes if outputs[0] in n.inputs]
@@ -79,9 +79,9 @@ def _dynamic(model: OnnxModel, node: FileNode) -> list[FileNode]:
 
 @expands("MatMulInteger", "ConvInteger")
 def _integer(model: OnnxModel, node: FileNode) -> list[FileNode]:
-    """Rewrite to MatMul or Conv on floating-point values, dequantized with scale 1.
+    """Rewrite to MatMul or Conv on floating-point operands, which are dequantized with scale 1.
 
-    Results of dynamically quantized inputs remain in floating point, because the file scales them afterwards.
+    If the first input is dynamically quantized, the result remains in floating point, because later nodes scale it.
     """
     parts = Parts(model, node, 2, 4)
     _check_weights(parts)
@@ -179,9 +179,9 @@ class Parts:
     model : OnnxModel
         The model, which receives new constants.
     node : FileNode
-        The node that is replaced.
+        The node to replace.
     least, most : int
-        Minimum and maximum number of its inputs.
+        Minimum and maximum number of inputs of the node.
     """
 
     def __init__(self, model: OnnxModel, node: FileNode, least: int, most: int):
@@ -190,7 +190,7 @@ class Parts:
         self.inputs = (*node.inputs, *[""] * (most - len(node.inputs)))
 
     def add(self, op: str, inputs: tuple[str, ...], part: str, **attributes: object) -> str:
-        """Add a node and return its output; the node with an empty `part` has the output of the replaced node."""
+        """Add a node and return its output's name, which is that of the replaced node's output if `part` is empty."""
         node = self.node
         output = f"{node.name}:{part}" if part else node.outputs[0]
         name = f"{node.name}:{part}" if part else node.name
@@ -201,12 +201,12 @@ class Parts:
         return output
 
     def real(self, index: int, part: str, axis: int = 1) -> str:
-        """Dequantize the three inputs from `index` on (integers, scale, zero point); return the result's name."""
+        """Dequantize inputs `index` to `index + 2` (integers, scale, zero point) and return the name of the result."""
         self._check_constant(index + 1)
         return self.add("DequantizeLinear", self.inputs[index : index + 3], part, axis=axis)
 
     def finish(self, op: str, inputs: tuple[str, ...], index: int, **attributes: object) -> list[FileNode]:
-        """Add the operator and the quantization of its output, with scale and zero point from the inputs at `index`."""
+        """Add the operator and a QuantizeLinear with the inputs from `index` on as parameters, and return all nodes."""
         self._check_constant(index)
         output = f"{self.node.name}:real"
         self.add(op, inputs, "", **attributes)
@@ -237,7 +237,7 @@ class Parts:
         return name
 
     def whole(self, index: int, *parameters: int) -> None:
-        """Reject a dynamic input `index` if its scale or zero point (inputs `parameters`) has several elements."""
+        """Reject input `index` if it is dynamic and its scale or zero point (`parameters`) has several elements."""
         given = [self.model.constants.get(self.inputs[parameter]) for parameter in parameters]
         if self.inputs[index] not in self.model.constants and any(
             v is not None and v.data.size > 1 for v in given
@@ -247,7 +247,7 @@ class Parts:
             )
 
     def fixed(self, name: str, what: str) -> ConstantValue:
-        """Return the constant of that name; raises UnsupportedNodeError if the value is not constant."""
+        """Return the constant called `name`, or raise UnsupportedNodeError if the value is not constant."""
         value = self.model.constants.get(name)
         if value is None:
             raise UnsupportedNodeError(f"{what} that is not constant")
@@ -264,7 +264,7 @@ def _check_weights(parts: Parts) -> None:
 
 
 def _bias(parts: Parts, name: str, x_scale: str, w_scale: str, factor: float = 1.0) -> tuple[str, ...]:
-    """Return the dequantized int32 bias as a tuple of operands; its scale is that of the products times `factor`."""
+    """Return the dequantized int32 bias, if any, as a tuple; its scale is the product of both scales and `factor`."""
     if not name:
         return ()
     scales = parts.fixed(x_scale, "a scale").real() * parts.fixed(w_scale, "a scale").real()

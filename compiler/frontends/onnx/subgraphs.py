@@ -1,4 +1,4 @@
-"""Conversion of subgraphs and functions of ONNX models to separate graphs, by inlining or by unrolling."""
+"""Conversion of ONNX subgraphs to separate graphs, inlining of subgraphs and functions, and unrolling of loops."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def body_of(node: FileNode, key: str) -> OnnxModel:
 
 
 def apart(node: FileNode, inputs: Sequence[Value | None]) -> tuple[list[Value | None], dict[str, Value]]:
-    """Return a node's own inputs, and by name the values that its subgraphs capture, which are its last inputs."""
+    """Split the inputs of a node into its own inputs and the values that its subgraphs capture, by name."""
     bodies = [body for body in node.attributes.values() if isinstance(body, OnnxModel)]
     names = dict.fromkeys(name for body in bodies for name in body.captured)
     own = len(node.inputs) - len(names)
@@ -55,7 +55,7 @@ def apart(node: FileNode, inputs: Sequence[Value | None]) -> tuple[list[Value | 
 
 
 def inline(emitter: OnnxGraphBuilder, model: OnnxModel, values: Mapping[str, Value]) -> list[Value]:
-    """Inline the nodes of a subgraph into the enclosing graph and return its outputs."""
+    """Inline the nodes of a subgraph into the enclosing graph and return the outputs of the subgraph."""
     assert emitter.reader is not None
     constants = {name: value for name, value in values.items() if isinstance(value, ConstantValue)}
     inner, inner_values = emitter.reader.inside(model, constants), dict(values)
@@ -72,7 +72,7 @@ def inline(emitter: OnnxGraphBuilder, model: OnnxModel, values: Mapping[str, Val
 
 @dataclass
 class Subgraph:
-    """Subgraph converted to a separate graph, to which outputs are added.
+    """Subgraph that has been converted to a separate graph; its outputs are added one by one.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Subgraph:
     values : dict
         Inputs of the subgraph and outputs of its nodes, by name.
     outputs : list of Tensor
-        Outputs of the graph added so far.
+        Outputs that have been added to the graph.
     """
 
     emitter: OnnxGraphBuilder
@@ -112,7 +112,8 @@ def subgraph(
     model : OnnxModel
         The subgraph to convert.
     forms : dict
-        Form and shape (in the file's order of dimensions) of each input by name, in the order of the inputs.
+        Form (type and order of dimensions) and shape (in the file's order) of each input by name, in the order of the
+        inputs.
     values : dict
         Captured values by name; dynamic values become additional inputs and keep their form.
     """
@@ -143,12 +144,12 @@ def _input(
 
 
 def flows(values: Mapping[str, Value]) -> list[Tensor]:
-    """Return the tensors of the dynamic values that a node's subgraphs capture, as operands of the node."""
+    """Return the tensors of the captured values that are dynamic; they become operands of the control-flow node."""
     return [value.tensor for value in values.values() if isinstance(value, DynamicValue)]
 
 
 def natural(value: Value) -> Form:
-    """Return the current form of a value; a constant has the type and order of the file."""
+    """Return the form that a value has in the graph; for a constant, its type and dimension order in the file."""
     if isinstance(value, DynamicValue):
         return value.kind, value.order
     numbers = value.numbers()
@@ -178,7 +179,7 @@ def common(values: Sequence[Value], what: str) -> Form:
 
 
 def operand(emitter: OnnxGraphBuilder, value: Value, form: Form) -> Tensor:
-    """Return a value converted to a form that `common` returned or `exact` permits."""
+    """Convert a value to a form that `common` returned or `exact` permits, and return the resulting tensor."""
     kind, order = form
     if isinstance(value, DynamicValue):
         return emitter.operand(value, order, kind)
@@ -205,7 +206,7 @@ def exact(value: Value, kind: ValueType) -> bool:
 def outside(
     emitter: OnnxGraphBuilder, name: str, tensor: Tensor, form: Form, shape: tuple[int, ...] | None = None
 ) -> DynamicValue:
-    """Return the control-flow node's output for an output of its subgraph, with another `shape` if given."""
+    """Return the output of a control-flow node for output `tensor` of its subgraph, with another `shape` if given."""
     kind, order = form
     q: Quantization | None = tensor.quantization
     if not kind.real and q is None and kind.dtype not in ("float32", "bool"):
@@ -218,14 +219,14 @@ def outside(
 
 @dataclass(frozen=True)
 class ScanAxis:
-    """Dimension of a Scan along which slices are read or stacked, and the direction.
+    """Dimension along which a Scan reads or stacks slices, and the direction.
 
     Parameters
     ----------
     axis : int
         Dimension of the value in the file's order.
     sign : int
-        1 from the first slice to the last, -1 from the last to the first.
+        1: from the first slice to the last; -1: from the last to the first.
     """
 
     axis: int
@@ -243,11 +244,11 @@ class Loop:
     body : OnnxModel
         Subgraph of one iteration.
     trips, condition : Value
-        Maximum number of iterations, and the condition for the first one.
+        Maximum number of iterations, and condition of the first iteration.
     states, scanned : list of Value
         Initial states, and the values that are read slice by slice.
     values : dict
-        Captured values of the subgraph, by name.
+        Values that the subgraph captures, by name.
     ins : int
         Number of the subgraph's inputs before the states: 2 for a Loop (iteration number, condition), 0 for a Scan.
     axes, stacks : list of ScanAxis
@@ -278,14 +279,14 @@ class Loop:
 
 
 def true() -> ConstantValue:
-    """Return a constant True, the condition of a loop that has none."""
+    """Return the constant True, for a loop that has no condition."""
     return ConstantValue("true", np.array(True))
 
 
 def unrolled(
     emitter: OnnxGraphBuilder, loop: Loop, trips: int, error: UnsupportedNodeError
 ) -> Sequence[Value]:
-    """Unroll a loop into the graph and return its outputs; raises `error` if the trip count is data-dependent."""
+    """Unroll a loop into the graph and return its outputs, or raise `error` if the trip count is data-dependent."""
     condition, states, count = loop.condition, loop.states, 0
     stacks: list[list[Value]] = [[] for _ in loop.stacks]
     while count < trips and isinstance(condition, ConstantValue) and truth(condition.data):
@@ -315,7 +316,7 @@ def unrolled(
 
 
 def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: ScanAxis, count: int) -> Value:
-    """Return the slice with index `count` of a scanned value."""
+    """Return the slice of a scanned value that iteration `count` reads."""
     index = count if each.sign > 0 else value.shape[each.axis] - 1 - count
     if isinstance(value, ConstantValue):
         return ConstantValue(f"{value.name}:{count}", value.numbers().take(index, each.axis))
@@ -329,7 +330,7 @@ def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: ScanAx
 def _stacked(
     emitter: OnnxGraphBuilder, node: FileNode, name: str, parts: list[Value], each: ScanAxis
 ) -> Value:
-    """Return slices stacked along a new axis."""
+    """Return the slices `parts`, stacked along a new axis."""
     if not parts:
         raise UnsupportedNodeError("outputs with a slice from each of no iterations")
     axis = counted_from_front(each.axis, len(parts[0].shape) + 1)
@@ -355,8 +356,8 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises
     ------
     InputError
-        The functions are recursive, would expand to too many nodes, use operator sets that are incompatible with the
-        model's, or are damaged.
+        The functions are recursive or damaged, would expand to too many nodes, or use operator sets that are
+        incompatible with those of the model.
     """
     if not model.functions:
         return model
@@ -370,7 +371,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """Reject recursive functions and excessive growth, which ONNX's inliner does not check."""
+    """Reject functions that are recursive or expand to too many nodes, which ONNX's inliner does not check."""
     functions = {(f.domain, f.name): f for f in model.functions}
     if len(functions) != len(model.functions):
         raise InputError("defines a function twice")
@@ -394,7 +395,7 @@ def _check(model: onnx.ModelProto) -> None:
 
 
 def _keys(nodes: Iterable[Any]) -> Iterator[Key]:
-    """Yield domain and operator of nodes, including those of subgraphs."""
+    """Yield the domain and operator of each node, including the nodes of subgraphs."""
     for node in nodes:
         yield node.domain, node.op_type
         for attribute in node.attribute:
@@ -403,7 +404,7 @@ def _keys(nodes: Iterable[Any]) -> Iterator[Key]:
 
 
 def _of_one_version(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with all functions at its operator set versions, since the inliner ignores other versions."""
+    """Return the model with its operator set versions in all functions, whose own versions the inliner ignores."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     versions = versions_of(model.opset_import)
@@ -418,7 +419,7 @@ def _of_one_version(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_versions(function: onnx.FunctionProto, versions: dict[str, int]) -> None:
-    """Reject a function with operators that differ from those of the model's operator sets."""
+    """Reject a function that uses an operator whose definition differs in the model's operator set."""
     own, used = (
         versions_of(function.opset_import),
         {(_normalized_domain(d), op) for d, op in _keys(function.node)},
@@ -436,7 +437,7 @@ def _check_versions(function: onnx.FunctionProto, versions: dict[str, int]) -> N
 
 
 def _same(op: str, domain: str, version: int, other: int) -> bool:
-    """Return True if an operator is the same in two versions of its operator set."""
+    """Return True if an operator has the same definition in two versions of its operator set."""
     if not all(defs.has(op, each, domain) for each in (version, other)):
         return False
     first, second = (defs.get_schema(op, each, domain).since_version for each in (version, other))

@@ -19,7 +19,7 @@ Order = tuple[int, ...]
 
 
 class UnsupportedNodeError(InputError):
-    """Error for a valid node that cannot be converted; the message is the reason."""
+    """Error for a valid node that cannot be converted; the message states the reason."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ConstantValue:
     quantization : Quantization or None
         Quantization of `data` if the value is floating-point in the file.
     narrow : bool
-        True if the file's type has fewer bits than that of `data`.
+        True if the type in the file has fewer bits than the type of `data`.
     """
 
     name: str
@@ -71,7 +71,7 @@ class ConstantValue:
         return self.data.shape
 
     def numbers(self) -> NDArray:
-        """Return the contents as in the file."""
+        """Return the contents as they are in the file, that is, dequantized if there is a quantization."""
         return self.data if self.quantization is None else self.quantization.dequantized(self.data)
 
     def real(self) -> NDArray[np.float32]:
@@ -79,7 +79,7 @@ class ConstantValue:
         return self.numbers().astype(np.float32)
 
     def integers(self) -> list[int]:
-        """Return the contents as a list of integers, for example a shape or axes; raises InputError for other types."""
+        """Return contents such as a shape or axes as a list of integers, or raise InputError for other types."""
         if self.data.dtype.kind not in "iu" or self.quantization is not None:
             raise InputError(f"tensor {self.name!r} must hold integers, not {self.data.dtype}")
         return [int(v) for v in self.data.reshape(-1)]
@@ -92,7 +92,7 @@ class ConstantValue:
         return float(numbers[0]) if (numbers == numbers[0]).all() else None
 
     def transposed(self, perm: Order, name: str | None = None) -> "ConstantValue":
-        """Return the value with permuted dimensions."""
+        """Return the value with its dimensions permuted."""
         q = self.quantization
         if q is not None and q.axis is not None:
             q = Quantization(q.scale, q.zero_point, perm.index(q.axis))
@@ -121,7 +121,7 @@ class DynamicValue:
     name : str
         Name in the file.
     tensor : Tensor
-        The tensor of the graph.
+        Tensor of the graph that holds the value.
     order : tuple of int
         For each dimension of the tensor, the index of the corresponding dimension in the file.
     real : bool
@@ -155,7 +155,7 @@ class DynamicValue:
         return self.real and q is not None and q.whole
 
     def transposed(self, perm: Order, name: str) -> "DynamicValue":
-        """Return the value with permuted dimensions, on the same tensor."""
+        """Return the value with its dimensions permuted; the tensor remains unchanged."""
         return DynamicValue(name, self.tensor, tuple(perm.index(i) for i in self.order), self.real)
 
 
@@ -163,17 +163,17 @@ Value = ConstantValue | DynamicValue
 
 
 def plain(rank: int) -> Order:
-    """Return the file's order of dimensions."""
+    """Return the file's order of dimensions, which is the identity permutation."""
     return tuple(range(rank))
 
 
 def channels_last(rank: int) -> Order:
-    """Return the channels-last order, in which dimension 1 of the file is the last."""
+    """Return the channels-last order: dimension 1 of the file is the last if there are at least three dimensions."""
     return plain(rank) if rank < 3 else (0, *range(2, rank), 1)
 
 
 def arranged(per_dimension: tuple | list, order: Order) -> tuple:
-    """Permute values per dimension of the file to the tensor's order of dimensions."""
+    """Permute a sequence with one value per dimension of the file to the tensor's order of dimensions."""
     return tuple(per_dimension[i] for i in order)
 
 
@@ -185,7 +185,7 @@ def counted_from_front(axis: int, rank: int) -> int:
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the broadcast shape of operands of the given shapes."""
+    """Return the shape to which operands of the given shapes are broadcast."""
     try:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
@@ -229,13 +229,13 @@ _DAMAGE = (ValueError, TypeError, KeyError, IndexError, OverflowError, Attribute
 
 
 def type_name(number: int) -> str:
-    """Return ONNX's name for a type."""
+    """Return the name of an ONNX type, given its number."""
     names = TensorProto.DataType
     return names.Name(number).lower() if number in names.values() else f"number {number}"
 
 
 def widened(number: int) -> str | None:
-    """Return the numpy type name of decoded constants of an ONNX type; None if the type is not supported."""
+    """Return the name of the numpy type to which constants of an ONNX type are decoded; None if unsupported."""
     return DTYPES.get(number) or _WIDENED.get(number)
 
 
@@ -302,7 +302,7 @@ def _decoded(tensor: Any, folder: Path | None) -> NDArray:
 
 
 def _typed(tensor: Any, number: int) -> Any:
-    """Return the typed field with the contents of a tensor without raw data."""
+    """Return the typed field that holds the contents of a tensor that has no raw data."""
     if number == TensorProto.FLOAT:
         return tensor.float_data
     if number == TensorProto.INT64:
@@ -336,7 +336,7 @@ def _external(tensor: Any, size: int, folder: Path | None) -> bytes:
 
 
 def _inside(location: str, folder: Path | None) -> Path:
-    """Return the path of external data; raises InputError if it is outside the model's directory, even via a link."""
+    """Return the path of external data, or raise InputError if it, or a link, leads outside the model's directory."""
     if folder is None:
         raise InputError("external data needs a model that is a file")
     if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:

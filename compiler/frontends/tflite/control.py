@@ -29,7 +29,7 @@ STATE = frozenset(("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"
 
 
 def inline(build: GraphBuilder, graph: Graph, inputs: list[Tensor], prefix: str) -> list[Tensor]:
-    """Inline the nodes of a subgraph into a graph and return its outputs."""
+    """Inline the nodes of a subgraph into a graph and return the outputs of the subgraph."""
     if len(inputs) != len(graph.inputs):
         raise InputError(f"a subgraph takes {len(graph.inputs)} inputs, not {len(inputs)}")
     tensors = dict(zip(graph.inputs, inputs, strict=True))
@@ -56,7 +56,7 @@ def _if(c: TfliteConversion) -> None:
 
 @converts("WHILE")
 def _while(c: TfliteConversion) -> None:
-    """Convert to a loop whose condition is evaluated once before it and at the end of each iteration."""
+    """Convert to a loop whose condition is evaluated once before the loop and at the end of each iteration."""
     name, build = c.operator.name, c.build
     options, states = c.options(tflite.WhileOptions), c.given(1)
     condition, body = (

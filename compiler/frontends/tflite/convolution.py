@@ -18,7 +18,7 @@ def window(
     options: Any,
     dilations: tuple[int, int] = (1, 1),
 ) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-    """Return strides and pads of a window over images, and check that the output has the right shape and `channels`."""
+    """Return the strides and pads of a window over images, after checking the output's shape and its `channels`."""
     strides = (options.StrideH(), options.StrideW())
     if len(x.shape) != 4 or min(*strides, *dilations, *kernel) < 1:
         raise c.error(f"no window {kernel} by {strides} over shape {list(x.shape)}")
@@ -34,7 +34,7 @@ def window(
 
 
 def _bias(c: TfliteConversion, x: Tensor, weights: Tensor, bias: Tensor, count: int) -> Tensor:
-    """Return a constant bias; a bias without a quantization gets that of the products."""
+    """Return a constant bias; a bias without a quantization gets the scale of the products of x and weights."""
     if bias.data is None or bias.shape != (count,):
         raise c.error(f"its bias must be {count} constants, not shape {list(bias.shape)}")
     if bias.quantization is not None or x.quantization is None or weights.quantization is None:
@@ -89,9 +89,9 @@ def _depthwise(c: TfliteConversion) -> None:
 
 @converts("TRANSPOSE_CONV")
 def _transposed(c: TfliteConversion) -> None:
-    """Convert a transposed convolution, padded like the forward convolution from its output to its input.
+    """Convert a transposed convolution, with the padding of the convolution that maps its output to its input.
 
-    The first operand, the output's shape, is ignored, because the output tensor has a shape.
+    The first operand, which gives the output's shape, is ignored, because the output tensor already has a shape.
     """
     options = c.options(tflite.TransposeConvOptions)
     _, weights, x, *bias = c.given(3)
@@ -146,7 +146,7 @@ def _dense(c: TfliteConversion) -> None:
 
 @converts("BATCH_MATMUL")
 def _batch_matmul(c: TfliteConversion) -> None:
-    """Convert a product of two stacks of matrices; with float32 weights, it becomes a dense node."""
+    """Convert to a dense node if the second operand is one constant float32 matrix, otherwise to a matrix product."""
     options = c.options(tflite.BatchMatMulOptions)
     a, b = c.given(2)[:2]
     if min(len(a.shape), len(b.shape)) < 2:

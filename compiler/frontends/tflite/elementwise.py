@@ -31,7 +31,7 @@ _UNARY = {
 
 
 def broadcast(c: TfliteConversion, *operands: Tensor) -> tuple[int, ...]:
-    """Return the broadcast shape of operands; raises InputError unless it is that of the output."""
+    """Return the broadcast shape of operands, or raise InputError if the output has another shape."""
     try:
         shape = np.broadcast_shapes(*(tensor.shape for tensor in operands))
     except ValueError:
@@ -53,7 +53,7 @@ def _binary(c: TfliteConversion) -> None:
 
 @converts("DIV")
 def _divide(c: TfliteConversion) -> None:
-    """Convert to a product with the reciprocal if the divisor is constant, otherwise to a division on the host."""
+    """Multiply by the reciprocal of a constant float32 divisor without zeros; divide by others on the host."""
     x, divisor = c.given(2)[:2]
     broadcast(c, x, divisor)
     activation = 0 if c.operator.options is None else c.options(tflite.DivOptions).FusedActivationFunction()
@@ -187,7 +187,7 @@ def _function(c: TfliteConversion) -> None:
 
 @converts("POW")
 def _power(c: TfliteConversion) -> None:
-    """Convert to a unary function if the exponent is a single constant, otherwise to a power on the host."""
+    """Convert to a product or a unary function for one constant exponent of float32 x, otherwise to Pow on the host."""
     x, exponent = c.given(2)[:2]
     if x.dtype != "float32" or exponent.data is None or exponent.elements != 1:
         on_host(c, "Pow", [x, exponent])
@@ -201,7 +201,7 @@ def _power(c: TfliteConversion) -> None:
 
 
 def _model(op: str, *constants: float) -> str:
-    """Return an ONNX model of one node, serialized and encoded in base 64."""
+    """Return an ONNX model of one node, serialized and encoded as Base64."""
     names = [f"input{i}" for i in range(1 + len(constants))]
     given = helper.make_tensor_value_info("input0", TensorProto.FLOAT, [None])
     fixed = [
@@ -242,7 +242,7 @@ def _extreme(c: TfliteConversion) -> None:
 
 
 def _scalar(tensor: Tensor) -> float | None:
-    """Return the common value of all elements of a constant; None otherwise."""
+    """Return the value that all elements of a constant share; None if they differ or the tensor is not constant."""
     if tensor.data is None or (tensor.quantization is not None and not tensor.quantization.whole):
         return None
     if np.unique(tensor.data).size != 1:
@@ -253,7 +253,7 @@ def _scalar(tensor: Tensor) -> float | None:
 
 
 def _rows(c: TfliteConversion, part: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return an operand broadcast to a shape and reshaped to (first dimension, 1, product of all others)."""
+    """Return an operand broadcast to a shape and reshaped to (first dimension, 1, product of the other dimensions)."""
     first = shape[0] if shape else 1
     rows_shape = (first, 1, math.prod(shape) // first)
     if x.data is not None:

@@ -1,4 +1,4 @@
-"""TFLite operators that run on the host with ONNX's reference, in float32 if they are quantized."""
+"""TFLite operators that ONNX's reference implementation runs on the host, in float32 if they are quantized."""
 
 import base64
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def _model(
     output: Tensor,
     attributes: dict[str, Any],
 ) -> str:
-    """Return a model of the node in base 64; raises InputError unless the node computes the output's shape."""
+    """Return an ONNX model of the node in Base64, or raise InputError if its result has another shape."""
     names = ["" if tensor is None else f"input{i}" for i, tensor in enumerate(operands)]
     given, constants = [], []
     for name, tensor in zip(names, operands, strict=True):
@@ -121,7 +121,7 @@ def _normalization(c: TfliteConversion) -> None:
 
 @converts("RESIZE_BILINEAR")
 def _bilinear(c: TfliteConversion) -> None:
-    """Convert bilinear resizing of height and width."""
+    """Convert bilinear resizing of the height and width of images to an ONNX Resize on the host."""
     options = c.options(tflite.ResizeBilinearOptions)
     x, given = c.given(2)[:2]
     size = c.numbers(given, "size", 2)

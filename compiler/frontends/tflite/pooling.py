@@ -1,4 +1,4 @@
-"""Conversion of TFLite pooling, softmax, reductions and nearest-neighbour resizing."""
+"""Conversion of TFLite pooling, softmax, reductions and nearest-neighbor resizing."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def _cumulated(c: TfliteConversion) -> None:
 
 @converts("RESIZE_NEAREST_NEIGHBOR")
 def _nearest(c: TfliteConversion) -> None:
-    """Convert nearest-neighbour resizing; to a gather if LiteRT's float32 positions differ from the exact ones."""
+    """Convert nearest-neighbor resizing; use gathers if LiteRT's float32 positions differ from the exact ones."""
     options = c.options(tflite.ResizeNearestNeighborOptions)
     x, given = c.given(2)[:2]
     height, width = size = c.numbers(given, "size", 2)
@@ -84,7 +84,7 @@ def _nearest(c: TfliteConversion) -> None:
 
 
 def _sources(total: int, wanted: int, *, corners: bool, centers: bool) -> np.ndarray:
-    """Return the index of the source pixel, of `total`, for each of `wanted` pixels, in LiteRT's float32 arithmetic."""
+    """Return the source, among `total` pixels, of each of `wanted` pixels, in LiteRT's float32 arithmetic."""
     ratio = np.float32(total) / np.float32(wanted)
     if corners and wanted > 1:
         ratio = np.float32(total - 1) / np.float32(wanted - 1)

@@ -28,7 +28,8 @@ def read_tflite(path: Path) -> Graph:
     Raises
     ------
     InputError
-        The file cannot be read, is damaged, or has operators without a conversion, all of which the message lists.
+        The file cannot be read, is damaged, or has operators without a conversion; the message lists the first of these
+        operators.
     """
     try:
         data = path.read_bytes()
@@ -61,7 +62,7 @@ class _File:
         Raises
         ------
         InputError
-            The graph does not exist, contains itself, or the graphs have too many nodes in total.
+            The graph does not exist or contains itself, or the graphs have too many nodes in total.
         """
         if not 0 <= index < self.model.SubgraphsLength():
             raise InputError(f"there is no graph {index}, only {self.model.SubgraphsLength()}")
@@ -120,7 +121,7 @@ class TfliteReader:
     size : int
         Size of the file in bytes.
     subgraph : function
-        Returns the converted graph with a given index in the file.
+        Function that returns the converted graph with a given index in the file.
     """
 
     def __init__(
@@ -208,7 +209,10 @@ class TfliteReader:
         )
 
     def _tensor(self, index: int, name: str) -> Tensor | None:
-        """Decode a tensor; None if it has no elements. Constants in float16 are converted to float32."""
+        """Decode and return a tensor, or return None if it has no elements.
+
+        Constants in float16 are converted to float32.
+        """
         source = self.source.Tensors(index)
         shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
         if source.Type() not in DTYPES:
@@ -228,7 +232,7 @@ class TfliteReader:
             raise InputError(f"tensor {name!r}: {error}") from None
 
     def _names(self) -> list[str]:
-        """Return unique names of the tensors, because names in the file may be repeated."""
+        """Return unique names for the tensors, because names in the file may occur repeatedly."""
         names: list[str] = []
         used: set[str] = set()
         for i in range(self._count(self.source.TensorsLength(), "tensors")):
@@ -238,7 +242,7 @@ class TfliteReader:
         return names
 
     def _count(self, count: int, what: str) -> int:
-        """Return the length of a table; raises ValueError if entries of four bytes would exceed the file's size."""
+        """Return `count`, or raise ValueError if `count` entries of four bytes would exceed the file's size."""
         if count > self.size // 4:
             raise ValueError(f"{count:,} {what} do not fit {self.size:,} bytes")
         return count
@@ -263,7 +267,7 @@ class TfliteReader:
 
 
 def _array(values: object) -> Sequence:
-    """Return a vector of the file; an empty one if it is absent, for which the accessors return 0."""
+    """Return a vector of the file, or an empty one for an absent vector, for which the accessors return 0."""
     return () if isinstance(values, int) else values  # type: ignore[return-value]
 
 

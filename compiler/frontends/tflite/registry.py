@@ -1,7 +1,7 @@
 """Registry of conversions of TFLite operators to nodes of the graph.
 
-Each conversion takes a `TfliteConversion`: the operator, its inputs (None for an omitted optional input) and its
-outputs, which have shape, type and quantization but are not yet part of the graph.
+Each conversion function receives a `TfliteConversion`, which holds the operator, its inputs (None for an omitted
+optional input) and its outputs. The outputs have shape, type and quantization but are not yet part of the graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,20 +24,20 @@ _FUSED = {
 
 @dataclass(frozen=True)
 class TfliteOperator:
-    """An operator of a file.
+    """An operator of a TFLite file.
 
     Parameters
     ----------
     name : str
-        Unique name for nodes and messages.
+        Unique name of the operator, for nodes and messages.
     kind : str
         TFLite name of the operator.
     options : object
         Table with the operator's options, or None.
     inputs, outputs : tuple of int
-        Indices of the tensors in the graph.
+        Indices of the operands and results among the tensors of the graph.
     subgraph : function
-        Returns the converted graph with a given index in the file.
+        Function that returns the converted graph with a given index in the file.
     """
 
     name: str
@@ -57,7 +57,7 @@ class TfliteConversion:
     build : GraphBuilder
         Builder of the graph.
     operator : TfliteOperator
-        Operator of the file.
+        The operator that is being converted.
     inputs : list of Tensor or None
         Inputs of the operator; None for an omitted input.
     outputs : list of Tensor
@@ -82,7 +82,7 @@ class TfliteConversion:
         return self.outputs[0]
 
     def error(self, text: str) -> InputError:
-        """Return an error that names the operator."""
+        """Return an InputError whose message names the operator."""
         return InputError(f"operator {self.operator.name!r}: {text}")
 
     def given(self, count: int) -> list[Tensor]:
@@ -99,7 +99,7 @@ class TfliteConversion:
         return given
 
     def options(self, kind: type[_Options]) -> _Options:
-        """Return the operator's options as a table of the schema's class `kind`."""
+        """Return the operator's options as an instance of `kind`, a class of the TFLite schema."""
         options = kind()
         if self.operator.options is None:
             raise InputError(f"operator {self.operator.name!r} lacks its options")
@@ -138,7 +138,7 @@ class TfliteConversion:
     ) -> Tensor:
         """Add an intermediate node, whose output has the type and quantization of its first input.
 
-        The attribute name `shape` is reserved for the parameter of this function.
+        The node cannot have an attribute named `shape`, because this function has a parameter of that name.
         """
         between = self.build.between(inputs[0], f"{self.output.name}:{part}", shape)
         return self.build.node(f"{self.operator.name}:{part}", op, inputs, between, **attributes)
@@ -146,7 +146,7 @@ class TfliteConversion:
     def rows(
         self, part: str, x: Tensor, axis: int, indices: Sequence[int], output: Tensor | None = None
     ) -> Tensor:
-        """Add a gather of rows of x along an axis, which computes `output` or else an intermediate tensor."""
+        """Add a gather of x along an axis and return its result: `output` if given, else an intermediate tensor."""
         numbers = self.build.constant(f"{self.operator.name}:{part} numbers", np.array(indices, np.int32))
         if output is not None:
             self.make("gather", [x, numbers], output, axis=axis)
@@ -155,7 +155,7 @@ class TfliteConversion:
         return self.step(part, "gather", [x, numbers], shape, axis=axis)
 
     def make_rows(self, x: Tensor, selected: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Add gathers of x along several axes, each given with its indices, that compute the output."""
+        """Add gathers of x that compute the output; `selected` holds the axis and the indices of each gather."""
         for number, (axis, indices) in enumerate(selected, 1):
             last = number == len(selected)
             x = self.rows(f"axis{axis}", x, axis, indices, self.output if last else None)
@@ -163,7 +163,7 @@ class TfliteConversion:
             self.make_shaped(x)
 
     def reshaped(self, part: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return the tensor reshaped, or x itself if it has the shape already."""
+        """Return x reshaped, or x itself if it already has the shape."""
         if x.shape == shape:
             return x
         between = self.build.between(x, f"{self.output.name}:{part}", shape)
@@ -176,7 +176,7 @@ class TfliteConversion:
         )
 
     def make_shaped(self, x: Tensor, output: Tensor | None = None) -> None:
-        """Add a reshape of a tensor that computes an output, by default the first."""
+        """Add a node that reshapes x to an output, by default the first."""
         target = self.output if output is None else output
         if x.elements != target.elements:
             raise self.error(f"{list(x.shape)} cannot become {list(target.shape)}")
@@ -185,7 +185,7 @@ class TfliteConversion:
     def make_activated(
         self, op: str, inputs: list[Tensor], activation: int, output: Tensor | None = None, **attributes: Any
     ) -> None:
-        """Add the node that computes an output, with its fused activation as a separate node."""
+        """Add the node that computes an output, and a separate node for its fused activation."""
         target, name = self.output if output is None else output, _FUSED.get(activation, "?")
         if name not in ACTIVATIONS:
             raise self.error(f"activation must be one of {', '.join(ACTIVATIONS)}, not {name}")
@@ -207,7 +207,7 @@ CONVERTERS: dict[str, Converter] = {}
 
 
 def converts(*kinds: str) -> Callable[[Converter], Converter]:
-    """Register a function as the conversion of operators."""
+    """Register the decorated function as the conversion of the operators `kinds`."""
 
     def register(function: Converter) -> Converter:
         CONVERTERS.update(dict.fromkeys(kinds, function))

@@ -11,7 +11,7 @@ from compiler.ir.tensor import Tensor
 
 @converts("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 def _reshape(c: TfliteConversion) -> None:
-    """Convert to a reshape to the output's shape; the operand with the shape is ignored."""
+    """Convert to a reshape to the output's shape; an operand that gives the shape is ignored."""
     c.make_shaped(c.given(1)[0])
 
 
@@ -35,7 +35,7 @@ def _concat(c: TfliteConversion) -> None:
 
 
 def _joined_shape(c: TfliteConversion, parts: list[Tensor], axis: int) -> list[int]:
-    """Return the shape of tensors concatenated along an axis; raises InputError if their shapes do not match."""
+    """Return the shape of tensors concatenated along an axis, or raise InputError if their shapes do not match."""
     total = 0
     for part in parts:
         expected = [*parts[0].shape]
@@ -63,7 +63,7 @@ def _pack(c: TfliteConversion) -> None:
 
 @converts("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
 def _depth(c: TfliteConversion) -> None:
-    """Convert blocks of pixels to channels of one pixel, or the reverse, by reshape, transpose and reshape."""
+    """Convert to a reshape, a transpose and a reshape, which move blocks of pixels to channels or the reverse."""
     x, y = c.given(1)[0], c.output
     deep = c.kind == "SPACE_TO_DEPTH"
     options = c.options(tflite.SpaceToDepthOptions if deep else tflite.DepthToSpaceOptions)
@@ -88,7 +88,7 @@ _SWAPPED = (0, 1, 3, 2, 4, 5)
 
 @converts("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
 def _batches(c: TfliteConversion) -> None:
-    """Convert an image to a batch of subsampled images (pad, then transpose), or the reverse."""
+    """Convert an image to a batch of subsampled images (pad, transpose), or the reverse (transpose, slice)."""
     x, blocks, edges = c.given(3)[:3]
     sizes = c.numbers(blocks, "sizes of blocks")
     flat = c.numbers(edges, "edges", 2 * len(sizes))
@@ -185,7 +185,7 @@ _PaddingPairs = tuple[tuple[int, int], ...]
 
 
 def _pairs(c: TfliteConversion, x: Tensor, pads: Tensor) -> _PaddingPairs:
-    """Return the padding before and after each dimension, and check the shape of the output."""
+    """Return the padding before and after each dimension, after checking the shape of the output."""
     flat = c.numbers(pads, "paddings", 2 * len(x.shape))
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))
     if min(flat, default=0) < 0:
@@ -226,7 +226,7 @@ def _mirror_pad(c: TfliteConversion) -> None:
 
 
 def cut(c: TfliteConversion, x: Tensor, output: Tensor, axis: int, start: int, size: int) -> None:
-    """Add a slice along one axis of x that computes an output."""
+    """Add a node that computes an output as a slice of x along one axis."""
     starts, sizes = [0] * len(x.shape), [*x.shape]
     starts[axis], sizes[axis] = start, size
     c.expect(sizes, output)
@@ -278,7 +278,7 @@ def _cut_all(c: TfliteConversion, x: Tensor, axis: int, sizes: list[int]) -> Non
 
 @converts("UNPACK")
 def _unpack(c: TfliteConversion) -> None:
-    """Convert to a slice for each index of an axis, which is removed."""
+    """Convert to one slice for each index along an axis; the axis is removed from the results."""
     x = c.given(1)[0]
     axis = c.axis(c.options(tflite.UnpackOptions).Axis(), len(x.shape))
     if x.shape[axis] != len(c.outputs):
@@ -294,7 +294,7 @@ def _unpack(c: TfliteConversion) -> None:
 
 @converts("GATHER")
 def _gather(c: TfliteConversion) -> None:
-    """Convert a gather of rows along an axis; indices per batch are not supported."""
+    """Convert a gather of slices along an axis; separate indices for each batch are not supported."""
     x, indices = c.given(2)[:2]
     axis = batches = 0
     if c.operator.options is not None:
@@ -367,7 +367,7 @@ def _slice_spec(
     shape: tuple[int, ...],
     given: list[tuple[int, int, int]],
 ) -> _SliceSpec:
-    """Return the slice of a StridedSlice; dimensions without begin, end and stride are complete."""
+    """Return the slice that a StridedSlice takes; dimensions without begin, end and stride are taken completely."""
     spec, new, ellipsis = _SliceSpec(), options.NewAxisMask(), options.EllipsisMask()
     named = sum(not (new >> i | ellipsis >> i) & 1 for i in range(len(given)))
     if named > len(shape) or ellipsis & (ellipsis - 1):
@@ -397,7 +397,7 @@ def _append_axis(
     given: tuple[int, int, int],
     spec: _SliceSpec,
 ) -> None:
-    """Append dimension `axis` of size `total`, sliced by the `i`-th begin, end and stride."""
+    """Append to `spec` the dimension `axis` of size `total`, sliced by the `i`-th begin, end and stride."""
     begin, end, step = given
     if step == 0:
         raise c.error(f"the stride of axis {axis} is zero")
