@@ -110,7 +110,9 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
         help="number of answers per layer (default: %(default)s)",
     )
     parser.add_argument(
-        "--unconstrained", action="store_true", help="sample any token, not only those that the grammar permits"
+        "--unconstrained",
+        action="store_true",
+        help="sample any token, not only those that the grammar permits",
     )
     parser.add_argument(
         "--on-machine",

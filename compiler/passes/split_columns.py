@@ -99,9 +99,11 @@ class _Window:
 
 def _window(graph: Graph, node: Node) -> _Window:
     if node.op in _POOLS:
-        return _Window(*node.attributes["kernel"], (1, 1))
+        height, width = node.attributes["kernel"]
+        return _Window(height, width, (1, 1))
     shape = graph.ins(node)[1].shape
-    return _Window(*(shape[1:3] if node.op == "conv2d" else shape[:2]), node.attributes["dilations"])
+    height, width = shape[1:3] if node.op == "conv2d" else shape[:2]
+    return _Window(height, width, node.attributes["dilations"])
 
 
 def _alone(graph: Graph, node: Node, made: Mapping[str, Tensor] | None = None) -> Graph:
