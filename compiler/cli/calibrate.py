@@ -90,7 +90,7 @@ def _document(found: "Calibration") -> dict[str, Any]:
 
 def _table(document: dict[str, Any]) -> str:
     lines = [
-        f"{name:<7} {each['count']:>5} held-out measurements: {each['mape']:.2f}% mean error, "
+        f"{name}: {each['count']} held-out measurements: {each['mape']:.2f}% mean error, "
         f"Spearman {each['spearman']:.4f}"
         for name, each in document["held_out"].items()
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, check_files
 from compiler.util.files import PACKAGE_SUFFIX, report
-from compiler.util.tables import counted
+from compiler.util.tables import Column, counted, figures, format_table
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _measured(
     found = document(network, result, rate)
     cycles, energy = found["cycles_per_sample"], found["energy_uj"]
     clock: float | None = args.clock
-    figures = (
+    values = (
         cycles,
         None if cycles is None or clock is None else cycles / (1000 * clock),
         found["utilization"],
@@ -154,18 +154,16 @@ def _measured(
         found["host_ops"],
         {output: each["sha256"] for output, each in found["outputs"].items()},
     )
-    return dict(zip(_MEASURED, figures, strict=True))
+    return dict(zip(_MEASURED, values, strict=True))
 
 
 def _table(document: dict[str, Any]) -> str:
     """Format one line per target, then a comparison of the outputs."""
     fitting = [row for row in document["targets"] if row["reason"] is None]
-    cells = [_HEADINGS, *(_cells(row) for row in fitting)] if fitting else []
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [f"{document['model']}, {counted(document['samples'], 'sample')}, figures per sample"]
-    for first, *others in cells:
-        columns = (f"{text:>{width}}" for text, width in zip(others, widths[1:], strict=True))
-        lines.append("  ".join([f"{first:<{widths[0]}}", *columns]))
+    if fitting:
+        columns = [Column(_HEADINGS[0]), *figures(*_HEADINGS[1:])]
+        lines.append(format_table(columns, [_cells(row) for row in fitting]))
     lines += [f"{row['target']}: cannot run: {row['reason']}" for row in document["targets"] if row["reason"]]
     if document["outputs_equal"]:
         hashes = ", ".join(f"{name} sha256 {text[:16]}" for name, text in fitting[0]["outputs"].items())

@@ -424,6 +424,62 @@ def read_samples(
     return [{name: array[i] for name, array in fitted.items()} for i in range(len(fitted[tensors[0].name]))]
 
 
+#: Names of the arrays of labeled samples: the only input of a model, and the labels.
+INPUT_NAME, LABEL_NAME = "x", "y"
+
+
+def read_labeled(path: Path, limit: int | None, network: "CompiledNetwork") -> tuple[list[Sample], NDArray]:
+    """Return the labeled samples of an .npz file for a network.
+
+    Parameters
+    ----------
+    path : Path
+        .npz file with one array per input, and labels in `y`; the first axis of each indexes samples. The array of a
+        single input may also be named `x`. Floating-point values for a quantized input are quantized.
+    limit : int or None
+        Maximum number of samples to read; None reads all.
+    network : CompiledNetwork
+        Network to which the inputs belong.
+
+    Returns
+    -------
+    list of dict, array
+        The inputs of each sample by name, and the labels.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, has no labels, or does not fit the network.
+    """
+    tensors = network.sample
+    names = [tensor.name for tensor in tensors]
+    with open_arrays(path) as file:
+        if not file.named or LABEL_NAME not in file.arrays:
+            raise InputError(
+                f"{path}: must be an .npz file with inputs in {INPUT_NAME!r} and labels in {LABEL_NAME!r}"
+            )
+        stored = {name: array for name, array in file.arrays.items() if name != LABEL_NAME}
+        aliases = {INPUT_NAME: names[0]} if len(names) == 1 and list(stored) == [INPUT_NAME] else {}
+        stored = {aliases.get(name, name): array for name, array in stored.items()}
+        if set(stored) != set(names):
+            wanted = f"{INPUT_NAME} or {names[0]}" if len(names) == 1 else ", ".join(names)
+            raise InputError(
+                f"{path}: besides {LABEL_NAME}, arrays must be named {wanted}, not {', '.join(stored) or 'none'}"
+            )
+        for tensor in tensors:
+            _check(path, tensor, stored[tensor.name])
+        counts = {array.shape[0] if array.shape else 0 for array in file.arrays.values()}
+        if len(counts) != 1 or not min(counts):
+            raise InputError(
+                f"{path}: inputs and labels must have the same number of samples, at least one, not {sorted(counts)}"
+            )
+        arrays = file.read(limit)
+    labels = arrays.pop(LABEL_NAME)
+    arrays = {aliases.get(name, name): array for name, array in arrays.items()}
+    fitted = {tensor.name: _fit(path, tensor, arrays[tensor.name], network.rounding) for tensor in tensors}
+    return [{name: array[i] for name, array in fitted.items()} for i in range(len(labels))], labels
+
+
 def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
     """Return the values of bound inputs by name, after reading those given as files.
 

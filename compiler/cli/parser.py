@@ -19,6 +19,7 @@ VERBS = (
     "graph",
     "compile",
     "run",
+    "eval",
     "exec",
     "explore",
     "profile",

@@ -129,7 +129,9 @@ class Tensor:
 
     @property
     def meaning(self) -> str:
-        """Scale and zero point as a suffix for messages; empty without per-tensor quantization or if it is trivial."""
+        """Suffix for messages that states scale and zero point; empty if there is no per-tensor quantization or it is
+        the identity.
+        """
         q = self.quantization
         if q is None or not q.whole or q == IDENTITY:
             return ""

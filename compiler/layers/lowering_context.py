@@ -72,7 +72,7 @@ def same_quantization(x: Tensor, y: Tensor) -> bool:
 
 
 def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
-    """Quantize the range low..high like a tensor, as in TFLite's CalculateActivationRangeQuantized."""
+    """Quantize bounds with the scale and zero point of a tensor, as TFLite's CalculateActivationRangeQuantized does."""
     limits, q = np.iinfo(tensor.dtype), affine(tensor)
     out = []
     for bound in (low, high):

@@ -1,7 +1,8 @@
 """Registry of the layer kinds, and of the operators that become layers.
 
-To add a layer kind, declare a `LayerKind` at the end of its module and append it to `LAYER_KINDS`. If a module lowers
-operators to a layer kind of another module, declare these lowerings in its `LOWERINGS` and include them below.
+To add a layer kind, declare a `LayerKind` at the end of its module and append it to `LAYER_KINDS`. A module that
+lowers operators to a layer kind defined in another module declares those lowerings in its own `LOWERINGS`; include
+that dict below.
 """
 
 from compiler.layers import (

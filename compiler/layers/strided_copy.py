@@ -346,7 +346,9 @@ def _bounded(walk: Walk) -> Iterator[Walk]:
 
 
 def _command_dims(walk: Walk, most: int) -> tuple[list[Dim], list[tuple[int, int]]]:
-    """Return the `most` longest dimensions, innermost first, and the offsets of the commands that cover the others."""
+    """Return the longest dimensions (at most `most`), innermost first, and the offsets of commands for the other
+    dimensions.
+    """
     chosen = sorted(range(len(walk.dims)), key=lambda i: -walk.dims[i][0])[:most]
     inner = [walk.dims[i] for i in sorted(chosen, reverse=True)]
     outer: Sequence[Dim] = [dim for i, dim in enumerate(walk.dims) if i not in chosen]

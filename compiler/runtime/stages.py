@@ -69,7 +69,7 @@ class Stage:
     control : Control or None
         Control-flow node with its subgraphs.
     floor : Floor or None
-        Minimum work of an accelerator stage in a subgraph; its DRAM traffic includes only weights.
+        Minimum work of an accelerator stage in a subgraph, counting only weights as DRAM traffic.
     spared : Floor or None
         Work saved when the stage's skip program runs.
     """

@@ -1,4 +1,4 @@
-"""Results of a board build from nextpnr's JSON reports, as JSON and as text."""
+"""Report of a board build: extracted from the JSON output of nextpnr, and formatted as JSON and as text."""
 
 import itertools
 import json

@@ -151,9 +151,9 @@ class _Amounts:
     ones, number : Value
         Amount of the shift by bytes, as a thermometer code and as a number.
     all, less : Value
-        Flags that select the amount of the subsequent shift by bits. If `all` is set, the control specifies the amount.
-        If `less` is set, the amount is the number of bits of the product beyond _SINGLE_BITS, even if the control's
-        amount is smaller. Otherwise, it is the smaller of the two.
+        Flags that select the amount of the bit shift that follows the byte shift. If `all` is set, the control
+        specifies the amount. If `less` is set, the amount is the number of bits of the product beyond _SINGLE_BITS,
+        even if the control's amount is smaller. Otherwise, it is the smaller of the two.
     """
 
     used: Value

@@ -12,9 +12,9 @@ class LoopStack(wiring.Component):
     """Stack of hardware loops, with separate trip counts for completed and fetched instructions.
 
     Fetching runs ahead of completion, so there are two copies of the trip counts. The fetch side counts an iteration
-    when it passes the last instruction of a loop, and the completing side when that instruction falls through. A
-    redirect copies the state of the completing side to the fetch side. Every push, pop, call and return redirects, so
-    both sides make the same decisions.
+    when it fetches past the last instruction of a loop; the completing side counts it when that instruction completes
+    without branching. A redirect copies the state of the completing side to the fetch side. Every push, pop, call and
+    return redirects, so both sides make the same decisions.
 
     Latency: decisions are combinational. Throughput: one instruction per cycle on each side, even if the instruction
     ends several loops.

@@ -12,7 +12,7 @@ def int8(rng, *shape):
 
 
 def size(rng, n, most):
-    """Return a size in 1..most, often 1 or near a multiple of n."""
+    """Return a random size from 1 to `most`; it is often 1 or close to a multiple of `n`."""
     near = n * rng.integers(1, 4) + rng.integers(-1, 2)
     return int(min(most, rng.choice([1, near, rng.integers(1, most + 1)])))
 

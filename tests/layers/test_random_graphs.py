@@ -103,7 +103,9 @@ def test_onnxruntime_rounding_of_sums_is_half_to_even(op: str) -> None:
 
 @pytest.mark.parametrize(("pads", "counted"), [((0, 0, 0, 0), False), ((1, 0, 1, 1), True)])
 def test_onnxruntime_rounding_of_averages_is_half_to_even(pads: tuple[int, ...], counted: bool) -> None:
-    """Ties of averages round to even, even if the output has another quantization."""
+    """Averages halfway between two integers are rounded to the even one, including when input and output are
+    quantized differently.
+    """
     draft = Draft(np.random.default_rng(6))
     x = draft.graph.add_input(Tensor("x", (1, 8, 8, 20), "int8", Quantization.per_tensor(0.25, -9)))
     shape = (1, (8 + pads[0] + pads[2]) // 2, (8 + pads[1] + pads[3]) // 2, 20)

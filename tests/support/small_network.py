@@ -1,4 +1,4 @@
-"""A network of two convolutions and its measurer on n4; several conftest.py files import the fixtures."""
+"""Fixtures for several conftest.py files: a network of two convolutions, and a `Measurer` that measures it on n4."""
 
 import os
 from collections.abc import Iterator

@@ -427,7 +427,7 @@ def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
 
 
 def _layouts(context: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
-    """Return the layouts of the image, each only if it needs fewer passes than the previous one."""
+    """Return the usable layouts of the image, omitting any that does not need fewer passes than those before it."""
     layouts, least = [], 0
     for layout in Im2colLayout:
         if layout != Im2colLayout.PIXELS and not can_fold(layer, context.x_on_chip, layout):

@@ -119,7 +119,9 @@ class ProgramCompleter:
         return out
 
     def _unit(self, unit: Unit, surplus: list[int]) -> Iterator[str]:
-        """Yield the tokens of the commands with which a unit consumes surplus and produces missing semaphore tokens."""
+        """Yield the text of the commands through which a unit consumes its surplus semaphore tokens and produces
+        missing ones.
+        """
         surplus_waits = surplus[SEMAPHORES_PER_CONSUMER * unit : SEMAPHORES_PER_CONSUMER * (unit + 1)]
         missing = [
             -surplus[semaphore_index(unit, consumer, number)]

@@ -17,7 +17,9 @@ def _within(indices: Array, size: int) -> Array:
 
 
 def _along_axis(indices: Array, axis: int) -> tuple[Any, ...]:
-    """Return index arrays: the position of each element of `indices`, with the element as coordinate `axis`."""
+    """Return index arrays that hold the position of each element of `indices`, with the coordinate along `axis`
+    replaced by the element's value.
+    """
     selection: list[Any] = list(np.indices(indices.shape, sparse=True))
     selection[axis] = indices
     return tuple(selection)

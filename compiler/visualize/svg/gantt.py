@@ -55,7 +55,9 @@ def _frame(axes: "Axes", cycles: int) -> None:
 
 
 def _bars(view: View, cycles: int) -> Iterator[tuple[str, str, int, int, str]]:
-    """Yield the unit, layer, begin, end and tooltip of each bar; commands too short to distinguish share a bar."""
+    """Yield the unit, layer, begin, end and tooltip of each bar; consecutive commands of a layer that are too close
+    together to be told apart are merged.
+    """
     apart = _MIN_GAP * cycles / _PIXELS
     for unit in _ROWS:
         waiting: tuple[str, int, int, int] | None = None  # layer, begin, end, commands

@@ -109,7 +109,9 @@ class BoundingBox(wiring.Component):
         return self.late_met & (self.late.late == late)
 
     def _product(self, m: Module) -> tuple[Signal, Signal, data.View]:
-        """Form the product; return its first operand, the product, and controls that select the ends to add it to."""
+        """Compute the product; return its first operand, the product itself, and the controls that select the ends of
+        the box to which it is added.
+        """
         x, y = Signal(signed(X_BITS), reset_less=True), Signal(signed(Y_BITS), reset_less=True)
         chosen, product = Signal(signed(X_BITS)), Signal(signed(X_BITS + Y_BITS), reset_less=True)
         self._range = {

@@ -1,4 +1,4 @@
-"""Memory of the command fields for the serial checker; the units also store the fields."""
+"""Memory for the command fields for the serial checker; the units also store the fields."""
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Signal
 from amaranth.lib import wiring

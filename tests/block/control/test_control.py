@@ -231,7 +231,7 @@ def test_guards():
 
 
 def test_completion_order_of_outlived_programs():
-    """If programs end before their commands, records are complete and in order, and at most 8 calls are in flight."""
+    """When programs halt before their commands have retired, completion records are still complete and in order."""
 
     async def host(bench: ControlTestbench) -> None:
         await bench.begin()

@@ -1,4 +1,4 @@
-"""Tests of training examples of edited programs, and of the frequency of each kind."""
+"""Tests of the training examples made from edited programs, and of how often each kind of example is drawn."""
 
 import random
 from collections import Counter

@@ -1,4 +1,6 @@
-"""Conversion of GBNF grammars without recursion to regular expressions, independent of the generator."""
+"""Converter from non-recursive GBNF grammars to regular expressions, sharing no code with the grammar generator under
+test.
+"""
 
 import re
 

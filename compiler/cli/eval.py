@@ -1,0 +1,241 @@
+"""`mla eval`: measures the accuracy of a model on labeled samples, beside that of its own runtime."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files, integer
+from compiler.util.files import report
+from compiler.util.plugin_registry import guarded, is_reference, load_reference
+from compiler.util.tables import Column, figures, format_table
+from hw.errors import InputError, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from compiler.cli.inputs import Sample
+    from compiler.runtime.compiled import CompiledNetwork
+
+SUMMARY = "measure the accuracy of a model on labeled samples, beside its own runtime"
+EXAMPLE = "mla eval network.tflite --data labeled.npz --device golden"
+
+#: Metric that is computed by default: the shares of samples whose label is the best class, or among the best five.
+_CLASSES = "classes"
+_TOP = 5
+Outputs = Mapping[str, "NDArray"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command-line options of the verb."""
+    parser.add_argument(
+        "model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, a .mla file, {REFERENCE}"
+    )
+    parser.add_argument(
+        "--data",
+        metavar="FILE.npz",
+        type=Path,
+        required=True,
+        help="labeled samples: one array per input (or x, for a single input), and the labels in y; the first axis "
+        "indexes samples",
+    )
+    parser.add_argument("--limit", metavar="K", type=integer(1), help="use only the first K samples")
+    parser.add_argument(
+        "--metric",
+        metavar="M",
+        default=_CLASSES,
+        help="classes: top 1 and top 5 of class scores; mae, mse: mean absolute and mean squared error of the only "
+        "output; or module:function, called with the outputs by name and the labels (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--no-reference", action="store_true", help="do not run the model in LiteRT or onnxruntime"
+    )
+    add_compile(parser)
+    add_target(parser)
+    add_memory(parser)
+    add_seed(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run all samples on the device and in the model's own runtime, and print the accuracy of both."""
+    from compiler.cache.content_store import ContentStore
+    from compiler.cli.inputs import read_labeled
+    from compiler.cli.run import head, network_of
+    from compiler.runtime.device import open_device
+    from compiler.runtime.run_report import document, run_samples
+    from compiler.util.progress import log
+
+    check_files(args)
+    metric = _metric(args.metric)
+    args.input, args.input_scale = None, None
+    network = network_of(args)
+    samples, labels = read_labeled(args.data, args.limit, network)
+    if args.metric == _CLASSES:
+        _check_classes(args.data, network, labels)
+    rate = args.dram_bytes_per_cycle or network.config.n
+    with open_device(network, args.device, 1, args.dram_latency, rate, log) as device:
+        proofs = None if args.no_cache else ContentStore()
+        result = run_samples(
+            device, network, samples, lambda _text: None, steadily=False, proofs=proofs, rate=rate
+        )
+    name, reference = _reference(args, network, samples)
+    accuracy = metric(result.outputs, labels)
+    given = {} if reference is None else metric(reference, labels)
+    whole = head(args, args.device, rate) | {
+        "samples": len(samples),
+        **accuracy,
+        "reference": name,
+        **{f"reference_{key}": given.get(key) for key in accuracy},
+        "same_class": None,
+        "cycles_per_sample": document(network, result, rate)["cycles_per_sample"],
+    }
+    if args.metric == _CLASSES and reference is not None:
+        (scores,), (wanted,) = result.outputs.values(), reference.values()
+        whole["same_class"] = int((_ranked(scores)[:, 0] == _ranked(wanted)[:, 0]).sum())
+    report(whole, _table(whole, list(accuracy)), args.json)
+    return 0
+
+
+def _metric(name: str) -> Callable[[Outputs, "NDArray"], dict[str, float]]:
+    """Return a function from outputs and labels to figures by name.
+
+    Raises
+    ------
+    InputError
+        The metric is unknown, or its module cannot be imported; the returned function also raises it if the metric
+        fails or does not return a number.
+    """
+    built_in = {_CLASSES: _classes, "mae": _mae, "mse": _mse}
+    if name in built_in:
+        return built_in[name]
+    if not is_reference(name):
+        raise InputError(f"--metric must be {', '.join(built_in)} or module:function, not {shown(name)}")
+    found = load_reference(name, "functions")
+    if not callable(found):
+        raise InputError(f"--metric {name} must be a function of outputs and labels, not {shown(found)}")
+    function: Callable[..., Any] = found
+
+    def figures(outputs: Outputs, labels: "NDArray") -> dict[str, float]:
+        value = guarded(lambda: float(function(dict(outputs), labels)), f"--metric {name} failed")
+        return {name.rpartition(":")[2]: value}
+
+    return figures
+
+
+def _check_classes(path: Path, network: "CompiledNetwork", labels: "NDArray") -> None:
+    """Raise InputError unless the network has one output of class scores and each label is one of its classes."""
+    import numpy as np
+
+    other = "choose another --metric"
+    if len(network.outputs) != 1:
+        raise InputError(f"--metric classes needs one output, the model has {len(network.outputs)}: {other}")
+    (tensor,) = network.outputs
+    classes = int(np.prod(tensor.shape)) // network.batch
+    if classes < 2:
+        raise InputError(
+            f"--metric classes needs class scores, output {shown(tensor.name)} has one value: {other}"
+        )
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise InputError(
+            f"{path}: labels y must be integers, one per sample, not {labels.dtype}{list(labels.shape)}"
+        )
+    bad = np.flatnonzero((labels < 0) | (labels >= classes))
+    if bad.size:
+        raise InputError(
+            f"{path}: label {labels[bad[0]]} of sample {bad[0]} must be at least 0 and below {classes}, the number of "
+            f"values of output {shown(tensor.name)}"
+        )
+
+
+def _ranked(scores: "NDArray") -> "NDArray[np.intp]":
+    """Return the classes of each sample by decreasing score; of equal scores, the first class is first."""
+    import numpy as np
+
+    flat = scores.reshape(len(scores), -1).astype(np.float64)
+    return np.argsort(-flat, axis=1, kind="stable")
+
+
+def _classes(outputs: Outputs, labels: "NDArray") -> dict[str, float]:
+    (scores,) = outputs.values()
+    hits = _ranked(scores)[:, :_TOP] == labels[:, None]
+    return {"top1": float(hits[:, 0].mean()), "top5": float(hits.any(1).mean())}
+
+
+def _mae(outputs: Outputs, labels: "NDArray") -> dict[str, float]:
+    import numpy as np
+
+    return {"mae": float(np.abs(_errors(outputs, labels, "mae")).mean())}
+
+
+def _mse(outputs: Outputs, labels: "NDArray") -> dict[str, float]:
+    import numpy as np
+
+    return {"mse": float(np.square(_errors(outputs, labels, "mse")).mean())}
+
+
+def _errors(outputs: Outputs, labels: "NDArray", name: str) -> "NDArray[np.float64]":
+    """Return the differences of the only output and the labels."""
+    import numpy as np
+
+    if len(outputs) != 1:
+        raise InputError(f"--metric {name} needs one output, the model has {len(outputs)}")
+    ((output, values),) = outputs.items()
+    if values.size != labels.size or labels.dtype.kind not in "iuf":
+        raise InputError(
+            f"--metric {name}: labels y must be numbers with the shape of output {shown(output)}, "
+            f"{list(values.shape)}, not {labels.dtype}{list(labels.shape)}"
+        )
+    return values.astype(np.float64).reshape(-1) - labels.astype(np.float64).reshape(-1)
+
+
+def _reference(
+    args: argparse.Namespace, network: "CompiledNetwork", samples: "list[Sample]"
+) -> "tuple[str | None, dict[str, NDArray] | None]":
+    """Return the name of the model's own runtime and its outputs, or None for both if no runtime is used."""
+    import numpy as np
+
+    from compiler.cli.inputs import read_bound
+    from compiler.runtime.own_runtime import own_runtime
+    from compiler.util.progress import log, progress
+
+    if args.no_reference:
+        return None, None
+    if args.model.suffix.lower() not in (".tflite", ".onnx"):
+        log(f"{args.model}: no comparison, as only .tflite and .onnx files have a runtime to compare with")
+        return None, None
+    names = [tensor.name for tensor in network.outputs]
+    name, infer = own_runtime(args.model, network.rounding, names, read_bound(args.bind))
+    rows = []
+    with progress(f"running {name}", len(samples), "samples") as task:
+        for sample in samples:
+            rows.append(infer(sample))
+            task.advance()
+    return name, {each: np.stack([row[each] for row in rows]) for each in names}
+
+
+def _table(document: dict[str, Any], names: list[str]) -> str:
+    """Format a row for the accelerator and one for the model's own runtime."""
+    from compiler.util.tables import counted
+
+    share = names[0] == "top1"
+
+    def cells(prefix: str) -> list[str]:
+        values = (document[prefix + name] for name in names)
+        return ["-" if value is None else f"{value:.2%}" if share else f"{value:.6g}" for value in values]
+
+    rows = [[f"{document['target']} ({document['device']})", *cells("")]]
+    if document["reference"]:
+        rows.append([document["reference"], *cells("reference_")])
+    lines = [f"{document['model']}: {counted(document['samples'], 'sample')}"]
+    lines.append(format_table([Column(""), *figures(*names)], rows))
+    if document["same_class"] is not None:
+        lines.append(f"same class in {document['same_class']:,} of {document['samples']:,} samples")
+    if document["cycles_per_sample"] is not None:
+        lines.append(f"{document['cycles_per_sample']:,.0f} cycles per sample")
+    return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""Execution of a model file in its own runtime: LiteRT for .tflite files, onnxruntime for .onnx files.
+
+Both runtimes are optional packages; they are used only to compare results with those of the accelerator.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.util.plugin_registry import guarded
+from hw.errors import InputError
+
+Arrays = dict[str, NDArray]
+#: Function that runs one sample and returns the outputs by name.
+OwnRuntime = Callable[[Mapping[str, NDArray]], Arrays]
+
+
+def own_runtime(
+    path: Path, rounding: str, outputs: Sequence[str], bound: Mapping[str, Any] | None = None
+) -> tuple[str, OwnRuntime]:
+    """Open a model in its own runtime.
+
+    Parameters
+    ----------
+    path : Path
+        A .tflite or .onnx file.
+    rounding : str
+        "reference" selects LiteRT's reference kernels, any other value LiteRT's default kernels; ignored for .onnx.
+    outputs : sequence of str
+        Names of the model's outputs, in the order of the file.
+    bound : dict of arrays or numbers by name, optional
+        Values of inputs that are not in the samples.
+
+    Returns
+    -------
+    str, callable
+        Name of the runtime, and a function that runs one sample.
+
+    Raises
+    ------
+    InputError
+        The file has another format, the runtime is not installed, or it rejects the model or, later, a sample.
+    """
+    fixed = {name: np.asarray(value) for name, value in (bound or {}).items()}
+    suffix = path.suffix.lower()
+    if suffix == ".tflite":
+        return _litert(path, rounding, outputs, fixed)
+    if suffix == ".onnx":
+        return "onnxruntime", _onnxruntime(path, outputs, fixed)
+    raise InputError(f"{path}: only .tflite and .onnx files have a runtime to compare with")
+
+
+def _litert(path: Path, rounding: str, outputs: Sequence[str], bound: Arrays) -> tuple[str, OwnRuntime]:
+    try:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError:
+        raise _missing(path, "LiteRT", "ai-edge-litert") from None
+    reference = rounding == "reference"
+    kernels = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
+    where = f"{path}: LiteRT rejects the model"
+    interpreter = guarded(
+        lambda: Interpreter(str(path), experimental_op_resolver_type=kernels, num_threads=1), where
+    )
+    inputs, made = interpreter.get_input_details(), interpreter.get_output_details()
+    shapes: list[tuple[int, ...]] = []
+
+    def run(sample: Mapping[str, NDArray]) -> Arrays:
+        given = {**bound, **sample}
+        arrays = [given[each["name"]] for each in inputs]
+        if [array.shape for array in arrays] != shapes:
+            for each, array in zip(inputs, arrays, strict=True):
+                interpreter.resize_tensor_input(each["index"], array.shape)
+            interpreter.allocate_tensors()
+            shapes[:] = [array.shape for array in arrays]
+        for each, array in zip(inputs, arrays, strict=True):
+            interpreter.set_tensor(each["index"], array)
+        interpreter.invoke()
+        return {name: interpreter.get_tensor(each["index"]) for name, each in zip(outputs, made, strict=True)}
+
+    name = f"LiteRT ({'reference' if reference else 'default'} kernels)"
+    return name, lambda sample: guarded(lambda: run(sample), where)
+
+
+def _onnxruntime(path: Path, outputs: Sequence[str], bound: Arrays) -> OwnRuntime:
+    try:
+        import onnxruntime  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError:
+        raise _missing(path, "onnxruntime", "onnxruntime") from None
+    where = f"{path}: onnxruntime rejects the model"
+    session = guarded(
+        lambda: onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]), where
+    )
+    # The graph optimizations of onnxruntime are on, as in an application.
+    inputs = {each.name for each in session.get_inputs()}
+
+    def run(sample: Mapping[str, NDArray]) -> Arrays:
+        given = {name: array for name, array in {**bound, **sample}.items() if name in inputs}
+        return dict(zip(outputs, session.run(list(outputs), given), strict=True))
+
+    return lambda sample: guarded(lambda: run(sample), where)
+
+
+def _missing(path: Path, runtime: str, package: str) -> InputError:
+    return InputError(
+        f"{path}: the comparison needs {runtime} (PyPI package {package}); --no-reference omits it"
+    )
