@@ -133,30 +133,12 @@ def model_file(name: str) -> Path:
     """
     if name not in NETWORKS:
         raise InputError(f"a network must be one of {', '.join(NETWORKS)}, not {shown(name)}")
-    sources = [
-        Path(__file__).with_name(each).read_bytes() for each in ("float_builder.py", "architectures.py")
-    ]
 
     def make(folder: Path, _lock: int) -> None:
         onnx.save(NETWORKS[name](), folder / f"{name}.onnx")
 
-    return cached("networks", cache_key([name, *sources]), make) / f"{name}.onnx"
+    return cached("networks", cache_key([name, Path(__file__).read_bytes()]), make) / f"{name}.onnx"
 
-
-def main() -> None:
-    """Generate the files of the given networks, or of all networks."""
-    parser = argparse.ArgumentParser(
-        description="generate float ONNX files of published architectures with seeded weights"
-    )
-    parser.add_argument(
-        "names", metavar="NAME", nargs="*", help=f"one of {', '.join(NETWORKS)} (default: all)"
-    )
-    for name in parser.parse_args().names or NETWORKS:
-        print(model_file(name))
-
-
-if __name__ == "__main__":
-    main()
 
 Array = np.ndarray
 
@@ -370,3 +352,19 @@ def _convolved(image: Array, w: Array, stride: int, groups: int) -> Array:
             ]
             total += tap @ w[:, :, y, x].T if groups == 1 else tap * w[:, 0, y, x]
     return total
+
+
+def main() -> None:
+    """Generate the files of the given networks, or of all networks."""
+    parser = argparse.ArgumentParser(
+        description="generate float ONNX files of published architectures with seeded weights"
+    )
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help=f"one of {', '.join(NETWORKS)} (default: all)"
+    )
+    for name in parser.parse_args().names or NETWORKS:
+        print(model_file(name))
+
+
+if __name__ == "__main__":
+    main()
