@@ -47,7 +47,7 @@ def read_model(
     sizes : dict
         Sizes of symbolic dimensions of an ONNX file or of dynamic dimensions of a PyTorch module.
     example, dynamic_shapes
-        Export arguments of PyTorch modules, as for `read_module`; arguments that the named function returns have
+        Export arguments of PyTorch modules, as for `read_module`; arguments that the named function returns take
         precedence.
     bind : dict
         Values of the inputs that become constants, by name: scalars, or arrays of the inputs' shapes.

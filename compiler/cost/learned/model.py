@@ -190,7 +190,7 @@ class PredictionErrors:
     mape : float
         Mean absolute error, in percent of the measured values.
     spearman : float
-        Rank correlation; 1 for fewer than two predictions.
+        Rank correlation; 1 if it is undefined.
     """
 
     count: int
@@ -366,7 +366,7 @@ def train(
     rounds : int
         Number of trees per member.
     offsets : array or None
-        Predictions of another model, as logarithms, of which only the residuals are learned.
+        Log ratios that another model predicts; the new model learns only the residuals.
     """
     import lightgbm
 

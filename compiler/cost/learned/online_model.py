@@ -27,7 +27,7 @@ _MATRIX = (ConvLayer, DepthwiseLayer, ConvTransposeLayer, MatmulLayer)
 
 
 def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
-    """Return groups of layers with reliable total cycles: layers without MATRIX, and the next layer with MATRIX."""
+    """Return groups of layers with reliable total cycles: any layers without MATRIX, then one with MATRIX."""
     out: list[tuple[str, ...]] = []
     waiting: list[str] = []
     for layer in layers:

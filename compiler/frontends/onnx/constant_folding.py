@@ -43,7 +43,7 @@ class ConstantFolder:
     Attributes
     ----------
     room : int
-        Number of elements that results may still have.
+        Total number of elements that further results may have.
     """
 
     def __init__(self, model: OnnxModel):
@@ -165,7 +165,7 @@ def _as_graph_type(data: NDArray) -> NDArray:
 
 
 def _folds(*ops: str) -> Callable[[Folding], Folding]:
-    """Register the decorated function as the evaluation of the constant operators `ops`."""
+    """Return a decorator that registers a function to evaluate the operators `ops` on constants."""
 
     def register(function: Folding) -> Folding:
         _FOLDINGS.update(dict.fromkeys(ops, function))
@@ -175,7 +175,7 @@ def _folds(*ops: str) -> Callable[[Folding], Folding]:
 
 
 def _check_size(shape: Sequence[int], *sources: NDArray) -> None:
-    """Raise InputError if a result would have more elements than the limit and than its largest source."""
+    """Raise InputError if a result would exceed both the element limit and the size of its largest source."""
     limit = max(_MAX_ELEMENTS, *(source.size for source in sources)) if sources else _MAX_ELEMENTS
     if any(size < 0 for size in shape) or math.prod(shape) > limit:
         raise InputError(

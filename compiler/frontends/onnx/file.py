@@ -101,7 +101,7 @@ def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
     model : ModelProto
         Parsed contents of the file.
     folder : Path or None
-        Directory of external data; None: external data is an error.
+        Directory of external data; if None, external data is an error.
 
     Raises
     ------

@@ -141,7 +141,7 @@ class OnnxGraphBuilder:
         return self._views[key]
 
     def _before_reshape(self, tensor: Tensor, shape: tuple[int, ...], depth: int = 4) -> Tensor | None:
-        """Recompute a tensor in the given shape from operands before reshapes, if its producers are elementwise.
+        """Recompute a tensor in the given shape from the inputs of earlier reshapes, if its producers are elementwise.
 
         This removes pairs of reshapes around elementwise nodes.
         """

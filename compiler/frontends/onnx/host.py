@@ -59,7 +59,7 @@ class InferredOutput(NamedTuple):
     Attributes
     ----------
     data_dependent : bool
-        True if the shape depends on run-time data, and the shape that the model declares is used.
+        True if the shape depends on run-time data, so that the shape that the model declares is used.
     """
 
     dtype: str
@@ -248,7 +248,7 @@ def _sample(tensor: Tensor, attempt: int) -> Array:
 
 
 def _checked_type(here: bool, inferred: InferredOutput, array: Array) -> OutputType:
-    """Return the type and shape of an output, and check a result of ONNX's reference for the inferred shape."""
+    """Return the checked type and shape of an output; ONNX's reference must compute the inferred shape."""
     if array.dtype.name != inferred.dtype and array.dtype.kind not in "fiub":
         raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not support")
     if not array.size:
@@ -261,7 +261,7 @@ def _checked_type(here: bool, inferred: InferredOutput, array: Array) -> OutputT
 
 
 _TYPES = {name: number for number, name in DTYPES.items()}
-#: First operator set in which the reference implements an operator whose behaviour has not changed since.
+#: First operator set in which the reference implements an operator whose behavior has not changed since.
 _REFERENCE_OPSETS = {"DequantizeLinear": 19}
 #: Reason for an operator without any implementation on the accelerator.
 NO_WAY = "not supported on the accelerator"
@@ -391,7 +391,7 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
 
 
 def _operand(emitter: OnnxGraphBuilder, value: Value) -> _Operand:
-    """Return a value as an ONNX input, dequantized to float32 and with its dimensions in the file's order."""
+    """Return a value as an ONNX input, with dimensions in the file's order and quantized values as float32."""
     if isinstance(value, ConstantValue):
         if not value.data.size:
             return value.numbers()

@@ -55,7 +55,7 @@ from hw.errors import InputError, shown
 
 
 def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declared]:
-    """Resolve all dimensions of inputs to integers.
+    """Return the inputs with all dimensions resolved to integers.
 
     Parameters
     ----------
@@ -326,7 +326,7 @@ class GraphReader:
         node: FileNode,
         inputs: list[Value | None],
     ) -> Sequence[Value | None]:
-        """Convert a node, to a node on the host if the conversion does not support it, and return its outputs."""
+        """Return the outputs of a conversion, or of a node on the host if the conversion does not support the node."""
         try:
             return conversion(emitter, node, inputs)
         except UnsupportedNodeError as error:
@@ -347,7 +347,7 @@ class GraphReader:
         inputs: list[Value | None],
         outputs: Sequence[Value | None],
     ) -> Sequence[Value | None]:
-        """Return the outputs of a conversion; outputs that are read but were not converted run on the host."""
+        """Return the outputs of a conversion; outputs that are read but were not converted are computed on the host."""
         missing = {name for name in node.outputs[len(outputs) :] if name}
         read = {name for other in self.model.nodes for name in other.inputs} if missing else set()
         if not missing & (read | {output.name for output in self.model.outputs}):

@@ -105,7 +105,7 @@ def instead(node: FileNode, op: str, inputs: tuple[str, ...], **attributes: obje
 
 
 def _norm(view: DefUse, node: FileNode) -> FileNode | None:
-    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, the same of x - mean(x)."""
+    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, which first subtracts mean(x)."""
     found = _quotient(view, node)
     if found is None:
         return None
@@ -206,7 +206,7 @@ def _changed(model: OnnxModel, changes: tuple[Change, ...], *, through: bool) ->
     """Return the model after a sequence of rewrites.
 
     If `through` is set, pairs of QuantizeLinear and DequantizeLinear inside a pattern are ignored, and their rounding
-    is lost. Otherwise, operators that are supported only in patterns could not be converted.
+    is lost. This permits the conversion of operators that are supported only in patterns.
     """
     for change in changes:
         before = _fake_quantized(model) if through else {}

@@ -235,7 +235,7 @@ def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgr
 
 
 def _converged(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Form]]:
-    """Convert the subgraph until types and dimension orders of its states equal those of its results.
+    """Convert the subgraph repeatedly until its results have the types and dimension orders of its states.
 
     Initial states are converted to the types that the subgraph computes, if the conversion is lossless.
     """
@@ -256,7 +256,7 @@ def _converged(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Fo
 
 
 def _next_form(first: Value, result: Value, form: Form, *, first_time: bool) -> Form:
-    """Return the form to try next for a state that is `first` initially and `result` after one iteration."""
+    """Return the type and dimension order to try next for a state that changes from `first` to `result`."""
     kind, order = natural(result)
     if (kind, order) == form:
         return form

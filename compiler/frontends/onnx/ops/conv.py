@@ -162,7 +162,7 @@ def weights_of(value: ConstantValue, kind: ValueType) -> ConstantValue:
 def bias_of(
     emitter: OnnxGraphBuilder, value: Value, x: Tensor, weights: ConstantValue, count: int, kind: ValueType
 ) -> Tensor:
-    """Return a bias as int32 in the scale of the products if these are integers, or as float32 otherwise."""
+    """Return a bias as int32 in the scale of the products if the products are integers, or as float32 otherwise."""
     bias = known(value, "a bias")
     if bias.data.size != count:
         raise InputError(f"its bias must be {count} numbers, not shape {list(bias.shape)}")
@@ -207,7 +207,7 @@ def kernel_of(node: FileNode, weights: ConstantValue) -> tuple[int, ...]:
 
 
 def checked_weights(x: Value, w: Value | None) -> ConstantValue:
-    """Return constant weights; raise an error if they are not constant or their rank differs from the images'."""
+    """Return constant weights; raise an error if they are not constant or do not have the same rank as x."""
     weights = known(w, "a kernel")
     if len(weights.shape) != len(x.shape) or len(x.shape) not in (3, 4):
         if len(weights.shape) == len(x.shape) == 5:

@@ -94,7 +94,7 @@ def _along(q: Quantization, x: DynamicValue) -> Quantization:
 
 
 def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quantization) -> DynamicValue:
-    """Dequantize integers with a quantization that differs from their tensor's, by a product and a sum.
+    """Dequantize integers with `q` instead of their tensor's quantization, by a multiplication and an addition.
 
     Integers that are computed in floating point have the identity quantization.
     """

@@ -75,7 +75,7 @@ def _with_ones(order: Order, rank: int) -> Order:
 def _groups(
     left: list[int], right: list[int], old: tuple[int, ...], new: tuple[int, ...]
 ) -> list[tuple[list[int], list[int]]]:
-    """Return minimal groups of adjacent dimensions, without sizes of one, with equal element counts in both shapes."""
+    """Return minimal groups of adjacent dimensions with equal element counts in both shapes, omitting sizes of one."""
     groups: list[tuple[list[int], list[int]]] = []
     left, right = left[::-1], right[::-1]
     while left:
