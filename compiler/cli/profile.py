@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Format one line per layer: cycles, percentages by cause, and the resource that limits the layer."""
+    """Format a table of each layer's cycles, lower bound, causes and limiting resource, followed by the totals."""
     from compiler.cli.run_report import clock_lines, short_name
 
     total, where = document["cycles"], document["where"]

@@ -32,7 +32,7 @@ def add_call(parser: argparse.ArgumentParser) -> None:
         type=_window,
         action="append",
         default=[],
-        help="DRAM range that the program may read (r), write (w) or both (rw, default) (repeatable; default: none)",
+        help="DRAM range that the program may read (r), write (w) or both (rw or omitted) (repeatable; default: none)",
     )
 
 
@@ -133,7 +133,7 @@ def _line(program: "Program", index: int) -> int:
 
 
 def _label(program: "Program", index: int) -> str:
-    """Describe an instruction by the nearest preceding target of a branch, call or loop end."""
+    """Return the distance of an instruction from the last branch or call target or loop end; empty if there is none."""
     from hw.isa.micro_instruction import FORMS, LOOP_IMM, MicroOp, decode
 
     targets = set()

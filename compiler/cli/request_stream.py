@@ -29,9 +29,9 @@ _CHUNK = 1 << 16
 def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSource:
     """Return a source of requests, limited to the number given by `--requests`.
 
-    A file has samples along the first axis, as for `mla run`, and is repeated if it has fewer. Standard input contains
-    the same kind of file, or one JSON line per request: an array, or arrays by input name. Without `--input`, the
-    samples are random.
+    A file has samples along the first axis, as for `mla run`. It is repeated if it has fewer samples than `--requests`.
+    Standard input contains the same kind of file, or one JSON line per request: an array, or arrays by input name.
+    Without `--input`, the samples are random.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def _random_requests(network: CompiledNetwork, seed: int, count: int) -> Iterato
 
 
 class _Lines(Iterator[bytes]):
-    """Iterator over the lines of a stream, which also reports whether reading would block."""
+    """Iterator over the lines of a stream, with a method that tests whether reading would block."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream, self._left, self._ended = stream, b"", False

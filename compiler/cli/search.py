@@ -102,7 +102,7 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
         "--endpoint-seconds",
         metavar="S",
         type=_number,
-        help="stop after a total waiting time of S seconds for answers (default: 600)",
+        help="stop after waiting a total of S seconds for answers (default: 600)",
     )
     group.add_argument(
         "--endpoint-requests", metavar="N", type=integer(1), help="request limit (default: 100)"

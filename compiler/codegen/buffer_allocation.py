@@ -108,7 +108,7 @@ _BUCKET = 64
 
 
 class _Times:
-    """Allocations indexed by position in the command sequence, because few are live at the same position."""
+    """Index of the allocations by position in the command sequence; few allocations are live at each position."""
 
     def __init__(self) -> None:
         self.spans: dict[int, list[_Taken]] = {}

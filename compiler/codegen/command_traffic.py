@@ -16,7 +16,7 @@ AGAIN = "again"
 
 
 def traffic(config: MlaConfig, command: Issued) -> dict[str, int]:
-    """Return the transferred bytes by address field; accesses to on-chip memories count whole rows of N lanes."""
+    """Return the transferred bytes by address field; MATRIX and FUSE operands count as whole rows of N lanes."""
     c = unpack_fields(command.unit, list(command.values))
     return {Unit.LOAD: _load, Unit.STORE: _store, Unit.MATRIX: _matrix, Unit.FUSE: _fuse}[command.unit](
         config.n, c

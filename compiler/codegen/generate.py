@@ -117,7 +117,7 @@ def generate(
     offset : int
         Bytes at the start of the model's memory that are reserved for other code.
     seen : list, optional
-        List to which the command stream, from which the programs are emitted, is appended.
+        List to which the `CommandStream` from which the programs were emitted is appended.
     codegen : LayerCodegen, optional
         Cache of the layers' steps for further schedules of the same network.
     dram : DramTiming
@@ -196,7 +196,7 @@ class _Generator:
     def _allocate(
         self, commands: list[Command], lives: dict[CircularBuffer, tuple[int, int]]
     ) -> dict[CircularBuffer, int]:
-        """Return the start addresses of buffers; a MemoryFullError names the layers with commands at that position."""
+        """Return the start addresses of buffers; a MemoryFullError names the layers that run while memory is full."""
         try:
             return allocate_buffers(self.config, lives, accessing_layers(commands))
         except MemoryFullError as error:

@@ -173,9 +173,9 @@ def due(
 ) -> list[tuple[int, Command]]:
     """Return the loads in order with the slot in which each is due.
 
-    Each load is issued as late as its data can arrive in time, given the bus time of the following loads, but not
-    before its buffer is free. A load that is issued before it can start would occupy LOAD's short queue and stall the
-    sequencer even if MATRIX could start.
+    Each load is issued as late as possible for its data to arrive in time, but not before its buffer is free. The bus
+    time of the following loads is taken into account. A load that is issued before it can start would occupy LOAD's
+    short queue and stall the sequencer even if MATRIX could start.
     """
     times = _Times(config, steps, loads, dram)
     slots, start = [0] * len(loads), times.reads[-1]
@@ -192,7 +192,7 @@ def due(
 
 
 def _bound_by_bus(steps: Sequence[TileStep], n: int, beat: float) -> set[int]:
-    """Return the layers whose loads take longer than MATRIX."""
+    """Return the layers whose loads take longer than their MATRIX commands."""
     balance: dict[int, float] = defaultdict(float)
     for step in steps:
         for command in step.loads:
@@ -246,7 +246,7 @@ class _Times:
         self.reads.append(max(late - stored, *self.reads[-1:], 0.0))
 
     def room(self, index: int) -> int:
-        """Return the first slot whose step begins when the queue has room for a load."""
+        """Return the first slot whose step begins after the queue has room for the load with the given index."""
         before = index - self.config.queue_depth
         return bisect_right(self.begins, self.starts[before] + _MATRIX_LEAD_CYCLES) if before >= 0 else 0
 

@@ -89,8 +89,8 @@ def _list_schedule(
 ) -> list[tuple[int, int, int]]:
     """Return the steps in issue order, with their start times and the times at which their inputs are available.
 
-    The step that can start first is chosen next or, among several such steps, the one followed by the most FUSE-only
-    work.
+    The next step is always the one that can start first. Ties are resolved in favor of the layer that begins the
+    longest chain of FUSE-only layers (`_ranks`).
     """
     ranks = _ranks(queues, works, after)
     free = [0, 0]  # times at which MATRIX and FUSE become idle
@@ -129,7 +129,7 @@ def _advance_matrix(
     works: dict[int, tuple[int, int, int]],
     after: dict[int, set[int]],
 ) -> list[tuple[int, int, int]]:
-    """Move MATRIX commands forward in the order, so that MATRIX has work when the queue of FUSE is full."""
+    """Move steps with MATRIX commands to earlier positions, so that MATRIX has work when FUSE's queue is full."""
     times: dict[int, int] = {}
     last: dict[int, int] = {}
     for step, begin, _ in listed:

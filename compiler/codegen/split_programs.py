@@ -150,7 +150,7 @@ def rolled(
 
 
 def batches(config: MlaConfig, parts: Sequence[ProgramPart]) -> list[range]:
-    """Return consecutive ranges of parts such that the programs of each range fit the chip at the same time."""
+    """Return consecutive ranges of parts; all programs of a range can be resident at the same time."""
     out: list[range] = []
     start = words = segments = 0
     for number, part in enumerate(parts):

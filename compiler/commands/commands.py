@@ -289,7 +289,7 @@ class TensorLayout:
 
     @property
     def even(self) -> bool:
-        """True if consecutive pixels have equal distances, including the last pixel of a row and the next row."""
+        """True if the distance between consecutive pixels is constant, even from the end of a row to the next row."""
         return self.h == 1 or self.row == self.w * self.pixel
 
     def parts(self, count: int) -> list["TensorLayout"]:

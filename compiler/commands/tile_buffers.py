@@ -110,7 +110,7 @@ class BufferRotation:
 
 
 def pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield start and length of each piece of a dimension of `total` elements, split into pieces of `size`."""
+    """Yield the start and length of each piece when `total` elements are split into pieces of at most `size`."""
     for start in range(0, total, size):
         yield start, min(size, total - start)
 

@@ -303,7 +303,7 @@ class RowMaker:
         return {self.layers[number].name: self._row(number, contexts) for number in numbers}
 
     def lead(self, number: int, schedules: Mapping[str, LayerSchedule]) -> float:
-        """Return for how many cycles LOAD is idle at the end of the previous layer; 0 for the first layer."""
+        """Return the number of cycles that LOAD is idle at the end of the previous layer; 0 for the first layer."""
         return (
             self.timing_after(number - 1, _PRECEDING_LAYERS, _Contexts(self, schedules)).lead
             if number
@@ -311,7 +311,7 @@ class RowMaker:
         )
 
     def context(self, number: int, inside: frozenset[str], **neighbours: Any) -> LayerContext:
-        """Return the context of a layer, given the tensors that stay on chip and fields about its neighbors."""
+        """Return the context of a layer; `neighbours` holds the context fields that describe adjacent layers."""
         layer, root, conditions = self.layers[number], self._root, self.conditions
         return LayerContext(
             conditions.config,
@@ -389,7 +389,7 @@ class _Contexts:
         self._states: dict[int, int] = {}
 
     def state(self, number: int) -> int:
-        """Return the state index of one layer, as in `RowMaker.state`."""
+        """Return the cached result of `RowMaker.state` for a layer."""
         if number not in self._states:
             self._states[number] = self.maker.state(number, self.schedules, self.inside)
         return self._states[number]
