@@ -339,7 +339,7 @@ def _gelu(net: FloatBuilder, x: str) -> str:
 
 
 def _convolved(image: Array, w: Array, stride: int, groups: int) -> Array:
-    """Convolve images (batch, height, width, channels) with half the kernel as padding."""
+    """Convolve images (batch, height, width, channels) padded by half the kernel size."""
     kernel = w.shape[2]
     edge = kernel // 2
     padded = np.pad(image, ((0, 0), (edge, edge), (edge, edge), (0, 0))) if edge else image

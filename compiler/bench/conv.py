@@ -1,4 +1,4 @@
-"""Convolution cases: one image, with half the kernel as padding."""
+"""Convolution cases: one image, padded by half the kernel size."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ CASES = (
 
 
 def conv_case(name: str) -> Case:
-    """Return the case for a name HxWxC-O-k-s[-dw].
+    """Return the case for a name of the form HxWxC-O-k-s[-dw].
 
     Raises
     ------

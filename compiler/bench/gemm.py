@@ -26,7 +26,7 @@ CASES = (
 
 
 def gemm_case(name: str) -> Case:
-    """Return the case for a name MxNxK.
+    """Return the case for a name of the form MxNxK.
 
     Raises
     ------

@@ -24,7 +24,7 @@ class WindowShape:
 
     @property
     def pad(self) -> int:
-        """Padding rows and columns on each side."""
+        """Number of padding rows and columns on each side."""
         return self.kernel // 2
 
     def taps(self, x: Int64) -> Iterator[tuple[int, int, Int64]]:

@@ -132,7 +132,7 @@ BARE_ARRAY_N = 16
 
 
 def bare_array_share(sim_khz: float | None, bare_array_khz: float) -> float:
-    """Return the simulation speed of the chip relative to that of the bare array."""
+    """Return the ratio of the chip's simulation speed to the bare array's."""
     return (sim_khz or 0) / bare_array_khz
 
 

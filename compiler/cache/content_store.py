@@ -164,7 +164,7 @@ def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
 
 
 def _own_secret(path: Path) -> bytes | None:
-    """Read the secret; None unless the file is owned by, and only accessible to, this user."""
+    """Return the secret; None unless this user owns the file and nobody else can access it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:

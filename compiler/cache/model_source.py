@@ -123,7 +123,7 @@ class ModelSource:
         return facts
 
     def _kind(self) -> str | None:
-        """Return the suffix of a file that a front end reads; None for other models."""
+        """Return the suffix of the model file, in lower case; None unless it is in `_SELF_CONTAINED`."""
         suffix = Path(self.model).suffix.lower() if isinstance(self.model, (str, Path)) else None
         return suffix if suffix in _SELF_CONTAINED else None
 

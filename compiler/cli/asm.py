@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--network",
         metavar="FILE.mla",
         type=Path,
-        help="FILE.s is the edited output of mla disasm for this network; write the network with the new programs",
+        help="write this network with new programs; FILE.s is the edited output of mla disasm for the network",
     )
 
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the suite; `STATUS` describes the exit status."""
+    """Measure the suite, and return the exit status that `STATUS` describes."""
     from compiler.bench import format_document, run_suite
     from hw.config import load_target
 

@@ -119,7 +119,7 @@ def add_dispatch(parser: argparse.ArgumentParser) -> None:
         metavar="B,B,...",
         type=batches,
         default=(),
-        help="compile one program per batch size; the chip picks the smallest sufficient one at run time",
+        help="compile one program per batch size; the chip selects the smallest sufficient batch size at run time",
     )
     parser.add_argument(
         "--skip",
@@ -244,7 +244,7 @@ def source_of(
 
 
 def warn_about_quality(network: "CompiledNetwork") -> None:
-    """Warn about outputs of a quantized model that differ strongly from those of the float model."""
+    """Warn about outputs of a quantized model that differ strongly from the float model's outputs."""
     from compiler.quantize.report import quality_warnings
 
     if network.quantization is not None:

@@ -1,4 +1,4 @@
-"""`mla completion`: a script that lets a shell complete commands and options."""
+"""`mla completion`: prints a script that lets a shell complete commands and options."""
 
 import argparse
 

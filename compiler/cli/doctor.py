@@ -75,7 +75,7 @@ class Check:
     ok : bool
         True if the tool is usable.
     found : str
-        Version or path that was found, or the fault.
+        Version or path that was found, or a description of the fault.
     remedy : str
         How to install the tool or package; shown if `ok` is false.
     needed_by : str

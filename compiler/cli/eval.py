@@ -73,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
 
     check_files(args)
     metric = _metric(args.metric)
-    args.input, args.input_scale = None, None
     network = network_of(args)
     samples, labels = read_labeled(args.data, args.limit, network)
     if args.metric == _CLASSES:

@@ -145,7 +145,7 @@ def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
 
 
 def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
-    """Raise InputError for a range outside DRAM, overlapping arrays, or an address that is dumped twice."""
+    """Raise InputError if a range is outside DRAM, arrays overlap, or an address is dumped twice."""
     windows = [
         (f"--window {first:#x}:{last - first + 1}", first, last - first + 1) for first, last, _ in args.window
     ]

@@ -67,7 +67,7 @@ def _targets(text: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile and run the model on each target; return status 1 if it fits no target or outputs differ."""
+    """Compile and run the model on each target; return status 1 if the model fits no target or outputs differ."""
     from compiler.cli.inputs import read_samples
     from compiler.cli.run import warn_about_clock
     from compiler.util.progress import log

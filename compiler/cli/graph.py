@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the stage, or write it to a file."""
+    """Print the model at the requested stage, or write it to a file."""
     from compiler.passes import FORMER_NAMES
     from compiler.visualize.formats import FORMATS
     from compiler.visualize.graphs.stages import STAGES, view_of

@@ -153,7 +153,7 @@ def open_arrays(path: "Path | io.BytesIO") -> Iterator[ArrayFile]:
     Parameters
     ----------
     path : Path or BytesIO
-        Path of the file, or its contents in memory (its `str` names the file in messages).
+        Path of the file, or its contents in memory (error messages show its `str` as the file name).
 
     Raises
     ------
@@ -233,7 +233,7 @@ def read_image(path: Path, tensor: Tensor, scale: tuple[float, float] | None) ->
 
 
 def _layout(path: Path, tensor: Tensor) -> tuple[int, int, int, bool]:
-    """Return channels, height and width of an input, and whether the channels come first."""
+    """Return the channel count, height and width of an input, and whether the channel axis comes first."""
     shape = tensor.shape
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
@@ -324,7 +324,7 @@ def read_sound(path: Path, tensor: Tensor) -> NDArray[np.float32]:
     path : Path
         Path of the audio file.
     tensor : Tensor
-        Input tensor: a waveform, with one dimension larger than 1.
+        Input tensor for a waveform: exactly one of its dimensions is larger than 1.
 
     Raises
     ------
@@ -409,19 +409,10 @@ def read_samples(
             _check(path, tensor, arrays[tensor.name])
     else:
         with open_arrays(path) as file:
-            stored = _stored(path, file, tensors)
-            for tensor in tensors:
-                _check(path, tensor, stored[tensor.name])
-            counts = {array.shape[0] for array in stored.values()}
-            if len(counts) != 1 or not min(counts):
-                raise InputError(
-                    f"{path}: all arrays must have the same number of samples, at least one, not {sorted(counts)}"
-                )
-            arrays = file.read(limit)
-        if not file.named:
-            arrays = {tensors[0].name: arrays[""]}
-    fitted = {tensor.name: _fit(path, tensor, arrays[tensor.name], rounding) for tensor in tensors}
-    return [{name: array[i] for name, array in fitted.items()} for i in range(len(fitted[tensors[0].name]))]
+            keys = _keys(path, file, tensors)
+            arrays = _read(path, file, tensors, keys, limit)
+        arrays = {name: arrays[key] for name, key in keys.items()}
+    return _samples(path, tensors, arrays, rounding)
 
 
 #: Names of the arrays of labeled samples: the only input of a model, and the labels.
@@ -458,26 +449,17 @@ def read_labeled(path: Path, limit: int | None, network: "CompiledNetwork") -> t
             raise InputError(
                 f"{path}: must be an .npz file with inputs in {INPUT_NAME!r} and labels in {LABEL_NAME!r}"
             )
-        stored = {name: array for name, array in file.arrays.items() if name != LABEL_NAME}
-        aliases = {INPUT_NAME: names[0]} if len(names) == 1 and list(stored) == [INPUT_NAME] else {}
-        stored = {aliases.get(name, name): array for name, array in stored.items()}
-        if set(stored) != set(names):
+        stored = [name for name in file.arrays if name != LABEL_NAME]
+        short = len(names) == 1 and stored == [INPUT_NAME]
+        keys = {names[0]: INPUT_NAME} if short else {name: name for name in names}
+        if set(stored) != set(keys.values()):
             wanted = f"{INPUT_NAME} or {names[0]}" if len(names) == 1 else ", ".join(names)
             raise InputError(
                 f"{path}: besides {LABEL_NAME}, arrays must be named {wanted}, not {', '.join(stored) or 'none'}"
             )
-        for tensor in tensors:
-            _check(path, tensor, stored[tensor.name])
-        counts = {array.shape[0] if array.shape else 0 for array in file.arrays.values()}
-        if len(counts) != 1 or not min(counts):
-            raise InputError(
-                f"{path}: inputs and labels must have the same number of samples, at least one, not {sorted(counts)}"
-            )
-        arrays = file.read(limit)
-    labels = arrays.pop(LABEL_NAME)
-    arrays = {aliases.get(name, name): array for name, array in arrays.items()}
-    fitted = {tensor.name: _fit(path, tensor, arrays[tensor.name], network.rounding) for tensor in tensors}
-    return [{name: array[i] for name, array in fitted.items()} for i in range(len(labels))], labels
+        arrays = _read(path, file, tensors, keys, limit)
+    inputs = {name: arrays[key] for name, key in keys.items()}
+    return _samples(path, tensors, inputs, network.rounding), arrays[LABEL_NAME]
 
 
 def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
@@ -519,21 +501,53 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
 
 
 def _suffix(path: "Path | io.BytesIO") -> str:
-    """Return the suffix of a file name in lower case; empty for a stream."""
+    """Return the suffix of a file name in lower case; an empty string for a stream."""
     return Path(str(path)).suffix.lower()
 
 
-def _stored(path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor]) -> dict[str, StoredArray]:
-    """Return the arrays of a file by the names of the model's inputs."""
+def _read(
+    path: "Path | io.BytesIO",
+    file: ArrayFile,
+    tensors: Sequence[Tensor],
+    keys: dict[str, str],
+    limit: int | None,
+) -> dict[str, NDArray]:
+    """Return the first `limit` samples of all arrays of a file; `keys` names the array of each input.
+
+    Raises
+    ------
+    InputError
+        An array does not fit its input, or the arrays have different numbers of samples.
+    """
+    for tensor in tensors:
+        _check(path, tensor, file.arrays[keys[tensor.name]])
+    counts = {array.shape[0] if array.shape else 0 for array in file.arrays.values()}
+    if len(counts) != 1 or not min(counts):
+        raise InputError(
+            f"{path}: all arrays must have the same number of samples, at least one, not {sorted(counts)}"
+        )
+    return file.read(limit)
+
+
+def _samples(
+    path: "Path | io.BytesIO", tensors: Sequence[Tensor], arrays: dict[str, NDArray], rounding: str
+) -> list[Sample]:
+    """Return the samples in arrays by input name, with floating-point values quantized for quantized inputs."""
+    fitted = {tensor.name: _fit(path, tensor, arrays[tensor.name], rounding) for tensor in tensors}
+    return [{name: array[i] for name, array in fitted.items()} for i in range(len(fitted[tensors[0].name]))]
+
+
+def _keys(path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor]) -> dict[str, str]:
+    """Return the name of the array of each input; the only array of a .npy file has the name ""."""
     names = [tensor.name for tensor in tensors]
     if not file.named:
         _check_single(path, tensors)
-        return {names[0]: file.arrays[""]}
+        return {names[0]: ""}
     if set(file.arrays) != set(names):
         raise InputError(
             f"{path}: arrays must be named {', '.join(names)}, not {', '.join(file.arrays) or 'none'}"
         )
-    return file.arrays
+    return {name: name for name in names}
 
 
 def _check_single(path: "Path | io.BytesIO", tensors: Sequence[Tensor]) -> None:

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest]]":
-    """Yield each request with the cycles of the layer or program to which it refers.
+    """Yield the cycles of each layer or program, with the request for it.
 
     Raises
     ------

@@ -12,7 +12,7 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `mla` with the given arguments (default: those of the process) and return the exit status."""
+    """Run `mla` with the given arguments (default: `sys.argv[1:]`) and return the exit status."""
     try:
         # Imported here so that Ctrl-C during the import is caught.
         import logging

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from compiler.util.plugin_registry import guarded
 from hw.errors import InputError
@@ -68,8 +68,12 @@ def _litert(path: Path, rounding: str, outputs: Sequence[str], bound: Arrays) ->
     shapes: list[tuple[int, ...]] = []
 
     def run(sample: Mapping[str, NDArray]) -> Arrays:
-        given = {**bound, **sample}
-        arrays = [given[each["name"]] for each in inputs]
+        arrays = [
+            sample[each["name"]]
+            if each["name"] in sample
+            else _filled(bound[each["name"]], each["shape"], each["dtype"])
+            for each in inputs
+        ]
         if [array.shape for array in arrays] != shapes:
             for each, array in zip(inputs, arrays, strict=True):
                 interpreter.resize_tensor_input(each["index"], array.shape)
@@ -94,13 +98,32 @@ def _onnxruntime(path: Path, outputs: Sequence[str], bound: Arrays) -> OwnRuntim
         lambda: onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]), where
     )
     # The graph optimizations of onnxruntime are on, as in an application.
-    inputs = {each.name for each in session.get_inputs()}
+    entries = session.get_inputs()
 
     def run(sample: Mapping[str, NDArray]) -> Arrays:
-        given = {name: array for name, array in {**bound, **sample}.items() if name in inputs}
+        given = {
+            each.name: sample[each.name]
+            if each.name in sample
+            else _filled(bound[each.name], each.shape, _ONNX_TYPES[each.type])
+            for each in entries
+            if each.name in sample or each.name in bound  # others have default values
+        }
         return dict(zip(outputs, session.run(list(outputs), given), strict=True))
 
     return lambda sample: guarded(lambda: run(sample), where)
+
+
+#: Types of inputs that `--bind` accepts, by their names in onnxruntime.
+_ONNX_TYPES = {f"tensor({name})": name for name in ("bool", "int8", "uint8", "int16", "int32", "int64")} | {
+    "tensor(float16)": "float16",
+    "tensor(float)": "float32",
+}
+
+
+def _filled(value: NDArray, shape: Sequence[int], dtype: DTypeLike) -> NDArray:
+    """Return the value of a bound input: an array, or a number that applies to all elements."""
+    given = value.astype(dtype)
+    return np.full(shape, given) if given.ndim == 0 else given
 
 
 def _missing(path: Path, runtime: str, package: str) -> InputError:

@@ -39,8 +39,8 @@ def _halves(fields: data.View, name: str) -> dict[str, Value]:
 
 
 def load_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """Return the values derived from a LOAD command: number and size of the destination lines, and DRAM strides in
-    halves.
+    """Return the values derived from a LOAD command: number and size of the destination lines, and the low and high
+    halves of the DRAM strides.
     """
     word = fields.word
     length = fields.len
@@ -60,7 +60,7 @@ def load_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Va
 
 
 def store_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
-    """Return the values derived from a STORE command: DRAM strides in halves."""
+    """Return the values derived from a STORE command: the low and high halves of the DRAM strides."""
     return {**_halves(fields, "dram_y"), **_halves(fields, "dram_z")}
 
 

@@ -129,8 +129,9 @@ class Control(wiring.Component):
     statistics : In
         Statistics that guards compare.
     issued, retired, idle, stuck : In
-        One bit for each unit, high if: a command enters its queue (`issued`); a command retires (`retired`); no command
-        is queued or started (`idle`); no command is started, and the queue is empty or its head cannot start (`stuck`).
+        One bit per unit. `issued`: a command enters the unit's queue. `retired`: a command retires. `idle`: no command
+        is queued or executing. `stuck`: no command is executing, and the queue is empty or its first command cannot
+        start.
     busy : In
         One bit for each unit: high if the unit has not yet drained after `abort`; for a unit that cannot abort, the
         inverse of `stuck`.

@@ -4,8 +4,10 @@ import json
 import sys
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from scripts.networks.digits import MODEL, load_digits_split
 from tests.support.trained_networks import Reference, model
@@ -161,3 +163,29 @@ def test_compiled_file_has_no_reference(mla, digits, tmp_path):
     found = evaluated(mla, package, "--target", "n4", "--data", path)
     assert found["reference"] is None
     assert found["top1"] == evaluated(mla, MODEL, "--target", "n4", "--data", path)["top1"]
+
+
+def test_bound_input_reaches_the_reference(mla, tmp_path):
+    rng = np.random.default_rng(5)
+    weights = rng.normal(size=(6, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["rows", "weights"], ["product"]),
+        helper.make_node("Mul", ["product", "factors"], ["scores"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("rows", TensorProto.FLOAT, [1, 6]),
+        helper.make_tensor_value_info("factors", TensorProto.FLOAT, [1, 4]),
+    ]
+    outputs = [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 4])]
+    graph = helper.make_graph(nodes, "bound", inputs, outputs, [numpy_helper.from_array(weights, "weights")])
+    network = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(network, tmp_path / "bound.onnx")
+    rows = rng.normal(size=(20, 1, 6)).astype(np.float32)
+    labels = rng.integers(0, 4, 20)
+    np.savez(tmp_path / "rows.npz", x=rows, y=labels)
+    arguments = (tmp_path / "bound.onnx", "--target", "n4", "--data", tmp_path / "rows.npz")
+    for sign in (1, -1):
+        found = evaluated(mla, *arguments, "--bind", f"factors={sign}")
+        wanted = np.mean((sign * (rows @ weights)).reshape(20, 4).argmax(1) == labels)
+        assert found["reference_top1"] == wanted
+        assert found["same_class"] >= 16  # the accelerator computes in int8
