@@ -23,9 +23,15 @@ from compiler.ir.tensor import Tensor
 from compiler.kernel_library.elementwise import LEFT_SHIFT, mul, raw_fields, residual_fields
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue import Slots
-from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
+from compiler.layers.layer_kind import BYTES, BYTES_TO_BYTES, INTEGERS, ElementTypes, LayerKind, Lowering
 from compiler.layers.lookup_table import is_unary, table_of
-from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
+from compiler.layers.lowering_context import (
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    clip_range,
+    same_quantization,
+)
 from compiler.layers.tile_pipeline import TileLoad, TilePipeline, even_tiles
 from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
@@ -105,6 +111,9 @@ _SUMS = {"reference": Rounding.DOUBLE, "xnnpack": Rounding.SINGLE, "onnxruntime"
 def lower_unary(low: LoweringContext) -> Layer:
     """Lower a function of one operand."""
     node = low.anchor
+    if node.op == "clip" and low.x.dtype not in BYTES and same_quantization(low.x, low.y):
+        bounds = clip_range(low.y, node.attributes["low"], node.attributes["high"])
+        return ElementwiseLayer(**low.common(), fields={"clip_lo": bounds[0], "clip_hi": bounds[1]})
     if not is_unary(low.graph, node):
         raise UnsupportedLoweringError(
             f"{node.op} of {low.x.dtype} tensors quantized channel by channel, or not at all"
@@ -427,8 +436,11 @@ KIND = LayerKind(
         ),
         # Requantization is lowered as a move of elements, which supports more element types than a table.
         **dict.fromkeys(
-            TABLE_OPS - {"requantize"},
+            TABLE_OPS - {"requantize", "clip"},
             Lowering(lower_unary, BYTES_TO_BYTES, strided_input=True, strided_output=True),
+        ),
+        "clip": Lowering(
+            lower_unary, ElementTypes((INTEGERS,), INTEGERS), strided_input=True, strided_output=True
         ),
     },
     tilings=elementwise_tilings,

@@ -3,14 +3,11 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.util.scaling import quantize_multiplier
+from compiler.util.scaling import quantize_multiplier, quantize_multiplier_16
 from cosim.semantics.fixed_point import half_away, half_up, saturate, scale
 from hw.isa.enums import Rounding
 
 Int64 = NDArray[np.int64]
-
-#: Largest of the 16-bit multipliers by which LiteRT multiplies 64-bit sums.
-_MAX_MULTIPLIER_16 = 0x7FFF
 
 
 def round_half_away(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -47,8 +44,8 @@ def multiplied(values: Int64, ratio: ArrayLike, rounding: Rounding = Rounding.DO
 
 def multiplied_16(values: Int64, ratio: ArrayLike) -> Int64:
     """Scale the 64-bit sums of int16 operators with 16-bit multipliers and a single rounding."""
-    pairs = [quantize_multiplier(float(r)) for r in np.atleast_1d(np.asarray(ratio, np.float64))]
-    multipliers = np.array([min((m + (1 << 15)) >> 16, _MAX_MULTIPLIER_16) for m, _ in pairs], np.int64)
+    pairs = [quantize_multiplier_16(float(r)) for r in np.atleast_1d(np.asarray(ratio, np.float64))]
+    multipliers = np.array([m >> 16 for m, _ in pairs], np.int64)
     shifts = np.array([15 - e for _, e in pairs], np.int64)
     return (values * multipliers + (np.int64(1) << (shifts - 1))) >> shifts
 
