@@ -43,11 +43,11 @@ def lower_requantize_sum(low: LoweringContext) -> Layer:
     how = low.anchor.attributes
     if len(others) != 1 or any(how["shifts"]):
         why = (
-            "LiteRT rounds these sums in double precision"
+            "LiteRT scales the sum in double precision"
             if how["kernel"] == "away"
-            else "sums exceed 32 bits"
+            else "the sum may exceed 32 bits"
         )
-        raise UnsupportedLoweringError(f"{why}: the host adds and requantizes the products of bytes")
+        raise UnsupportedLoweringError(f"the host adds and requantizes the products of bytes, because {why}")
     rounding, quantized = _KERNELS[how["kernel"]]
     pairs = [quantized(ratio) for ratio in how["ratios"]]
     common, zero = low.common(others[0].name), affine(low.y).zero_point
