@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from compiler.ir.graph import _TIMES, Graph, Node, rebuild
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.lowering_context import affine, clip_range, same_quantization
+from compiler.reference.fixed_point import kernel_16
 from compiler.util.scaling import double_ratio
 
 _WEIGHTED = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense")
@@ -109,7 +110,7 @@ class _Splitter:
         y, limits = self._result(node)
         scales = np.array(weights.quantization.scale, np.float32)
         ratios = double_ratio(node.op, x.dtype, affine(x).scale, scales, affine(y).scale)
-        kernel = "away" if node.op == "dense" else "double" if _narrow(biases) else "single"
+        kernel = kernel_16(node.op, biases[0].dtype if biases else None, self.rounding)
         plan = _plan(_magnitudes(node.op, weights.data), bias, ratios, kernel)
         yield from self._split(x)
         halves = self.halves[x.name]
@@ -150,7 +151,12 @@ class _Splitter:
             sums.append(self._sums(part, self.graph.out(node).shape))
             shifts.append(_HIGH_BITS * (2 - first - second))
             yield _product(node, sums[-1], [left, right])
-        how = {"shifts": tuple(shifts), "ratios": ratios, "kernel": "single", **limits}
+        how = {
+            "shifts": tuple(shifts),
+            "ratios": ratios,
+            "kernel": kernel_16(node.op, None, self.rounding),
+            **limits,
+        }
         yield _requantized(node, y, sums, how)
 
     def _result(self, node: Node) -> tuple[Tensor, dict[str, int]]:
@@ -221,11 +227,6 @@ def _requantized(node: Node, y: Tensor, sums: Sequence[Tensor], how: Mapping[str
     return Node(node.name, "requantize_sum", inputs, (y.name,), {**how, "ratios": ratios})
 
 
-def _narrow(biases: Sequence[Tensor]) -> bool:
-    """Return True if a bias is int32; LiteRT's kernels then accumulate in 32 bits."""
-    return any(bias.dtype == "int32" for bias in biases)
-
-
 def _magnitudes(op: str, weights: NDArray) -> NDArray[np.int64]:
     """Return the sum of the magnitudes of each output channel's weights."""
     magnitudes = np.abs(weights.astype(np.int64))
@@ -241,7 +242,9 @@ def _plan(
     magnitudes: NDArray[np.int64], bias: Sequence[NDArray[np.int64]], ratios: NDArray[np.float64], kernel: str
 ) -> _Plan:
     """Choose where the sums of a product with weights are added, and the limit of the sums of high bytes."""
-    exact = kernel != "away" or all(_few_bits(float(ratio)) for ratio in np.atleast_1d(ratios))
+    exact = kernel in ("single", "double") or (
+        kernel == "away" and all(_few_bits(float(ratio)) for ratio in np.atleast_1d(ratios))
+    )
     low = _LOW_MAX * magnitudes + (np.abs(bias[0]) if bias else 0)
     high = (_HIGH_MAX << _HIGH_BITS) * magnitudes
     if not exact or low.max() > _INT32_MAX // 2:

@@ -1,5 +1,7 @@
 """Fixed-point arithmetic of LiteRT, XNNPACK and gemmlowp on whole arrays."""
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -58,6 +60,43 @@ def multiplied_real(values: Int64, ratio: ArrayLike) -> Int64:
 def multiplied_away(values: Int64, ratio: ArrayLike) -> Int64:
     """Scale like LiteRT's reference dense layer, by a product in double precision with ties away from zero."""
     return round_half_away(values * np.asarray(ratio, np.float64)).astype(np.int64)
+
+
+def multiplied_twice(values: Int64, ratio: ArrayLike) -> Int64:
+    """Scale like LiteRT's optimized dense layer for int16: round the product to an integer, then the shifted integer.
+
+    Ties are rounded up both times.
+    """
+    pairs = [quantize_multiplier(float(r)) for r in np.atleast_1d(np.asarray(ratio, np.float64))]
+    multipliers, exponents = (np.array(part, np.int64) for part in zip(*pairs, strict=True))
+    whole = half_up((values << np.maximum(exponents, 0)) * multipliers, 31)
+    return half_up(whole, np.broadcast_to(np.maximum(-exponents, 0), whole.shape))
+
+
+#: Requantization of sums of products of int16 activations, by name of the kernel.
+KERNELS_16: Mapping[str, Callable[[Int64, ArrayLike], Int64]] = {
+    "single": multiplied_16,
+    "double": multiplied,
+    "away": multiplied_away,
+    "twice": multiplied_twice,
+}
+
+
+def kernel_16(op: str, bias: str | None, rounding: str) -> str:
+    """Return the name of LiteRT's requantization of the sums of an operator with int16 activations.
+
+    Parameters
+    ----------
+    op : str
+        Operator of the graph.
+    bias : str or None
+        Type of the bias; None if there is no bias. LiteRT accumulates in 32 bits if it is int32.
+    rounding : "reference" or "xnnpack"
+        LiteRT's reference kernels, or the kernels of its default resolver.
+    """
+    if op == "dense":
+        return "twice" if rounding == "xnnpack" and bias != "int64" else "away"
+    return "double" if bias == "int32" else "single"
 
 
 ONE = (1 << 31) - 1

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import GraphError, Node
 from compiler.ir.tensor import Quantization, Tensor, same_values
-from compiler.reference.fixed_point import Int64, multiplied, multiplied_16, multiplied_away, round_half_away
+from compiler.reference.fixed_point import KERNELS_16, Int64, multiplied, round_half_away
 
 #: Range of the ratio of scales that XNNPACK's requantization supports.
 _MIN_RATIO, _MAX_RATIO = np.float32(1 / 256), np.float32(128)
@@ -155,13 +155,8 @@ def requantize_sum(call: NodeInvocation) -> Array:
     total = np.zeros((), np.int64)
     for value, shift in zip(call.values, call["shifts"], strict=True):
         total = total + (value.astype(np.int64) << shift)
-    scaled = _SCALED[call["kernel"]](total, call["ratios"])
+    scaled = KERNELS_16[call["kernel"]](total, call["ratios"])
     return np.minimum(np.maximum(scaled + call.output_zero, call["low"]), call["high"])
-
-
-#: Requantization of 64-bit sums, by kernel: convolutions and products of LiteRT with int64 sums, those with int32 sums,
-#: and dense layers.
-_SCALED = {"single": multiplied_16, "double": multiplied, "away": multiplied_away}
 
 
 def table(call: NodeInvocation) -> Array:

@@ -27,8 +27,10 @@ def product_scale(d: Draft, x: str, terms: int) -> float:
     return 2.0 ** round(np.log2(scale)) if d.rng.integers(3) == 0 else scale
 
 
-def weights(d: Draft, shape: tuple[int, ...], axis: int, x: str, *, optional: bool = True) -> list[str]:
-    """Return weights, and a bias of int64 in most cases, of int32 in some, and none in others if it is optional."""
+def weights(
+    d: Draft, shape: tuple[int, ...], axis: int, x: str, *, optional: bool = True, narrow: bool = True
+) -> list[str]:
+    """Return weights and a bias; the bias may be absent if it is `optional`, and int32 if it may be `narrow`."""
     name, bias = d.weights(shape, axis, x)
     kind = int(d.rng.integers(5))
     if kind == 0 and optional:
@@ -36,17 +38,26 @@ def weights(d: Draft, shape: tuple[int, ...], axis: int, x: str, *, optional: bo
         return [name]
     if kind == 1:
         d.tensors[bias] = d.tensors[bias] * 997  # beyond 16 bits
-    if kind == 2:
+    if kind == 2 and narrow:
         d.tensors[bias] = d.tensors[bias].astype(np.int32)
     return [name, bias]
+
+
+def bias_type(d: Draft, operands: list[str]) -> dict[str, int]:
+    """Return the option that states an int32 bias, without which LiteRT reads every bias of int16 nodes as int64."""
+    last = d.tensors[operands[-1]]
+    narrow = isinstance(last, np.ndarray) and last.dtype == np.int32
+    return {"quantizedBiasType": schema.TensorType.INT32} if narrow else {}
 
 
 def conv(d: Draft, x: str) -> str:
     (n, h, w, c), out = shape_of(d, x), int(d.rng.integers(1, 20))
     kernel, stride = int(d.rng.choice([1, 3])), int(d.rng.choice([1, 1, 2]))
     same = bool(d.rng.integers(2)) or min(h, w) < kernel
+    operands = [x, *weights(d, (out, kernel, kernel, c), 0, x, optional=False)]
     settings = options(
         "Conv2D",
+        **bias_type(d, operands),
         padding=schema.Padding.SAME if same else schema.Padding.VALID,
         strideH=stride,
         strideW=stride,
@@ -55,7 +66,6 @@ def conv(d: Draft, x: str) -> str:
         fusedActivationFunction=int(d.rng.choice([0, 0, 1, 3])),
     )
     size = [-(-(length - (0 if same else kernel - 1)) // stride) for length in (h, w)]
-    operands = [x, *weights(d, (out, kernel, kernel, c), 0, x, optional=False)]
     return d.op("CONV_2D", operands, (n, *size, out), settings, scale=product_scale(d, x, kernel**2 * c))
 
 
@@ -73,7 +83,7 @@ def depthwise(d: Draft, x: str) -> str:
         fusedActivationFunction=int(d.rng.choice([0, 1])),
     )
     shape = (n, -(-h // stride), -(-w // stride), c * times)
-    operands = [x, *weights(d, (1, 3, 3, c * times), 3, x)]
+    operands = [x, *weights(d, (1, 3, 3, c * times), 3, x, narrow=False)]
     return d.op("DEPTHWISE_CONV_2D", operands, shape, settings, scale=product_scale(d, x, 9))
 
 
@@ -81,12 +91,17 @@ def transpose_conv(d: Draft, x: str) -> str:
     (n, h, w, c), out = shape_of(d, x), int(d.rng.integers(1, 9))
     if max(h, w) > 8:
         return conv(d, x)
-    settings = options(
-        "TransposeConv", padding=schema.Padding.SAME, strideH=2, strideW=2, fusedActivationFunction=0
-    )
-    filters, *bias = weights(d, (out, 3, 3, c), 0, x)
     shape = (n, 2 * h, 2 * w, out)
+    filters, *bias = weights(d, (out, 3, 3, c), 0, x)
     operands = [d.held(shape), filters, x, *bias]
+    settings = options(
+        "TransposeConv",
+        **bias_type(d, operands) if bias else {},
+        padding=schema.Padding.SAME,
+        strideH=2,
+        strideW=2,
+        fusedActivationFunction=0,
+    )
     return d.op("TRANSPOSE_CONV", operands, shape, settings, scale=product_scale(d, x, 9 * c))
 
 
@@ -94,13 +109,14 @@ def dense(d: Draft, x: str) -> str:
     n, h, w, c = shape_of(d, x)
     out = int(d.rng.integers(1, 30))
     rows = d.op("RESHAPE", [x, d.held([n * h * w, c])], (n * h * w, c), like=x)
+    operands = [rows, *weights(d, (out, c), 0, x)]
     settings = options(
         "FullyConnected",
+        **bias_type(d, operands),
         fusedActivationFunction=int(d.rng.choice([0, 1])),
         weightsFormat=0,
         keepNumDims=False,
     )
-    operands = [rows, *weights(d, (out, c), 0, x)]
     y = d.op("FULLY_CONNECTED", operands, (n * h * w, out), settings, scale=product_scale(d, x, c))
     return d.op("RESHAPE", [y, d.held([n, h, w, out])], (n, h, w, out), like=y)
 
@@ -192,8 +208,10 @@ def concatenation(d: Draft, x: str) -> str:
 def conv1(d: Draft, x: str) -> str:
     """Add a convolution with a 1x1 kernel, which keeps the image's size."""
     (n, h, w, c), out = shape_of(d, x), int(d.rng.integers(1, 9))
+    operands = [x, *weights(d, (out, 1, 1, c), 0, x, optional=False)]
     settings = options(
         "Conv2D",
+        **bias_type(d, operands),
         padding=schema.Padding.SAME,
         strideH=1,
         strideW=1,
@@ -201,7 +219,6 @@ def conv1(d: Draft, x: str) -> str:
         dilationWFactor=1,
         fusedActivationFunction=0,
     )
-    operands = [x, *weights(d, (out, 1, 1, c), 0, x, optional=False)]
     return d.op("CONV_2D", operands, (n, h, w, out), settings, scale=product_scale(d, x, c))
 
 
