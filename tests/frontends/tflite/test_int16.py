@@ -110,7 +110,8 @@ def convolution(d: Draft, channels: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "scale", "hosted"), [(500, 0.01, set()), (3000, 0.01, set()), (3000, 60.0, {"requantize_sum"})]
+    ("channels", "scale", "hosted"),
+    [(500, 0.01, set()), (3000, 0.01, set()), (3000, 60.0, {"requantize_sum"})],
 )
 def test_sums_of_more_than_32_bits(channels: int, scale: float, hosted: set[str], tmp_path: Path) -> None:
     """Sums of high bytes are limited if larger sums saturate anyway; otherwise the host adds the sums."""
