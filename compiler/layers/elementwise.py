@@ -181,6 +181,8 @@ def _rescaled_clip(low: LoweringContext) -> Layer:
 def _two_slopes(low: LoweringContext) -> Layer:
     """Lower a function of int16 values that is linear on either side of zero."""
     _check_kernels(low)
+    if affine(low.x).zero_point or affine(low.y).zero_point:
+        raise UnsupportedLoweringError(f"{low.anchor.op} of int16 values with a zero point")
     plus, minus = _SLOPES[low.anchor.op](low)
     (mult, exponent), (neg_mult, neg_exponent) = quantize_multiplier(plus), quantize_multiplier(abs(minus))
     clip = clip_range(low.y)
