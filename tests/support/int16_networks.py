@@ -14,10 +14,12 @@ UNIT = 2.0**-15
 
 
 def shape_of(d: Draft, name: str) -> tuple[int, ...]:
+    """Return the shape of a tensor of a draft."""
     return d.tensors[name][0]
 
 
 def scale_of(d: Draft, name: str) -> float:
+    """Return the scale of a tensor of a draft."""
     return d.meaning[name][0]  # type: ignore[index,return-value]
 
 
@@ -151,8 +153,8 @@ def leaky(d: Draft, x: str) -> str:
 
 
 def relu(d: Draft, x: str) -> str:
-    kind = str(d.rng.choice(["RELU", "RELU6"]))
-    return d.op(kind, [x], shape_of(d, x), **({"like": x} if d.rng.integers(2) else {}))
+    kind, like = str(d.rng.choice(["RELU", "RELU6"])), x if d.rng.integers(2) else None
+    return d.op(kind, [x], shape_of(d, x), like=like)
 
 
 def unit(d: Draft, x: str) -> str:
@@ -186,8 +188,8 @@ def mean(d: Draft, x: str) -> str:
     n, h, w, c = shape_of(d, x)
     kind = str(d.rng.choice(["MEAN", "REDUCE_MAX", "REDUCE_MIN"]))
     axes, shape = [([1], (n, 1, w, c)), ([1, 2], (n, 1, 1, c)), ([2], (n, h, 1, c))][int(d.rng.integers(3))]
-    like = {} if kind == "MEAN" else {"like": x}
-    return d.op(kind, [x, d.held(axes)], shape, options("Reducer", keepDims=True), **like)
+    like = None if kind == "MEAN" else x
+    return d.op(kind, [x, d.held(axes)], shape, options("Reducer", keepDims=True), like=like)
 
 
 def pad(d: Draft, x: str) -> str:

@@ -206,3 +206,40 @@ def test_softmax_of_large_scales(tmp_path: Path) -> None:
     x = draft.input((4, 30), scale=27.0)
     draft.op("SOFTMAX", [x], (4, 30), options("Softmax", beta=1.0), scale=2.0**-15)
     check(draft, tmp_path, "reference")
+
+
+@pytest.mark.parametrize(
+    ("kind", "scales", "reason"),
+    [
+        ("ADD", (2.0**-12, 2.0**-10, 2.0**-10), "pot_scale_int16"),
+        ("SUB", (2.0**-12, 2.0**-10, 2.0**-10), "pot_scale_int16"),
+        ("NEG", (2.0**-12, 2.0**-10), "negates the stored integers"),
+    ],
+)
+def test_kernels_that_ignore_or_shift_scales_are_refused(
+    kind: str, scales: tuple[float, ...], reason: str, tmp_path: Path
+) -> None:
+    draft = Draft(np.random.default_rng(0), "int16")
+    operands = [draft.input((3, 8), scale=scale) for scale in scales[:-1]]
+    given = (
+        options(kind.capitalize(), fusedActivationFunction=0, potScaleInt16=True) if kind != "NEG" else None
+    )
+    draft.op(kind, operands, (3, 8), given, scale=scales[-1])
+    with pytest.raises(InputError, match=reason):
+        read(draft, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["ADD", "SUB"])
+def test_shifted_sums_of_equal_scales(kind: str, tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(0), "int16")
+    a = draft.input((3, 80), scale=2.0**-10)
+    given = options(kind.capitalize(), fusedActivationFunction=0, potScaleInt16=True)
+    draft.op(kind, [a, draft.input((3, 80), like=a)], (3, 80), given, like=a)
+    assert not check(draft, tmp_path, "reference").host
+
+
+def test_negation(tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(0), "int16")
+    x = draft.input((3, 80))
+    draft.op("NEG", [x], (3, 80), like=x)
+    check(draft, tmp_path, "reference")
