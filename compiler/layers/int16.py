@@ -4,19 +4,14 @@ import numpy as np
 
 from compiler.layers.base import Drain, Layer
 from compiler.layers.elementwise import ElementwiseLayer
+from compiler.layers.epilogue_lowering import scales_of_sum
 from compiler.layers.layer_kind import ElementTypes, Lowering
-from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
-from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier, quantize_multiplier_16
+from compiler.layers.lowering_context import LoweringContext, affine
+from compiler.util.scaling import bytes_word, halves_word
 from hw.isa.enums import Op, Requant, Rounding
 
 #: Exponent with which a multiplier of 1 divides by 256, and half of the divisor.
 _EXPONENT, _HALF = 31 - 8, 1 << 7
-#: Rounding mode of each kernel, and the fixed-point form of its ratios.
-_KERNELS = {
-    "single": (Rounding.SINGLE, quantize_multiplier_16),
-    "double": (Rounding.DOUBLE, quantize_multiplier),
-    "away": (Rounding.AWAY, quantize_multiplier),
-}
 
 
 def lower_high_byte(low: LoweringContext) -> Layer:
@@ -39,29 +34,20 @@ def lower_requantize_sum(low: LoweringContext) -> Layer:
     UnsupportedLoweringError
         The sum does not fit 32 bits, or FUSE does not round it exactly as LiteRT's kernel does.
     """
-    _, *others = low.graph.ins(low.anchor)
-    how = low.anchor.attributes
-    if len(others) != 1 or any(how["shifts"]):
-        why = (
-            "LiteRT scales the sum in double precision"
-            if how["kernel"] == "away"
-            else "the sum may exceed 32 bits"
-        )
-        raise UnsupportedLoweringError(f"the host adds and requantizes the products of bytes, because {why}")
-    rounding, quantized = _KERNELS[how["kernel"]]
-    pairs = [quantized(ratio) for ratio in how["ratios"]]
-    common, zero = low.common(others[0].name), affine(low.y).zero_point
+    node = low.anchor
+    (rounding, pairs), how, other = scales_of_sum(node), node.attributes, node.inputs[1]
+    common, zero = low.common(other), affine(low.y).zero_point
     if len(pairs) == 1:
         ((mult, exponent),) = pairs
         src = {"op": Op.ADD, "requant": Requant.IMM, "rounding": rounding}
         fields = {"mult": mult, "shifts": bytes_word(exponent), "zp": zero}
         fields |= {"clip_lo": how["low"], "clip_hi": how["high"]}
-        return ElementwiseLayer(**common, other=others[0].name, src=src, fields=fields)
+        return ElementwiseLayer(**common, other=other, src=src, fields=fields)
     mults, exponents = (np.array(each, np.int64) for each in zip(*pairs, strict=True))
     clip = how["low"], how["high"]
     drain = Drain(np.zeros(len(pairs), np.int64), mults, exponents, zero, clip, rounding)
     fields = {"zp": zero, "clip_lo": clip[0], "clip_hi": clip[1]}
-    return ElementwiseLayer(**common, other=others[0].name, src={"op": Op.ADD}, fields=fields, drain=drain)
+    return ElementwiseLayer(**common, other=other, src={"op": Op.ADD}, fields=fields, drain=drain)
 
 
 LOWERINGS = {
