@@ -86,7 +86,7 @@ def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
             taken.update((node.name, following.name))
             out.append((node.name, following.name))
             continue
-        for fits in (_is_clip, is_unary, _is_sum, _is_clip):
+        for fits in _steps(node.op):
             following = _only_consumer(graph, chain[-1])
             if following is not None and following.name not in taken and fits(graph, following):
                 chain.append(following)
@@ -97,6 +97,14 @@ def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
             taken.update(names)
             out.append(names)
     return tuple(reversed(out))
+
+
+def _steps(op: str) -> tuple[Callable[[Graph, Node], bool], ...]:
+    """Return the checks of the nodes that can follow an anchor, in order; each of the nodes is optional.
+
+    The phases of a transposed convolution, whose pixels are apart, cannot read a second summand.
+    """
+    return (_is_clip, is_unary) if op == "conv_transpose2d" else (_is_clip, is_unary, _is_sum, _is_clip)
 
 
 def _only_consumer(graph: Graph, node: Node) -> Node | None:
@@ -148,7 +156,7 @@ def refusal(graph: Graph, nodes: Group) -> str:
     if len(nodes) == 2 and _adds_product(graph, nodes[1], nodes[0]):
         alone = _only_consumer(graph, nodes[0]) is nodes[1]
         return "" if alone else f"{nodes[1].name!r} is not the only reader of {nodes[0].name!r}"
-    steps = [_is_clip, is_unary, _is_sum, _is_clip]
+    steps = list(_steps(anchor.op))
     for before, node in pairwise(nodes):
         if _only_consumer(graph, before) is not node:
             return f"{node.name!r} is not the only reader of {before.name!r}"

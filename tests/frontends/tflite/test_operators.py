@@ -163,6 +163,17 @@ def test_int16_average_pool(rounding: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(network(np.full((1, 4, 4, 8), 1000, np.int16))["t1"], 1000)
 
 
+def test_addition_after_a_transposed_convolution(tmp_path: Path) -> None:
+    """The addition is a separate layer, because a transposed convolution's epilogue cannot read a second tensor."""
+    draft = Draft(np.random.default_rng(0), "int8")
+    cases.transpose_conv(draft)
+    y = draft.outputs[0]
+    shape = draft.tensors[y][0]
+    given = options("Add", fusedActivationFunction=0, potScaleInt16=False)
+    draft.then(draft.op("ADD", [y, draft.input(shape)], shape, given, scale=0.5))
+    assert not check(draft, tmp_path, "reference").host
+
+
 #: Float32 operators; ROUND and similar operators have steps, which quantization of the input may shift.
 FLOATS: dict[str, Case] = {
     "neg": cases.function("NEG"),
