@@ -104,6 +104,8 @@ def _drain_of_sums(low: LoweringContext, node: Node, bias: Tensor | None) -> Dra
     )
 
 
+#: Maximum exponent of a scale; FUSE saturates larger results.
+_MAX_EXPONENT = 31
 #: Rounding mode of each of LiteRT's kernels for int16, and the fixed-point form of its ratios.
 _KERNELS_16 = {
     "single": (Rounding.SINGLE, quantize_multiplier_16),
@@ -126,7 +128,10 @@ def scales_of_sum(node: Node) -> tuple[Rounding, list[tuple[int, int]]]:
         why = "the sum may exceed 32 bits" if exact else "LiteRT does not round the sum as FUSE does"
         raise UnsupportedLoweringError(f"the host adds and requantizes the products of bytes, because {why}")
     rounding, quantized = _KERNELS_16[how["kernel"]]
-    return rounding, [quantized(ratio) for ratio in how["ratios"]]
+    pairs = [quantized(ratio) for ratio in how["ratios"]]
+    if max(exponent for _, exponent in pairs) > _MAX_EXPONENT:
+        raise UnsupportedLoweringError(f"sums are scaled by more than 2 to the power of {_MAX_EXPONENT}")
+    return rounding, pairs
 
 
 def multiplier_of(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import _TIMES, Graph, Node, rebuild
+from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.lowering_context import affine, clip_range, same_quantization
 from compiler.reference.fixed_point import kernel_16
@@ -82,25 +83,34 @@ class _Splitter:
                 nodes.append(replace(node, bodies=bodies))
             elif node.op in _WEIGHTED and self._has_weights(node):
                 nodes += self._with_weights(node)
-            elif node.op == "matmul" and all(map(_is_int16, (*self.graph.ins(node), self.graph.out(node)))):
+            elif node.op == "matmul" and self._fits_int32(node):
                 nodes += self._of_activations(node)
             elif node.name not in self.folded:
                 nodes.append(node)
         return rebuild(self.graph, nodes, changed=self.made) if self.made or changed else self.graph
 
     def _has_weights(self, node: Node) -> bool:
-        """Return True if a node multiplies an int16 activation by constant int8 weights without zero points."""
+        """Return True if a node multiplies an int16 activation by constant int8 weights without zero points.
+
+        The sums of either byte must fit 32 bits.
+        """
         x, weights, *bias = self.graph.ins(node)
         q = weights.quantization
-        integers = weights.dtype == "int8" and weights.data is not None and q is not None
+        if weights.dtype != "int8" or weights.data is None or q is None or any(q.zero_point):
+            return False
         return (
-            integers
-            and not any(q.zero_point)  # type: ignore[union-attr]
+            (q.whole or q.axis == OPS[node.op].weights_axis)
             and _is_int16(x)
             and not x.constant
             and _is_int16(self.graph.out(node))
             and all(each.data is not None for each in bias)
+            and _LOW_MAX * int(_magnitudes(node.op, weights.data).max()) <= _INT32_MAX
         )
+
+    def _fits_int32(self, node: Node) -> bool:
+        """Return True if a product of two int16 tensors has so few terms that sums of products of bytes fit int32."""
+        a, b = self.graph.ins(node)
+        return all(map(_is_int16, (a, b, self.graph.out(node)))) and _LOW_MAX**2 * a.shape[-1] <= _INT32_MAX
 
     def _with_weights(self, node: Node) -> Iterator[Node]:
         """Yield the nodes that replace a product with constant weights."""
@@ -245,7 +255,7 @@ def _plan(
     exact = kernel in ("single", "double") or (
         kernel == "away" and all(_few_bits(float(ratio)) for ratio in np.atleast_1d(ratios))
     )
-    low = _LOW_MAX * magnitudes + (np.abs(bias[0]) if bias else 0)
+    low = _LOW_MAX * magnitudes + (np.abs(bias[0].astype(np.float64)) if bias else 0.0)
     high = (_HIGH_MAX << _HIGH_BITS) * magnitudes
     if not exact or low.max() > _INT32_MAX // 2:
         return _Plan(on_device=False)
