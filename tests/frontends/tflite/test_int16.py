@@ -12,6 +12,7 @@ from compiler.reference import evaluate
 from compiler.runtime.session import dram_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
+from tests.frontends.tflite.test_operators import CASES
 from tests.schedule.test_any_schedule import perturbed
 from tests.support import tflite_cases as cases
 from tests.support.graphs import run_on
@@ -73,6 +74,22 @@ def test_convolutions_under_random_schedules_and_in_batches(tmp_path: Path) -> N
     pair = compile(path, "n8", batch=2)
     (found,) = pair(np.concatenate([x, x])).values()
     np.testing.assert_array_equal(found, np.concatenate([want, want]))
+
+
+@pytest.mark.parametrize(
+    "name", ["mean", "reduce_max", "average_pool", "max_pool", "add", "mul", "leaky_relu"]
+)
+def test_other_operators_under_random_schedules(name: str, tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(3), "int16")
+    CASES[name][0](draft)
+    path, inputs = tmp_path / "model.tflite", [draft.values(each) for each in draft.inputs]
+    path.write_bytes(draft.file())
+    (want,) = litert(draft.file(), inputs, "reference")
+    first = compile(path, "n8", strict=True)
+    for seed in range(3):
+        print(f"seed {seed}")
+        network = compile(path, "n8", schedule=perturbed(first.schedule, random.Random(seed)))
+        np.testing.assert_array_equal(network(*inputs)[draft.outputs[0]], want)
 
 
 def dense(d: Draft, k: int, *, scale: float, bias: str | None, rows: int = 200, **settings: int) -> str:
