@@ -4,7 +4,8 @@
 
 1. the graph passes (`compiler.passes.PASSES`);
 2. quantization of a float model, or replacement of float chains in a quantized model by lookup tables;
-3. batching, and splitting of convolutions and pools whose rows do not fit the memories (`passes/split_columns.py`);
+3. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), batching, and splitting
+   of convolutions and pools whose rows do not fit the memories (`passes/split_columns.py`);
 4. partition into parts on the accelerator and on the host, and choice of fusions.
 
 `ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
@@ -37,6 +38,7 @@ from compiler.options import CompileOptions
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
 from compiler.passes.constant_folding import name_apart
+from compiler.passes.split_bytes import split_bytes
 from compiler.passes.split_columns import split_columns
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import left_float, obstacle
@@ -109,7 +111,8 @@ class ModelCompiler:
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
         graph, self.report = _integer_graph(graph, options)
-        self.graph = split_columns(with_batch(name_apart(graph), options.batch), self.config, self._fits)
+        graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
+        self.graph = split_columns(graph, self.config, self._fits)
         record.graphs["quantized"] = self.graph
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
         self.parts, reasons = partition(self.graph, options.rounding, self.skip)

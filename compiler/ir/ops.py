@@ -40,6 +40,10 @@ def _real(value: Any) -> bool:
     return isinstance(value, float) or _int(value)
 
 
+def _reals(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_real(v) for v in value)
+
+
 def _bool(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -72,6 +76,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "pair": (_pair, "two positive integers"),
     "pads": (_pads, "four integers (top, left, bottom, right), none negative"),
     "real": (_real, "a number"),
+    "reals": (_reals, "a tuple of numbers"),
     "bool": (_bool, "true or false"),
     "count": (_count, "an integer, not negative"),
     "signs": (_signs, "a tuple of 1 (forward) and -1 (backward)"),
@@ -407,6 +412,15 @@ OPS: dict[str, Spec] = {
     "dynamic_zero": Spec((1, 1), "the zero point of dynamic_quantize"),
     "requantize": Spec(
         (1, 1), "x converted to the output's quantization", table=True, batch=BatchRule.ALWAYS
+    ),
+    "high_byte": Spec((1, 1), "x / 256, rounded down, of int16 x", batch=BatchRule.ALWAYS),
+    "low_byte": Spec((1, 1), "x - 256 * high_byte(x) of int16 x", batch=BatchRule.ALWAYS),
+    "requantize_sum": Spec(
+        (2, 4),
+        "sum of the operands, each times 2 to the power of its shift, converted to the output's quantization by ratios "
+        "(one, or one for each channel) as in one of LiteRT's kernels (single, double or away), and clipped",
+        {"shifts": "ints", "ratios": "reals", "kernel": "text", "low": "int", "high": "int"},
+        batch=BatchRule.ALWAYS,
     ),
     "table": Spec(
         (1, 1),

@@ -38,6 +38,12 @@ class Residual:
     fields: dict[str, int]
 
 
+@identity("Addend")
+@dataclass(frozen=True)
+class Addend(Residual):
+    """Addition of a second int32 tensor to the sums, before they are requantized."""
+
+
 @identity("Drain", "bias", "mult", "exponent", "zp", "clip", "rounding", "dtype", "residual", "table")
 @dataclass(frozen=True, eq=False)
 class Drain:
@@ -56,7 +62,7 @@ class Drain:
     dtype : Dtype
         Type of the result.
     residual : Residual or None
-        Addition after clipping and table lookup.
+        Addition after clipping and table lookup or, for an Addend, before requantization.
     table : (256,) int16 array or None
         Lookup table applied after clipping.
     """
@@ -73,8 +79,10 @@ class Drain:
 
     @property
     def common_scale(self) -> bool:
-        """True if all channels have the same multiplier and exponent."""
-        return bool((self.mult == self.mult[0]).all() and (self.exponent == self.exponent[0]).all())
+        """True if all channels have the same multiplier and exponent, and operand B is free for the biases."""
+        return not isinstance(self.residual, Addend) and bool(
+            (self.mult == self.mult[0]).all() and (self.exponent == self.exponent[0]).all()
+        )
 
     def part(self, channels: slice) -> "Drain":
         """Return the drain of a range of channels."""

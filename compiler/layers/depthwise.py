@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_rows, pieces
 from compiler.ir.identity import identity
-from compiler.layers.base import Drain, Layer
+from compiler.layers.base import Addend, Drain, Layer
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.tilings import with_drain
+from compiler.layers.conv.tilings import summand_bytes, with_drain
 from compiler.layers.epilogue import Epilogue, parameters
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
@@ -46,6 +46,11 @@ class DepthwiseLayer(Layer):
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     x_zp: int = 0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the input and, if there is a second summand, of that tensor."""
+        return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
 
 
 #: Maximum number of channels per group of a grouped convolution that replaces depthwise ones.
@@ -113,6 +118,8 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
                 used = columns * kernel_h * taps * n * 2
                 used += 0 if context.x_on_chip else 2 * x_bytes
                 used += 0 if context.y_on_chip else 2 * sums * n * DTYPE_BYTES[layer.drain.dtype]
+                if isinstance(layer.drain.residual, Addend):
+                    used += summand_bytes(layer.drain, context, 2 * sums)
                 if used > context.free:
                     continue
                 keep = columns == 1 and passes == 1 and rows < rows_per_load

@@ -20,16 +20,24 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Table
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
-from compiler.kernel_library.elementwise import LEFT_SHIFT, mul, raw_fields, residual_fields
+from compiler.kernel_library.elementwise import LEFT_SHIFT, LEFT_SHIFT_16, mul, raw_fields, residual_fields
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue import Slots
-from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
+from compiler.layers.layer_kind import BYTES, BYTES_TO_BYTES, INTEGERS, ElementTypes, LayerKind, Lowering
 from compiler.layers.lookup_table import is_unary, table_of
-from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
+from compiler.layers.lowering_context import (
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    clip_range,
+    same_quantization,
+)
 from compiler.layers.tile_pipeline import TileLoad, TilePipeline, even_tiles
 from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
+from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
+from cosim.semantics.fixed_point import scale
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import DTYPE_BYTES, BSource, Op, Requant, Rounding, Unit
 
@@ -98,13 +106,22 @@ class ElementwiseLayer(Layer):
         return (self.x, *([self.other] if self.other else []))
 
 
-#: Rounding mode of sums by kernels.
+#: Element types of operators with a form for int16.
+_UP_TO_16 = (*BYTES, "int16")
+#: Rounding mode of sums of bytes, by kernels.
 _SUMS = {"reference": Rounding.DOUBLE, "xnnpack": Rounding.SINGLE, "onnxruntime": Rounding.EVEN}
 
 
 def lower_unary(low: LoweringContext) -> Layer:
     """Lower a function of one operand."""
     node = low.anchor
+    if node.op == "clip" and low.x.dtype not in BYTES and same_quantization(low.x, low.y):
+        bounds = clip_range(low.y, node.attributes["low"], node.attributes["high"])
+        return ElementwiseLayer(**low.common(), fields={"clip_lo": bounds[0], "clip_hi": bounds[1]})
+    if node.op == "clip" and low.x.dtype == low.y.dtype == "int16":
+        return _rescaled_clip(low)
+    if node.op in _SLOPES and low.x.dtype == low.y.dtype == "int16":
+        return _two_slopes(low)
     if not is_unary(low.graph, node):
         raise UnsupportedLoweringError(
             f"{node.op} of {low.x.dtype} tensors quantized channel by channel, or not at all"
@@ -112,6 +129,74 @@ def lower_unary(low: LoweringContext) -> Layer:
     x = next(t for t in low.graph.ins(node) if not t.constant)
     common = low.common(x=x.name)
     return ElementwiseLayer(**common, table=table_of(low.graph, node, low.rounding))
+
+
+def _check_kernels(low: LoweringContext) -> None:
+    if low.rounding == "onnxruntime":
+        raise UnsupportedLoweringError(f"onnxruntime computes {low.anchor.op} of int16 in float32")
+
+
+def _slopes_of_leaky_relu(low: LoweringContext) -> tuple[float, float]:
+    scale, made = np.float32(affine(low.x).scale), np.float32(affine(low.y).scale)
+    minus = scale * np.float32(low.anchor.attributes["alpha"]) / made
+    if minus < 0:
+        raise UnsupportedLoweringError("a negative slope of int16 values")
+    return float(scale / made), float(minus)
+
+
+def _slopes_of_abs(low: LoweringContext) -> tuple[float, float]:
+    ratio = float(np.float32(affine(low.x).scale) / np.float32(affine(low.y).scale))
+    return ratio, -ratio
+
+
+#: Functions of int16 values that are linear on either side of zero: their slopes, in units of input and output.
+_SLOPES: dict[str, Callable[[LoweringContext], tuple[float, float]]] = {
+    "leaky_relu": _slopes_of_leaky_relu,
+    "abs": _slopes_of_abs,
+}
+
+
+def _rescaled_clip(low: LoweringContext) -> Layer:
+    """Lower a clip of int16 values to another scale."""
+    _check_kernels(low)
+    mult, exponent = quantize_multiplier(
+        float(np.float32(affine(low.x).scale) / np.float32(affine(low.y).scale))
+    )
+    zero_x, zero_y = affine(low.x).zero_point, affine(low.y).zero_point
+    clip = clip_range(low.y, low.anchor.attributes["low"], low.anchor.attributes["high"])
+    return ElementwiseLayer(
+        **low.common(),
+        src={"requant": Requant.IMM, "rounding": Rounding.DOUBLE},
+        fields={
+            "zp_ab": halves_word(zero_x, 0),
+            "mult": mult,
+            "shifts": bytes_word(exponent),
+            "zp": zero_y,
+            "clip_lo": clip[0],
+            "clip_hi": clip[1],
+        },
+    )
+
+
+def _two_slopes(low: LoweringContext) -> Layer:
+    """Lower a function of int16 values that is linear on either side of zero."""
+    _check_kernels(low)
+    if affine(low.x).zero_point or affine(low.y).zero_point:
+        raise UnsupportedLoweringError(f"{low.anchor.op} of int16 values with a zero point")
+    plus, minus = _SLOPES[low.anchor.op](low)
+    (mult, exponent), (neg_mult, neg_exponent) = quantize_multiplier(plus), quantize_multiplier(abs(minus))
+    clip = clip_range(low.y)
+    return ElementwiseLayer(
+        **low.common(),
+        src={"requant": Requant.IMM, "rounding": Rounding.DOUBLE, "neg_en": 1},
+        fields={
+            "mult": mult,
+            "neg_mult": neg_mult if minus >= 0 else -neg_mult,
+            "shifts": bytes_word(exponent, neg_exponent),
+            "clip_lo": clip[0],
+            "clip_hi": clip[1],
+        },
+    )
 
 
 def lower_binary(low: LoweringContext) -> Layer:
@@ -131,31 +216,50 @@ def lower_binary(low: LoweringContext) -> Layer:
         )
     if a.constant:
         raise UnsupportedLoweringError(f"{node.op} of a constant and a smaller tensor")
+    if "int16" in {a.dtype, b.dtype, low.y.dtype}:
+        _check_kernels(low)
+        if {a.dtype, b.dtype, low.y.dtype} != {"int16"}:
+            raise UnsupportedLoweringError(f"{node.op} of {a.dtype} and {b.dtype} to {low.y.dtype}")
     fields = _product(low, a, b) if node.op == "mul" else _sum(low, a, b, swapped=swapped)
     return ElementwiseLayer(**low.common(b.name, x=a.name), other=b.name, broadcast=broadcast, **fields)
 
 
 def _sum(low: LoweringContext, a: Tensor, b: Tensor, *, swapped: bool) -> dict:
     """Return the layer fields of a sum or difference; `swapped` is True if `a` is the node's second operand."""
-    raw = low.rounding == "xnnpack"
-    fields = dict(
-        cast(dict[str, int], (raw_fields if raw else residual_fields)(affine(a), affine(b), affine(low.y)))
-    )
+    wide = low.y.dtype == "int16"
+    raw, left = low.rounding == "xnnpack" and not wide, LEFT_SHIFT_16 if wide else LEFT_SHIFT
+    scales = affine(a), affine(b), affine(low.y)
+    fields = dict(cast(dict[str, int], raw_fields(*scales) if raw else residual_fields(*scales, left)))
     if low.anchor.op == "sub":
         negative = "x_mult" if swapped else "r_mult"
+        if wide and not _negates(fields, swapped=swapped):
+            raise UnsupportedLoweringError("a difference of int16 values whose scaling may end in a tie")
         fields[negative] = -fields[negative]
     clip = clip_range(low.y)
-    rounding = _SUMS[low.rounding]
+    rounding = Rounding.DOUBLE if wide else _SUMS[low.rounding]
     return {
         "stream": "r",
         "src": {"rounding": rounding},
-        "stage": {"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT},
+        "stage": {"r_raw": int(raw), "r_ls": 0 if raw else left},
         "fields": {**fields, "r_lo": clip[0], "r_hi": clip[1]},
     }
 
 
+def _negates(fields: dict[str, int], *, swapped: bool) -> bool:
+    """Return True if the negated multiplier of an int16 operand yields the negated result for all its values."""
+    multiplier = fields["x_mult" if swapped else "r_mult"]
+    exponent = (fields["r_shifts"] >> (0 if swapped else 8)) & 0xFF
+    exponent -= (exponent & 0x80) << 1
+    every = np.arange(-(1 << 15), 1 << 15)
+    plus, minus = (
+        scale(every, m, exponent, LEFT_SHIFT_16, Rounding.DOUBLE) for m in (multiplier, -multiplier)
+    )
+    return bool((minus == -plus).all())
+
+
 def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
-    rounding = Rounding.DOUBLE if low.rounding == "reference" else Rounding.EVEN
+    double = low.rounding == "reference" or low.y.dtype == "int16"
+    rounding = Rounding.DOUBLE if double else Rounding.EVEN
     how = mul(affine(a), affine(b), affine(low.y), rounding=rounding)
     clip = clip_range(low.y)
     return {
@@ -423,12 +527,24 @@ KIND = LayerKind(
     layer=ElementwiseLayer,
     lowerings={
         **dict.fromkeys(
-            BINARY_OPS, Lowering(lower_binary, BYTES_TO_BYTES, strided_input=True, strided_output=True)
+            BINARY_OPS,
+            Lowering(
+                lower_binary, ElementTypes((_UP_TO_16,), _UP_TO_16), strided_input=True, strided_output=True
+            ),
         ),
         # Requantization is lowered as a move of elements, which supports more element types than a table.
         **dict.fromkeys(
-            TABLE_OPS - {"requantize"},
+            TABLE_OPS - {"requantize", "clip", *_SLOPES},
             Lowering(lower_unary, BYTES_TO_BYTES, strided_input=True, strided_output=True),
+        ),
+        **dict.fromkeys(
+            _SLOPES,
+            Lowering(
+                lower_unary, ElementTypes((_UP_TO_16,), _UP_TO_16), strided_input=True, strided_output=True
+            ),
+        ),
+        "clip": Lowering(
+            lower_unary, ElementTypes((INTEGERS,), INTEGERS), strided_input=True, strided_output=True
         ),
     },
     tilings=elementwise_tilings,

@@ -12,7 +12,7 @@ from compiler.commands.commands import (
     TileStep,
 )
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
-from compiler.layers.base import Drain, Residual
+from compiler.layers.base import Addend, Drain, Residual
 from compiler.util.scaling import bias_image, bytes_word, param_image
 from compiler.util.tiles import ceil_div
 from hw.errors import InputError
@@ -182,13 +182,20 @@ class Epilogue:
         self.n = context.config.n
         self.channels = len(drain.bias)
         self.bytes = DTYPE_BYTES[drain.dtype]
-        size = (rows * self.y.w * min(columns * self.n, self.channels) + self.n) * self.bytes
+        size = rows * self.y.w * min(columns * self.n, self.channels) + self.n
         buffers = context.schedule.y_buffers
-        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, buffers)
+        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size * self.bytes, buffers)
         self.table = None if drain.table is None else context.tables(name, drain.table)
+        #: Bytes of an element of the second summand.
+        self.other_bytes = DTYPE_BYTES[Dtype.I32] if self._adds_sums else self.bytes
         self.other = TileBuffers(
-            CircularBuffer(BufferMemory.SP, f"{name}.r", size, buffers), self._load_other
+            CircularBuffer(BufferMemory.SP, f"{name}.r", size * self.other_bytes, buffers), self._load_other
         )
+
+    @property
+    def _adds_sums(self) -> bool:
+        """True if an int32 tensor is added to the sums before requantization."""
+        return isinstance(self.drain.residual, Addend)
 
     def select_image(self, number: int) -> None:
         """Select the image of the batch that is drained next."""
@@ -227,7 +234,7 @@ class Epilogue:
             "clip_lo": self.drain.clip[0],
             "clip_hi": self.drain.clip[1],
         }
-        fields |= self._residual(step, start, pixels, first, width)
+        fields |= self._residual(step, start, pixels, self.channel + block * self.n, lanes)
         step.fuse.append(self.context.command(Unit.FUSE, **fields))
         if not self.y.on_chip:
             step.stores.append(
@@ -241,7 +248,7 @@ class Epilogue:
 
     def _stage(self, step: TileStep) -> int | BufferRef:
         parts = {"d_dst": 1, "d_dtype": self.drain.dtype, "tail_dim": FUSE_DIMS.index("n")}
-        if self.drain.residual:
+        if self.drain.residual and not self._adds_sums:
             parts |= self.drain.residual.stage | {"residual": 1, "r_dtype": self.drain.dtype}
         return self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
 
@@ -265,19 +272,27 @@ class Epilogue:
         }
 
     def _residual(
-        self, step: TileStep, start: int, pixels: int, first: int, width: int
+        self, step: TileStep, start: int, pixels: int, channel: int, lanes: int
     ) -> dict[str, int | BufferRef]:
+        """Return the fields that read the second summand; `channel` and `lanes` are the tile's channels."""
         residual = self.drain.residual
         if residual is None:
             return {}
+        first, width = channel * self.other_bytes, lanes * self.other_bytes
         layout = self._summand(residual)
         if layout.on_chip:
             address, pixel, row = layout.address(start, 0, first), layout.pixel, layout.row
         else:
             address = self.other.get((self.number, start, pixels, first, width), step)
             pixel, row = width, self.y.w * width
-        rows = {} if self.y.even else {"r_y": row}
-        return {"r_base": address, "r_x": pixel, "r_n": self.n, **rows, **residual.fields}
+        stream = "b" if self._adds_sums else "r"
+        rows = {} if self.y.even else {f"{stream}_y": row}
+        walk = {
+            f"{stream}_base": address,
+            f"{stream}_x": pixel,
+            f"{stream}_n": self.n * self.other_bytes,
+        }
+        return {**walk, **rows, **residual.fields}
 
     def _summand(self, residual: Residual) -> TensorLayout:
         """Return the layout of the second operand of the residual addition, for the selected image."""

@@ -7,7 +7,7 @@ import numpy as np
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.kernel_library.elementwise import LEFT_SHIFT, raw_fields, residual_fields
-from compiler.layers.base import Drain, Residual
+from compiler.layers.base import Addend, Drain, Residual
 from compiler.layers.lookup_table import is_unary, table_of
 from compiler.layers.lowering_context import (
     DTYPES,
@@ -17,8 +17,15 @@ from compiler.layers.lowering_context import (
     clip_range,
     same_quantization,
 )
-from compiler.util.scaling import double_ratio, float32_multiplier, float32_ratio, quantize_multiplier
-from hw.isa.enums import Rounding
+from compiler.util.scaling import (
+    double_ratio,
+    float32_multiplier,
+    float32_ratio,
+    quantize_multiplier,
+    quantize_multiplier_16,
+)
+from hw.isa.commands import FUSE_SRC
+from hw.isa.enums import BSource, Dtype, Op, Requant, Rounding
 
 
 def rounding_of(low: LoweringContext, reference: Rounding) -> Rounding:
@@ -32,6 +39,8 @@ def rounding_of(low: LoweringContext, reference: Rounding) -> Rounding:
 def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
     """Return the epilogue parameters of an anchor node and of the nodes fused after it."""
     graph, rest = low.graph, list(low.nodes[1:])
+    if rest and rest[0].op == "requantize_sum":
+        return _drain_of_sums(low, rest[0], bias)
     out = graph.out(low.anchor)
     clip = clip_range(out)
     table = None
@@ -67,6 +76,62 @@ def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, roundin
         residual=residual,
         table=table,
     )
+
+
+def _drain_of_sums(low: LoweringContext, node: Node, bias: Tensor | None) -> Drain:
+    """Return the epilogue parameters of a product whose sums are added to those of another product."""
+    other, y = low.graph.ins(node)[0], low.graph.out(node)
+    how, channels = node.attributes, y.shape[-1]
+    rounding, pairs = scales_of_sum(node)
+    mult, exponent = (
+        np.broadcast_to(np.array(each, np.int64), channels) for each in zip(*pairs, strict=True)
+    )
+    values = np.zeros(channels, np.int64)
+    if bias is not None and bias.data is not None:
+        values = bias.data.astype(np.int64)
+    src = FUSE_SRC.pack(
+        requant=Requant.SLOT, rounding=rounding, bias_en=1, op=Op.ADD, b_src=BSource.SP, b_dtype=Dtype.I32
+    )
+    return Drain(
+        bias=values,
+        mult=mult,
+        exponent=exponent,
+        zp=affine(y).zero_point,
+        clip=(how["low"], how["high"]),
+        rounding=rounding,
+        dtype=DTYPES[y.dtype],
+        residual=Addend(other.name, {}, {"src": src}),
+    )
+
+
+#: Maximum exponent of a scale; FUSE saturates larger results.
+_MAX_EXPONENT = 31
+#: Rounding mode of each of LiteRT's kernels for int16, and the fixed-point form of its ratios.
+_KERNELS_16 = {
+    "single": (Rounding.SINGLE, quantize_multiplier_16),
+    "double": (Rounding.DOUBLE, quantize_multiplier),
+    "away": (Rounding.AWAY, quantize_multiplier),
+}
+
+
+def scales_of_sum(node: Node) -> tuple[Rounding, list[tuple[int, int]]]:
+    """Return the rounding mode of a `requantize_sum`, and its multipliers and exponents.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        The sum does not fit 32 bits, or FUSE does not round it exactly as LiteRT's kernel does.
+    """
+    how = node.attributes
+    if len(node.inputs) != 2 or any(how["shifts"]):
+        exact = how["kernel"] in ("single", "double")
+        why = "the sum may exceed 32 bits" if exact else "LiteRT does not round the sum as FUSE does"
+        raise UnsupportedLoweringError(f"the host adds and requantizes the products of bytes, because {why}")
+    rounding, quantized = _KERNELS_16[how["kernel"]]
+    pairs = [quantized(ratio) for ratio in how["ratios"]]
+    if max(exponent for _, exponent in pairs) > _MAX_EXPONENT:
+        raise UnsupportedLoweringError(f"sums are scaled by more than 2 to the power of {_MAX_EXPONENT}")
+    return rounding, pairs
 
 
 def multiplier_of(

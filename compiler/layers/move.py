@@ -25,7 +25,13 @@ from compiler.layers.base import Layer
 from compiler.layers.elementwise import lower_unary
 from compiler.layers.layer_kind import ALL, ANY_TO_ANY, INDICES, INTEGERS, ElementTypes, LayerKind, Lowering
 from compiler.layers.lookup_table import is_unary
-from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, image_of
+from compiler.layers.lowering_context import (
+    EIGHT_BITS,
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    image_of,
+)
 from compiler.layers.strided_copy import (
     Copy,
     Dim,
@@ -216,6 +222,7 @@ def _requantize(low: LoweringContext) -> Layer:
     delegated = (
         low.rounding == "xnnpack"
         and low.x.dtype == low.y.dtype
+        and low.x.dtype in EIGHT_BITS
         and _MIN_DELEGATED_RATIO <= ratio <= _MAX_DELEGATED_RATIO
     )
     if change and delegated:

@@ -10,7 +10,7 @@ from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, 
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_rows, pieces
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
-from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
+from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
     UnsupportedLoweringError,
@@ -32,8 +32,10 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import halves_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import Post, Reduce, Rounding, Unit
+from hw.isa.enums import DTYPE_BYTES, Post, Reduce, Rounding, Unit
 
+#: Element types of operands and results, which are equal.
+_TYPES = (*BYTES, "int16")
 #: Maximum number of different element counts of windows, each of which needs separate commands.
 _MAX_COUNTS = 64
 
@@ -93,6 +95,9 @@ class PoolLayer(Layer):
 def lower_pool(low: LoweringContext) -> Layer:
     """Lower a pooling operator; an average over a whole image of more than 255 pixels becomes a reduction."""
     a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
+    types = {low.x.dtype, low.y.dtype}
+    if "int16" in types and (len(types) > 1 or (average and low.rounding == "onnxruntime")):
+        raise UnsupportedLoweringError(f"pooling of {low.x.dtype} to {low.y.dtype} in floating point")
     taps = a["kernel"][0] * a["kernel"][1]
     window = {
         "kernel": a["kernel"],
@@ -102,7 +107,13 @@ def lower_pool(low: LoweringContext) -> Layer:
         "batch": low.x.shape[0],
     }
     counted = a.get("count_pads", False) or not any(a["pads"])
-    if average and taps > 255 and not any(a["pads"]) and a["kernel"] == low.x.shape[1:3]:
+    if (
+        average
+        and taps > 255
+        and "int16" not in types
+        and not any(a["pads"])
+        and a["kernel"] == low.x.shape[1:3]
+    ):
         return lower_global_average(low)
     if average and taps <= 255 and low.rounding == "onnxruntime":
         counts = {taps} if counted else inside_counts(low)
@@ -125,16 +136,18 @@ def lower_pool(low: LoweringContext) -> Layer:
 def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
     """Yield the tilings of a pooling layer that fit the on-chip memories."""
     n, (x, y) = context.config.n, images(layer)
-    blocks = ceil_div(x.c, n)
+    blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
     for columns in cuts(blocks):
         for rows in cuts(y.h):
-            x_bytes = input_rows(rows, layer.strides[0], layer.kernel[0], x.h) * x.w * columns * n + n
+            x_bytes = (
+                input_rows(rows, layer.strides[0], layer.kernel[0], x.h) * x.w * columns * n + n
+            ) * size
             used = 0 if context.x_on_chip else 2 * x_bytes
-            used += 0 if context.y_on_chip else 2 * rows * y.w * columns * n
+            used += 0 if context.y_on_chip else 2 * rows * y.w * columns * n * size
             if used > context.free:
                 continue
             tiles = layer.batch * ceil_div(blocks, columns) * ceil_div(y.h, rows)
-            work = layer.batch * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1]
+            work = layer.batch * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1] * size
             start = 0 if context.x_on_chip else x_bytes / n
             cycles = max(work, tiles * TILE_CYCLES) + start + tiles * 4
             yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=context.y_on_chip)
@@ -143,7 +156,7 @@ def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a pooling layer, with tiles of output rows and channel blocks."""
     n, (x, y) = context.config.n, images(layer)
-    blocks = ceil_div(x.c, n)
+    blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
     taps = layer.kernel[0] * layer.kernel[1]
 
@@ -157,10 +170,12 @@ def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -
                     loads = (
                         ()
                         if context.x_on_chip
-                        else (("x", (number, start, block), lines(count, width, x.c, n)),)
+                        else (("x", (number, start, block), lines(count, width * size, x.c * size, n)),)
                     )
-                    store = 0.0 if context.y_on_chip else lines(high * y.w, width, x.c, n)
-                    yield PipelineTile(loads, 0.0, high * y.w * wide * taps, store, 2 - context.y_on_chip)
+                    store = 0.0 if context.y_on_chip else lines(high * y.w, width * size, x.c * size, n)
+                    yield PipelineTile(
+                        loads, 0.0, high * y.w * wide * taps * size, store, 2 - context.y_on_chip
+                    )
 
     count = layer.batch * ceil_div(y.h, rows) * ceil_div(blocks, columns)
     return TilePipeline(tiles(), count, {"x": s.x_buffers}, 1, s.y_buffers)
@@ -174,20 +189,24 @@ class PoolSteps:
         self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
         self.x, self.y = (images[0] for images in self.images)
         self.n, schedule = context.config.n, context.schedule
+        self.size = DTYPE_BYTES[layer.shapes[layer.x].dtype]
         self.blocks = ceil_div(self.x.c, self.n)
         self.columns = min(schedule.columns, self.blocks)
         self.rows = min(schedule.rows, self.y.h)
         self.pixel = self.x.pixel
-        width = min(self.columns * self.n, self.x.c)
+        width = min(self.columns * self.n, self.x.c) * self.size
         if not self.x.on_chip:
             self.pixel = width
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
-            size = most * self.x.w * width + self.n
+            size = most * self.x.w * width + self.n * self.size
             self.tiles = TileBuffers(
                 CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load
             )
         self.out = BufferRotation(
-            BufferMemory.SP, f"{layer.name}.y", self.rows * self.y.w * width + self.n, schedule.y_buffers
+            BufferMemory.SP,
+            f"{layer.name}.y",
+            self.rows * self.y.w * width + self.n * self.size,
+            schedule.y_buffers,
         )
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
@@ -197,7 +216,7 @@ class PoolSteps:
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         _, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
-        width = min(self.pixel, self.x.c - block * self.n)
+        width = min(self.pixel, (self.x.c - block * self.n) * self.size)
         lines = {"len": count * self.x.w * width}
         if width != self.x.pixel:
             lines = {
@@ -206,7 +225,7 @@ class PoolSteps:
                 "dram_y": self.x.pixel,
                 "dst_y": self.pixel,
             }
-        source = self.x.address(first, 0, block * self.n)
+        source = self.x.address(first, 0, block * self.n * self.size)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
     def steps(self) -> list[TileStep]:
@@ -220,8 +239,9 @@ class PoolSteps:
 
     def _tile(self, number: int, start: int, rows: int, block: int, blocks: int) -> TileStep:
         self.x, self.y = (images[number] for images in self.images)
-        step, layer, first = TileStep(), self.layer, block * self.n
-        width = min(blocks * self.n, self.x.c - first)
+        step, layer, first = TileStep(), self.layer, block * self.n * self.size
+        lanes = min(blocks * self.n, self.x.c - block * self.n)
+        width = lanes * self.size
         if self.x.on_chip:
             base, image_first, image = self.x.address(0, 0, first), 0, self.x.h
         else:
@@ -235,7 +255,7 @@ class PoolSteps:
                 self.context.command(
                     Unit.FUSE,
                     a_base=base,
-                    a_n=self.n,
+                    a_n=self.n * self.size,
                     a_u=self.x.w * self.pixel,
                     a_v=self.pixel,
                     u0=(start + top) * layer.strides[0] - layer.pads[0] - image_first,
@@ -254,8 +274,8 @@ class PoolSteps:
                     d_base=address.plus((top * self.y.w + left) * pixel),
                     d_x=pixel,
                     d_y=self.y.w * pixel,
-                    d_n=self.n,
-                    lanes_tail=(width - 1) % self.n + 1,
+                    d_n=self.n * self.size,
+                    lanes_tail=(lanes - 1) % self.n + 1,
                     **words,
                 )
             )
@@ -320,7 +340,7 @@ KIND = LayerKind(
     lowerings={
         **dict.fromkeys(
             ("max_pool2d", "avg_pool2d"),
-            Lowering(lower_pool, BYTES_TO_BYTES, strided_input=True, strided_output=True),
+            Lowering(lower_pool, ElementTypes((_TYPES,), _TYPES), strided_input=True, strided_output=True),
         ),
     },
     tilings=pool_tilings,

@@ -13,7 +13,7 @@ from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, 
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
-from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
+from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
     UnsupportedLoweringError,
@@ -28,13 +28,17 @@ from compiler.util.scaling import Affine, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
 from cosim.semantics.fixed_point import scale
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import Post, Reduce, Rounding, Unit
+from hw.isa.enums import DTYPE_BYTES, Post, Reduce, Rounding, Unit
 
 if TYPE_CHECKING:
     from compiler.layers.tiling_context import TilingContext
 
+#: Element types of operands and results.
+_TYPES = (*BYTES, "int16")
 #: Maximum number of elements of a sum, so that a sum of bytes fits int32 and division by multiplication is exact.
 _MAX_ELEMENTS = 1 << 22
+#: Maximum number of int16 elements of a sum, so that the sum fits int32.
+_MAX_ELEMENTS_16 = (1 << 16) - 1
 #: Maximum count and stride of a dimension that shares a coordinate with another (docs/machine.md).
 _MAX_COUNT, _MAX_SHARED_STRIDE = 0xFFFF, 0x7FF
 
@@ -84,6 +88,8 @@ def lower_reduce(low: LoweringContext) -> ReduceLayer:
     dims, lanes = _dims(x.shape, a["axes"])
     count = x.elements // y.elements
     fields: dict[str, Any] = {"dims": dims, "lanes": lanes, **low.common()}
+    if "int16" in (x.dtype, y.dtype):
+        _check_int16(low, count)
     if op in ("max", "min"):
         how = Reduce.MAX if op == "max" else Reduce.MIN
         if same_quantization(x, y):
@@ -92,6 +98,24 @@ def lower_reduce(low: LoweringContext) -> ReduceLayer:
     if count > _MAX_ELEMENTS:
         raise UnsupportedLoweringError(f"a sum of {count:,} elements, more than {_MAX_ELEMENTS:,}")
     return ReduceLayer(**fields, how=Reduce.SUM, **scaled(low, count if op == "mean" else 1))
+
+
+def _check_int16(low: LoweringContext, count: int) -> None:
+    """Check that FUSE computes a reduction of `count` int16 values as the selected kernels do.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        The reduction changes the type, the sum may exceed 32 bits, or the kernels compute in floating point.
+    """
+    if low.x.dtype != low.y.dtype:
+        raise UnsupportedLoweringError(f"a reduction of {low.x.dtype} to {low.y.dtype}")
+    if low.anchor.op in ("reduce_max", "reduce_min") and same_quantization(low.x, low.y):
+        return
+    if low.rounding == "onnxruntime" or (low.rounding == "xnnpack" and low.anchor.op == "reduce_sum"):
+        raise UnsupportedLoweringError("a reduction of int16 that is scaled in float32")
+    if count > _MAX_ELEMENTS_16:
+        raise UnsupportedLoweringError(f"a sum of {count:,} int16 elements, more than {_MAX_ELEMENTS_16:,}")
 
 
 def lower_global_average(low: LoweringContext) -> ReduceLayer:
@@ -137,7 +161,8 @@ def scaled(low: LoweringContext, count: int) -> dict[str, Any]:
     clip = clip_range(low.y)
     rounding, x_zp, y_zp = Rounding.DOUBLE, x.zero_point, y.zero_point
     extreme = low.anchor.op in ("reduce_max", "reduce_min")
-    if low.rounding == "reference" or (extreme and low.rounding == "xnnpack"):
+    own = extreme or low.x.dtype == "int16"  # XNNPACK has no kernel, so LiteRT uses its own
+    if low.rounding == "reference" or (own and low.rounding == "xnnpack"):
         shift = min(count.bit_length() - 1, 32, 31 + exponent)
         mult, exponent = (mult << shift) // count, exponent - shift
     elif low.rounding == "xnnpack":
@@ -203,6 +228,7 @@ def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
     """Yield the tilings with the largest pieces that fit the on-chip memories."""
     k0, r0, k1, r1, c = layer.dims
     n, blocks = context.config.n, ceil_div(c, context.config.n)
+    size = DTYPE_BYTES[layer.shapes[layer.x].dtype]
     by_rows = r0 > 1 or not layer.lanes
     reduced = r0 if by_rows else blocks
     for depth in cuts(reduced):
@@ -212,15 +238,17 @@ def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
             width = min((columns if by_rows else depth) * n, c)
             points = rows * (depth if by_rows else 1) * k1 * r1
             results = rows * k1
-            used = 0 if context.on_chip(layer.x) else 2 * (points * width + n)
-            used += 0 if context.on_chip(layer.y) else 2 * (results * (1 if layer.lanes else width) + n)
+            used = 0 if context.on_chip(layer.x) else 2 * (points * width + n) * size
+            used += (
+                0 if context.on_chip(layer.y) else 2 * (results * (1 if layer.lanes else width) + n) * size
+            )
             held = results * parts * (1 if layer.lanes else columns) if parts > 1 else 0
             if used > context.free or held > context.acc_rows or max(points, depth) > 0xFFFF:
                 continue
             found = True
             tiles = ceil_div(k0, rows) * ceil_div(blocks, columns)
-            work = k0 * r0 * k1 * r1 * blocks
-            start = 0 if context.on_chip(layer.x) else points * width / n
+            work = k0 * r0 * k1 * r1 * blocks * size
+            start = 0 if context.on_chip(layer.x) else points * width * size / n
             yield (
                 max(work, tiles * parts * _TILE_CYCLES) + start + tiles * parts * 4,
                 LayerSchedule(
@@ -235,6 +263,7 @@ def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, context: LayerContex
     """Return the tile model of a reduction, with tiles of kept rows, channel blocks and parts of reduced dimensions."""
     k0, r0, k1, r1, c = layer.dims
     n, blocks = context.config.n, ceil_div(c, context.config.n)
+    size = DTYPE_BYTES[layer.shapes[layer.x].dtype]
     by_rows = r0 > 1 or not layer.lanes
     reduced = r0 if by_rows else blocks
     rows, columns, depth = min(s.rows, k0), min(s.columns, blocks), min(s.depth, reduced)
@@ -249,15 +278,17 @@ def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, context: LayerContex
                     points = high * k1 * r1 * wide
                     width = min(wide * n, c - (block if by_rows else part) * n)
                     loads = (
-                        () if x_here else (("x", (start, block, part), lines(points // wide, width, c, n)),)
+                        ()
+                        if x_here
+                        else (("x", (start, block, part), lines(points // wide, width * size, c * size, n)),)
                     )
                     last = part + depth >= reduced
                     results = float(min(rows, k0 - start) * k1 * (1 if layer.lanes else wide)) * last
-                    store = 0.0 if context.y_on_chip else results
+                    store = 0.0 if context.y_on_chip else results * size
                     yield PipelineTile(
                         loads,
                         0.0,
-                        points + (results if parts > 1 else 0.0),
+                        points * size + (results if parts > 1 else 0.0),
                         store,
                         1 + last * (store > 0) + (parts > 1) * last,
                     )
@@ -280,6 +311,9 @@ class ReduceSteps:
         schedule, n = context.schedule, self.n
         self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         self.k0, self.r0, self.k1, self.r1, self.c = layer.dims
+        self.size = DTYPE_BYTES[
+            layer.shapes[layer.x].dtype
+        ]  # bytes of an element of the input and of the result
         blocks = ceil_div(self.c, n)
         # A reduction is split into pieces by rows if there are several, otherwise by channels.
         self.by_rows = self.r0 > 1 or not layer.lanes
@@ -290,26 +324,29 @@ class ReduceSteps:
         self.parts = ceil_div(self.r0 if self.by_rows else blocks, self.depth)
         width = min((self.columns if self.by_rows else self.depth) * n, self.c)
         rows = self.depth if self.by_rows else 1
-        size = self.rows * rows * self.k1 * self.r1 * width + n
+        size = (self.rows * rows * self.k1 * self.r1 * width + n) * self.size
         self.tiles = TileBuffers(
             CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load
         )
         results = self.rows * self.k1
         out = results if layer.lanes else results * min(self.columns * n, self.c)
-        self.out = BufferRotation(BufferMemory.SP, f"{layer.name}.y", out + n, schedule.y_buffers)
+        self.out = BufferRotation(
+            BufferMemory.SP, f"{layer.name}.y", (out + n) * self.size, schedule.y_buffers
+        )
         held = results * self.parts * (1 if layer.lanes else self.columns)
         self.acc = BufferRotation(BufferMemory.ACC, f"{layer.name}.acc", held, schedule.acc_buffers)
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         (k, ks), (r, rs), (c, width) = key  # type: ignore[misc]
-        inner = self.k1 * self.r1
-        row = inner * self.c
-        source = self.x.address().plus((k * self.r0 + r) * row + c)
-        if width < self.c:
+        inner, width = self.k1 * self.r1, width * self.size
+        pixel = self.c * self.size
+        row = inner * pixel
+        source = self.x.address().plus((k * self.r0 + r) * row + c * self.size)
+        if width < pixel:
             lines = {
                 "len": width,
                 "y_count": rs * inner,
-                "dram_y": self.c,
+                "dram_y": pixel,
                 "dst_y": width,
                 "z_count": ks,
                 "dram_z": self.r0 * row,
@@ -334,9 +371,9 @@ class ReduceSteps:
 
     def _tile(self, rows: _Span, blocks: _Span) -> list[TileStep]:
         first = 0 if self.layer.lanes else blocks[0] * self.n
-        width = 1 if self.layer.lanes else min(blocks[1] * self.n, self.c - first)
-        pitch = 1 if self.layer.lanes else self.c
-        target = self.y.address().plus(rows[0] * self.k1 * pitch + first)
+        width = (1 if self.layer.lanes else min(blocks[1] * self.n, self.c - first)) * self.size
+        pitch = (1 if self.layer.lanes else self.c) * self.size
+        target = self.y.address().plus(rows[0] * self.k1 * pitch + first * self.size)
         if not self.y.on_chip:
             address, out_pitch = self.out.next(), width
         else:
@@ -377,10 +414,12 @@ class ReduceSteps:
         """Return the FUSE fields of the walk over a part of the input."""
         if self.x.on_chip:
             pixel, high = self.c, self.r0
-            base = self.x.address().plus((rows[0] * self.r0 + r[0]) * self.k1 * self.r1 * self.c + c[0])
+            start = (rows[0] * self.r0 + r[0]) * self.k1 * self.r1 * self.c + c[0]
+            base = self.x.address().plus(start * self.size)
         else:
             base, pixel, high = self.tiles.get((rows, r, c), step), c[1], r[1]
-        blocks = ceil_div(c[1], self.n)
+        blocks, block = ceil_div(c[1], self.n), self.n * self.size
+        pixel *= self.size
         walk: dict[str, int | BufferRef] = {
             "a_base": base,
             "a_u": self.k1 * self.r1 * pixel,
@@ -392,10 +431,10 @@ class ReduceSteps:
             "lanes_tail": (c[1] - 1) % self.n + 1,
         }
         if self.layer.lanes:
-            return walk | {"n_count": self.k1, "a_n": pixel, "wx_count": blocks, "a_v": self.n}
+            return walk | {"n_count": self.k1, "a_n": pixel, "wx_count": blocks, "a_v": block}
         return walk | {
             "n_count": blocks,
-            "a_n": self.n,
+            "a_n": block,
             "x_count": self.k1,
             "wx_count": self.r1,
             "a_v": pixel,
@@ -405,9 +444,9 @@ class ReduceSteps:
     def _out(self, address: BufferRef, pitch: int, block: int) -> dict[str, int | BufferRef]:
         """Return the destination fields: pixels are `pitch` bytes apart, or blocks `block` accumulator rows apart."""
         if self.layer.lanes:
-            step = block if self.parts > 1 else 1
+            step = block if self.parts > 1 else self.size
             return {"d_base": address, "d_y": self.k1 * step, "d_n": step}
-        step = self.n if self.parts == 1 else block
+        step = self.n * self.size if self.parts == 1 else block
         return {"d_base": address, "d_y": self.k1 * pitch, "d_x": pitch, "d_n": step}
 
     def _words(self, image: int, last: int) -> dict[str, int | BufferRef]:
@@ -445,7 +484,7 @@ class ReduceSteps:
             "d_base": address,
         }
         if self.layer.lanes:
-            fields |= {"a_u": self.parts, "d_y": 1, "lanes": 1}
+            fields |= {"a_u": self.parts, "d_y": self.size, "lanes": 1}
         else:
             width = min(blocks[1] * self.n, self.c - blocks[0] * self.n)
             fields |= {
@@ -453,7 +492,7 @@ class ReduceSteps:
                 "n_count": blocks[1],
                 "a_n": self.parts,
                 "d_y": pitch,
-                "d_n": self.n,
+                "d_n": self.n * self.size,
                 "lanes_tail": (width - 1) % self.n + 1,
             }
         return self.context.command(Unit.FUSE, **fields, **self._words(0, 1))
@@ -469,7 +508,8 @@ KIND = LayerKind(
     layer=ReduceLayer,
     lowerings={
         **dict.fromkeys(
-            ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"), Lowering(lower_reduce, BYTES_TO_BYTES)
+            ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"),
+            Lowering(lower_reduce, ElementTypes((_TYPES,), _TYPES)),
         ),
     },
     tilings=reduce_tilings,

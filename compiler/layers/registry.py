@@ -9,6 +9,7 @@ from compiler.layers import (
     conv_transpose,
     depthwise,
     elementwise,
+    int16,
     matmul,
     move,
     norm,
@@ -46,6 +47,7 @@ LOWERINGS: dict[str, Lowering] = {
     # Lowerings to a layer kind of another module.
     **matmul.LOWERINGS,
     **quantize_ops.LOWERINGS,
+    **int16.LOWERINGS,
 }
 
 _BY_CLASS = {kind.layer: kind for kind in LAYER_KINDS}

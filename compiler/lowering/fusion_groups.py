@@ -66,6 +66,8 @@ ANCHORS = frozenset(op for op, lowering in LOWERINGS.items() if lowering.epilogu
 def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
     """Return the names of fused nodes: an anchor, then a clip, a table, an addition and a clip, each optional.
 
+    The low bytes' product of an int16 activation is fused with the addition of the high bytes' product instead.
+
     A product of activations is also fused with the surrounding transposes.
     """
     taken: set[str] = set()
@@ -79,7 +81,12 @@ def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
         if node.op not in ANCHORS:
             continue
         chain = [node]
-        for fits in (_is_clip, is_unary, _is_sum, _is_clip):
+        following = _only_consumer(graph, node)
+        if following is not None and following.name not in taken and _adds_product(graph, following, node):
+            taken.update((node.name, following.name))
+            out.append((node.name, following.name))
+            continue
+        for fits in _steps(node.op):
             following = _only_consumer(graph, chain[-1])
             if following is not None and following.name not in taken and fits(graph, following):
                 chain.append(following)
@@ -92,10 +99,33 @@ def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
     return tuple(reversed(out))
 
 
+def _steps(op: str) -> tuple[Callable[[Graph, Node], bool], ...]:
+    """Return the checks of the nodes that can follow an anchor, in order; each of the nodes is optional.
+
+    The phases of a transposed convolution, whose pixels are apart, cannot read a second summand.
+    """
+    return (_is_clip, is_unary) if op == "conv_transpose2d" else (_is_clip, is_unary, _is_sum, _is_clip)
+
+
 def _only_consumer(graph: Graph, node: Node) -> Node | None:
     out = graph.out(node)
     consumers = graph.consumers(out.name)
     return consumers[0] if len(consumers) == 1 and out.name not in graph.outputs else None
+
+
+#: Products whose epilogue can add other sums.
+_ADDING = ("conv2d", "depthwise_conv2d", "dense")
+
+
+def _adds_product(graph: Graph, node: Node, low: Node) -> bool:
+    """Return True if a node adds the sums of another product to those of `low`, and FUSE can do so."""
+    return (
+        node.op == "requantize_sum"
+        and low.op in _ADDING
+        and len(node.inputs) == 2
+        and not any(node.attributes["shifts"])
+        and node.inputs[1] == graph.out(low).name
+    )
 
 
 def _is_clip(graph: Graph, node: Node) -> bool:
@@ -123,7 +153,10 @@ def refusal(graph: Graph, nodes: Group) -> str:
         return _refused_around(graph, anchor, nodes)
     if anchor.op not in ANCHORS:
         return f"no operators can be fused into {anchor.op}"
-    steps = [_is_clip, is_unary, _is_sum, _is_clip]
+    if len(nodes) == 2 and _adds_product(graph, nodes[1], nodes[0]):
+        alone = _only_consumer(graph, nodes[0]) is nodes[1]
+        return "" if alone else f"{nodes[1].name!r} is not the only reader of {nodes[0].name!r}"
+    steps = list(_steps(anchor.op))
     for before, node in pairwise(nodes):
         if _only_consumer(graph, before) is not node:
             return f"{node.name!r} is not the only reader of {before.name!r}"

@@ -143,14 +143,16 @@ def materialize_broadcasts(graph: Graph) -> Graph:
 
 
 def _needs_broadcast(graph: Graph, node: Node) -> bool:
-    """Return True if a node is quantized to 8 bits and the hardware does not support its broadcast."""
+    """Return True if a node is quantized to 8 or 16 bits and the hardware does not support its broadcast."""
     ins, out = graph.ins(node), graph.out(node)
-    eight = all(
-        tensor.dtype in EIGHT_BITS and tensor.quantization is not None and tensor.quantization.whole
+    narrow = all(
+        tensor.dtype in (*EIGHT_BITS, "int16")
+        and tensor.quantization is not None
+        and tensor.quantization.whole
         for tensor in (*ins, out)
     )
     if (
-        not eight
+        not narrow
         or out.elements > _MAX_ELEMENTS
         or all(tensor.constant for tensor in ins)
         or is_unary(graph, node)

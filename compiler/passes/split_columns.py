@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.tensor import Tensor
 from compiler.layers.lookup_table import is_unary
@@ -80,12 +82,13 @@ def _is_candidate(graph: Graph, node: Node, config: MlaConfig) -> bool:
     if node.op not in (*_CONVOLUTIONS, *_POOLS):
         return False
     x, y = graph.ins(node)[0], graph.out(node)
-    if x.constant or x.dtype not in EIGHT_BITS or len(x.shape) != 4 or y.shape[_WIDTH] < 2:
+    if x.constant or x.dtype not in (*EIGHT_BITS, "int16") or len(x.shape) != 4 or y.shape[_WIDTH] < 2:
         return False
     window = _window(graph, node)
     rows = min((window.height - 1) * window.dilations[0] + 1, x.shape[1])
     wide = y.shape[_WIDTH] > config.acc_rows // 2
-    return wide or rows * x.shape[_WIDTH] * x.shape[3] > config.sp_bytes // _SCRATCHPAD_SHARE
+    size = np.dtype(x.dtype).itemsize
+    return wide or rows * x.shape[_WIDTH] * x.shape[3] * size > config.sp_bytes // _SCRATCHPAD_SHARE
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,14 @@ Sums of products of 8- and 16-bit integers are computed as matrix products in do
 
 import numpy as np
 
-from compiler.reference.fixed_point import Int64, multiplied, multiplied_16, multiplied_away, multiplied_real
+from compiler.reference.fixed_point import (
+    KERNELS_16,
+    Int64,
+    kernel_16,
+    multiplied,
+    multiplied_away,
+    multiplied_real,
+)
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator
 from compiler.reference.reduce import padded, tap, window_outputs
 from compiler.util.scaling import double_ratio
@@ -52,11 +59,10 @@ def _requantized(call: NodeInvocation, sums: Int64) -> Int64:
     if in_xnnpack or call.kernels == "onnxruntime":
         return multiplied_real(sums, _ratio(call, single=True))
     ratio = _ratio(call, single=False)
-    if call.node.op == "dense":
-        return multiplied_away(sums, ratio)
-    if call.tensors[0].dtype == "int16" and (len(call.values) < 3 or call.tensors[2].dtype == "int64"):
-        return multiplied_16(sums, ratio)
-    return multiplied(sums, ratio)
+    if call.tensors[0].dtype == "int16":
+        bias = call.tensors[2].dtype if len(call.values) > 2 else None
+        return KERNELS_16[kernel_16(call.node.op, bias, call.kernels)](sums, ratio)
+    return multiplied_away(sums, ratio) if call.node.op == "dense" else multiplied(sums, ratio)
 
 
 def conv2d(call: NodeInvocation) -> Array:

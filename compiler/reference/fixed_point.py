@@ -1,16 +1,15 @@
 """Fixed-point arithmetic of LiteRT, XNNPACK and gemmlowp on whole arrays."""
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.util.scaling import quantize_multiplier
+from compiler.util.scaling import quantize_multiplier, quantize_multiplier_16
 from cosim.semantics.fixed_point import half_away, half_up, saturate, scale
 from hw.isa.enums import Rounding
 
 Int64 = NDArray[np.int64]
-
-#: Largest of the 16-bit multipliers by which LiteRT multiplies 64-bit sums.
-_MAX_MULTIPLIER_16 = 0x7FFF
 
 
 def round_half_away(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -47,8 +46,8 @@ def multiplied(values: Int64, ratio: ArrayLike, rounding: Rounding = Rounding.DO
 
 def multiplied_16(values: Int64, ratio: ArrayLike) -> Int64:
     """Scale the 64-bit sums of int16 operators with 16-bit multipliers and a single rounding."""
-    pairs = [quantize_multiplier(float(r)) for r in np.atleast_1d(np.asarray(ratio, np.float64))]
-    multipliers = np.array([min((m + (1 << 15)) >> 16, _MAX_MULTIPLIER_16) for m, _ in pairs], np.int64)
+    pairs = [quantize_multiplier_16(float(r)) for r in np.atleast_1d(np.asarray(ratio, np.float64))]
+    multipliers = np.array([m >> 16 for m, _ in pairs], np.int64)
     shifts = np.array([15 - e for _, e in pairs], np.int64)
     return (values * multipliers + (np.int64(1) << (shifts - 1))) >> shifts
 
@@ -61,6 +60,43 @@ def multiplied_real(values: Int64, ratio: ArrayLike) -> Int64:
 def multiplied_away(values: Int64, ratio: ArrayLike) -> Int64:
     """Scale like LiteRT's reference dense layer, by a product in double precision with ties away from zero."""
     return round_half_away(values * np.asarray(ratio, np.float64)).astype(np.int64)
+
+
+def multiplied_twice(values: Int64, ratio: ArrayLike) -> Int64:
+    """Scale like LiteRT's optimized dense layer for int16: round the product to an integer, then the shifted integer.
+
+    Ties are rounded up both times.
+    """
+    pairs = [quantize_multiplier(float(r)) for r in np.atleast_1d(np.asarray(ratio, np.float64))]
+    multipliers, exponents = (np.array(part, np.int64) for part in zip(*pairs, strict=True))
+    whole = half_up((values << np.maximum(exponents, 0)) * multipliers, 31)
+    return half_up(whole, np.broadcast_to(np.maximum(-exponents, 0), whole.shape))
+
+
+#: Requantization of sums of products of int16 activations, by name of the kernel.
+KERNELS_16: Mapping[str, Callable[[Int64, ArrayLike], Int64]] = {
+    "single": multiplied_16,
+    "double": multiplied,
+    "away": multiplied_away,
+    "twice": multiplied_twice,
+}
+
+
+def kernel_16(op: str, bias: str | None, rounding: str) -> str:
+    """Return the name of LiteRT's requantization of the sums of an operator with int16 activations.
+
+    Parameters
+    ----------
+    op : str
+        Operator of the graph.
+    bias : str or None
+        Type of the bias; None if there is no bias. LiteRT accumulates in 32 bits if it is int32.
+    rounding : "reference" or "xnnpack"
+        LiteRT's reference kernels, or the kernels of its default resolver.
+    """
+    if op == "dense":
+        return "twice" if rounding == "xnnpack" and bias != "int64" else "away"
+    return "double" if bias == "int32" else "single"
 
 
 ONE = (1 << 31) - 1

@@ -85,7 +85,10 @@ def softmax(call: NodeInvocation, away: Int64) -> Int64:
     """
     # LiteRT multiplies the two factors in single precision.
     ratio = float(np.float32(call.scale()) * np.float32(call["beta"])) / _EXP_STEP
-    scaled = scale(away, *quantize_multiplier(ratio), 0, Rounding.DOUBLE)
+    multiplier, exponent = quantize_multiplier(ratio)
+    # Shifted differences that exceed 32 bits wrap, as in LiteRT.
+    wide = (away << max(exponent, 0)).astype(np.int32).astype(np.int64)
+    scaled = scale(wide, multiplier, min(exponent, 0), 0, Rounding.DOUBLE)
     powers = _looked_up(_exponentials(), np.clip(scaled + _INT16_MAX, _INT16_MIN, _INT16_MAX))
     sums = powers.sum(-1, keepdims=True)
     headroom = 32 - np.frexp(sums.astype(np.float64))[1].astype(np.int64)  # leading zeros

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import GraphError, Node
 from compiler.ir.tensor import Quantization, Tensor, same_values
-from compiler.reference.fixed_point import Int64, multiplied, round_half_away
+from compiler.reference.fixed_point import KERNELS_16, Int64, multiplied, round_half_away
 
 #: Range of the ratio of scales that XNNPACK's requantization supports.
 _MIN_RATIO, _MAX_RATIO = np.float32(1 / 256), np.float32(128)
@@ -150,6 +150,15 @@ def requantize(call: NodeInvocation) -> Array:
     return requantized(call, call.values[0])
 
 
+def requantize_sum(call: NodeInvocation) -> Array:
+    """Add int32 sums, and scale the total as LiteRT's kernels for int16 do."""
+    total = np.zeros((), np.int64)
+    for value, shift in zip(call.values, call["shifts"], strict=True):
+        total = total + (value.astype(np.int64) << shift)
+    scaled = KERNELS_16[call["kernel"]](total, call["ratios"])
+    return np.minimum(np.maximum(scaled + call.output_zero, call["low"]), call["high"])
+
+
 def table(call: NodeInvocation) -> Array:
     """Look up 8-bit integers in a table."""
     return np.array(call["table"], np.int64)[call.values[0].astype(np.int64) & 255]
@@ -174,6 +183,9 @@ Operator = Callable[[NodeInvocation], Array]
 
 QUANTIZE: dict[str, Operator] = {
     "table": table,
+    "high_byte": lambda call: call.values[0].astype(np.int64) >> 8,
+    "low_byte": lambda call: call.values[0].astype(np.int64) & 255,
+    "requantize_sum": requantize_sum,
     "dynamic_quantize": dynamic_quantize,
     "dynamic_scale": lambda call: np.array(_dynamic(call)[0]),
     "dynamic_zero": lambda call: np.array(_dynamic(call)[1]),

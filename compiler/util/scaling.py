@@ -36,6 +36,19 @@ def quantize_multiplier(scale: float) -> tuple[int, int]:
     return (0, 0) if exponent < -31 else (multiplier, exponent)
 
 
+#: Largest of the 16-bit multipliers by which LiteRT multiplies 64-bit sums.
+_MAX_MULTIPLIER_16 = 0x7FFF
+
+
+def quantize_multiplier_16(scale: float) -> tuple[int, int]:
+    """Return the multiplier and the exponent of a scale with a 16-bit multiplier, whose low 16 bits are 0.
+
+    LiteRT's kernels for int16 reduce the 31-bit multiplier of a scale in this way to multiply 64-bit sums.
+    """
+    multiplier, exponent = quantize_multiplier(scale)
+    return min((multiplier + (1 << 15)) >> 16, _MAX_MULTIPLIER_16) << 16, exponent
+
+
 def float32_ratio(a: float, b: float, y: float) -> float:
     """Return a * b / y, with each step in float32, as XNNPACK and onnxruntime compute the output scales of products."""
     return float(np.float32(a) * np.float32(b) / np.float32(y))

@@ -33,6 +33,7 @@ from tests.tuning_db.test_keys_and_distances import layers
 #: Stable names, none of which may ever change. A new type or field is added here; a new field of a type that has
 #: digests changes the digests of all values of the type.
 STABLE = {
+    "Addend": "tensor stage fields",
     "BSource": "NONE ACC SP",
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
     "ConvLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp",

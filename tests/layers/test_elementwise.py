@@ -100,8 +100,9 @@ def test_uint8() -> None:
 @pytest.mark.parametrize(
     ("op", "dtypes", "reason"),
     [
-        ("add", ("int8", "int16"), "tensor 'x2' must be int8 or uint8, not int16"),
-        ("mul", ("int16", "int16"), "tensor 'x1' must be int8 or uint8, not int16"),
+        ("add", ("int8", "int16"), "add of int8 and int16 to int8"),
+        ("mul", ("int16", "int16"), "mul of int16 and int16 to int8"),
+        ("mul", ("int32", "int8"), "tensor 'x1' must be int8, uint8 or int16, not int32"),
     ],
 )
 def test_unsupported_operands_have_a_reason(op: str, dtypes: tuple[str, str], reason: str) -> None:

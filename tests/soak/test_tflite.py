@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.frontends.tflite.test_int16 import NETWORKS, random_networks
 from tests.frontends.tflite.test_operators import COMBINATIONS, on_the_accelerator
 from tests.frontends.tflite.test_random_networks import random_network
 from tests.support.tflite_models import check
 
 MODELS, CHAINS = 25, 60
+INT16_NETWORKS = 1000
 
 
 def generator() -> np.random.Generator:
@@ -32,3 +34,7 @@ def test_chains(rounding: str, tmp_path: Path) -> None:
     rng = generator()
     for number in range(CHAINS):
         check(random_network(rng, 10), tmp_path, rounding, target=("n4", "n8", "n16")[number % 3])
+
+
+def test_int16_networks(tmp_path: Path) -> None:
+    random_networks(range(NETWORKS, NETWORKS + INT16_NETWORKS), tmp_path)

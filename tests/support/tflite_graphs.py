@@ -25,13 +25,14 @@ class Operator:
 
 @dataclass
 class FileGraph:
-    """A graph; each tensor is (shape, type, scale or None, zero point), or an array for a constant."""
+    """A graph; each tensor is (shape, type), or an array for a constant, which is stored as int4 if it is in `int4`."""
 
     tensors: dict[str, Any]
     operators: list[Operator]
     inputs: Sequence[str]
     outputs: Sequence[str]
     meaning: dict[str, Any] = field(default_factory=dict)
+    int4: set[str] = field(default_factory=set)
 
 
 def packed(graphs: Sequence[FileGraph]) -> bytes:
@@ -77,7 +78,11 @@ def _tensor(name: str, given: Any, graph: FileGraph, buffers: list) -> schema.Te
         shape, dtype = given
         return tensor(name, shape, getattr(schema.TensorType, dtype.upper()), scales, zeros, axis=axis)
     buffer = schema.BufferT()
-    buffer.data = np.frombuffer(given.tobytes(), np.uint8)
     buffers.append(buffer)
     dtype = getattr(schema.TensorType, given.dtype.name.upper())
+    buffer.data = np.frombuffer(given.tobytes(), np.uint8)
+    if name in graph.int4:
+        dtype = schema.TensorType.INT4
+        even = np.append(given.reshape(-1), [0] * (given.size % 2)).astype(np.uint8) & 15
+        buffer.data = even[::2] | even[1::2] << 4
     return tensor(name, given.shape, dtype, scales, zeros, len(buffers) - 1, axis)

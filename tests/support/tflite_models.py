@@ -39,6 +39,7 @@ class Draft:
         self.outputs: list[str] = []
         self.operators: list[Operator] = []
         self.positive = False  # draw only positive floats
+        self.int4: set[str] = set()  # constants stored as int4
 
     def input(self, shape: Sequence[int], **meaning: Any) -> str:
         """Add an input of the model."""
@@ -130,7 +131,13 @@ class Draft:
 
     def file(self) -> bytes:
         """Return the file's contents."""
-        return packed([FileGraph(self.tensors, self.operators, self.inputs, self.outputs, self.meaning)])
+        parts = (self.tensors, self.operators, self.inputs, self.outputs, self.meaning, self.int4)
+        return packed([FileGraph(*parts)])
+
+    def narrow(self, name: str) -> None:
+        """Store random weights as int4; their values are drawn again."""
+        self.tensors[name] = self.rng.integers(-8, 8, self.tensors[name].shape).astype(np.int8)
+        self.int4.add(name)
 
     def _new(
         self,

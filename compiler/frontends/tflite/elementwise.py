@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from compiler.frontends.tflite.fallback import on_host
 from compiler.frontends.tflite.registry import TfliteConversion, converts
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Tensor, same_values
 
 _BINARY = {"ADD": tflite.AddOptions, "SUB": tflite.SubOptions, "MUL": tflite.MulOptions}
 #: Unary operators of the graph with their attributes, by TFLite operator.
@@ -45,10 +45,27 @@ def broadcast(c: TfliteConversion, *operands: Tensor) -> tuple[int, ...]:
 def _binary(c: TfliteConversion) -> None:
     activation = 0
     if c.operator.options is not None:
-        activation = c.options(_BINARY[c.kind]).FusedActivationFunction()
+        options = c.options(_BINARY[c.kind])
+        activation = options.FusedActivationFunction()
+        if c.kind != "MUL" and options.PotScaleInt16():
+            _check_shifts(c)
     operands = c.given(2)[:2]
     broadcast(c, *operands)
     c.make_activated(c.kind.lower(), operands, activation)
+
+
+def _check_shifts(c: TfliteConversion) -> None:
+    """Raise InputError for a sum of int16 that LiteRT computes with shifts, which round differently.
+
+    LiteRT does so if the option `pot_scale_int16` is set and all scales are powers of two.
+    """
+    tensors = [*c.given(2)[:2], c.output]
+    scales = {t.quantization.scale[0] for t in tensors if t.dtype == "int16" and t.quantization is not None}
+    if len(scales) > 1 and all(math.frexp(scale)[0] == 0.5 for scale in scales):
+        raise c.error(
+            "its option pot_scale_int16 selects a kernel of LiteRT for scales that are powers of two, which is "
+            "supported for equal scales only; clear the option"
+        )
 
 
 @converts("DIV")
@@ -81,7 +98,12 @@ def _floor_divide(c: TfliteConversion) -> None:
 def _negative(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
-    dtype = np.dtype(x.dtype)
+    dtype, q = np.dtype(x.dtype), x.quantization
+    if q is not None and (any(q.zero_point) or not same_values(q, c.output.quantization)):
+        raise c.error(
+            "LiteRT negates the stored integers, which is the negative number only if operand and result have the "
+            "same scale and no zero points"
+        )
     c.make("mul", [x, c.build.constant(f"{c.operator.name}:minus", np.array(-1, dtype))])
 
 

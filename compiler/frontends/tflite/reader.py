@@ -88,6 +88,7 @@ DTYPES = {
     tflite.TensorType.BOOL: "bool",
     tflite.TensorType.INT16: "int16",
     tflite.TensorType.INT8: "int8",
+    tflite.TensorType.INT4: "int4",
 }
 _TYPE_NAMES = {number: name for name, number in vars(tflite.TensorType).items() if name.isupper()}
 #: Exceptions that accessors raise for a damaged file, for example for offsets outside the file or invalid sizes.
@@ -211,7 +212,7 @@ class TfliteReader:
     def _tensor(self, index: int, name: str) -> Tensor | None:
         """Decode and return a tensor, or return None if it has no elements.
 
-        Constants in float16 are converted to float32.
+        Constants in float16 are converted to float32, and constants in int4 to int8.
         """
         source = self.source.Tensors(index)
         shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
@@ -227,6 +228,10 @@ class TfliteReader:
                 if data is None:
                     raise ValueError("float16 is supported for constants only")
                 dtype, data = "float32", data.astype(np.float32)
+            if dtype == "int4":
+                if data is None:
+                    raise ValueError("int4 is supported for constants only")
+                dtype = "int8"
             return Tensor(name, shape, dtype, self._quantization(source), data)
         except ValueError as error:
             raise InputError(f"tensor {name!r}: {error}") from None
@@ -260,10 +265,24 @@ class TfliteReader:
         if buffer is None or not buffer.DataLength():
             return None
         data = np.asarray(buffer.DataAsNumpy())
+        if dtype == "int4":
+            return _unpacked(data, shape)
         wanted = math.prod(shape) * np.dtype(dtype).itemsize
         if data.nbytes != wanted:
             raise ValueError(f"{dtype}{list(shape)} takes {wanted} bytes, but its buffer holds {data.nbytes}")
         return data.view(np.dtype(dtype).newbyteorder("<")).astype(dtype).reshape(shape)
+
+
+def _unpacked(data: NDArray, shape: tuple[int, ...]) -> NDArray[np.int8]:
+    """Widen int4 values, of which each byte holds two, the first in its low bits, to int8."""
+    count = math.prod(shape)
+    if len(data) != (count + 1) // 2:
+        raise ValueError(
+            f"int4{list(shape)} takes {(count + 1) // 2} bytes, but its buffer holds {len(data)}"
+        )
+    bytes_ = data.astype(np.uint8)
+    nibbles = np.stack([bytes_ << 4, bytes_ & 0xF0], -1).reshape(-1)[:count]
+    return (nibbles.view(np.int8) >> 4).reshape(shape)
 
 
 def _array(values: object) -> Sequence:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
-from compiler.layers.base import Drain
+from compiler.layers.base import Addend, Drain
 from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
@@ -23,7 +23,7 @@ from compiler.layers.tiling_context import (
 )
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
-from hw.isa.enums import DTYPE_BYTES
+from hw.isa.enums import DTYPE_BYTES, Dtype
 
 #: Beats of the parameters of a block of channels, with a scale per channel and with a common scale.
 _PARAMETERS, _BIASES = 9.0, 4.0
@@ -169,6 +169,16 @@ def _conv_tile(
         )
 
 
+def summand_bytes(drain: Drain, context: TilingContext, rows: int) -> int:
+    """Return the size of the buffers for `rows` rows of N elements of the epilogue's second summand."""
+    if drain.residual is None:
+        return 0
+    if isinstance(drain.residual, Addend):
+        here = context.on_chip(drain.residual.tensor)
+        return 0 if here else rows * context.config.n * DTYPE_BYTES[Dtype.I32]
+    return 0 if context.y_on_chip else rows * context.config.n * DTYPE_BYTES[drain.dtype]
+
+
 def with_drain(
     drain: Drain, s: LayerSchedule, context: LayerContext, key: tuple[int, ...], blocks: int, beats: float
 ) -> list[tuple[str, object, float]]:
@@ -181,7 +191,8 @@ def with_drain(
     if drain.table is not None:
         loads.append(("t", 0, 2.0 * len(drain.table) / context.config.n))
     if drain.residual is not None and not context.on_chip(drain.residual.tensor):
-        loads.append(("r", key, beats))
+        wide = DTYPE_BYTES[Dtype.I32] / DTYPE_BYTES[drain.dtype] if isinstance(drain.residual, Addend) else 1
+        loads.append(("r", key, beats * wide))
     return loads
 
 
@@ -306,7 +317,8 @@ class ConvTiler:
         w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
         x_bytes, x_beats = self.image(tile.rows_per_load, part)
         y_buffers = _SPLIT_Y_BUFFERS if context.split_last_tile and not context.y_on_chip else 2
-        y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size * (2 if layer.drain.residual else 1)
+        y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size
+        y_bytes += summand_bytes(layer.drain, context, y_buffers * sums)
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
         parts = 1 if whole else w_tiles // groups
         steps = tiles * groups * parts
