@@ -12,6 +12,7 @@ from compiler.passes import simplify
 from compiler.quantize.plan import (
     EDGE,
     EDGE_INSIDE,
+    WEIGHTED,
     Sharing,
     is_float,
     kept_float,
@@ -21,6 +22,7 @@ from compiler.quantize.plan import (
 )
 from compiler.quantize.ranges import (
     Calibration,
+    ChannelMeans,
     RangeChoice,
     RangeRecorder,
     Sample,
@@ -183,7 +185,7 @@ def quantize(
     given = samples_of(graph, samples)
     watched = SubgraphRecorder()
     floors = SoftmaxRange(graph)
-    seen, values = _calibrated(graph, given, watched, floors)
+    seen, means, values = _calibrated(graph, given, watched, floors)
     _check_inputs(graph, seen)
     within = floors.graph_within()
     kept = kept_float(within, skip, {name for name, each in seen.items() if not each.finite})
@@ -203,7 +205,10 @@ def quantize(
         ),
         is_float,
     )
-    rewriter = Rewriter(inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
+    expected = {name: mean for name, each in means.items() if (mean := each.expected()) is not None}
+    rewriter = Rewriter(
+        inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel, expected
+    )
     result = rewriter.run()
     measured = given[: _measured_count(watched, len(given), random=random)]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
@@ -229,15 +234,17 @@ def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) ->
 
 def _calibrated(
     graph: Graph, samples: list[Sample], watched: SubgraphRecorder, floors: SoftmaxRange
-) -> tuple[dict[str, RangeRecorder], list[Sample]]:
+) -> tuple[dict[str, RangeRecorder], dict[str, ChannelMeans], list[Sample]]:
     """Evaluate the float graph on the samples.
 
     Returns
     -------
-    seen, cached
-        Recorded elements of each float tensor that is not constant, and the values of all tensors for the first
-        samples.
+    seen, means, cached
+        Recorded elements of each float tensor that is not constant, means of the operands of products with weights,
+        and the values of all tensors for the first samples.
     """
+    multiplied = {node.inputs[0] for node in graph if node.op in WEIGHTED}
+    means: dict[str, ChannelMeans] = defaultdict(ChannelMeans)
     seen: dict[str, RangeRecorder] = defaultdict(RangeRecorder)
     cached: list[Sample] = []
     bytes_left = _MAX_CACHED_BYTES
@@ -250,10 +257,12 @@ def _calibrated(
         for name, each in values.items():
             if each.dtype == "float32":
                 seen[name].add(each, least.get(name))
+                if name in multiplied:
+                    means[name].add(each)
     for name, lowest in floors.least.items():
         if name in seen and seen[name].cut:  # with other samples, values may be as small as the floor
             seen[name].low = min(seen[name].low, lowest)
-    return seen, cached
+    return seen, means, cached
 
 
 def _check_inputs(graph: Graph, seen: Mapping[str, RangeRecorder]) -> None:

@@ -198,6 +198,41 @@ class RangeRecorder:
         self.parts.append(recorded.astype(np.float32))
 
 
+@dataclass
+class ChannelMeans:
+    """Means of the elements of each channel (last dimension) of one tensor, sample by sample.
+
+    Parameters
+    ----------
+    parts : list of (channels,) float64 array
+        Means of each sample; samples with non-finite values are left out.
+    """
+
+    parts: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def add(self, values: NDArray) -> None:
+        """Record a sample."""
+        means = values.mean(tuple(range(values.ndim - 1)), dtype=np.float64)
+        if np.isfinite(means).all():
+            self.parts.append(means)
+
+    def expected(self) -> NDArray[np.float64] | None:
+        """Return the expected value of each channel; None if no sample was recorded.
+
+        Means over few samples are shrunk towards 0 by their standard error, after James and Stein (Proceedings of the
+        Fourth Berkeley Symposium, 1961), because a correction by the mean of noise would add noise on other samples.
+        """
+        if not self.parts:
+            return None
+        parts = np.stack(self.parts)
+        mean, count = parts.mean(0), len(parts)
+        if count == 1:
+            return mean
+        error = float((parts.var(0, ddof=1) / count).sum())
+        power = float(np.square(mean).sum())
+        return mean * max(0.0, 1 - error / power) if power else mean
+
+
 @dataclass(frozen=True)
 class RangeChoice:
     """A quantization and the method that chose its range."""

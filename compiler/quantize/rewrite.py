@@ -68,6 +68,34 @@ def quantized_weights(
     return fixed, QuantizedConstant(np.clip(steps, -_MAX_BIAS, _MAX_BIAS).astype(np.int32), q)
 
 
+def expected_error(op: str, errors: NDArray, axis: int, mean: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return the expected error of each output channel of a product with inexact weights.
+
+    Parameters
+    ----------
+    op : str
+        Operator, one of those with weights.
+    errors : float64 array
+        Quantized weights minus exact ones, in the operator's layout.
+    axis : int
+        Axis of the output channels.
+    mean : (channels,) float64 array
+        Expected value of each channel of the operand. Padding counts as other elements do.
+
+    Returns
+    -------
+    array or None
+        Expected errors; None if the operator's outputs have different numbers of products.
+    """
+    if op == "conv_transpose2d":
+        return None
+    taps = errors.sum(tuple(i for i in range(errors.ndim) if i not in (axis, errors.ndim - 1)))
+    if op == "depthwise_conv2d":
+        return taps * mean
+    grouped = mean.reshape(-1, taps.shape[1])  # one row for each group of a convolution
+    return np.einsum("goc,gc->go", taps.reshape(len(grouped), -1, taps.shape[1]), grouped).reshape(-1)
+
+
 def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
     return Quantization(tuple(float(each) for each in scale), (0,) * len(scale), axis)
 
@@ -140,6 +168,8 @@ class Rewriter:
         Returns the quantization of a tensor, given its name.
     per_channel : bool
         True for one weight scale per output channel.
+    means : dict
+        Expected value of each channel of the operands of products with weights, by tensor name.
 
     Attributes
     ----------
@@ -155,8 +185,10 @@ class Rewriter:
         kept: Mapping[str, str],
         quantization: Callable[[str], Quantization],
         per_channel: bool,
+        means: Mapping[str, NDArray[np.float64]],
     ):
         self.graph, self.kept, self.quantization, self.per_channel = graph, kept, quantization, per_channel
+        self.means = means
         self.build = GraphBuilder(graph.name)
         self.reasons: dict[str, str] = {}
         self.floats: dict[str, Tensor] = {}
@@ -237,18 +269,30 @@ class Rewriter:
         return self.build.node(f"{node.name}:{name}", "requantize", [operand], out)
 
     def _weighted(self, node: Node) -> list[Tensor]:
+        """Return the operands of a product with weights: the activation, the weights and the corrected bias."""
         x = self._as_integers(node.inputs[0])
-        data = [self.graph.tensors[name].data for name in node.inputs[1:]]
-        assert data[0] is not None and x.quantization is not None
-        weights, bias = quantized_weights(
-            data[0],
-            WEIGHTED[node.op],
-            per_channel=self.per_channel,
-            bias=data[1] if len(data) > 1 else None,
-            x_scale=x.quantization.scale[0],
-        )
-        parts = [weights] if bias is None else [weights, bias]
-        return [x, *(self._constant(n, part) for n, part in zip(node.inputs[1:], parts, strict=True))]
+        exact, *given = (self.graph.tensors[name].data for name in node.inputs[1:])
+        assert exact is not None and x.quantization is not None
+        bias, axis = given[0] if given else None, WEIGHTED[node.op]
+        form = {"per_channel": self.per_channel, "x_scale": x.quantization.scale[0]}
+        weights, fixed = quantized_weights(exact, axis, bias=bias, **form)
+        names = [*node.inputs[1:], f"{node.name}:bias"][:2]
+        error = self._expected_error(node, weights, exact)
+        if error is not None and error.any():
+            corrected = (-error if bias is None else bias - error).astype(np.float32)
+            weights, fixed = quantized_weights(exact, axis, bias=corrected, **form)
+            names[1] = f"{node.name}:bias"
+        parts = [weights] if fixed is None else [weights, fixed]
+        return [x, *(self._constant(n, part) for n, part in zip(names, parts, strict=False))]
+
+    def _expected_error(
+        self, node: Node, weights: QuantizedConstant, exact: NDArray
+    ) -> NDArray[np.float64] | None:
+        mean = self.means.get(node.inputs[0])
+        if mean is None:
+            return None
+        errors = weights.quantization.dequantized(weights.data).astype(np.float64) - exact
+        return expected_error(node.op, errors, WEIGHTED[node.op], mean)
 
     def _constant(self, name: str, fixed: QuantizedConstant) -> Tensor:
         key = (name, fixed.quantization)
