@@ -1,4 +1,4 @@
-"""Post-training quantization of a float32 graph and its subgraphs to int8 operators."""
+"""Post-training quantization of a float32 graph and its subgraphs to operators on int8 and int16."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -7,13 +7,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from compiler.ir.graph import Graph, rebuild
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes import simplify
 from compiler.quantize.plan import (
+    ALL,
     EDGE,
     EDGE_INSIDE,
+    FIXED,
     WEIGHTED,
     Sharing,
+    int16_nodes,
     is_float,
     kept_float,
     names_in,
@@ -147,6 +150,7 @@ def quantize(
     *,
     per_channel: bool = True,
     skip: Collection[str] = (),
+    int16: Collection[str] = (),
     rounding: Kernels = "reference",
     random: bool = False,
 ) -> tuple[Graph, QuantizationReport]:
@@ -166,6 +170,8 @@ def quantize(
         True for one weight scale per output channel.
     skip : collection of str
         Names of nodes or operators, including those in subgraphs, that remain in floating point.
+    int16 : collection of str
+        Names of nodes or operators, including those in subgraphs, whose activations become int16; "all" for all nodes.
     rounding : Kernels
         Kernels whose rounding is used to measure errors.
     random : bool
@@ -175,7 +181,7 @@ def quantize(
     ------
     InputError
         The graph is quantized already or has no float32 values, the samples do not match the inputs, or a name in
-        `skip` does not exist.
+        `skip` or `int16` does not exist.
     """
     graph = simplify(graph)
     why = obstacle(graph)
@@ -200,6 +206,7 @@ def quantize(
             runs,
             per_channel=per_channel,
             skip=names_in(body) & set(skip),
+            int16=(names_in(body) | {ALL}) & set(int16),
             rounding=rounding,
             random=random,
         ),
@@ -207,14 +214,23 @@ def quantize(
     )
     expected = {name: mean for name, each in means.items() if (mean := each.expected()) is not None}
     rewriter = Rewriter(
-        inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel, expected
+        inside,
+        kept,
+        lambda name, dtype: choices[sharing.root(name)].of(dtype),
+        per_channel,
+        expected,
+        int16_nodes(within, int16, kept),
     )
     result = rewriter.run()
     measured = given[: _measured_count(watched, len(given), random=random)]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
     errors = _measured(floors, result, names, measured, values, rounding)
+
+    def method(name: str, tensor: Tensor) -> str:
+        return "int16" if tensor.dtype == "int16" else choices[sharing.root(name)].method
+
     tensors = tuple(
-        TensorReport(name, *_scale_and_zero(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
+        TensorReport(name, *_scale_and_zero(tensor), method(name, tensor), errors[name].sqnr_db)
         for name, tensor in names.items()
     )
     outputs = output_reports([n for n in graph.outputs if n in errors], errors, _from_integers(result))
@@ -287,11 +303,20 @@ def _choices(
     for name, each in seen.items():
         groups[sharing.root(name)].append(each)
     return {
-        root: RangeChoice(sharing.fixed[root], "fixed")
+        root: RangeChoice(sharing.fixed[root], "fixed", _fixed_16(sharing.fixed[root]))
         if root in sharing.fixed
         else choose(group, whole=root in whole)
         for root, group in groups.items()
     }
+
+
+def _fixed_16(q: Quantization) -> Quantization:
+    """Return the int16 quantization of tensors whose int8 quantization is fixed.
+
+    The results of softmax, sigmoid and tanh have the scale that LiteRT requires; other fixed quantizations, of integer
+    inputs, keep their scale, which is exact.
+    """
+    return Quantization.per_tensor(2.0**-15 if q in FIXED.values() else q.scale[0])
 
 
 def _measured(

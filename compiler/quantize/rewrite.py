@@ -1,6 +1,6 @@
 """Rewriting of a float graph into a quantized one, node by node, and quantization of its constants."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,15 @@ from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
-from compiler.quantize.ranges import MIN_SCALE, affine_of, stored
+from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors
+from compiler.quantize.ranges import MIN_SCALE, affine_of, stored, symmetric_16
 
 #: Maximum magnitude of an int32 bias, which leaves half of the range for the sum of products.
 _MAX_BIAS = 1 << 30
+#: Maximum magnitude of an int64 bias, as in TFLite's kernels for int16 activations.
+_MAX_WIDE_BIAS = 1 << 38
+#: Scales of weights that multiply int16 activations are multiples of a power of two divided by this number.
+_FEW_BITS = 1 << 12
 #: Minimum scale of a channel relative to the largest scale; weights that would need a smaller one have no visible
 #: effect.
 _MIN_RELATIVE_SCALE = 2.0**-20
@@ -29,9 +33,15 @@ class QuantizedConstant:
 
 
 def quantized_weights(
-    weights: NDArray, axis: int, *, per_channel: bool, bias: NDArray | None, x_scale: float
+    weights: NDArray,
+    axis: int,
+    *,
+    per_channel: bool,
+    bias: NDArray | None,
+    x_scale: float,
+    wide: bool = False,
 ) -> tuple[QuantizedConstant, QuantizedConstant | None]:
-    """Quantize weights to symmetric int8, and the bias to int32 with the scale of the products.
+    """Quantize weights to symmetric int8, and the bias with the scale of the products to int32 or int64.
 
     Parameters
     ----------
@@ -45,16 +55,22 @@ def quantized_weights(
         Bias of each output channel.
     x_scale : float
         Scale of the activation that the weights multiply.
+    wide : bool
+        True if the activation is int16; the bias is then int64, as in TFLite, and scales have few bits.
     """
+    max_bias, bias_type = (_MAX_WIDE_BIAS, np.int64) if wide else (_MAX_BIAS, np.int32)
     others = tuple(i for i in range(weights.ndim) if i != axis)
     largest = np.abs(weights.astype(np.float64)).max(others)
     largest = largest if per_channel else np.full_like(largest, largest.max())
     if bias is not None:
         # Increase scales for which the bias would overflow.
-        required = np.abs(bias.astype(np.float64)) * 127 / (x_scale * _MAX_BIAS)
+        required = np.abs(bias.astype(np.float64)) * 127 / (x_scale * max_bias)
         largest = np.maximum(largest, required if per_channel else required.max())
     floor = max(float(largest.max()) * _MIN_RELATIVE_SCALE, MIN_SCALE)
     scale = np.maximum(largest / 127, floor).astype(np.float32)
+    if wide:
+        mantissa, exponent = np.frexp(scale.astype(np.float64))
+        scale = np.ldexp(np.ceil(mantissa * _FEW_BITS) / _FEW_BITS, exponent).astype(np.float32)
     shape = [1] * weights.ndim
     shape[axis] = -1
     steps = np.rint(weights.astype(np.float64) / scale.astype(np.float64).reshape(shape))
@@ -65,7 +81,7 @@ def quantized_weights(
     product = (np.float32(x_scale) * scale).astype(np.float32)
     steps = np.rint(bias.astype(np.float64) / product.astype(np.float64))
     q = _per_axis(product, 0) if per_channel else Quantization.per_tensor(float(product[0]))
-    return fixed, QuantizedConstant(np.clip(steps, -_MAX_BIAS, _MAX_BIAS).astype(np.int32), q)
+    return fixed, QuantizedConstant(np.clip(steps, -max_bias, max_bias).astype(bias_type), q)
 
 
 def expected_error(op: str, errors: NDArray, axis: int, mean: NDArray[np.float64]) -> NDArray[np.float64] | None:
@@ -101,9 +117,9 @@ def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
 
 
 def quantized_operand(
-    values: NDArray, *, symmetric: bool, like: Quantization | None = None
+    values: NDArray, *, symmetric: bool, like: Quantization | None = None, dtype: str = "int8"
 ) -> QuantizedConstant:
-    """Quantize a constant operand of an elementwise operator, product or concat to int8 with one scale.
+    """Quantize a constant operand of an elementwise operator, product or concat with one scale.
 
     Parameters
     ----------
@@ -113,14 +129,18 @@ def quantized_operand(
         True for zero point 0.
     like : Quantization or None
         Quantization to use; None to fit it to the finite values.
+    dtype : str
+        Type of the integers: int8 or int16.
     """
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    if like is None and dtype == "int16":
+        like = symmetric_16(low, high)
     if like is None and symmetric:
         largest = max(-low, high)
         like = Quantization.per_tensor(max(largest / 127, MIN_SCALE) if largest else 1.0)
     q = like or affine_of(low, high)
-    return QuantizedConstant(stored(np.nan_to_num(values), q), q)
+    return QuantizedConstant(stored(np.nan_to_num(values), q, dtype), q)
 
 
 #: Maximum window size of average pooling on the accelerator.
@@ -165,35 +185,40 @@ class Rewriter:
     kept : dict
         Reason why a node remains in floating point, by node name.
     quantization : function
-        Returns the quantization of a tensor, given its name.
+        Returns the quantization of a tensor, given its name and its type.
     per_channel : bool
         True for one weight scale per output channel.
     means : dict
         Expected value of each channel of the operands of products with weights, by tensor name.
+    int16 : collection of str
+        Nodes that compute on int16 values.
 
     Attributes
     ----------
     reasons : dict
         Reason why a node of the new graph runs on the host, by node name.
     floats, integers : dict
-        Tensors of the new graph in the original type and as int8, by name of the float graph's tensor.
+        Tensors of the new graph in the original type and as int8 or int16, by name of the float graph's tensor.
     """
 
     def __init__(
         self,
         graph: Graph,
         kept: Mapping[str, str],
-        quantization: Callable[[str], Quantization],
+        quantization: Callable[[str, str], Quantization],
         per_channel: bool,
         means: Mapping[str, NDArray[np.float64]],
+        int16: Collection[str] = (),
     ):
         self.graph, self.kept, self.quantization, self.per_channel = graph, kept, quantization, per_channel
-        self.means = means
+        self.means, self.int16 = means, int16
+        self.wide = int16_tensors(graph, int16, kept)
         self.build = GraphBuilder(graph.name)
         self.reasons: dict[str, str] = {}
         self.floats: dict[str, Tensor] = {}
         self.integers: dict[str, Tensor] = {}
-        self._constants: dict[tuple[str, Quantization], Tensor] = {}
+        self._constants: dict[tuple[str, str, Quantization], Tensor] = {}
+        self._other_width: dict[str, Tensor] = {}  # tensors of `integers`, converted to the other type
 
     def run(self) -> Graph:
         """Rewrite the whole graph."""
@@ -222,13 +247,15 @@ class Rewriter:
 
     def _quantize(self, node: Node) -> None:
         (name,) = node.outputs
-        old, q = self.graph.tensors[name], self.quantization(name)
+        old = self.graph.tensors[name]
         if node.op == "dequantize":
-            self._convert_input(node, name, q)
+            self._convert_input(node, name, self.quantization(name, "int8"))
             return
+        dtype = "int16" if name in self.wide else "int8"
+        q = self.quantization(name, dtype)
         inputs = self._operands(node, q)
-        output = self._unused(f"{name}:int8") if name in self.graph.outputs else name
-        out = Tensor(output, old.shape, "int8", q)
+        output = self._unused(f"{name}:{dtype}") if name in self.graph.outputs else name
+        out = Tensor(output, old.shape, dtype, q)
         self.integers[name] = self.build.node(node.name, node.op, inputs, out, **node.attributes)
 
     def _convert_input(self, node: Node, name: str, q: Quantization) -> None:
@@ -245,7 +272,8 @@ class Rewriter:
         if node.op in WEIGHTED:
             return self._weighted(node)
         if node.op in NORMS:
-            return [self._as_integers(first), *(self._as_float(name, "") for name in node.inputs[1:])]
+            x = self._as_integers(first, self._type(node))
+            return [x, *(self._as_float(name, "") for name in node.inputs[1:])]
         if node.op == "gather":
             return [self._operand(node, first, q), self._as_float(node.inputs[1], EDGE)]
         if node.op in ("concat", "pad"):
@@ -253,12 +281,13 @@ class Rewriter:
         return [self._operand(node, name, q) for name in node.inputs]
 
     def _operand(self, node: Node, name: str, q: Quantization) -> Tensor:
-        """Return an operand as int8: an activation, or a constant with its own quantization."""
-        data = self.graph.tensors[name].data
+        """Return an operand as integers: an activation, or a constant with its own quantization."""
+        data, dtype = self.graph.tensors[name].data, self._type(node)
         if data is None:
-            return self._as_integers(name)
+            return self._as_integers(name, dtype)
         like = q if node.op in ("concat", "gather") else None
-        return self._constant(name, quantized_operand(data, symmetric=OPS[node.op].symmetric, like=like))
+        symmetric = OPS[node.op].symmetric
+        return self._constant(name, quantized_operand(data, symmetric=symmetric, like=like, dtype=dtype))
 
     def _converted(self, node: Node, name: str, q: Quantization) -> Tensor:
         """Return an operand requantized to the quantization of the result."""
@@ -270,11 +299,18 @@ class Rewriter:
 
     def _weighted(self, node: Node) -> list[Tensor]:
         """Return the operands of a product with weights: the activation, the weights and the corrected bias."""
-        x = self._as_integers(node.inputs[0])
+        first, made = node.inputs[0], self.integers.get(node.inputs[0])
+        # A product of int8 values may have an int16 result.
+        narrow = made is not None and made.dtype == "int8"
+        x = self._as_integers(first, "int8" if narrow else self._type(node))
         exact, *given = (self.graph.tensors[name].data for name in node.inputs[1:])
         assert exact is not None and x.quantization is not None
         bias, axis = given[0] if given else None, WEIGHTED[node.op]
-        form = {"per_channel": self.per_channel, "x_scale": x.quantization.scale[0]}
+        form = {
+            "per_channel": self.per_channel,
+            "x_scale": x.quantization.scale[0],
+            "wide": x.dtype == "int16",
+        }
         weights, fixed = quantized_weights(exact, axis, bias=bias, **form)
         names = [*node.inputs[1:], f"{node.name}:bias"][:2]
         error = self._expected_error(node, weights, exact)
@@ -295,21 +331,33 @@ class Rewriter:
         return expected_error(node.op, errors, WEIGHTED[node.op], mean)
 
     def _constant(self, name: str, fixed: QuantizedConstant) -> Tensor:
-        key = (name, fixed.quantization)
+        key = (name, fixed.data.dtype.name, fixed.quantization)
         if key not in self._constants:
             unused = self._unused(f"{name}:int")
             self._constants[key] = self.build.constant(unused, fixed.data, fixed.quantization)
         return self._constants[key]
 
-    def _as_integers(self, name: str) -> Tensor:
-        """Return an activation as int8; add a quantize node if it does not exist as int8 yet."""
-        if name not in self.integers:
+    def _type(self, node: Node) -> str:
+        """Return the type of the activations on which a node computes."""
+        return "int16" if node.name in self.int16 else "int8"
+
+    def _as_integers(self, name: str, dtype: str) -> Tensor:
+        """Return an activation as integers; add a quantize or requantize node if they do not exist yet."""
+        made = self.integers.get(name)
+        if made is not None and made.dtype != dtype:
+            if name not in self._other_width:
+                q, node = self.quantization(name, dtype), self._fresh_node(f"{name}:{dtype}")
+                out = Tensor(self._unused(f"{name}:{dtype}"), made.shape, dtype, q)
+                self._other_width[name] = self.build.node(node, "requantize", [made], out)
+            return self._other_width[name]
+        if made is None:
             real = self.floats[name]
             node = self._fresh_node(f"{name}:quantize")
             why = (
                 EDGE if self._is_input(name) else f"converts {name!r}, the output of a node that stays float"
             )
-            out = Tensor(self._unused(f"{name}:int8"), real.shape, "int8", self.quantization(name))
+            q = self.quantization(name, dtype)
+            out = Tensor(self._unused(f"{name}:{dtype}"), real.shape, dtype, q)
             self.integers[name] = self.build.node(node, "quantize", [real], out)
             self.reasons[node] = why
         return self.integers[name]
