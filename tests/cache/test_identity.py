@@ -70,7 +70,7 @@ STABLE = {
     "Node": "name op inputs outputs attributes bodies",
     "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon gamma beta bits shift y_zp clip",
     "Op": "PASS ADD SUB MUL SQUARE",
-    "Options": "rounding schedule strict calibration seed offset batch batches skip keep_float single dram limits",
+    "Options": "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",
     "PReluLayer": (
         "name nodes ops x y shapes macs batch other spread stream src stage fields table drain slopes "
