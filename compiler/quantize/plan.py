@@ -227,28 +227,39 @@ _PRODUCTS_OF_WEIGHTS = ("conv2d", "depthwise_conv2d", "dense")
 
 
 def int16_nodes(graph: Graph, names: Collection[str], kept: Collection[str]) -> set[str]:
-    """Return the nodes that compute on int16 values.
+    """Return the nodes that compute on int16 values: nodes with int16 results, and the readers of these results.
+
+    Without its readers, a result would be rounded to int8 where it is read. A reader that only moves elements passes
+    int16 on to its own readers.
 
     Parameters
     ----------
     graph : Graph
         The float model to quantize.
     names : collection of str
-        Names of nodes or operators; "all" stands for all nodes.
+        Names of nodes, operators or inputs whose values become int16; "all" stands for all nodes.
     kept : collection of str
         Nodes that are not quantized.
 
     Raises
     ------
     InputError
-        A name is neither a node nor an operator of the graph.
+        A name is neither a node, an operator nor an input of the graph.
     """
-    known = names_in(graph) | {ALL}
+    known = names_in(graph) | {ALL, *graph.inputs}
     for name in names:
         if name not in known:
             raise InputError(f"{graph.name!r} has no node and no operator {shown(name)} to compute in int16")
-    wanted = {node.name for node in graph if ALL in names or node.name in names or node.op in names}
-    return wanted - set(kept) - {node.name for node in graph if node.op == "dequantize"}
+    wide, found = {name for name in graph.inputs if name in names}, set[str]()
+    for node in graph:
+        chosen = ALL in names or node.name in names or node.op in names
+        reads = any(name in wide for name in node.inputs)
+        moves = reads and (node.op in _SHARED or (node.name in kept and node.op in _LAYOUT))
+        if chosen or moves:
+            wide |= set(node.outputs)
+        if chosen or reads:
+            found.add(node.name)
+    return found - set(kept) - {node.name for node in graph if node.op == "dequantize"}
 
 
 def int16_tensors(graph: Graph, nodes: Collection[str], kept: Collection[str]) -> set[str]:

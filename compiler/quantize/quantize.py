@@ -34,8 +34,8 @@ from compiler.quantize.ranges import (
     samples_of,
 )
 from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
-from compiler.quantize.rewrite import Rewriter, means_as_pools
-from compiler.quantize.sensitivity import node_sensitivity
+from compiler.quantize.rewrite import Rewriter, pools_as_means
+from compiler.quantize.sensitivity import limited_output, limits_of, node_sensitivity
 from compiler.reference import Kernels, evaluate
 from hw.errors import InputError
 
@@ -153,6 +153,7 @@ def quantize(
     int16: Collection[str] = (),
     rounding: Kernels = "reference",
     random: bool = False,
+    limits: bool = True,
 ) -> tuple[Graph, QuantizationReport]:
     """Quantize a trained float32 graph to int8.
 
@@ -176,6 +177,8 @@ def quantize(
         Kernels whose rounding is used to measure errors.
     random : bool
         True if the samples are random; stored in the report.
+    limits : bool
+        True to search the nodes that limit the quality of an output with a low signal-to-noise ratio.
 
     Raises
     ------
@@ -187,7 +190,7 @@ def quantize(
     why = obstacle(graph)
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
-    graph = means_as_pools(without_hybrids(graph))
+    graph = pools_as_means(without_hybrids(graph))
     given = samples_of(graph, samples)
     watched = SubgraphRecorder()
     floors = SoftmaxRange(graph)
@@ -209,18 +212,19 @@ def quantize(
             int16=(names_in(body) | {ALL}) & set(int16),
             rounding=rounding,
             random=random,
+            limits=False,
         ),
         is_float,
     )
     expected = {name: mean for name, each in means.items() if (mean := each.expected()) is not None}
-    rewriter = Rewriter(
-        inside,
-        kept,
-        lambda name, dtype: choices[sharing.root(name)].of(dtype),
-        per_channel,
-        expected,
-        int16_nodes(within, int16, kept),
-    )
+
+    def of(name: str, dtype: str) -> Quantization:
+        return choices[sharing.root(name)].of(dtype)
+
+    def rewriter_with(names: Collection[str]) -> Rewriter:
+        return Rewriter(inside, kept, of, per_channel, expected, int16_nodes(within, names, kept))
+
+    rewriter = rewriter_with(int16)
     result = rewriter.run()
     measured = given[: _measured_count(watched, len(given), random=random)]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
@@ -239,7 +243,19 @@ def quantize(
     for report in reports:
         reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
     report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
-    return result, node_sensitivity(report, floors, result, rewriter.integers, measured, rounding)
+    report = node_sensitivity(report, floors, result, rewriter.integers, measured, rounding)
+    limited = limited_output(report) if limits and ALL not in int16 else None
+    if limited is not None:
+        found = limits_of(
+            limited,
+            within,
+            names,
+            measured,
+            lambda more: rewriter_with({*int16, *more}).run(),
+            rounding,
+        )
+        report = replace(report, limits=found)
+    return result, report
 
 
 def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) -> int:

@@ -1,7 +1,7 @@
 """Rewriting of a float graph into a quantized one, node by node, and quantization of its constants."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,36 +143,24 @@ def quantized_operand(
     return QuantizedConstant(stored(np.nan_to_num(values), q, dtype), q)
 
 
-#: Maximum window size of average pooling on the accelerator.
-_MAX_POOL_SIZE = 255
+def pools_as_means(graph: Graph) -> Graph:
+    """Replace average pooling over whole images by means, whose result has a scale of its own.
+
+    The result of a pooling has the scale of its operand, although a mean over many pixels has a much smaller range.
+    """
+    nodes = [replace(node, op="reduce_mean", attributes=_MEAN) if _is_global(graph, node) else node for node in graph]
+    return rebuild(graph, nodes)
 
 
-def means_as_pools(graph: Graph) -> Graph:
-    """Replace means over whole images by equivalent average pooling."""
-    changed: dict[str, Tensor] = {}
-    nodes: list[Node] = []
-    for node in graph:
-        if not _is_global_mean(graph, node):
-            nodes.append(node)
-            continue
-        x, y = graph.ins(node)[0], graph.out(node)
-        pooled = (x.shape[0], 1, 1, x.shape[3])
-        output = y.name if y.shape == pooled else f"{y.name}:pooled"
-        window = {"kernel": x.shape[1:3], "strides": (1, 1), "pads": (0, 0, 0, 0), "count_pads": False}
-        nodes.append(Node(node.name, "avg_pool2d", node.inputs, (output,), window))
-        if output != y.name:
-            changed[output] = Tensor(output, pooled, y.dtype)
-            nodes.append(Node(f"{node.name}:flat", "reshape", (output,), node.outputs, {"shape": y.shape}))
-    return rebuild(graph, nodes, changed=changed)
+#: Attributes of a mean over all pixels of images.
+_MEAN = {"axes": (1, 2), "keep": True}
 
 
-def _is_global_mean(graph: Graph, node: Node) -> bool:
-    if node.op != "reduce_mean":
+def _is_global(graph: Graph, node: Node) -> bool:
+    if node.op != "avg_pool2d" or any(node.attributes["pads"]):
         return False
     x = graph.ins(node)[0]
-    if x.dtype != "float32" or len(x.shape) != 4 or {axis % 4 for axis in node.attributes["axes"]} != {1, 2}:
-        return False
-    return x.shape[1] * x.shape[2] <= _MAX_POOL_SIZE
+    return x.dtype == "float32" and tuple(node.attributes["kernel"]) == x.shape[1:3]
 
 
 class Rewriter:
