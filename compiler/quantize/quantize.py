@@ -23,6 +23,7 @@ from compiler.quantize.plan import (
     obstacle,
     without_hybrids,
 )
+from compiler.quantize.prepare import prepared
 from compiler.quantize.ranges import (
     Calibration,
     ChannelMeans,
@@ -34,7 +35,7 @@ from compiler.quantize.ranges import (
     samples_of,
 )
 from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
-from compiler.quantize.rewrite import Rewriter, pools_as_means
+from compiler.quantize.rewrite import Rewriter
 from compiler.quantize.sensitivity import limited_output, limits_of, node_sensitivity
 from compiler.reference import Kernels, evaluate
 from hw.errors import InputError
@@ -190,7 +191,7 @@ def quantize(
     why = obstacle(graph)
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
-    graph = pools_as_means(without_hybrids(graph))
+    graph = prepared(without_hybrids(graph), {*skip, *int16})
     given = samples_of(graph, samples)
     watched = SubgraphRecorder()
     floors = SoftmaxRange(graph)

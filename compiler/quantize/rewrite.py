@@ -1,13 +1,13 @@
 """Rewriting of a float graph into a quantized one, node by node, and quantization of its constants."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontends.builder import GraphBuilder
-from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors
@@ -141,26 +141,6 @@ def quantized_operand(
         like = Quantization.per_tensor(max(largest / 127, MIN_SCALE) if largest else 1.0)
     q = like or affine_of(low, high)
     return QuantizedConstant(stored(np.nan_to_num(values), q, dtype), q)
-
-
-def pools_as_means(graph: Graph) -> Graph:
-    """Replace average pooling over whole images by means, whose result has a scale of its own.
-
-    The result of a pooling has the scale of its operand, although a mean over many pixels has a much smaller range.
-    """
-    nodes = [replace(node, op="reduce_mean", attributes=_MEAN) if _is_global(graph, node) else node for node in graph]
-    return rebuild(graph, nodes)
-
-
-#: Attributes of a mean over all pixels of images.
-_MEAN = {"axes": (1, 2), "keep": True}
-
-
-def _is_global(graph: Graph, node: Node) -> bool:
-    if node.op != "avg_pool2d" or any(node.attributes["pads"]):
-        return False
-    x = graph.ins(node)[0]
-    return x.dtype == "float32" and tuple(node.attributes["kernel"]) == x.shape[1:3]
 
 
 class Rewriter:
