@@ -23,6 +23,10 @@ SEED, CLASSES = 7, 32
 _STATISTICS, _FITTED = 2, 192
 #: Scale of the logits of a fitted head.
 _LOGITS = 10.0
+#: Factor of the largest channels in transformers.
+_LOUD = 8.0
+#: Regularization of a fitted head, relative to the number of features.
+_RIDGE = 1.0
 OPSET, IR_VERSION = 17, 8
 
 #: Function that returns samples, given a random generator and their number.
@@ -172,13 +176,15 @@ class EagerBuilder:
         w *= self.lognormal(outputs, sigma)
         return self.op("Add", self.op("MatMul", x, w), self.normal(outputs, scale=0.1 * gain))
 
-    def layer_norm(self, x: str, *, sigma: float = 0.4) -> str:
-        """Add a written-out layer normalization over the last axis, as exporters write it."""
+    def layer_norm(self, x: str, *, sigma: float = 0.4, loud: float = 1.0) -> str:
+        """Add a written-out layer normalization over the last axis; two channels are `loud` times larger."""
         width = self.values[x][0].shape[-1]
         centred = self.op("Sub", x, self.op("ReduceMean", x, axes=[-1]))
         variance = self.op("ReduceMean", self.op("Pow", centred, 2.0), axes=[-1])
         normed = self.op("Div", centred, self.op("Sqrt", self.op("Add", variance, 1e-5)))
-        scaled = self.op("Mul", normed, self.lognormal(width, sigma))
+        gain = self.lognormal(width, sigma)
+        gain[np.random.default_rng(SEED).choice(width, 2, replace=False)] *= loud
+        scaled = self.op("Mul", normed, gain)
         return self.op("Add", scaled, self.normal(width, scale=0.2))
 
     def gelu(self, x: str) -> str:
@@ -214,7 +220,7 @@ class EagerBuilder:
         self.linear(x, width, gain=gain)
         product = self.nodes[-2]
         loud = np.ones(width, np.float32)
-        loud[np.random.default_rng(SEED).choice(width, 3, replace=False)] = 6
+        loud[np.random.default_rng(SEED).choice(width, 3, replace=False)] = _LOUD
         weights, bias = self.constants[product.input[1]] * loud, self.nodes[-1].input[1]
         del self.nodes[-2:]
         return self.op("Add", self.op("MatMul", x, weights), bias)
@@ -222,8 +228,8 @@ class EagerBuilder:
     def transformer(self, x: str, heads: int) -> str:
         """Add a pre-norm transformer block."""
         width = self.values[x][0].shape[-1]
-        x = self.op("Add", x, self.projection(self.attention(self.layer_norm(x), heads), width))
-        inner = self.gelu(self.linear(self.layer_norm(x), 4 * width))
+        x = self.op("Add", x, self.projection(self.attention(self.layer_norm(x, loud=_LOUD), heads), width))
+        inner = self.gelu(self.linear(self.layer_norm(x, loud=_LOUD), 4 * width))
         return self.op("Add", x, self.projection(inner, width))
 
     def pooled(self, x: str) -> str:
@@ -238,7 +244,7 @@ class EagerBuilder:
         mean, spread = features.mean(0), features.std(0) + 1e-3
         scaled = (features - mean) / spread
         wanted = np.eye(CLASSES)[classes] - 1 / CLASSES
-        gram = scaled @ scaled.T + 0.1 * scaled.shape[1] * np.eye(len(scaled))
+        gram = scaled @ scaled.T + _RIDGE * scaled.shape[1] * np.eye(len(scaled))
         w = scaled.T @ np.linalg.solve(gram, wanted) / spread[:, None] * _LOGITS
         return self.op("Gemm", x, w.astype(np.float32), (-mean @ w).astype(np.float32))
 
