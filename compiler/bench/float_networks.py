@@ -14,6 +14,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from compiler.bench.tiny import model_path, models_folder
+from compiler.frontends.model import read_model
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.tensor import Tensor
 
@@ -42,7 +44,7 @@ class FloatNetwork:
     model : onnx.ModelProto or Graph
         The float model with one input.
     samples : Sampler
-        Returns samples whose first axis is the sample index.
+        Returns different samples, whose first axis is the sample index.
     """
 
     model: onnx.ModelProto | Graph
@@ -523,6 +525,29 @@ def dequantized(graph: Graph) -> Graph:
     return rebuild(graph, [Node(n.name, n.op, n.inputs, n.outputs, n.attributes) for n in graph], changed=changed)
 
 
+def keyword_spotting() -> FloatNetwork:
+    """Return the trained keyword spotting network of MLPerf Tiny in float, with features of spoken words."""
+    return _trained("kws_ref_model", "kws_300")
+
+
+def anomaly_detection() -> FloatNetwork:
+    """Return the trained autoencoder of MLPerf Tiny in float, with windows of recorded machines."""
+    return _trained("ad01_int8", "ad_196")
+
+
+def _trained(name: str, data: str) -> FloatNetwork:
+    graph = read_model(model_path(name))
+    (x,) = (graph.tensors[each] for each in graph.inputs)
+    assert x.quantization is not None
+    with np.load(models_folder() / "data" / f"{data}.npz") as arrays:
+        given = x.quantization.dequantized(arrays["x"]).astype(np.float32)
+
+    def samples(rng: np.random.Generator, count: int) -> Array:
+        return given[rng.permutation(len(given))[:count]]
+
+    return FloatNetwork(dequantized(graph), samples)
+
+
 #: Networks by name.
 FLOAT_NETWORKS: dict[str, Callable[[], FloatNetwork]] = {
     make.__name__: make
@@ -538,5 +563,7 @@ FLOAT_NETWORKS: dict[str, Callable[[], FloatNetwork]] = {
         text_recognizer,
         voice_detector,
         whole_norms,
+        keyword_spotting,
+        anomaly_detection,
     )
 }

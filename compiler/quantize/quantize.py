@@ -23,7 +23,7 @@ from compiler.quantize.plan import (
     obstacle,
     without_hybrids,
 )
-from compiler.quantize.prepare import equalized, prepared
+from compiler.quantize.prepare import prepared
 from compiler.quantize.ranges import (
     Calibration,
     ChannelMeans,
@@ -191,18 +191,11 @@ def quantize(
     why = obstacle(graph)
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
-    real = without_hybrids(graph)
-    exact = real is not graph  # its weights are integers times scales, which other scales would round again
-    graph = prepared(real, {*skip, *int16})
+    graph = prepared(without_hybrids(graph), {*skip, *int16})
     given = samples_of(graph, samples)
     watched = SubgraphRecorder()
-    values = _first_values(graph, given, watched)
-    if not exact:
-        graph, factors = equalized(graph, values, {*skip, *int16})
-        for each in values:
-            each |= {name: each[name] / factor for name, factor in factors.items()}
     floors = SoftmaxRange(graph)
-    seen, means, values = _calibrated(graph, given, watched, floors, values)
+    seen, means, values = _calibrated(graph, given, watched, floors)
     _check_inputs(graph, seen)
     within = floors.graph_within()
     kept = kept_float(within, skip, {name for name, each in seen.items() if not each.finite})
@@ -272,28 +265,10 @@ def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) ->
     return 1 if random else max(1, min(_MAX_MEASURED, _MAX_SUBGRAPH_RUNS // max(each, 1)))
 
 
-#: Maximum number of samples by which channels are equalized.
-_EQUALIZED = 16
-
-
-def _first_values(graph: Graph, samples: list[Sample], watched: SubgraphRecorder) -> list[Sample]:
-    """Return the values of all tensors of the float graph for the first samples, as many as fit the cache."""
-    values: list[Sample] = []
-    for sample in samples[:_EQUALIZED]:
-        values.append(evaluate(graph, sample, keep=True, on_subgraph=watched))
-        if sum(each.nbytes for each in values[0].values()) * (len(values) + 1) > _MAX_CACHED_BYTES:
-            break
-    return values
-
-
 def _calibrated(
-    graph: Graph,
-    samples: list[Sample],
-    watched: SubgraphRecorder,
-    floors: SoftmaxRange,
-    first: list[Sample],
+    graph: Graph, samples: list[Sample], watched: SubgraphRecorder, floors: SoftmaxRange
 ) -> tuple[dict[str, RangeRecorder], dict[str, ChannelMeans], list[Sample]]:
-    """Evaluate the float graph on the samples; `first` has the values for the first ones.
+    """Evaluate the float graph on the samples.
 
     Returns
     -------
@@ -306,11 +281,8 @@ def _calibrated(
     seen: dict[str, RangeRecorder] = defaultdict(RangeRecorder)
     cached: list[Sample] = []
     bytes_left = _MAX_CACHED_BYTES
-    for number, sample in enumerate(samples):
-        if number < len(first):
-            values = first[number]
-        else:
-            values = evaluate(graph, sample, keep=True, on_subgraph=watched)
+    for sample in samples:
+        values = evaluate(graph, sample, keep=True, on_subgraph=watched)
         bytes_left -= sum(each.nbytes for each in values.values())
         if bytes_left >= 0 and len(cached) < _MAX_MEASURED:
             cached.append(values)
