@@ -1,8 +1,9 @@
 """Float ONNX models whose quality after quantization is measured: small published architectures and their samples.
 
-Weights are seeded, with the statistics of trained networks: batch normalizations are folded into convolutions, gains per
-channel are log-normal, and residual streams of transformers have a few channels of large magnitude. The last layer of
-classifiers is fitted to classes of structured samples, so that the largest output has the margin of a trained network.
+Weights are seeded, with the statistics of trained networks: batch normalizations are folded into convolutions, gains
+of channels are log-normal, and residual streams of transformers have a few channels of large magnitude. The last layer
+of classifiers is fitted to classes of structured samples, so that the largest output has the margin of a trained
+network.
 """
 
 from collections.abc import Callable, Sequence
@@ -522,7 +523,9 @@ def dequantized(graph: Graph) -> Graph:
         if tensor.quantization is not None:
             data = None if tensor.data is None else tensor.quantization.dequantized(tensor.data)
             changed[name] = Tensor(name, tensor.shape, "float32", data=data)
-    return rebuild(graph, [Node(n.name, n.op, n.inputs, n.outputs, n.attributes) for n in graph], changed=changed)
+    return rebuild(
+        graph, [Node(n.name, n.op, n.inputs, n.outputs, n.attributes) for n in graph], changed=changed
+    )
 
 
 def keyword_spotting() -> FloatNetwork:

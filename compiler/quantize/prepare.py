@@ -28,7 +28,10 @@ def pools_as_means(graph: Graph) -> Graph:
 
     The result of a pooling has the scale of its operand, although a mean over many pixels has a much smaller range.
     """
-    nodes = [replace(node, op="reduce_mean", attributes=_MEAN) if _is_global(graph, node) else node for node in graph]
+    nodes = [
+        replace(node, op="reduce_mean", attributes=_MEAN) if _is_global(graph, node) else node
+        for node in graph
+    ]
     return rebuild(graph, nodes)
 
 
@@ -80,7 +83,9 @@ def _folded(graph: Graph, node: Node, nodes: dict[str, Node], changed: dict[str,
     y = graph.out(node)
     if len(graph.consumers(x)) != 1 or y.dtype != "float32" or graph.tensors[x].shape != y.shape:
         return None
-    data = [changed[name].data if name in changed else graph.tensors[name].data for name in product.inputs[1:]]
+    data = [
+        changed[name].data if name in changed else graph.tensors[name].data for name in product.inputs[1:]
+    ]
     channels = y.shape[-1]
     if any(each is None or each.dtype != np.float32 for each in data) or not np.isfinite(constant).all():
         return None

@@ -243,7 +243,9 @@ def _limits(limits: Mapping[str, Any] | None) -> list[str]:
     """Return the lines on the nodes that limit an output, and on its quality with int16."""
     if limits is None:
         return []
-    shares = ", ".join(f"{_short(each['node'])} {each['share']:.0%}" for each in limits["nodes"][:_LISTED_LIMITS])
+    shares = ", ".join(
+        f"{_short(each['node'])} {each['share']:.0%}" for each in limits["nodes"][:_LISTED_LIMITS]
+    )
     lines = [f"  noise of {limits['output']} from int8 results: {shares or 'none'}"]
     for each in limits["int16"]:
         names, count = each["nodes"], len(each["nodes"])

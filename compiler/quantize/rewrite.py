@@ -84,7 +84,9 @@ def quantized_weights(
     return fixed, QuantizedConstant(np.clip(steps, -max_bias, max_bias).astype(bias_type), q)
 
 
-def expected_error(op: str, errors: NDArray, axis: int, mean: NDArray[np.float64]) -> NDArray[np.float64] | None:
+def expected_error(
+    op: str, errors: NDArray, axis: int, mean: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
     """Return the expected error of each output channel of a product with inexact weights.
 
     Parameters

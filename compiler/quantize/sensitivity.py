@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
-from compiler.quantize.ranges import Sample, SoftmaxRange, stored
 from compiler.quantize.plan import ALL
+from compiler.quantize.ranges import Sample, SoftmaxRange, stored
 from compiler.quantize.report import (
     NodeLimit,
     OutputErrors,
@@ -207,13 +207,13 @@ def _noise_of(
     return errors
 
 
-def _propagated(graph: Graph, values: Mapping[str, NDArray], name: str, changed: NDArray) -> dict[str, NDArray]:
+def _propagated(
+    graph: Graph, values: Mapping[str, NDArray], name: str, changed: NDArray
+) -> dict[str, NDArray]:
     """Return the outputs of a float graph if one tensor is changed; only nodes that depend on it are evaluated."""
     new = {name: changed}
     for node in graph:
         if any(each in new for each in node.inputs):
-            operands = [
-                _operand(graph.tensors[each], new if each in new else values) for each in node.inputs
-            ]
+            operands = [_operand(graph.tensors[each], new if each in new else values) for each in node.inputs]
             new |= zip(node.outputs, run_node(graph, node, operands), strict=True)
     return {each: new.get(each, values[each]) for each in graph.outputs}

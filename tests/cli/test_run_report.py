@@ -224,7 +224,9 @@ def test_keep_float_option(mla, complains, noisy, tmp_path):
             (each["node"], each["reason"]) for each in report["host_ops"]
         }
     assert not any(each["node"] == "Mul:y" for each in json.loads(mla(*run).out)["host_ops"])
-    both = json.loads(mla(*run, "--keep-float", "Mul:y", "--keep-float", "Abs:a", "--keep-float", "MatMul:h").out)
+    both = json.loads(
+        mla(*run, "--keep-float", "Mul:y", "--keep-float", "Abs:a", "--keep-float", "MatMul:h").out
+    )
     assert both["quantization"]["tensors"] == [] and both["warnings"] == []
     complains(2, "has no node and no operator 'nothing' to keep float", *run, "--keep-float", "nothing")
     package = tmp_path / "noisy.mla"

@@ -232,9 +232,7 @@ def _normalized(
             )
         if inner > max(row.data.size, _MAX_BROADCAST_ELEMENTS):
             raise UnsupportedNodeError(f"one scale or bias for {inner:,} elements")
-        rows.append(
-            ConstantValue(row.name, np.broadcast_to(row.real(), normalized_shape).reshape(inner))
-        )
+        rows.append(ConstantValue(row.name, np.broadcast_to(row.real(), normalized_shape).reshape(inner)))
     made = _norm_along(emitter, node, op, x, x.rank - 1, rows)
     return reshaped(emitter, node.outputs[0], made, shape) if made.shape != shape else made
 
@@ -257,9 +255,7 @@ def _norm_along(
     return emitter.emit(node, op, operands, x.shape, order, kind, axis=x.rank - 1, epsilon=epsilon)
 
 
-def _over_axes(
-    emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, given: Sequence[Value]
-) -> Value:
+def _over_axes(emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, given: Sequence[Value]) -> Value:
     """Add a normalization over some axes, `only`, of a recognized pattern (`patterns.py`).
 
     `count` is the divisor of the sum of squares, 0 for the number of elements; `mean_count` that of the sum.
