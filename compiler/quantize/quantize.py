@@ -222,10 +222,11 @@ def quantize(
     def of(name: str, dtype: str) -> Quantization:
         return choices[sharing.root(name)].of(dtype)
 
-    def rewriter_with(names: Collection[str]) -> Rewriter:
-        return Rewriter(inside, kept, of, per_channel, expected, int16_nodes(within, names, kept))
+    def rewriter_with(names: Collection[str], samples: list[Sample]) -> Rewriter:
+        nodes = int16_nodes(within, names, kept)
+        return Rewriter(inside, kept, of, per_channel, expected, nodes, samples)
 
-    rewriter = rewriter_with(int16)
+    rewriter = rewriter_with(int16, values)
     result = rewriter.run()
     measured = given[: _measured_count(watched, len(given), random=random)]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
@@ -252,7 +253,7 @@ def quantize(
             within,
             names,
             measured,
-            lambda more: rewriter_with({*int16, *more}).run(),
+            lambda more: rewriter_with({*int16, *more}, []).run(),
             rounding,
         )
         report = replace(report, limits=found)

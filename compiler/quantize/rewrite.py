@@ -1,9 +1,12 @@
 """Rewriting of a float graph into a quantized one, node by node, and quantization of its constants."""
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compiler.frontends.builder import GraphBuilder
@@ -40,6 +43,7 @@ def quantized_weights(
     bias: NDArray | None,
     x_scale: float,
     wide: bool = False,
+    moments: NDArray[np.float64] | None = None,
 ) -> tuple[QuantizedConstant, QuantizedConstant | None]:
     """Quantize weights to symmetric int8, and the bias with the scale of the products to int32 or int64.
 
@@ -57,6 +61,9 @@ def quantized_weights(
         Scale of the activation that the weights multiply.
     wide : bool
         True if the activation is int16; the bias is then int64, as in TFLite, and scales have few bits.
+    moments : (groups, products, products) float64 array or None
+        Mean products of the elements that one output multiplies, for each group of channels. If given, weights are
+        rounded so that later ones compensate the errors of earlier ones.
     """
     max_bias, bias_type = (_MAX_WIDE_BIAS, np.int64) if wide else (_MAX_BIAS, np.int32)
     others = tuple(i for i in range(weights.ndim) if i != axis)
@@ -75,6 +82,11 @@ def quantized_weights(
     shape[axis] = -1
     steps = np.rint(weights.astype(np.float64) / scale.astype(np.float64).reshape(shape))
     q = _per_axis(scale, axis) if per_channel else Quantization.per_tensor(float(scale[0]))
+    if moments is not None:
+        rows = _as_rows(weights.astype(np.float64), axis, len(moments))
+        scales = np.broadcast_to(scale.astype(np.float64), largest.shape).reshape(rows.shape[:2])
+        rounded = [compensated(*each) for each in zip(rows, moments, scales, strict=True)]
+        steps = _from_rows(np.stack(rounded), axis, weights.shape)
     fixed = QuantizedConstant(np.clip(steps, -127, 127).astype(np.int8), q)
     if bias is None:
         return fixed, None
@@ -82,6 +94,115 @@ def quantized_weights(
     steps = np.rint(bias.astype(np.float64) / product.astype(np.float64))
     q = _per_axis(product, 0) if per_channel else Quantization.per_tensor(float(product[0]))
     return fixed, QuantizedConstant(np.clip(steps, -max_bias, max_bias).astype(bias_type), q)
+
+
+def _as_rows(weights: NDArray, axis: int, groups: int) -> NDArray:
+    """Return weights as (groups, outputs of a group, products of an output)."""
+    channels = weights.shape[axis]
+    return np.moveaxis(weights, axis, 0).reshape(groups, channels // groups, -1)
+
+
+def _from_rows(rows: NDArray, axis: int, shape: tuple[int, ...]) -> NDArray:
+    """Reverse `_as_rows`."""
+    others = tuple(size for i, size in enumerate(shape) if i != axis)
+    return np.moveaxis(rows.reshape(shape[axis], *others), 0, axis)
+
+
+#: Weights after which the errors of all previous ones are applied to the rest at once.
+_COMPENSATED_TOGETHER = 128
+#: Regularization of moments, relative to their mean diagonal, which limits the compensation by few samples.
+_DAMPING = 0.01
+
+
+def compensated(
+    weights: NDArray[np.float64], moments: NDArray[np.float64], scale: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Round weights to steps one by one, and adjust the remaining ones to compensate the error of the outputs.
+
+    This is the method of Frantar et al., GPTQ: Accurate Post-Training Quantization, 2022.
+
+    Parameters
+    ----------
+    weights : (outputs, products) float64 array
+        Exact weights of each output.
+    moments : (products, products) float64 array
+        Mean products of the elements that the weights multiply.
+    scale : (outputs,) float64 array
+        Step of the weights of each output.
+
+    Returns
+    -------
+    (outputs, products) float64 array
+        Integers between -127 and 127.
+    """
+    count = weights.shape[1]
+    damping = _DAMPING * float(np.trace(moments)) / count or 1.0
+    order = np.argsort(-np.diag(moments), kind="stable")
+    rest, steps = weights[:, order].copy(), np.zeros_like(weights)
+    inverse = np.linalg.inv(moments[np.ix_(order, order)] + damping * np.eye(count))
+    upper = np.linalg.cholesky((inverse + inverse.T) / 2).T
+    for start in range(0, count, _COMPENSATED_TOGETHER):
+        stop = min(start + _COMPENSATED_TOGETHER, count)
+        errors = np.zeros((len(weights), stop - start))
+        for i in range(start, stop):
+            steps[:, order[i]] = np.clip(np.rint(rest[:, i] / scale), -127, 127)
+            errors[:, i - start] = (rest[:, i] - steps[:, order[i]] * scale) / upper[i, i]
+            rest[:, i + 1 : stop] -= np.outer(errors[:, i - start], upper[i, i + 1 : stop])
+        rest[:, stop:] -= errors @ upper[start:stop, stop:]
+    return steps
+
+
+#: Maximum number of products of an output, and of outputs per sample, whose moments are measured.
+_MAX_PRODUCTS, _MAX_OUTPUTS = 1536, 512
+
+
+def moments_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> NDArray[np.float64] | None:
+    """Return the mean products of the elements that one output of a product multiplies, for each group of channels.
+
+    Parameters
+    ----------
+    node : Node
+        Product with constant weights.
+    weights : array
+        Weights in the operator's layout.
+    values : list of array
+        Values of the operand for some samples.
+
+    Returns
+    -------
+    (groups, products, products) array or None
+        None for transposed convolutions, for too many products, and without finite samples.
+    """
+    depthwise = node.op == "depthwise_conv2d"
+    products = weights[..., 0].size if depthwise else weights[0].size
+    if node.op == "conv_transpose2d" or products > _MAX_PRODUCTS or not values:
+        return None
+    total, count = 0.0, 0
+    for each in values:
+        rows = _multiplied(node, weights, each.astype(np.float64))
+        total, count = total + rows.swapaxes(1, 2) @ rows, count + rows.shape[1]
+    mean = np.asarray(total) / count
+    return mean if np.isfinite(mean).all() else None
+
+
+def _multiplied(node: Node, weights: NDArray, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the elements that some outputs multiply, as (groups, outputs, products)."""
+    if node.op == "dense":
+        rows = x.reshape(1, -1, x.shape[-1])
+        return rows[:, :: -(-rows.shape[1] // _MAX_OUTPUTS)]
+    depthwise = node.op == "depthwise_conv2d"
+    kernel = weights.shape[:2] if depthwise else weights.shape[1:3]
+    (top, left, bottom, right), (dy, dx) = node.attributes["pads"], node.attributes["dilations"]
+    sy, sx = node.attributes["strides"]
+    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    extent = ((kernel[0] - 1) * dy + 1, (kernel[1] - 1) * dx + 1)
+    windows = sliding_window_view(padded, extent, (1, 2))[:, ::sy, ::sx, :, ::dy, ::dx]
+    step = -(-windows.shape[0] * windows.shape[1] * windows.shape[2] // _MAX_OUTPUTS)
+    places = np.unravel_index(np.arange(0, math.prod(windows.shape[:3]), step), windows.shape[:3])
+    taken = windows[places]  # (outputs, channels, kernel height, kernel width)
+    groups = taken.shape[1] if depthwise else node.attributes["groups"]
+    split = taken.reshape(len(taken), groups, -1, *kernel).transpose(1, 0, 3, 4, 2)
+    return split.reshape(groups, len(taken), -1)
 
 
 def expected_error(
@@ -162,6 +283,9 @@ class Rewriter:
         Expected value of each channel of the operands of products with weights, by tensor name.
     int16 : collection of str
         Nodes that compute on int16 values.
+    values : list of dict
+        Values of the float graph for some samples, with which the errors of weights that multiply int16 values are
+        compensated; empty: weights are rounded to the nearest step.
 
     Attributes
     ----------
@@ -179,9 +303,10 @@ class Rewriter:
         per_channel: bool,
         means: Mapping[str, NDArray[np.float64]],
         int16: Collection[str] = (),
+        values: Sequence[Mapping[str, NDArray]] = (),
     ):
         self.graph, self.kept, self.quantization, self.per_channel = graph, kept, quantization, per_channel
-        self.means, self.int16 = means, int16
+        self.means, self.int16, self.values = means, int16, values
         self.wide = int16_tensors(graph, int16, kept)
         self.build = GraphBuilder(graph.name)
         self.reasons: dict[str, str] = {}
@@ -276,11 +401,13 @@ class Rewriter:
         exact, *given = (self.graph.tensors[name].data for name in node.inputs[1:])
         assert exact is not None and x.quantization is not None
         bias, axis = given[0] if given else None, WEIGHTED[node.op]
-        form = {
+        form: dict[str, Any] = {
             "per_channel": self.per_channel,
             "x_scale": x.quantization.scale[0],
             "wide": x.dtype == "int16",
         }
+        if x.dtype == "int16":
+            form["moments"] = moments_of(node, exact, [each[first] for each in self.values])
         weights, fixed = quantized_weights(exact, axis, bias=bias, **form)
         names = [*node.inputs[1:], f"{node.name}:bias"][:2]
         error = self._expected_error(node, weights, exact)
