@@ -6,8 +6,7 @@ from compiler.bench.float_networks import FLOAT_NETWORKS
 from compiler.bench.quantization_quality import quality
 
 #: Least signal-to-noise ratios in dB with int8 and with int16 activations: measured values minus 2 dB.
-LEAST: dict[str, tuple[float, float]] = {
-}
+LEAST: dict[str, tuple[float, float]] = {}
 
 
 @pytest.mark.parametrize("name", FLOAT_NETWORKS)

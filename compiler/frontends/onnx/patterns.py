@@ -57,6 +57,11 @@ class DefUse:
         node = self.producers.get(name)
         return node if node is not None and node.op in ops and all(node.inputs[:1]) and node.inputs else None
 
+    def binary(self, name: str, *ops: str) -> FileNode | None:
+        """Return the producer of a value if its operator is one of `ops` and has two operands; None otherwise."""
+        node = self.made_by(name, *ops)
+        return node if node is not None and len(node.inputs) == 2 and all(node.inputs) else None
+
     def scalar(self, name: str) -> float | None:
         """Return the number that a scalar constant holds; None for other values."""
         value = self.constants.get(name)
@@ -157,8 +162,8 @@ def _mean_square(view: DefUse, name: str) -> _Mean | None:
 
 def _centred(view: DefUse, name: str) -> _Mean | None:
     """Match x minus the mean of x, and return the mean."""
-    node = view.made_by(name, "Sub")
-    mean = _mean(view, node.inputs[1]) if node is not None and len(node.inputs) == 2 else None
+    node = view.binary(name, "Sub")
+    mean = _mean(view, node.inputs[1]) if node is not None else None
     return mean if mean is not None and node is not None and mean.value == node.inputs[0] else None
 
 
@@ -173,20 +178,20 @@ def _variance(view: DefUse, name: str) -> tuple[_Mean, float] | None:
         bounds = [view.scalar(each) for each in node.inputs[1:] if each]
         clamped = node.op == "Relu" or (bounds == [0.0] and not node.attributes)
         return _variance(view, node.inputs[0]) if clamped else None
-    node = view.made_by(name, "Sub")
-    if node is None or len(node.inputs) != 2:
+    node = view.binary(name, "Sub")
+    if node is None:
         return None
     square, (factor, leaves) = _mean_square(view, node.inputs[0]), view.product(node.inputs[1])
     if square is None or square.count or factor != 1.0 or leaves[:1] * 2 != leaves:
         return None
     mean = _mean(view, leaves[0])
-    return (mean, 0.0) if mean == square else None
+    return None if mean is None or mean != square else (mean, 0.0)
 
 
 def _norm(view: DefUse, node: FileNode) -> FileNode | None:
     """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, which first subtracts mean(x)."""
     for top, name in _quotients(view, node):
-        total = view.made_by(name, "Add")
+        total = view.binary(name, "Add")
         for one, other in (total.inputs, total.inputs[::-1]) if total is not None else ():
             epsilon = view.scalar(one)
             if epsilon is None:
@@ -230,7 +235,7 @@ def _inverse_root(view: DefUse, name: str) -> str | None:
     if inverse is None:
         return None
     if inverse.op == "Pow":
-        return inverse.inputs[0] if view.scalar(inverse.inputs[1]) == -0.5 else None
+        return inverse.inputs[0] if view.scalar(inverse.inputs[-1]) == -0.5 else None
     if inverse.op == "Div" and view.scalar(inverse.inputs[0]) != 1.0:
         return None
     root = view.made_by(inverse.inputs[-1], "Sqrt")
@@ -242,10 +247,10 @@ def _folded_norm(view: DefUse, node: FileNode) -> FileNode | None:
     if node.op != "Add" or len(node.inputs) != 2:
         return None
     for scaled, shifted in (node.inputs, node.inputs[::-1]):
-        left, right = view.made_by(scaled, "Mul"), view.made_by(shifted, "Sub")
+        left, right = view.binary(scaled, "Mul"), view.binary(shifted, "Sub")
         if left is None or right is None or right.inputs[0] not in view.constants:
             continue
-        product = view.made_by(right.inputs[1], "Mul")
+        product = view.binary(right.inputs[1], "Mul")
         for x, gain in (left.inputs, left.inputs[::-1]) if product is not None else ():
             if product is None or gain not in product.inputs:
                 continue
@@ -261,10 +266,10 @@ def _folded_norm(view: DefUse, node: FileNode) -> FileNode | None:
 
 def _gain(view: DefUse, name: str) -> tuple[str, tuple[_Mean, float], float] | None:
     """Match a constant times 1 / sqrt(variance + epsilon): the constant, the variance and epsilon."""
-    node = view.made_by(name, "Mul")
+    node = view.binary(name, "Mul")
     for gamma, other in (node.inputs, node.inputs[::-1]) if node is not None else ():
         under = _inverse_root(view, other) if gamma in view.constants else None
-        total = view.made_by(under, "Add") if under is not None else None
+        total = view.binary(under, "Add") if under is not None else None
         for one, rest in (total.inputs, total.inputs[::-1]) if total is not None else ():
             epsilon, variance = view.scalar(one), _variance(view, rest)
             if epsilon is not None and variance is not None:
@@ -369,7 +374,7 @@ def _softmax(view: DefUse, node: FileNode) -> FileNode | None:
     mean, x = _reduced(view, total, 0.0), power.inputs[0]
     if mean is None or len(mean.axes) != 1:
         return None
-    shifted = view.made_by(x, "Sub")
+    shifted = view.binary(x, "Sub")
     most = view.made_by(shifted.inputs[1], "ReduceMax") if shifted is not None else None
     if shifted is not None and most is not None and most.inputs[0] == shifted.inputs[0]:
         found = _reduced(view, most, 0.0)

@@ -261,9 +261,13 @@ def _over_axes(emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, giv
     `count` is the divisor of the sum of squares, 0 for the number of elements; `mean_count` that of the sum.
     """
     x, shape = emitter.movable(emitter.flow(x)), x.shape
-    axes = sorted({counted_from_front(axis, x.rank) for axis in node.attributes["only"]})
+    axes = sorted({counted_from_front(axis, x.rank) for axis in node.ints("only") or ()})
     inner = math.prod(shape[axis] for axis in axes)
     mean_count, count = (node.float(key, 0.0) or inner for key in ("mean_count", "count"))
+    if not axes or not inner or not count > 0:
+        raise UnsupportedNodeError(
+            f"a normalization over axes {axes} of {list(shape)} with divisor {count:g}"
+        )
     if mean_count != inner:
         raise UnsupportedNodeError(f"a mean of {inner} elements as their sum divided by {mean_count:g}")
     # With s the sum of squares, 1 / sqrt(s / count + e) = sqrt(share) / sqrt(s / inner + e * share).
