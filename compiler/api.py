@@ -46,6 +46,7 @@ def compile(
     batches: Sequence[int] = (),
     skip: str | None = None,
     keep_float: Sequence[str] = (),
+    int16: Sequence[str] = (),
     dram: DramTiming = DEFAULT_DRAM,
     limits: MemoryLimits = UNLIMITED,
     cache: bool | None = None,
@@ -95,6 +96,9 @@ def compile(
         depends on it is skipped and its results, which are constant in that case, are written (docs/dispatch.md).
     keep_float : sequence of str
         Names of nodes or operators of a float model that are not quantized and run in float32 on the host.
+    int16 : sequence of str
+        Names of nodes or operators of a float model whose activations are quantized to int16 instead of int8; "all" for
+        all nodes (docs/quantization.md).
     dram : DramTiming
         Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
     limits : MemoryLimits
@@ -126,7 +130,7 @@ def compile(
     seed, offset = (checks.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
     batch = checks.integer("batch", batch, 1)
     batches = checks.integers("batches", batches, 1)
-    keep_float = checks.texts("keep_float", keep_float)
+    keep_float, int16 = checks.texts("keep_float", keep_float), checks.texts("int16", int16)
     _check_types(schedule, dram, strict, cache, record)
     checks.of_type("limits", limits, MemoryLimits, "a MemoryLimits")
     config = load_target(target) if isinstance(target, str) else target
@@ -151,6 +155,7 @@ def compile(
         batches=batches,
         skip=skip,
         keep_float=keep_float,
+        int16=int16,
         dram=dram,
         limits=limits,
     )

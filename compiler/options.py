@@ -117,6 +117,7 @@ DEFAULT_DRAM = DramTiming()
     "batches",
     "skip",
     "keep_float",
+    "int16",
     "single",
     "dram",
     "limits",
@@ -129,7 +130,7 @@ class CompileOptions:
     ----------
     rounding : str
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
-    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, dram, limits
+    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits
         Same as the parameters of `compile`.
     single : bool
         True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
@@ -155,6 +156,7 @@ class CompileOptions:
     batches: tuple[int, ...] = ()
     skip: str | None = None
     keep_float: tuple[str, ...] = ()
+    int16: tuple[str, ...] = ()
     single: bool = False
     dram: DramTiming = DEFAULT_DRAM
     limits: MemoryLimits = UNLIMITED

@@ -197,6 +197,8 @@ def _integer_graph(graph: Graph, options: CompileOptions) -> tuple[Graph, Quanti
         raise InputError(f"calibration is for float models; {graph.name} {why}")
     if options.keep_float:
         raise InputError(f"keep_float is for float models; {graph.name} {why}")
+    if options.int16:
+        raise InputError(f"int16 is for float models; {graph.name} {why}")
     return chains_as_tables(graph, options.rounding), None
 
 
@@ -208,6 +210,7 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
         graph,
         samples,
         skip=options.keep_float,
+        int16=options.int16,
         rounding=cast(Kernels, options.rounding),
         random=given is None,
     )

@@ -77,6 +77,14 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "host (repeatable)",
     )
     parser.add_argument(
+        "--int16",
+        metavar="NODE",
+        action="append",
+        default=[],
+        help="quantize the activations of this node of a float model (or of all nodes of this operator, or of `all` "
+        "nodes) to int16 instead of int8 (repeatable)",
+    )
+    parser.add_argument(
         "--batch",
         metavar="B",
         type=integer(1, MAX_BATCH),
@@ -159,6 +167,7 @@ def compile_model(
             batches=options.batches,
             skip=options.skip,
             keep_float=options.keep_float,
+            int16=options.int16,
             dram=options.dram,
             limits=options.limits,
             cache=use_cache,
@@ -238,6 +247,7 @@ def source_of(
         batches=vars(args).get("batches", ()),
         skip=vars(args).get("skip"),
         keep_float=tuple(args.keep_float),
+        int16=tuple(args.int16),
         dram=dram,
         limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
     )

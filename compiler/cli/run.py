@@ -135,6 +135,8 @@ def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
         raise InputError(f"{args.model} is already compiled: --calibrate applies to float models")
     if args.keep_float:
         raise InputError(f"{args.model} is already compiled: --keep-float applies to float models")
+    if args.int16:
+        raise InputError(f"{args.model} is already compiled: --int16 applies to float models")
     if args.size:
         raise InputError(
             f"{args.model} is already compiled: --size applies to models with dynamic dimensions"

@@ -220,6 +220,60 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
     return None
 
 
+#: Name that stands for all nodes.
+ALL = "all"
+#: Products whose results FUSE stores as int16 as well as int8.
+_PRODUCTS_OF_WEIGHTS = ("conv2d", "depthwise_conv2d", "dense")
+
+
+def int16_nodes(graph: Graph, names: Collection[str], kept: Collection[str]) -> set[str]:
+    """Return the nodes that compute on int16 values: nodes with int16 results, and the readers of these results.
+
+    Without its readers, a result would be rounded to int8 where it is read. A reader that only moves elements passes
+    int16 on to its own readers.
+
+    Parameters
+    ----------
+    graph : Graph
+        The float model to quantize.
+    names : collection of str
+        Names of nodes, operators or inputs whose values become int16; "all" stands for all nodes.
+    kept : collection of str
+        Nodes that are not quantized.
+
+    Raises
+    ------
+    InputError
+        A name is neither a node, an operator nor an input of the graph.
+    """
+    known = names_in(graph) | {ALL, *graph.inputs}
+    for name in names:
+        if name not in known:
+            raise InputError(f"{graph.name!r} has no node and no operator {shown(name)} to compute in int16")
+    wide, found = {name for name in graph.inputs if name in names}, set[str]()
+    for node in graph:
+        chosen = ALL in names or node.name in names or node.op in names
+        reads = any(name in wide for name in node.inputs)
+        moves = reads and (node.op in _SHARED or (node.name in kept and node.op in _LAYOUT))
+        if chosen or moves:
+            wide |= set(node.outputs)
+        if chosen or reads:
+            found.add(node.name)
+    return found - set(kept) - {node.name for node in graph if node.op == "dequantize"}
+
+
+def int16_tensors(graph: Graph, nodes: Collection[str], kept: Collection[str]) -> set[str]:
+    """Return the tensors that are stored as int16: results of int16 nodes, and of products that only these read."""
+    found = {name for node in graph if node.name in nodes for name in node.outputs}
+    for node in graph:
+        if node.op not in _PRODUCTS_OF_WEIGHTS or node.name in kept:
+            continue
+        readers = [user.name for user in graph.consumers(node.outputs[0])]
+        if readers and all(name in nodes for name in readers):
+            found.add(node.outputs[0])
+    return found
+
+
 class Sharing:
     """Groups of tensors that share a quantization.
 

@@ -1,4 +1,4 @@
-"""Post-training quantization of a float32 graph and its subgraphs to int8 operators."""
+"""Post-training quantization of a float32 graph and its subgraphs to operators on int8 and int16."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -7,20 +7,26 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from compiler.ir.graph import Graph, rebuild
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes import simplify
 from compiler.quantize.plan import (
+    ALL,
     EDGE,
     EDGE_INSIDE,
+    FIXED,
+    WEIGHTED,
     Sharing,
+    int16_nodes,
     is_float,
     kept_float,
     names_in,
     obstacle,
     without_hybrids,
 )
+from compiler.quantize.prepare import prepared
 from compiler.quantize.ranges import (
     Calibration,
+    ChannelMeans,
     RangeChoice,
     RangeRecorder,
     Sample,
@@ -29,8 +35,8 @@ from compiler.quantize.ranges import (
     samples_of,
 )
 from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
-from compiler.quantize.rewrite import Rewriter, means_as_pools
-from compiler.quantize.sensitivity import node_sensitivity
+from compiler.quantize.rewrite import Rewriter
+from compiler.quantize.sensitivity import limited_output, limits_of, node_sensitivity
 from compiler.reference import Kernels, evaluate
 from hw.errors import InputError
 
@@ -145,8 +151,10 @@ def quantize(
     *,
     per_channel: bool = True,
     skip: Collection[str] = (),
+    int16: Collection[str] = (),
     rounding: Kernels = "reference",
     random: bool = False,
+    limits: bool = True,
 ) -> tuple[Graph, QuantizationReport]:
     """Quantize a trained float32 graph to int8.
 
@@ -164,26 +172,30 @@ def quantize(
         True for one weight scale per output channel.
     skip : collection of str
         Names of nodes or operators, including those in subgraphs, that remain in floating point.
+    int16 : collection of str
+        Names of nodes or operators, including those in subgraphs, whose activations become int16; "all" for all nodes.
     rounding : Kernels
         Kernels whose rounding is used to measure errors.
     random : bool
         True if the samples are random; stored in the report.
+    limits : bool
+        True to search the nodes that limit the quality of an output with a low signal-to-noise ratio.
 
     Raises
     ------
     InputError
         The graph is quantized already or has no float32 values, the samples do not match the inputs, or a name in
-        `skip` does not exist.
+        `skip` or `int16` does not exist.
     """
     graph = simplify(graph)
     why = obstacle(graph)
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
-    graph = means_as_pools(without_hybrids(graph))
+    graph = prepared(without_hybrids(graph), {*skip, *int16})
     given = samples_of(graph, samples)
     watched = SubgraphRecorder()
     floors = SoftmaxRange(graph)
-    seen, values = _calibrated(graph, given, watched, floors)
+    seen, means, values = _calibrated(graph, given, watched, floors)
     _check_inputs(graph, seen)
     within = floors.graph_within()
     kept = kept_float(within, skip, {name for name, each in seen.items() if not each.finite})
@@ -198,18 +210,33 @@ def quantize(
             runs,
             per_channel=per_channel,
             skip=names_in(body) & set(skip),
+            int16=(names_in(body) | {ALL}) & set(int16),
             rounding=rounding,
             random=random,
+            limits=False,
         ),
         is_float,
     )
-    rewriter = Rewriter(inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
+    expected = {name: mean for name, each in means.items() if (mean := each.expected()) is not None}
+
+    def of(name: str, dtype: str) -> Quantization:
+        return choices[sharing.root(name)].of(dtype)
+
+    def rewriter_with(names: Collection[str], samples: list[Sample]) -> Rewriter:
+        nodes = int16_nodes(within, names, kept)
+        return Rewriter(inside, kept, of, per_channel, expected, nodes, samples)
+
+    rewriter = rewriter_with(int16, values)
     result = rewriter.run()
     measured = given[: _measured_count(watched, len(given), random=random)]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
     errors = _measured(floors, result, names, measured, values, rounding)
+
+    def method(name: str, tensor: Tensor) -> str:
+        return "int16" if tensor.dtype == "int16" else choices[sharing.root(name)].method
+
     tensors = tuple(
-        TensorReport(name, *_scale_and_zero(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
+        TensorReport(name, *_scale_and_zero(tensor), method(name, tensor), errors[name].sqnr_db)
         for name, tensor in names.items()
     )
     outputs = output_reports([n for n in graph.outputs if n in errors], errors, _from_integers(result))
@@ -218,7 +245,19 @@ def quantize(
     for report in reports:
         reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
     report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
-    return result, node_sensitivity(report, floors, result, rewriter.integers, measured, rounding)
+    report = node_sensitivity(report, floors, result, rewriter.integers, measured, rounding)
+    limited = limited_output(report) if limits and ALL not in int16 else None
+    if limited is not None:
+        found = limits_of(
+            limited,
+            within,
+            names,
+            measured,
+            lambda more: rewriter_with({*int16, *more}, []).run(),
+            rounding,
+        )
+        report = replace(report, limits=found)
+    return result, report
 
 
 def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) -> int:
@@ -229,15 +268,17 @@ def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) ->
 
 def _calibrated(
     graph: Graph, samples: list[Sample], watched: SubgraphRecorder, floors: SoftmaxRange
-) -> tuple[dict[str, RangeRecorder], list[Sample]]:
+) -> tuple[dict[str, RangeRecorder], dict[str, ChannelMeans], list[Sample]]:
     """Evaluate the float graph on the samples.
 
     Returns
     -------
-    seen, cached
-        Recorded elements of each float tensor that is not constant, and the values of all tensors for the first
-        samples.
+    seen, means, cached
+        Recorded elements of each float tensor that is not constant, means of the operands of products with weights,
+        and the values of all tensors for the first samples.
     """
+    multiplied = {node.inputs[0] for node in graph if node.op in WEIGHTED}
+    means: dict[str, ChannelMeans] = defaultdict(ChannelMeans)
     seen: dict[str, RangeRecorder] = defaultdict(RangeRecorder)
     cached: list[Sample] = []
     bytes_left = _MAX_CACHED_BYTES
@@ -250,10 +291,12 @@ def _calibrated(
         for name, each in values.items():
             if each.dtype == "float32":
                 seen[name].add(each, least.get(name))
+                if name in multiplied:
+                    means[name].add(each)
     for name, lowest in floors.least.items():
         if name in seen and seen[name].cut:  # with other samples, values may be as small as the floor
             seen[name].low = min(seen[name].low, lowest)
-    return seen, cached
+    return seen, means, cached
 
 
 def _check_inputs(graph: Graph, seen: Mapping[str, RangeRecorder]) -> None:
@@ -278,11 +321,20 @@ def _choices(
     for name, each in seen.items():
         groups[sharing.root(name)].append(each)
     return {
-        root: RangeChoice(sharing.fixed[root], "fixed")
+        root: RangeChoice(sharing.fixed[root], "fixed", _fixed_16(sharing.fixed[root]))
         if root in sharing.fixed
         else choose(group, whole=root in whole)
         for root, group in groups.items()
     }
+
+
+def _fixed_16(q: Quantization) -> Quantization:
+    """Return the int16 quantization of tensors whose int8 quantization is fixed.
+
+    The results of softmax, sigmoid and tanh have the scale that LiteRT requires; other fixed quantizations, of integer
+    inputs, keep their scale, which is exact.
+    """
+    return Quantization.per_tensor(2.0**-15 if q in FIXED.values() else q.scale[0])
 
 
 def _measured(

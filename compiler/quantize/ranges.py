@@ -198,12 +198,62 @@ class RangeRecorder:
         self.parts.append(recorded.astype(np.float32))
 
 
+@dataclass
+class ChannelMeans:
+    """Means of the elements of each channel (last dimension) of one tensor, sample by sample.
+
+    Parameters
+    ----------
+    parts : list of (channels,) float64 array
+        Means of each sample; samples with non-finite values are left out.
+    """
+
+    parts: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def add(self, values: NDArray) -> None:
+        """Record a sample."""
+        means = values.mean(tuple(range(values.ndim - 1)), dtype=np.float64)
+        if np.isfinite(means).all():
+            self.parts.append(means)
+
+    def expected(self) -> NDArray[np.float64] | None:
+        """Return the expected value of each channel; None if no sample was recorded.
+
+        Means over few samples are shrunk towards 0 by their standard error, after James and Stein (Proceedings of the
+        Fourth Berkeley Symposium, 1961), because a correction by the mean of noise would add noise on other samples.
+        """
+        if not self.parts:
+            return None
+        parts = np.stack(self.parts)
+        mean, count = parts.mean(0), len(parts)
+        if count == 1:
+            return mean
+        error = float((parts.var(0, ddof=1) / count).sum())
+        power = float(np.square(mean).sum())
+        return mean * max(0.0, 1 - error / power) if power else mean
+
+
 @dataclass(frozen=True)
 class RangeChoice:
-    """A quantization and the method that chose its range."""
+    """Quantizations of a group of tensors.
+
+    Parameters
+    ----------
+    quantization : Quantization
+        Quantization of int8 values.
+    method : str
+        Method that chose the range of int8 values.
+    wide : Quantization
+        Quantization of int16 values.
+    """
 
     quantization: Quantization
     method: str
+    wide: Quantization
+
+    def of(self, dtype: str) -> Quantization:
+        """Return the quantization of values of a type, int8 or int16."""
+        return self.wide if dtype == "int16" else self.quantization
 
 
 def affine_of(low: float, high: float) -> Quantization:
@@ -215,10 +265,25 @@ def affine_of(low: float, high: float) -> Quantization:
     return Quantization.per_tensor(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
 
 
-def stored(values: NDArray, q: Quantization) -> NDArray[np.int8]:
-    """Quantize floating-point values with a single scale."""
+#: Headroom of int16 values beyond the range of the calibration samples.
+_HEADROOM = 1.25
+
+
+def symmetric_16(low: float, high: float) -> Quantization:
+    """Return the int16 quantization of a range: a power of two without a zero point, with some headroom.
+
+    With powers of two, LiteRT's scaling of sums needs few bits, which the accelerator reproduces.
+    """
+    largest = max(-low, high) * _HEADROOM / 32767
+    scale = 2.0 ** math.ceil(math.log2(largest)) if largest > MIN_SCALE else 2.0**-15
+    return Quantization.per_tensor(scale)
+
+
+def stored(values: NDArray, q: Quantization, dtype: str = "int8") -> NDArray:
+    """Quantize floating-point values with a single scale to int8 or int16."""
     steps = np.rint(values.astype(np.float64) / q.scale[0]) + q.zero_point[0]
-    return np.clip(steps, -128, 127).astype(np.int8)
+    limits = np.iinfo(dtype)
+    return np.clip(steps, limits.min, limits.max).astype(dtype)
 
 
 def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice:
@@ -233,8 +298,9 @@ def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice
     """
     group = list(seen)
     low, high = min(s.low for s in group), max(s.high for s in group)
+    wide = symmetric_16(low, high)
     if whole:
-        return RangeChoice(affine_of(low, high), "min/max")
+        return RangeChoice(affine_of(low, high), "min/max", wide)
     parts = [part for s in group for part in s.parts]
     values = np.concatenate(parts) if parts else np.zeros(1, np.float32)
     ranges = [("min/max", low, high)]
@@ -247,7 +313,7 @@ def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice
     if errors[best] > _REQUIRED_ERROR_RATIO * errors[0]:
         best = 0
     name, below, above = ranges[best]
-    return RangeChoice(affine_of(below, above), name)
+    return RangeChoice(affine_of(below, above), name, wide)
 
 
 def _error(values: NDArray[np.float32], q: Quantization) -> float:

@@ -16,6 +16,8 @@ INFINITE_VALUES = "has infinite numbers"
 _WARNING_DB = 20
 #: Number of nodes listed in a summary.
 _LISTED_NODES = 3
+#: Number of limiting nodes listed in a summary.
+_LISTED_LIMITS = 6
 
 
 @identity("TensorReport", "name", "scale", "zero_point", "method", "sqnr_db", "node", "alone_db")
@@ -81,7 +83,61 @@ class OutputReport:
     left_out: int = 0
 
 
-@identity("QuantizationReport", "samples", "measured", "random", "outputs", "tensors", "kept")
+@identity("NodeLimit", "node", "share")
+@dataclass(frozen=True)
+class NodeLimit:
+    """Part of an output's noise that the rounding of one int8 activation causes.
+
+    Parameters
+    ----------
+    node : str
+        Node that computes the activation, or the name of an input.
+    share : float
+        Noise of the output if only this activation is rounded to int8, as a fraction of the output's whole noise.
+    """
+
+    node: str
+    share: float
+
+
+@identity("WideQuality", "nodes", "sqnr_db")
+@dataclass(frozen=True)
+class WideQuality:
+    """Quality of the output if the results of some nodes are int16.
+
+    Parameters
+    ----------
+    nodes : tuple of str
+        Nodes whose results are int16; "all" stands for all nodes.
+    sqnr_db : float or None
+        Signal-to-noise ratio of the output in dB; None if there is no error.
+    """
+
+    nodes: tuple[str, ...]
+    sqnr_db: float | None
+
+
+@identity("OutputLimits", "output", "nodes", "int16")
+@dataclass(frozen=True)
+class OutputLimits:
+    """Nodes that limit the quality of an output with a low signal-to-noise ratio.
+
+    Parameters
+    ----------
+    output : str
+        Name of the output.
+    nodes : tuple of NodeLimit
+        Nodes whose int8 results cause most noise, in descending order.
+    int16 : tuple of WideQuality
+        Measured quality with the results of these nodes, and of all nodes, in int16.
+    """
+
+    output: str
+    nodes: tuple[NodeLimit, ...]
+    int16: tuple[WideQuality, ...]
+
+
+@identity("QuantizationReport", "samples", "measured", "random", "outputs", "tensors", "kept", "limits")
 @dataclass(frozen=True)
 class QuantizationReport:
     """Errors of a quantized model, and the nodes that remain in floating point.
@@ -98,6 +154,8 @@ class QuantizationReport:
         Errors of the outputs and of the tensors.
     kept : dict
         Reason why a node remains in floating point or converts between float and integers, by node name.
+    limits : OutputLimits or None
+        Nodes that limit the output with the lowest signal-to-noise ratio; None if that ratio is high enough.
     """
 
     samples: int
@@ -106,6 +164,7 @@ class QuantizationReport:
     outputs: tuple[OutputReport, ...]
     tensors: tuple[TensorReport, ...]
     kept: Mapping[str, str] = field(default_factory=dict)
+    limits: OutputLimits | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON-serializable dict."""
@@ -120,11 +179,24 @@ class QuantizationReport:
         KeyError, TypeError, ValueError
             The document is not a valid report.
         """
-        fields = {
+        fields: dict[str, Any] = {
             "outputs": tuple(restored(OutputReport, each) for each in document["outputs"]),
             "tensors": tuple(restored(TensorReport, each) for each in document["tensors"]),
             "kept": {str(name): str(why) for name, why in document["kept"].items()},
         }
+        limits = document.get("limits")
+        if limits is not None:
+            fields["limits"] = OutputLimits(
+                str(limits["output"]),
+                tuple(restored(NodeLimit, each) for each in limits["nodes"]),
+                tuple(
+                    WideQuality(
+                        tuple(str(name) for name in each["nodes"]),
+                        None if each["sqnr_db"] is None else float(each["sqnr_db"]),
+                    )
+                    for each in limits["int16"]
+                ),
+            )
         counts = {name: int(document[name]) for name in ("samples", "measured")}
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
@@ -164,6 +236,22 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     if noisy:
         worst = ", ".join(f"{_short(name)} {_db(db)}" for db, name in noisy[:_LISTED_NODES])
         lines.append(f"  lowest signal-to-noise ratios of single nodes: {worst}")
+    return [*lines, *_limits(document.get("limits"))]
+
+
+def _limits(limits: Mapping[str, Any] | None) -> list[str]:
+    """Return the lines on the nodes that limit an output, and on its quality with int16."""
+    if limits is None:
+        return []
+    shares = ", ".join(
+        f"{_short(each['node'])} {each['share']:.0%}" for each in limits["nodes"][:_LISTED_LIMITS]
+    )
+    lines = [f"  noise of {limits['output']} from int8 results: {shares or 'none'}"]
+    for each in limits["int16"]:
+        names, count = each["nodes"], len(each["nodes"])
+        arguments = " ".join(f"--int16 {name}" for name in names)
+        what = "all results" if list(names) == ["all"] else counted(count, "result")
+        lines.append(f"  with {what} in int16: {_db(each['sqnr_db'])} ({arguments})")
     return lines
 
 
@@ -186,7 +274,8 @@ def quality_warnings(document: Mapping[str, Any]) -> list[str]:
     bad = [each for each in outputs if each["sqnr_db"] is not None and each["sqnr_db"] < _WARNING_DB]
     return [
         f"warning: output {each['name']} has a signal-to-noise ratio below {_WARNING_DB} dB: calibrate with more "
-        "representative samples, or keep the nodes that add most noise in float (--keep-float, `keep_float` in Python)"
+        "representative samples, compute the nodes that add most noise on int16 (--int16, `int16` in Python), or keep "
+        "them in float (--keep-float, `keep_float`)"
         for each in bad
         if each.get("quantized", True) and each.get("left_out", 0) < max(each.get("values", 0), 1)
     ]

@@ -1,20 +1,27 @@
 """Rewriting of a float graph into a quantized one, node by node, and quantization of its constants."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from compiler.frontends.builder import GraphBuilder
-from compiler.ir.graph import Graph, Node, rebuild
+from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
-from compiler.quantize.ranges import MIN_SCALE, affine_of, stored
+from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors
+from compiler.quantize.ranges import MIN_SCALE, affine_of, stored, symmetric_16
 
 #: Maximum magnitude of an int32 bias, which leaves half of the range for the sum of products.
 _MAX_BIAS = 1 << 30
+#: Maximum magnitude of an int64 bias, as in TFLite's kernels for int16 activations.
+_MAX_WIDE_BIAS = 1 << 38
+#: Scales of weights that multiply int16 activations are multiples of a power of two divided by this number.
+_FEW_BITS = 1 << 12
 #: Minimum scale of a channel relative to the largest scale; weights that would need a smaller one have no visible
 #: effect.
 _MIN_RELATIVE_SCALE = 2.0**-20
@@ -29,9 +36,16 @@ class QuantizedConstant:
 
 
 def quantized_weights(
-    weights: NDArray, axis: int, *, per_channel: bool, bias: NDArray | None, x_scale: float
+    weights: NDArray,
+    axis: int,
+    *,
+    per_channel: bool,
+    bias: NDArray | None,
+    x_scale: float,
+    wide: bool = False,
+    moments: NDArray[np.float64] | None = None,
 ) -> tuple[QuantizedConstant, QuantizedConstant | None]:
-    """Quantize weights to symmetric int8, and the bias to int32 with the scale of the products.
+    """Quantize weights to symmetric int8, and the bias with the scale of the products to int32 or int64.
 
     Parameters
     ----------
@@ -45,27 +59,180 @@ def quantized_weights(
         Bias of each output channel.
     x_scale : float
         Scale of the activation that the weights multiply.
+    wide : bool
+        True if the activation is int16; the bias is then int64, as in TFLite, and scales have few bits.
+    moments : (groups, products, products) float64 array or None
+        Mean products of the elements that one output multiplies, for each group of channels. If given, weights are
+        rounded so that later ones compensate the errors of earlier ones.
     """
+    max_bias, bias_type = (_MAX_WIDE_BIAS, np.int64) if wide else (_MAX_BIAS, np.int32)
     others = tuple(i for i in range(weights.ndim) if i != axis)
     largest = np.abs(weights.astype(np.float64)).max(others)
     largest = largest if per_channel else np.full_like(largest, largest.max())
     if bias is not None:
         # Increase scales for which the bias would overflow.
-        required = np.abs(bias.astype(np.float64)) * 127 / (x_scale * _MAX_BIAS)
+        required = np.abs(bias.astype(np.float64)) * 127 / (x_scale * max_bias)
         largest = np.maximum(largest, required if per_channel else required.max())
     floor = max(float(largest.max()) * _MIN_RELATIVE_SCALE, MIN_SCALE)
     scale = np.maximum(largest / 127, floor).astype(np.float32)
+    if wide:
+        mantissa, exponent = np.frexp(scale.astype(np.float64))
+        scale = np.ldexp(np.ceil(mantissa * _FEW_BITS) / _FEW_BITS, exponent).astype(np.float32)
     shape = [1] * weights.ndim
     shape[axis] = -1
     steps = np.rint(weights.astype(np.float64) / scale.astype(np.float64).reshape(shape))
     q = _per_axis(scale, axis) if per_channel else Quantization.per_tensor(float(scale[0]))
+    if moments is not None:
+        rows = _as_rows(weights.astype(np.float64), axis, len(moments))
+        scales = np.broadcast_to(scale.astype(np.float64), largest.shape).reshape(rows.shape[:2])
+        rounded = [compensated(*each) for each in zip(rows, moments, scales, strict=True)]
+        steps = _from_rows(np.stack(rounded), axis, weights.shape)
     fixed = QuantizedConstant(np.clip(steps, -127, 127).astype(np.int8), q)
     if bias is None:
         return fixed, None
     product = (np.float32(x_scale) * scale).astype(np.float32)
     steps = np.rint(bias.astype(np.float64) / product.astype(np.float64))
     q = _per_axis(product, 0) if per_channel else Quantization.per_tensor(float(product[0]))
-    return fixed, QuantizedConstant(np.clip(steps, -_MAX_BIAS, _MAX_BIAS).astype(np.int32), q)
+    return fixed, QuantizedConstant(np.clip(steps, -max_bias, max_bias).astype(bias_type), q)
+
+
+def _as_rows(weights: NDArray, axis: int, groups: int) -> NDArray:
+    """Return weights as (groups, outputs of a group, products of an output)."""
+    channels = weights.shape[axis]
+    return np.moveaxis(weights, axis, 0).reshape(groups, channels // groups, -1)
+
+
+def _from_rows(rows: NDArray, axis: int, shape: tuple[int, ...]) -> NDArray:
+    """Reverse `_as_rows`."""
+    others = tuple(size for i, size in enumerate(shape) if i != axis)
+    return np.moveaxis(rows.reshape(shape[axis], *others), 0, axis)
+
+
+#: Weights after which the errors of all previous ones are applied to the rest at once.
+_COMPENSATED_TOGETHER = 128
+#: Regularization of moments, relative to their mean diagonal, which limits the compensation by few samples.
+_DAMPING = 0.01
+
+
+def compensated(
+    weights: NDArray[np.float64], moments: NDArray[np.float64], scale: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Round weights to steps one by one, and adjust the remaining ones to compensate the error of the outputs.
+
+    This is the method of Frantar et al., GPTQ: Accurate Post-Training Quantization, 2022.
+
+    Parameters
+    ----------
+    weights : (outputs, products) float64 array
+        Exact weights of each output.
+    moments : (products, products) float64 array
+        Mean products of the elements that the weights multiply.
+    scale : (outputs,) float64 array
+        Step of the weights of each output.
+
+    Returns
+    -------
+    (outputs, products) float64 array
+        Integers between -127 and 127.
+    """
+    count = weights.shape[1]
+    damping = _DAMPING * float(np.trace(moments)) / count or 1.0
+    order = np.argsort(-np.diag(moments), kind="stable")
+    rest, steps = weights[:, order].copy(), np.zeros_like(weights)
+    inverse = np.linalg.inv(moments[np.ix_(order, order)] + damping * np.eye(count))
+    upper = np.linalg.cholesky((inverse + inverse.T) / 2).T
+    for start in range(0, count, _COMPENSATED_TOGETHER):
+        stop = min(start + _COMPENSATED_TOGETHER, count)
+        errors = np.zeros((len(weights), stop - start))
+        for i in range(start, stop):
+            steps[:, order[i]] = np.clip(np.rint(rest[:, i] / scale), -127, 127)
+            errors[:, i - start] = (rest[:, i] - steps[:, order[i]] * scale) / upper[i, i]
+            rest[:, i + 1 : stop] -= np.outer(errors[:, i - start], upper[i, i + 1 : stop])
+        rest[:, stop:] -= errors @ upper[start:stop, stop:]
+    return steps
+
+
+#: Maximum number of products of an output, and of outputs per sample, whose moments are measured.
+_MAX_PRODUCTS, _MAX_OUTPUTS = 1536, 512
+
+
+def moments_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> NDArray[np.float64] | None:
+    """Return the mean products of the elements that one output of a product multiplies, for each group of channels.
+
+    Parameters
+    ----------
+    node : Node
+        Product with constant weights.
+    weights : array
+        Weights in the operator's layout.
+    values : list of array
+        Values of the operand for some samples.
+
+    Returns
+    -------
+    (groups, products, products) array or None
+        None for transposed convolutions, for too many products, and without finite samples.
+    """
+    depthwise = node.op == "depthwise_conv2d"
+    products = weights[..., 0].size if depthwise else weights[0].size
+    if node.op == "conv_transpose2d" or products > _MAX_PRODUCTS or not values:
+        return None
+    total, count = 0.0, 0
+    for each in values:
+        rows = _multiplied(node, weights, each.astype(np.float64))
+        total, count = total + rows.swapaxes(1, 2) @ rows, count + rows.shape[1]
+    mean = np.asarray(total) / count
+    return mean if np.isfinite(mean).all() else None
+
+
+def _multiplied(node: Node, weights: NDArray, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the elements that some outputs multiply, as (groups, outputs, products)."""
+    if node.op == "dense":
+        rows = x.reshape(1, -1, x.shape[-1])
+        return rows[:, :: -(-rows.shape[1] // _MAX_OUTPUTS)]
+    depthwise = node.op == "depthwise_conv2d"
+    kernel = weights.shape[:2] if depthwise else weights.shape[1:3]
+    (top, left, bottom, right), (dy, dx) = node.attributes["pads"], node.attributes["dilations"]
+    sy, sx = node.attributes["strides"]
+    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    extent = ((kernel[0] - 1) * dy + 1, (kernel[1] - 1) * dx + 1)
+    windows = sliding_window_view(padded, extent, (1, 2))[:, ::sy, ::sx, :, ::dy, ::dx]
+    step = -(-windows.shape[0] * windows.shape[1] * windows.shape[2] // _MAX_OUTPUTS)
+    places = np.unravel_index(np.arange(0, math.prod(windows.shape[:3]), step), windows.shape[:3])
+    taken = windows[places]  # (outputs, channels, kernel height, kernel width)
+    groups = taken.shape[1] if depthwise else node.attributes["groups"]
+    split = taken.reshape(len(taken), groups, -1, *kernel).transpose(1, 0, 3, 4, 2)
+    return split.reshape(groups, len(taken), -1)
+
+
+def expected_error(
+    op: str, errors: NDArray, axis: int, mean: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """Return the expected error of each output channel of a product with inexact weights.
+
+    Parameters
+    ----------
+    op : str
+        Operator, one of those with weights.
+    errors : float64 array
+        Quantized weights minus exact ones, in the operator's layout.
+    axis : int
+        Axis of the output channels.
+    mean : (channels,) float64 array
+        Expected value of each channel of the operand. Padding counts as other elements do.
+
+    Returns
+    -------
+    array or None
+        Expected errors; None if the operator's outputs have different numbers of products.
+    """
+    if op == "conv_transpose2d":
+        return None
+    taps = errors.sum(tuple(i for i in range(errors.ndim) if i not in (axis, errors.ndim - 1)))
+    if op == "depthwise_conv2d":
+        return taps * mean
+    grouped = mean.reshape(-1, taps.shape[1])  # one row for each group of a convolution
+    return np.einsum("goc,gc->go", taps.reshape(len(grouped), -1, taps.shape[1]), grouped).reshape(-1)
 
 
 def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
@@ -73,9 +240,9 @@ def _per_axis(scale: NDArray[np.float32], axis: int) -> Quantization:
 
 
 def quantized_operand(
-    values: NDArray, *, symmetric: bool, like: Quantization | None = None
+    values: NDArray, *, symmetric: bool, like: Quantization | None = None, dtype: str = "int8"
 ) -> QuantizedConstant:
-    """Quantize a constant operand of an elementwise operator, product or concat to int8 with one scale.
+    """Quantize a constant operand of an elementwise operator, product or concat with one scale.
 
     Parameters
     ----------
@@ -85,46 +252,18 @@ def quantized_operand(
         True for zero point 0.
     like : Quantization or None
         Quantization to use; None to fit it to the finite values.
+    dtype : str
+        Type of the integers: int8 or int16.
     """
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    if like is None and dtype == "int16":
+        like = symmetric_16(low, high)
     if like is None and symmetric:
         largest = max(-low, high)
         like = Quantization.per_tensor(max(largest / 127, MIN_SCALE) if largest else 1.0)
     q = like or affine_of(low, high)
-    return QuantizedConstant(stored(np.nan_to_num(values), q), q)
-
-
-#: Maximum window size of average pooling on the accelerator.
-_MAX_POOL_SIZE = 255
-
-
-def means_as_pools(graph: Graph) -> Graph:
-    """Replace means over whole images by equivalent average pooling."""
-    changed: dict[str, Tensor] = {}
-    nodes: list[Node] = []
-    for node in graph:
-        if not _is_global_mean(graph, node):
-            nodes.append(node)
-            continue
-        x, y = graph.ins(node)[0], graph.out(node)
-        pooled = (x.shape[0], 1, 1, x.shape[3])
-        output = y.name if y.shape == pooled else f"{y.name}:pooled"
-        window = {"kernel": x.shape[1:3], "strides": (1, 1), "pads": (0, 0, 0, 0), "count_pads": False}
-        nodes.append(Node(node.name, "avg_pool2d", node.inputs, (output,), window))
-        if output != y.name:
-            changed[output] = Tensor(output, pooled, y.dtype)
-            nodes.append(Node(f"{node.name}:flat", "reshape", (output,), node.outputs, {"shape": y.shape}))
-    return rebuild(graph, nodes, changed=changed)
-
-
-def _is_global_mean(graph: Graph, node: Node) -> bool:
-    if node.op != "reduce_mean":
-        return False
-    x = graph.ins(node)[0]
-    if x.dtype != "float32" or len(x.shape) != 4 or {axis % 4 for axis in node.attributes["axes"]} != {1, 2}:
-        return False
-    return x.shape[1] * x.shape[2] <= _MAX_POOL_SIZE
+    return QuantizedConstant(stored(np.nan_to_num(values), q, dtype), q)
 
 
 class Rewriter:
@@ -137,31 +276,44 @@ class Rewriter:
     kept : dict
         Reason why a node remains in floating point, by node name.
     quantization : function
-        Returns the quantization of a tensor, given its name.
+        Returns the quantization of a tensor, given its name and its type.
     per_channel : bool
         True for one weight scale per output channel.
+    means : dict
+        Expected value of each channel of the operands of products with weights, by tensor name.
+    int16 : collection of str
+        Nodes that compute on int16 values.
+    values : list of dict
+        Values of the float graph for some samples, with which the errors of weights that multiply int16 values are
+        compensated; empty: weights are rounded to the nearest step.
 
     Attributes
     ----------
     reasons : dict
         Reason why a node of the new graph runs on the host, by node name.
     floats, integers : dict
-        Tensors of the new graph in the original type and as int8, by name of the float graph's tensor.
+        Tensors of the new graph in the original type and as int8 or int16, by name of the float graph's tensor.
     """
 
     def __init__(
         self,
         graph: Graph,
         kept: Mapping[str, str],
-        quantization: Callable[[str], Quantization],
+        quantization: Callable[[str, str], Quantization],
         per_channel: bool,
+        means: Mapping[str, NDArray[np.float64]],
+        int16: Collection[str] = (),
+        values: Sequence[Mapping[str, NDArray]] = (),
     ):
         self.graph, self.kept, self.quantization, self.per_channel = graph, kept, quantization, per_channel
+        self.means, self.int16, self.values = means, int16, values
+        self.wide = int16_tensors(graph, int16, kept)
         self.build = GraphBuilder(graph.name)
         self.reasons: dict[str, str] = {}
         self.floats: dict[str, Tensor] = {}
         self.integers: dict[str, Tensor] = {}
-        self._constants: dict[tuple[str, Quantization], Tensor] = {}
+        self._constants: dict[tuple[str, str, Quantization], Tensor] = {}
+        self._other_width: dict[str, Tensor] = {}  # tensors of `integers`, converted to the other type
 
     def run(self) -> Graph:
         """Rewrite the whole graph."""
@@ -190,13 +342,15 @@ class Rewriter:
 
     def _quantize(self, node: Node) -> None:
         (name,) = node.outputs
-        old, q = self.graph.tensors[name], self.quantization(name)
+        old = self.graph.tensors[name]
         if node.op == "dequantize":
-            self._convert_input(node, name, q)
+            self._convert_input(node, name, self.quantization(name, "int8"))
             return
+        dtype = "int16" if name in self.wide else "int8"
+        q = self.quantization(name, dtype)
         inputs = self._operands(node, q)
-        output = self._unused(f"{name}:int8") if name in self.graph.outputs else name
-        out = Tensor(output, old.shape, "int8", q)
+        output = self._unused(f"{name}:{dtype}") if name in self.graph.outputs else name
+        out = Tensor(output, old.shape, dtype, q)
         self.integers[name] = self.build.node(node.name, node.op, inputs, out, **node.attributes)
 
     def _convert_input(self, node: Node, name: str, q: Quantization) -> None:
@@ -213,7 +367,8 @@ class Rewriter:
         if node.op in WEIGHTED:
             return self._weighted(node)
         if node.op in NORMS:
-            return [self._as_integers(first), *(self._as_float(name, "") for name in node.inputs[1:])]
+            x = self._as_integers(first, self._type(node))
+            return [x, *(self._as_float(name, "") for name in node.inputs[1:])]
         if node.op == "gather":
             return [self._operand(node, first, q), self._as_float(node.inputs[1], EDGE)]
         if node.op in ("concat", "pad"):
@@ -221,12 +376,13 @@ class Rewriter:
         return [self._operand(node, name, q) for name in node.inputs]
 
     def _operand(self, node: Node, name: str, q: Quantization) -> Tensor:
-        """Return an operand as int8: an activation, or a constant with its own quantization."""
-        data = self.graph.tensors[name].data
+        """Return an operand as integers: an activation, or a constant with its own quantization."""
+        data, dtype = self.graph.tensors[name].data, self._type(node)
         if data is None:
-            return self._as_integers(name)
+            return self._as_integers(name, dtype)
         like = q if node.op in ("concat", "gather") else None
-        return self._constant(name, quantized_operand(data, symmetric=OPS[node.op].symmetric, like=like))
+        symmetric = OPS[node.op].symmetric
+        return self._constant(name, quantized_operand(data, symmetric=symmetric, like=like, dtype=dtype))
 
     def _converted(self, node: Node, name: str, q: Quantization) -> Tensor:
         """Return an operand requantized to the quantization of the result."""
@@ -237,35 +393,68 @@ class Rewriter:
         return self.build.node(f"{node.name}:{name}", "requantize", [operand], out)
 
     def _weighted(self, node: Node) -> list[Tensor]:
-        x = self._as_integers(node.inputs[0])
-        data = [self.graph.tensors[name].data for name in node.inputs[1:]]
-        assert data[0] is not None and x.quantization is not None
-        weights, bias = quantized_weights(
-            data[0],
-            WEIGHTED[node.op],
-            per_channel=self.per_channel,
-            bias=data[1] if len(data) > 1 else None,
-            x_scale=x.quantization.scale[0],
-        )
-        parts = [weights] if bias is None else [weights, bias]
-        return [x, *(self._constant(n, part) for n, part in zip(node.inputs[1:], parts, strict=True))]
+        """Return the operands of a product with weights: the activation, the weights and the corrected bias."""
+        first, made = node.inputs[0], self.integers.get(node.inputs[0])
+        # A product of int8 values may have an int16 result.
+        narrow = made is not None and made.dtype == "int8"
+        x = self._as_integers(first, "int8" if narrow else self._type(node))
+        exact, *given = (self.graph.tensors[name].data for name in node.inputs[1:])
+        assert exact is not None and x.quantization is not None
+        bias, axis = given[0] if given else None, WEIGHTED[node.op]
+        form: dict[str, Any] = {
+            "per_channel": self.per_channel,
+            "x_scale": x.quantization.scale[0],
+            "wide": x.dtype == "int16",
+        }
+        if x.dtype == "int16":
+            form["moments"] = moments_of(node, exact, [each[first] for each in self.values])
+        weights, fixed = quantized_weights(exact, axis, bias=bias, **form)
+        names = [*node.inputs[1:], f"{node.name}:bias"][:2]
+        error = self._expected_error(node, weights, exact)
+        if error is not None and error.any():
+            corrected = (-error if bias is None else bias - error).astype(np.float32)
+            weights, fixed = quantized_weights(exact, axis, bias=corrected, **form)
+            names[1] = f"{node.name}:bias"
+        parts = [weights] if fixed is None else [weights, fixed]
+        return [x, *(self._constant(n, part) for n, part in zip(names, parts, strict=False))]
+
+    def _expected_error(
+        self, node: Node, weights: QuantizedConstant, exact: NDArray
+    ) -> NDArray[np.float64] | None:
+        mean = self.means.get(node.inputs[0])
+        if mean is None:
+            return None
+        errors = weights.quantization.dequantized(weights.data).astype(np.float64) - exact
+        return expected_error(node.op, errors, WEIGHTED[node.op], mean)
 
     def _constant(self, name: str, fixed: QuantizedConstant) -> Tensor:
-        key = (name, fixed.quantization)
+        key = (name, fixed.data.dtype.name, fixed.quantization)
         if key not in self._constants:
             unused = self._unused(f"{name}:int")
             self._constants[key] = self.build.constant(unused, fixed.data, fixed.quantization)
         return self._constants[key]
 
-    def _as_integers(self, name: str) -> Tensor:
-        """Return an activation as int8; add a quantize node if it does not exist as int8 yet."""
-        if name not in self.integers:
+    def _type(self, node: Node) -> str:
+        """Return the type of the activations on which a node computes."""
+        return "int16" if node.name in self.int16 else "int8"
+
+    def _as_integers(self, name: str, dtype: str) -> Tensor:
+        """Return an activation as integers; add a quantize or requantize node if they do not exist yet."""
+        made = self.integers.get(name)
+        if made is not None and made.dtype != dtype:
+            if name not in self._other_width:
+                q, node = self.quantization(name, dtype), self._fresh_node(f"{name}:{dtype}")
+                out = Tensor(self._unused(f"{name}:{dtype}"), made.shape, dtype, q)
+                self._other_width[name] = self.build.node(node, "requantize", [made], out)
+            return self._other_width[name]
+        if made is None:
             real = self.floats[name]
             node = self._fresh_node(f"{name}:quantize")
             why = (
                 EDGE if self._is_input(name) else f"converts {name!r}, the output of a node that stays float"
             )
-            out = Tensor(self._unused(f"{name}:int8"), real.shape, "int8", self.quantization(name))
+            q = self.quantization(name, dtype)
+            out = Tensor(self._unused(f"{name}:{dtype}"), real.shape, dtype, q)
             self.integers[name] = self.build.node(node, "quantize", [real], out)
             self.reasons[node] = why
         return self.integers[name]

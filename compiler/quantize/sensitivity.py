@@ -1,7 +1,7 @@
-"""Sensitivity analysis: the error of each quantized node, given exact inputs."""
+"""Sensitivity analysis: the error of each quantized node, and the activations that limit the quality of the outputs."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +9,16 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
+from compiler.quantize.plan import ALL
 from compiler.quantize.ranges import Sample, SoftmaxRange, stored
-from compiler.quantize.report import OutputErrors, QuantizationReport
+from compiler.quantize.report import (
+    NodeLimit,
+    OutputErrors,
+    OutputLimits,
+    OutputReport,
+    QuantizationReport,
+    WideQuality,
+)
 from compiler.reference import Kernels, evaluate
 from compiler.reference.evaluate import run_node
 
@@ -97,8 +105,115 @@ def _add_errors(
                 continue
             if node.op not in _EXACT:
                 errors[float_name].add(wanted[float_name], q.dequantized(found))
-            values[name] = np.asarray(stored(wanted[float_name], q))
+            values[name] = np.asarray(stored(wanted[float_name], q, found.dtype.name))
 
 
 def _operand(tensor: Tensor, values: Mapping[str, NDArray]) -> NDArray:
     return values[tensor.name] if tensor.data is None else tensor.data
+
+
+#: Signal-to-noise ratio of an output, in dB, below which the nodes that limit it are searched.
+_SUFFICIENT_DB = 30.0
+#: Maximum number of activations whose effect on the output is measured, and of those that int16 is tried for.
+_CANDIDATES, _TRIED = 24, 6
+#: Number of samples on which int16 is tried.
+_TRIED_SAMPLES = 4
+#: Smallest share of the noise of an activation that int16 is tried for.
+_SMALLEST_SHARE = 0.02
+
+
+def limited_output(report: QuantizationReport) -> OutputReport | None:
+    """Return the output with the lowest signal-to-noise ratio if it is too low; None for random samples."""
+    low = [
+        each
+        for each in report.outputs
+        if each.quantized and each.sqnr_db is not None and each.sqnr_db < _SUFFICIENT_DB
+    ]
+    return None if report.random or not low else min(low, key=lambda each: each.sqnr_db or 0.0)
+
+
+def limits_of(
+    output: OutputReport,
+    graph: Graph,
+    integers: Mapping[str, Tensor],
+    samples: Sequence[Sample],
+    quantized_with: Callable[[Sequence[str]], Graph],
+    rounding: Kernels,
+) -> OutputLimits:
+    """Return the nodes that limit the quality of an output, and its quality with their results in int16.
+
+    The noise of each activation is propagated separately through the float graph. Candidates are the activations with
+    the largest relative rounding errors, and the last ones, whose noise no later layer averages.
+
+    Parameters
+    ----------
+    output : OutputReport
+        The output to analyse.
+    graph : Graph
+        The float graph.
+    integers : dict
+        Tensors of the quantized graph, by name of the float tensor that they represent.
+    samples : list of Sample
+        Samples, of which the first ones are used.
+    quantized_with : function
+        Returns the quantized graph in which the results of given nodes are int16.
+    rounding : Kernels
+        Kernels whose rounding is used for quantized graphs.
+    """
+    samples = samples[:_TRIED_SAMPLES]
+    wanted = evaluate(graph, samples[0], keep=True)
+    whole = _noise_of(output.name, graph, quantized_with(()), samples[:1], rounding)
+    rounded: dict[str, NDArray] = {}
+    errors: dict[str, float] = {}
+    for name, tensor in integers.items():
+        q, exact = tensor.quantization, wanted[name]
+        if q is None or tensor.dtype != "int8" or not _rounds(graph, name) or not np.isfinite(exact).all():
+            continue
+        rounded[name] = np.asarray(q.dequantized(stored(exact, q)).astype(np.float32))
+        power = float(np.square(exact, dtype=np.float64).sum())
+        errors[name] = float(np.square(rounded[name] - exact, dtype=np.float64).sum()) / (power or 1.0)
+    order = [name for node in graph for name in node.outputs if name in errors]
+    noisy = sorted(errors, key=lambda name: -errors[name])
+    candidates = dict.fromkeys((*noisy[: _CANDIDATES // 2], *order[-_CANDIDATES // 2 :]))
+    shares = []
+    for name in candidates:
+        found = _propagated(graph, wanted, name, rounded[name])[output.name]
+        noise = float(np.square(found - wanted[output.name], dtype=np.float64).sum())
+        producer = graph.producer(name)
+        shares.append(NodeLimit(producer.name if producer else name, noise / (whole.noise or 1.0)))
+    shares.sort(key=lambda each: -each.share)
+    worst = tuple(each.node for each in shares[:_TRIED] if each.share >= _SMALLEST_SHARE)
+    tried = []
+    for nodes in (worst, (ALL,)):
+        if nodes:
+            errors_of = _noise_of(output.name, graph, quantized_with(nodes), samples, rounding)
+            tried.append(WideQuality(nodes, errors_of.sqnr_db))
+    return OutputLimits(output.name, tuple(shares), tuple(tried))
+
+
+def _rounds(graph: Graph, name: str) -> bool:
+    """Return True if a tensor is an input or the result of a node that computes, rather than moves, elements."""
+    producer = graph.producer(name)
+    return producer is None or producer.op not in _EXACT
+
+
+def _noise_of(
+    output: str, graph: Graph, quantized: Graph, samples: Sequence[Sample], rounding: Kernels
+) -> OutputErrors:
+    errors = OutputErrors()
+    for sample in samples:
+        wanted, found = evaluate(graph, sample), evaluate(quantized, sample, rounding=rounding)
+        errors.add(wanted[output], found[output])
+    return errors
+
+
+def _propagated(
+    graph: Graph, values: Mapping[str, NDArray], name: str, changed: NDArray
+) -> dict[str, NDArray]:
+    """Return the outputs of a float graph if one tensor is changed; only nodes that depend on it are evaluated."""
+    new = {name: changed}
+    for node in graph:
+        if any(each in new for each in node.inputs):
+            operands = [_operand(graph.tensors[each], new if each in new else values) for each in node.inputs]
+            new |= zip(node.outputs, run_node(graph, node, operands), strict=True)
+    return {each: new.get(each, values[each]) for each in graph.outputs}

@@ -70,8 +70,12 @@ STABLE = {
     "MoveLayer": "name nodes ops x y shapes macs batch copies constants",
     "Node": "name op inputs outputs attributes bodies",
     "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon gamma beta bits shift y_zp clip",
+    "NodeLimit": "node share",
     "Op": "PASS ADD SUB MUL SQUARE",
-    "Options": "rounding schedule strict calibration seed offset batch batches skip keep_float single dram limits",
+    "Options": (
+        "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits"
+    ),
+    "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",
     "PReluLayer": (
         "name nodes ops x y shapes macs batch other spread stream src stage fields table drain slopes "
@@ -83,7 +87,7 @@ STABLE = {
     "Post": "NONE SCALE COUNT RECIP RSQRT",
     "ProgramText": "replaces text",
     "Quantization": "scale zero_point axis",
-    "QuantizationReport": "samples measured random outputs tensors kept",
+    "QuantizationReport": "samples measured random outputs tensors kept limits",
     "Reduce": "NONE SUM MAX MIN",
     "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
     "Rejected": "stage reason",
@@ -102,6 +106,7 @@ STABLE = {
     "TensorReport": "name scale zero_point method sqnr_db node alone_db",
     "Unit": "LOAD MATRIX FUSE STORE",
     "Walk": "dims x y",
+    "WideQuality": "nodes sqnr_db",
 }
 
 

@@ -31,7 +31,7 @@ def noisy(tmp_path):
     weights[0, 0], row[0] = 300, 0
     given = rng.standard_normal((4, 1, 16)).astype(np.float32)
     given[0, 0, 0] = 100
-    nodes = [node("MatMul", "x w", "h"), node("Mul", "h row", "y")]
+    nodes = [node("MatMul", "x w", "h"), node("Abs", "h", "a"), node("Mul", "a row", "y")]
     made = model(nodes, {"x": given[0]}, ["y"], {"w": weights, "row": row})
     (tmp_path / "noisy.onnx").write_bytes(made.SerializeToString())
     np.save(tmp_path / "given.npy", given)
@@ -224,7 +224,9 @@ def test_keep_float_option(mla, complains, noisy, tmp_path):
             (each["node"], each["reason"]) for each in report["host_ops"]
         }
     assert not any(each["node"] == "Mul:y" for each in json.loads(mla(*run).out)["host_ops"])
-    both = json.loads(mla(*run, "--keep-float", "Mul:y", "--keep-float", "MatMul:h").out)
+    both = json.loads(
+        mla(*run, "--keep-float", "Mul:y", "--keep-float", "Abs:a", "--keep-float", "MatMul:h").out
+    )
     assert both["quantization"]["tensors"] == [] and both["warnings"] == []
     complains(2, "has no node and no operator 'nothing' to keep float", *run, "--keep-float", "nothing")
     package = tmp_path / "noisy.mla"

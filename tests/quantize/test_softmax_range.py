@@ -142,7 +142,7 @@ def test_noisy_outputs_cause_a_warning(tmp_path):
     weights[0, 0] = 300
     given = [{"x": numbers(1, 16, seed=i)} for i in range(4)]
     given[0]["x"][0, 0] = 100
-    nodes = [node("MatMul", "x w", "h"), node("Mul", "h row", "y")]
+    nodes = [node("MatMul", "x w", "h"), node("Abs", "h", "a"), node("Mul", "a row", "y")]
     row = np.ones(16, np.float32)
     row[0] = 0
     path.write_bytes(model(nodes, given[0], ["y"], {"w": weights, "row": row}).SerializeToString())

@@ -36,6 +36,7 @@ INPUTS = "inputs must be a list, a dict by name, or one array, not"
         ("batches", (2, 1), "batches must ascend, not be 2, 1"),
         ("keep_float", "conv1", "keep_float must be a list of names, not 'conv1'"),
         ("keep_float", ["conv1", 3], "each of keep_float must be a name, not 3"),
+        ("int16", "conv1", "int16 must be a list of names, not 'conv1'"),
         ("skip", 3, "skip must be the name of a tensor, or None, not 3"),
         ("schedule", {}, "schedule must be a Schedule or None, not {}"),
         ("dram", None, "dram must be a DramTiming, not None"),

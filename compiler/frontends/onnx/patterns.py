@@ -1,8 +1,8 @@
 """Pattern matching that fuses several ONNX nodes into one node: activations, normalizations and biases."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from hw.errors import InputError, shown
 
 #: Maximum depth of nested products in `DefUse.product`.
 _MAX_PRODUCT_DEPTH = 6
+#: Operator set in which Softmax is along a single axis.
+_SOFTMAX_OPSET = 13
 
 
 class DefUse:
@@ -54,6 +56,11 @@ class DefUse:
         """Return the producer of a value if its operator is one of `ops`; None otherwise."""
         node = self.producers.get(name)
         return node if node is not None and node.op in ops and all(node.inputs[:1]) and node.inputs else None
+
+    def binary(self, name: str, *ops: str) -> FileNode | None:
+        """Return the producer of a value if its operator is one of `ops` and has two operands; None otherwise."""
+        node = self.made_by(name, *ops)
+        return node if node is not None and len(node.inputs) == 2 and all(node.inputs) else None
 
     def scalar(self, name: str) -> float | None:
         """Return the number that a scalar constant holds; None for other values."""
@@ -104,77 +111,185 @@ def instead(node: FileNode, op: str, inputs: tuple[str, ...], **attributes: obje
     return replace(node, op=op, inputs=inputs, attributes=attributes)
 
 
-def _norm(view: DefUse, node: FileNode) -> FileNode | None:
-    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, which first subtracts mean(x)."""
-    found = _quotient(view, node)
-    if found is None:
-        return None
-    top, root = found
-    total = view.made_by(root.inputs[0], "Add")
-    if total is None:
-        return None
-    for one, other in (total.inputs, total.inputs[::-1]):
-        epsilon, mean = view.scalar(one), view.made_by(other, "ReduceMean")
-        if epsilon is None or mean is None:
-            continue
-        factor, leaves = view.product(mean.inputs[0])
-        axes = _axes(view, mean)
-        if factor != 1.0 or len(leaves) != 2 or leaves[0] != leaves[1] or axes is None:
-            continue
-        centred = _centred(view, top, axes)
-        if centred is not None and (leaves[0] == top or _centred(view, leaves[0], axes) == centred):
-            return instead(node, "LayerNormalization", (centred,), only=axes, epsilon=epsilon)
-        if leaves[0] == top:
-            return instead(node, "RMSNormalization", (top,), only=axes, epsilon=epsilon)
-    return None
+@dataclass(frozen=True)
+class _Mean:
+    """A mean over axes: the sum of a value's elements, divided by a count.
+
+    Parameters
+    ----------
+    value : str
+        Name of the averaged value.
+    axes : tuple of int
+        Axes of the mean, which are kept with size 1.
+    count : float
+        Divisor of the sum; 0: the number of elements.
+    """
+
+    value: str
+    axes: tuple[int, ...]
+    count: float
 
 
-def _quotient(view: DefUse, node: FileNode) -> tuple[str, FileNode] | None:
-    """Return the numerator and the Sqrt node of a division by a square root; None for other nodes."""
-    if len(node.inputs) != 2:
-        return None
-    if node.op == "Div":
-        root = view.made_by(node.inputs[1], "Sqrt")
-        return None if root is None else (node.inputs[0], root)
-    if node.op != "Mul":
-        return None
-    for top, other in (node.inputs, node.inputs[::-1]):
-        inverse = view.made_by(other, "Reciprocal", "Div")
-        if inverse is None or (inverse.op == "Div" and view.scalar(inverse.inputs[0]) != 1.0):
-            continue
-        root = view.made_by(inverse.inputs[-1], "Sqrt")
-        if root is not None:
-            return top, root
-    return None
+def _mean(view: DefUse, name: str) -> _Mean | None:
+    """Match ReduceMean, or ReduceSum or ReduceSumSquare divided by a constant."""
+    node = view.made_by(name, "ReduceMean")
+    if node is not None:
+        return _reduced(view, node, 0.0)
+    factor, leaves = view.product(name)
+    node = view.made_by(leaves[0], "ReduceSum") if len(leaves) == 1 else None
+    return None if node is None or not factor > 0 else _reduced(view, node, 1 / factor)
 
 
-def _centred(view: DefUse, name: str, axes: int) -> str | None:
-    """Return x if a value is x minus the mean of x over axis `axes`; None otherwise."""
-    node = view.made_by(name, "Sub")
-    mean = view.made_by(node.inputs[1], "ReduceMean") if node is not None and len(node.inputs) == 2 else None
-    if node is None or mean is None or mean.inputs[0] != node.inputs[0] or _axes(view, mean) != axes:
-        return None
-    return node.inputs[0]
-
-
-def _axes(view: DefUse, node: FileNode) -> int | None:
-    """Return the axis of a ReduceMean node over a single axis with keepdims; None otherwise."""
+def _reduced(view: DefUse, node: FileNode, count: float) -> _Mean | None:
     axes = node.ints("axes")
     if axes is None and len(node.inputs) == 2 and node.inputs[1] in view.constants:
         axes = tuple(view.constants[node.inputs[1]].integers())
-    return axes[0] if axes is not None and len(axes) == 1 and node.int("keepdims", 1) else None
+    return _Mean(node.inputs[0], axes, count) if axes and node.int("keepdims", 1) else None
+
+
+def _mean_square(view: DefUse, name: str) -> _Mean | None:
+    """Match the mean of a value's squares, and return it as if it were the mean of the value."""
+    factor, leaves = view.product(name)
+    node = view.made_by(leaves[0], "ReduceSumSquare") if len(leaves) == 1 else None
+    if node is not None:
+        return _reduced(view, node, 1 / factor) if factor > 0 else None
+    mean = _mean(view, name)
+    if mean is None:
+        return None
+    factor, leaves = view.product(mean.value)
+    return replace(mean, value=leaves[0]) if factor == 1.0 and leaves[:1] * 2 == leaves else None
+
+
+def _centred(view: DefUse, name: str) -> _Mean | None:
+    """Match x minus the mean of x, and return the mean."""
+    node = view.binary(name, "Sub")
+    mean = _mean(view, node.inputs[1]) if node is not None else None
+    return mean if mean is not None and node is not None and mean.value == node.inputs[0] else None
+
+
+def _variance(view: DefUse, name: str) -> tuple[_Mean, float] | None:
+    """Match a variance, and return the mean of the value and the divisor of the sum of squared differences."""
+    square = _mean_square(view, name)
+    if square is not None:
+        mean = _centred(view, square.value)
+        return None if mean is None or mean.axes != square.axes else (mean, square.count)
+    node = view.made_by(name, "Max", "Clip", "Relu")  # clamped to 0
+    if node is not None:
+        bounds = [view.scalar(each) for each in node.inputs[1:] if each]
+        clamped = node.op == "Relu" or (bounds == [0.0] and not node.attributes)
+        return _variance(view, node.inputs[0]) if clamped else None
+    node = view.binary(name, "Sub")
+    if node is None:
+        return None
+    square, (factor, leaves) = _mean_square(view, node.inputs[0]), view.product(node.inputs[1])
+    if square is None or square.count or factor != 1.0 or leaves[:1] * 2 != leaves:
+        return None
+    mean = _mean(view, leaves[0])
+    return None if mean is None or mean != square else (mean, 0.0)
+
+
+def _norm(view: DefUse, node: FileNode) -> FileNode | None:
+    """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, which first subtracts mean(x)."""
+    for top, name in _quotients(view, node):
+        total = view.binary(name, "Add")
+        for one, other in (total.inputs, total.inputs[::-1]) if total is not None else ():
+            epsilon = view.scalar(one)
+            if epsilon is None:
+                continue
+            variance, mean = _variance(view, other), _centred(view, top)
+            if mean is not None and variance is not None and variance[0] == mean:
+                return _layer_norm(node, mean, variance[1], epsilon)
+            square = _mean_square(view, other)
+            if square is not None and square.value == top:
+                form = {"only": square.axes, "epsilon": epsilon, "count": square.count}
+                return instead(node, "RMSNormalization", (top,), **form)
+    return None
+
+
+def _layer_norm(
+    node: FileNode, mean: _Mean, count: float, epsilon: float, given: Sequence[str] = ()
+) -> FileNode:
+    """Return a LayerNormalization over some axes, whose variance is a sum divided by `count`."""
+    form = {"only": mean.axes, "epsilon": epsilon, "mean_count": mean.count, "count": count}
+    return instead(node, "LayerNormalization", (mean.value, *given), **form)
+
+
+def _quotients(view: DefUse, node: FileNode) -> Iterator[tuple[str, str]]:
+    """Yield each numerator of a node that divides by a square root, with the argument of the root."""
+    if len(node.inputs) != 2:
+        return
+    if node.op == "Div":
+        root = view.made_by(node.inputs[1], "Sqrt")
+        if root is not None:
+            yield node.inputs[0], root.inputs[0]
+    elif node.op == "Mul":
+        for top, other in (node.inputs, node.inputs[::-1]):
+            under = _inverse_root(view, other)
+            if under is not None:
+                yield top, under
+
+
+def _inverse_root(view: DefUse, name: str) -> str | None:
+    """Return x if a value is 1 / sqrt(x) or x**-0.5; None otherwise."""
+    inverse = view.made_by(name, "Reciprocal", "Div", "Pow")
+    if inverse is None:
+        return None
+    if inverse.op == "Pow":
+        return inverse.inputs[0] if view.scalar(inverse.inputs[-1]) == -0.5 else None
+    if inverse.op == "Div" and view.scalar(inverse.inputs[0]) != 1.0:
+        return None
+    root = view.made_by(inverse.inputs[-1], "Sqrt")
+    return None if root is None else root.inputs[0]
+
+
+def _folded_norm(view: DefUse, node: FileNode) -> FileNode | None:
+    """Match LayerNormalization as TensorFlow writes it: x * g + (beta - mean(x) * g), g = gamma / sqrt(variance)."""
+    if node.op != "Add" or len(node.inputs) != 2:
+        return None
+    for scaled, shifted in (node.inputs, node.inputs[::-1]):
+        left, right = view.binary(scaled, "Mul"), view.binary(shifted, "Sub")
+        if left is None or right is None or right.inputs[0] not in view.constants:
+            continue
+        product = view.binary(right.inputs[1], "Mul")
+        for x, gain in (left.inputs, left.inputs[::-1]) if product is not None else ():
+            if product is None or gain not in product.inputs:
+                continue
+            mean = _mean(view, product.inputs[product.inputs[0] == gain])
+            found = _gain(view, gain)
+            if mean is None or mean.value != x or found is None:
+                continue
+            gamma, (measured, count), epsilon = found
+            if measured == mean:
+                return _layer_norm(node, mean, count, epsilon, (gamma, right.inputs[0]))
+    return None
+
+
+def _gain(view: DefUse, name: str) -> tuple[str, tuple[_Mean, float], float] | None:
+    """Match a constant times 1 / sqrt(variance + epsilon): the constant, the variance and epsilon."""
+    node = view.binary(name, "Mul")
+    for gamma, other in (node.inputs, node.inputs[::-1]) if node is not None else ():
+        under = _inverse_root(view, other) if gamma in view.constants else None
+        total = view.binary(under, "Add") if under is not None else None
+        for one, rest in (total.inputs, total.inputs[::-1]) if total is not None else ():
+            epsilon, variance = view.scalar(one), _variance(view, rest)
+            if epsilon is not None and variance is not None:
+                return gamma, variance, epsilon
+    return None
 
 
 def _with(ops: tuple[str, ...], op: str, count: int) -> Callable[[DefUse, FileNode], FileNode | None]:
-    """Return the rewrite that fuses `op` with a constant vector into a preceding normalization with `count` inputs."""
+    """Return the rewrite that fuses `op` with a constant into a preceding normalization with `count` inputs."""
 
     def change(view: DefUse, node: FileNode) -> FileNode | None:
         if node.op != op or len(node.inputs) != 2:
             return None
         for name, other in (node.inputs, node.inputs[::-1]):
             norm, value = view.made_by(name, *ops), view.constants.get(other)
-            # A one-dimensional constant broadcasts along the last dimension, for any rank.
-            if norm is not None and len(norm.inputs) == count and value is not None and len(value.shape) == 1:
+            if norm is None or len(norm.inputs) != count or value is None or not value.shape:
+                continue
+            # A one-dimensional constant broadcasts along the last dimension, for any rank; the conversion of a
+            # normalization over given axes accepts any constant.
+            if len(value.shape) == 1 or "only" in norm.attributes:
                 return replace(norm, inputs=(*norm.inputs, other), outputs=node.outputs)
         return None
 
@@ -183,6 +298,7 @@ def _with(ops: tuple[str, ...], op: str, count: int) -> Callable[[DefUse, FileNo
 
 #: Rewrites that recognize normalizations, in order.
 NORMALIZATIONS = (
+    _folded_norm,
     _norm,
     _with(("LayerNormalization", "RMSNormalization"), "Mul", 1),
     _with(("LayerNormalization",), "Add", 2),
@@ -196,7 +312,7 @@ Change = Callable[[DefUse, FileNode], FileNode | None]
 
 def recognize(model: OnnxModel) -> OnnxModel:
     """Return the model with each activation and each normalization fused into one node."""
-    model = _changed(model, (_activation, *NORMALIZATIONS), through=False)
+    model = _changed(model, (_activation, _softmax, *NORMALIZATIONS), through=False)
     if any(node.op in _ONLY_IN_PATTERNS for node in model.nodes):
         model = _changed(model, (_gelu_alone, *NORMALIZATIONS), through=True)
     return model
@@ -242,11 +358,28 @@ def _activation(view: DefUse, node: FileNode) -> FileNode | None:
     if len(leaves) != 2 or leaves[0] == leaves[1]:
         return None
     for x, other in (leaves, leaves[::-1]):
-        for match in (_silu, _hard_swish, _gelu):
+        for match in (_silu, _hard_swish, _mish, _gelu):
             found = match(view, node, x, other, factor)
             if found is not None:
                 return found
     return None
+
+
+def _softmax(view: DefUse, node: FileNode) -> FileNode | None:
+    """Match softmax, exp(x) / sum(exp(x)), with or without the subtraction of the maximum of x."""
+    total = view.made_by(node.inputs[1], "ReduceSum") if node.op == "Div" and len(node.inputs) == 2 else None
+    power = view.made_by(node.inputs[0], "Exp") if total is not None else None
+    if total is None or power is None or total.inputs[0] != node.inputs[0]:
+        return None
+    mean, x = _reduced(view, total, 0.0), power.inputs[0]
+    if mean is None or len(mean.axes) != 1:
+        return None
+    shifted = view.binary(x, "Sub")
+    most = view.made_by(shifted.inputs[1], "ReduceMax") if shifted is not None else None
+    if shifted is not None and most is not None and most.inputs[0] == shifted.inputs[0]:
+        found = _reduced(view, most, 0.0)
+        x = shifted.inputs[0] if found is not None and found.axes == mean.axes else x
+    return replace(instead(node, "Softmax", (x,), axis=mean.axes[0]), opset=_SOFTMAX_OPSET)
 
 
 def _gelu_alone(view: DefUse, node: FileNode) -> FileNode | None:
@@ -282,7 +415,18 @@ def _hard_swish(view: DefUse, node: FileNode, x: str, other: str, factor: float)
     return instead(node, "HardSwish", (x,)) if fits else None
 
 
+def _mish(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
+    gate = view.made_by(other, "Tanh")
+    inner = view.made_by(gate.inputs[0], "Softplus") if gate is not None else None
+    matches = inner is not None and inner.inputs == (x,) and near(factor, 1.0)
+    return instead(node, "Mish", (x,)) if matches else None
+
+
 def _gelu(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> FileNode | None:
+    gate = view.made_by(other, "Sigmoid")
+    if gate is not None and near(factor, 1.0):  # 0.5 * (1 + tanh(z)) = sigmoid(2 * z)
+        scale, leaves = view.product(gate.inputs[0])
+        return _gelu_by_tanh(view, node, x, scale / 2, leaves)
     inner = view.sum_with(other, 1.0)
     curve = view.made_by(inner, "Erf", "Tanh") if inner is not None else None
     if curve is None or not near(factor, 0.5):
@@ -291,6 +435,13 @@ def _gelu(view: DefUse, node: FileNode, x: str, other: str, factor: float) -> Fi
     if curve.op == "Erf":
         fits = leaves == [x] and near(scale, math.sqrt(0.5))
         return instead(node, "Gelu", (x,)) if fits else None
+    return _gelu_by_tanh(view, node, x, scale, leaves)
+
+
+def _gelu_by_tanh(
+    view: DefUse, node: FileNode, x: str, scale: float, leaves: Sequence[str]
+) -> FileNode | None:
+    """Match the argument of GELU's hyperbolic tangent, a product of `scale` and other factors."""
     cubic = near(scale, math.sqrt(2 / math.pi)) and (
         (len(leaves) == 1 and _cubic(view, leaves[0], x))
         or (len(leaves) == 2 and x in leaves and _even(view, leaves[leaves[0] == x], x))

@@ -210,22 +210,18 @@ def _rms_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> S
 def _normalized(
     emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, given: list[Value | None]
 ) -> Value:
-    """Add a normalization over an axis and all following dimensions."""
+    """Add a normalization over an axis and all following dimensions, or over the axes of a recognized pattern."""
+    if "only" in node.attributes:
+        return _over_axes(emitter, node, op, x, [value for value in given if value is not None])
     x, shape = emitter.movable(emitter.flow(x)), x.shape
     if not shape:
         raise InputError("normalizes a single element")
-    only = "only" in node.attributes
-    axis = counted_from_front(node.int("only" if only else "axis", -1), x.rank)
-    if only and axis != x.rank - 1 and any(value is not None for value in given):
-        raise UnsupportedNodeError("a normalization over one dimension that is scaled along another")
-    normalized_shape = shape[axis : axis + 1] if only else shape[axis:]
+    axis = counted_from_front(node.int("axis", -1), x.rank)
+    normalized_shape = shape[axis:]
     inner = math.prod(normalized_shape)
-    if axis != x.rank - 1 and not only:
+    if axis != x.rank - 1:
         x = emitter.flow(reshaped(emitter, f"{x.name}:rows", x, (*shape[:axis], inner)))
-        axis = x.rank - 1
-    order = x.order if x.order[-1] == axis else (*(i for i in plain(x.rank) if i != axis), axis)
-    kind = emitter.arithmetic(node, x)
-    operands = [emitter.operand(x, order, kind)]
+    rows = []
     for value in given:
         if value is None:
             continue
@@ -236,13 +232,124 @@ def _normalized(
             )
         if inner > max(row.data.size, _MAX_BROADCAST_ELEMENTS):
             raise UnsupportedNodeError(f"one scale or bias for {inner:,} elements")
-        data = np.broadcast_to(row.real(), normalized_shape).reshape(inner)
-        operands.append(emitter.constant(row.name, ConstantValue(row.name, data)))
+        rows.append(ConstantValue(row.name, np.broadcast_to(row.real(), normalized_shape).reshape(inner)))
+    made = _norm_along(emitter, node, op, x, x.rank - 1, rows)
+    return reshaped(emitter, node.outputs[0], made, shape) if made.shape != shape else made
+
+
+def _norm_along(
+    emitter: OnnxGraphBuilder,
+    node: FileNode,
+    op: str,
+    x: DynamicValue,
+    axis: int,
+    rows: Sequence[ConstantValue],
+) -> DynamicValue:
+    """Add a normalization along one axis, with a scale and a bias of one element for each of the axis."""
+    order = x.order if x.order[-1] == axis else (*(i for i in plain(x.rank) if i != axis), axis)
+    kind = emitter.arithmetic(node, x)
+    operands = [emitter.operand(x, order, kind), *(emitter.constant(row.name, row) for row in rows)]
     epsilon = node.float("epsilon", 1e-5)
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise UnsupportedNodeError(f"an epsilon of {epsilon}")
-    made = emitter.emit(node, op, operands, x.shape, order, kind, axis=x.rank - 1, epsilon=epsilon)
-    return reshaped(emitter, node.outputs[0], made, shape) if made.shape != shape else made
+    return emitter.emit(node, op, operands, x.shape, order, kind, axis=x.rank - 1, epsilon=epsilon)
+
+
+def _over_axes(emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, given: Sequence[Value]) -> Value:
+    """Add a normalization over some axes, `only`, of a recognized pattern (`patterns.py`).
+
+    `count` is the divisor of the sum of squares, 0 for the number of elements; `mean_count` that of the sum.
+    """
+    x, shape = emitter.movable(emitter.flow(x)), x.shape
+    axes = sorted({counted_from_front(axis, x.rank) for axis in node.ints("only") or ()})
+    inner = math.prod(shape[axis] for axis in axes)
+    mean_count, count = (node.float(key, 0.0) or inner for key in ("mean_count", "count"))
+    if not axes or not inner or not count > 0:
+        raise UnsupportedNodeError(
+            f"a normalization over axes {axes} of {list(shape)} with divisor {count:g}"
+        )
+    if mean_count != inner:
+        raise UnsupportedNodeError(f"a mean of {inner} elements as their sum divided by {mean_count:g}")
+    # With s the sum of squares, 1 / sqrt(s / count + e) = sqrt(share) / sqrt(s / inner + e * share).
+    share = count / inner
+    rows = [np.full(1, math.sqrt(share), np.float32)] if share != 1 else []
+    factors = [known(value, "a scale or bias") for value in given]
+    fused = [_along(value, x.rank, axes) for value in factors]
+    separate = any(row is None or inner > max(row.size, _MAX_BROADCAST_ELEMENTS) for row in fused)
+    for number, row in enumerate(() if separate else fused):
+        assert row is not None
+        rows = [row * rows[0], *rows[1:]] if rows and not number else [*rows, row]
+    name = node.outputs[0]
+    attributes = {"epsilon": node.float("epsilon", 1e-5) * share}
+    outputs = (f"{name}:normal",) if separate else node.outputs
+    inner_name = f"{node.name}:normal" if separate else node.name
+    inner_node = replace(node, name=inner_name, attributes=attributes, outputs=outputs)
+    wanted = tuple(shape[axis] for axis in axes)
+    made = _norm_over(emitter, inner_node, op, x, axes, [np.broadcast_to(row, wanted) for row in rows])
+    for number, value in enumerate(factors if separate else ()):
+        last = number == len(factors) - 1
+        made = binary(
+            emitter,
+            node,
+            "add" if number else "mul",
+            [made, ConstantValue(f"{node.name}:{value.name}", value.real())],
+            "" if last else "scaled",
+            FLOAT,
+        )
+    return made
+
+
+def _norm_over(
+    emitter: OnnxGraphBuilder,
+    node: FileNode,
+    op: str,
+    x: DynamicValue,
+    axes: Sequence[int],
+    rows: Sequence[np.ndarray],
+) -> Value:
+    """Add a normalization over axes; each of `rows` has the sizes of these axes."""
+    shape, name = x.shape, node.outputs[0]
+    constants = [
+        ConstantValue(f"{name}:{part}", row.astype(np.float32).reshape(-1))
+        for part, row in zip(("gamma", "beta"), rows, strict=False)
+    ]
+    if len(axes) == 1:
+        return _norm_along(emitter, node, op, x, axes[0], constants)
+    kept = [axis for axis in range(x.rank) if axis not in axes]
+    perm = (*kept, *axes)
+    value: Value = x
+    if perm != plain(x.rank):
+        value = _transposed(emitter, node, f"{name}:last", x, perm)
+    sizes = (*(shape[axis] for axis in kept), math.prod(shape[axis] for axis in axes))
+    flat = emitter.flow(reshaped(emitter, f"{name}:rows", value, sizes))
+    made: Value = _norm_along(
+        emitter, replace(node, outputs=(f"{name}:flat",)), op, flat, len(kept), constants
+    )
+    if perm == plain(x.rank):
+        return reshaped(emitter, name, made, shape)
+    shaped = reshaped(emitter, f"{name}:shaped", made, tuple(shape[axis] for axis in perm))
+    back = tuple(perm.index(axis) for axis in range(x.rank))
+    return _transposed(emitter, node, name, shaped, back)
+
+
+def _transposed(
+    emitter: OnnxGraphBuilder, node: FileNode, name: str, x: Value, perm: tuple[int, ...]
+) -> Value:
+    """Add a transposition as a part of another node."""
+    attributes = {"perm": perm}
+    inner = replace(
+        node, name=f"{name}:moved", op="Transpose", outputs=(name,), attributes=attributes, source=None
+    )
+    (made,) = CONVERSIONS["Transpose"](emitter, inner, [x])
+    return made
+
+
+def _along(value: ConstantValue, rank: int, axes: Sequence[int]) -> np.ndarray | None:
+    """Return a constant operand with the dimensions of some axes; None if it varies along others."""
+    shape = (*(1,) * (rank - len(value.shape)), *value.shape)
+    if len(shape) > rank or any(size != 1 for axis, size in enumerate(shape) if axis not in axes):
+        return None
+    return value.real().reshape([shape[axis] for axis in axes])
 
 
 #: First operator set in which GroupNormalization has a scale per channel rather than per group.

@@ -1,0 +1,216 @@
+"""Corrections that raise the quality of quantized float models, int16 activations, and the report of what limits it."""
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.bench.float_networks import FLOAT_NETWORKS
+from compiler.bench.quantization_quality import float_graph
+from compiler.frontends.builder import GraphBuilder
+from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import OPS
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.quantize import QuantizationReport, quantize
+from compiler.quantize.plan import EDGE
+from compiler.quantize.prepare import folded_scales
+from compiler.quantize.ranges import ChannelMeans, symmetric_16
+from compiler.quantize.report import summary
+from compiler.quantize.rewrite import expected_error, moments_of, quantized_weights
+from compiler.reference import evaluate
+from hw.errors import InputError
+from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers, samples
+from tests.support.onnx_models import node, ops
+
+
+def _noise(graph: Graph, made: Graph, given: list[dict[str, np.ndarray]]) -> float:
+    pairs = [(evaluate(graph, each), evaluate(made, each)) for each in given]
+    return float(sum(np.square(wanted["y"] - found["y"]).sum() for wanted, found in pairs))
+
+
+def test_bias_is_corrected_by_the_expected_error_of_the_weights(tmp_path) -> None:
+    """With operands far from zero, rounded weights shift the results; the correction also holds for other samples."""
+    nodes = [node("Conv", "x w", "y", kernel_shape=[3, 3])]
+    graph = graph_of(tmp_path, nodes, {"w": numbers(8, 4, 3, 3)}, (1, 4, 9, 9))
+    given = [{"x": 6 + each["x"]} for each in samples((1, 4, 9, 9), 8)]
+    fresh = [{"x": 6 + each["x"]} for each in samples((1, 4, 9, 9), 4, seed=50)]
+    made, _ = quantize(graph, given)
+    (conv,) = (each for each in made if each.op == "conv2d")
+    _, _, bias = made.ins(conv)
+    assert bias.data is not None and bias.data.any()
+    without = GraphBuilder("without")
+    for name in made.inputs:
+        without.graph.add_input(made.tensors[name])
+    for each in made:
+        tensors = [t for t in made.ins(each) if t is not bias]
+        tensors = [without.graph.tensors.get(t.name) or without.graph.add_tensor(t) for t in tensors]
+        without.node(each.name, each.op, tensors, made.out(each), **each.attributes)
+    assert _noise(graph, made, fresh) < 0.7 * _noise(graph, without.graph.finish(["y"]), fresh)
+
+
+@pytest.mark.parametrize(
+    ("op", "groups"), [("conv2d", 1), ("conv2d", 2), ("depthwise_conv2d", 1), ("dense", 1)]
+)
+def test_expected_error_equals_the_operator_on_the_means(op: str, groups: int) -> None:
+    rng = np.random.default_rng(groups)
+    mean = rng.normal(size=4)
+    shape = {"conv2d": (6, 2, 3, 4 // groups), "depthwise_conv2d": (2, 3, 4), "dense": (6, 4)}[op]
+    errors, x = rng.normal(size=shape), np.broadcast_to(mean, (1, 2, 3, 4)).astype(np.float32)
+    build = GraphBuilder("mean")
+    given = build.graph.add_input(Tensor("x", x.shape if op != "dense" else (1, 4), "float32"))
+    more = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)} if op != "dense" else {}
+    more |= {"groups": groups} if op == "conv2d" else {}
+    out = (1, 4) if op == "depthwise_conv2d" else (1, 6)
+    out = out if op == "dense" else (1, 1, 1, out[1])
+    weights = build.constant("w", errors.astype(np.float32))
+    build.node("n", op, [given, weights], Tensor("y", out, "float32"), **more)
+    wanted = evaluate(build.graph.finish(["y"]), {"x": x if op != "dense" else x[0, 0, :1]})["y"]
+    axis = OPS[op].weights_axis
+    assert axis is not None
+    found = expected_error(op, errors, axis, mean)
+    assert found is not None
+    np.testing.assert_allclose(found, wanted.reshape(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_means_of_few_samples_are_shrunk() -> None:
+    rng = np.random.default_rng(0)
+    noise, constant = ChannelMeans(), ChannelMeans()
+    for _ in range(4):
+        noise.add(rng.normal(size=(1, 64)))
+        constant.add(5 + 0.1 * rng.normal(size=(1, 64)))
+    shrunk, kept = noise.expected(), constant.expected()
+    assert shrunk is not None and kept is not None
+    assert np.abs(shrunk).max() < 0.5 * np.abs(np.mean(noise.parts, 0)).max()
+    np.testing.assert_allclose(kept, np.mean(constant.parts, 0), rtol=1e-3)
+    assert ChannelMeans().expected() is None
+
+
+def test_constant_factors_are_folded_into_products(tmp_path) -> None:
+    nodes = [
+        node("Conv", "x w b", "c", kernel_shape=[3, 3]),
+        node("Mul", "c gain", "d"),
+        node("Sub", "d shift", "e"),
+        node("Relu", "e", "y"),
+    ]
+    constants = {"w": numbers(8, 4, 3, 3), "b": numbers(8), "gain": numbers(8, 1, 1), "shift": numbers(1)}
+    graph = graph_of(tmp_path, nodes, constants, (1, 4, 9, 9))
+    folded = folded_scales(graph)
+    assert not {"mul", "sub"} & set(ops(folded))
+    given = {"x": numbers(1, 4, 9, 9, seed=3)}
+    np.testing.assert_allclose(
+        evaluate(folded, given)["y"], evaluate(graph, given)["y"], rtol=1e-4, atol=1e-5
+    )
+    assert "mul" in ops(folded_scales(graph, {"mul"})), "nodes that the user names are not folded"
+
+
+def test_int16_scales_are_powers_of_two_with_headroom() -> None:
+    for low, high in ((-3.0, 1.0), (0.0, 6.0), (-1e-30, 0.0), (0.0, 0.0)):
+        q = symmetric_16(low, high)
+        assert np.log2(q.scale[0]).is_integer() and q.zero_point == (0,)
+        assert 32767 * q.scale[0] >= 1.25 * max(-low, high) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("int16", [("all",), ("conv2d",), ("x",)])
+@pytest.mark.parametrize("rounding", ["reference", "onnxruntime"])
+def test_int16_is_exact_on_the_machine(tmp_path, int16, rounding) -> None:
+    graph = graph_of(tmp_path, BLOCK, WITHIN)
+    given = samples(IMAGE, 8)
+    network = compile(graph, "n8", calibration=given, int16=int16, rounding=rounding)
+    assert network.graph is not None and network.quantization is not None
+    assert {each.method for each in network.quantization.tensors} >= {"int16"}
+    (fresh,) = samples(IMAGE, 1, seed=77)
+    wanted = evaluate(network.graph, fresh, rounding=rounding)
+    np.testing.assert_array_equal(network(**fresh)["y"], wanted["y"])
+
+
+def test_int16_reduces_noise_and_converts_at_the_boundary(tmp_path) -> None:
+    graph = graph_of(tmp_path, BLOCK, WITHIN)
+    given = samples(IMAGE, 8)
+    made, report = quantize(graph, given, int16=("all",))
+    _, narrow = quantize(graph, given)
+    assert (report.outputs[0].sqnr_db or 99) > (narrow.outputs[0].sqnr_db or 99) + 5
+    kinds = {made.out(each).dtype for each in made if each.op not in ("transpose", "dequantize")}
+    assert kinds == {"int16"} and "requantize" not in ops(made)
+    for each in made:
+        if each.op == "conv2d":
+            x, weights, *bias = made.ins(each)
+            assert (x.dtype, weights.dtype, [b.dtype for b in bias]) == ("int16", "int8", ["int64"])
+            assert isinstance(x.quantization, Quantization) and not any(x.quantization.zero_point)
+
+
+def test_readers_of_an_int16_result_compute_on_int16(tmp_path) -> None:
+    nodes = [
+        node("MatMul", "x a", "h"),
+        node("Transpose", "h", "t", perm=[1, 0]),
+        node("MatMul", "t b", "m"),
+        node("Relu", "m", "n"),
+        node("MatMul", "n c", "y"),
+    ]
+    weights = {name: numbers(16, 16, seed=i) for i, name in enumerate("abc")}
+    graph = graph_of(tmp_path, nodes, weights, (16, 16))
+    made, _ = quantize(graph, [{"x": numbers(16, 16, seed=i)} for i in range(4)], int16=("MatMul:h",))
+    types = {each.name: made.out(each).dtype for each in made}
+    assert (types["MatMul:h"], types["h:transpose"], types["MatMul:m"]) == ("int16", "int16", "int16")
+    assert (types["Relu:n"], types["m:int8"]) == ("int8", "int8")
+    with pytest.raises(InputError, match="no node and no operator 'nothing' to compute in int16"):
+        quantize(graph, [{"x": numbers(16, 16)}], int16=("nothing",))
+
+
+def test_report_names_the_nodes_that_limit_an_output() -> None:
+    """Squares of small and large values lose most of their precision in 8 bits."""
+    network = FLOAT_NETWORKS["voice_detector"]()
+    graph = float_graph(network)
+    (name,) = graph.inputs
+    given = network.samples(np.random.default_rng(1), 6)
+    made, report = quantize(graph, [{name: each[None]} for each in given])
+    limits = report.limits
+    assert limits is not None and limits.output in made.outputs
+    assert {"Pow4", "Pow5", "Add6"} & {each.node for each in limits.nodes[:2]}
+    shares = [each.share for each in limits.nodes]
+    assert shares == sorted(shares, reverse=True)
+    some, all_of = limits.int16
+    assert all_of.nodes == ("all",) and len(some.nodes) > 1
+    assert min(some.sqnr_db or 99, all_of.sqnr_db or 99) > (report.outputs[0].sqnr_db or 99) + 2
+    lines = summary(report.document())
+    assert any(line.startswith(f"  noise of {limits.output} from int8 results: ") for line in lines)
+    assert lines[-1].endswith("(--int16 all)")
+    assert QuantizationReport.from_document(report.document()) == report
+    better, _ = quantize(graph, [{name: each[None]} for each in given], int16=some.nodes)
+    assert "int16" in {better.out(each).dtype for each in better}
+
+
+def test_a_good_output_is_not_analysed(tmp_path) -> None:
+    graph = graph_of(tmp_path, BLOCK, WITHIN)
+    _, report = quantize(graph, samples(IMAGE, 8))
+    assert (report.outputs[0].sqnr_db or 99) >= 30 and report.limits is None
+    network = compile(graph, "n8", calibration=samples(IMAGE, 4))
+    assert all(each.reason == EDGE for each in network.host)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "groups"),
+    [("dense", (8, 6), 1), ("conv2d", (8, 3, 3, 2), 2), ("depthwise_conv2d", (3, 3, 32), 1)],
+)
+def test_compensated_weights_reduce_the_noise_of_correlated_operands(op, shape, groups) -> None:
+    """Steps stay next to the exact weights, and the noise of the outputs is lower than with rounded weights."""
+    rng = np.random.default_rng(4)
+    channels = {"dense": shape[-1], "conv2d": shape[-1] * groups, "depthwise_conv2d": shape[-1]}[op]
+    mixed = (
+        rng.normal(size=(channels, channels)) + 2
+    )  # channels are correlated, and so are neighbouring pixels
+    smooth = [rng.normal(size=(1, 12, 12, channels)).cumsum(1).cumsum(2) for _ in range(4)]
+    given = [(each @ mixed).astype(np.float32) for each in smooth]
+    weights = rng.normal(size=shape).astype(np.float32)
+    form = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    form = {"dense": {}, "conv2d": form | {"groups": groups}, "depthwise_conv2d": form}[op]
+    operator = Node("n", op, ("x", "w"), ("y",), form)
+    moments, axis = moments_of(operator, weights, given), OPS[op].weights_axis
+    assert moments is not None and axis is not None
+    noise = []
+    for each in (None, moments):
+        fixed, _ = quantized_weights(
+            weights, axis, per_channel=True, bias=None, x_scale=0.1, wide=True, moments=each
+        )
+        errors = fixed.quantization.dequantized(fixed.data).astype(np.float64) - weights
+        rows = np.moveaxis(errors, axis, 0).reshape(len(moments), -1, moments.shape[1])
+        noise.append(float(np.einsum("gok,gkl,gol->", rows, moments, rows)))
+    assert noise[1] < 0.8 * noise[0]
