@@ -203,8 +203,8 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
         return INTEGERS
     if node.op == "dequantize":
         x = graph.ins(node)[0]
-        if "float16" in (x.dtype, graph.out(node).dtype):
-            return "converts float16 at the model boundary"
+        if x.dtype.startswith("float"):
+            return f"converts {x.dtype} to {graph.out(node).dtype} at the model boundary"
         return None if as_int8(x) else f"converts {x.dtype} to float32"
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"

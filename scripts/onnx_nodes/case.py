@@ -10,6 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from compiler.frontends.builder import WHERE_LISTED
+from compiler.frontends.onnx.values import INTERFACE
 from compiler.onnx_backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError
@@ -109,6 +110,9 @@ def _one(test: Any, inputs: Sequence[Any], outputs: Sequence[Any], constants: bo
 
 
 def _array(value: Any) -> Any:
+    """Return an input or output as an array, unless it is a sequence or an optional value."""
+    if isinstance(value, onnx.TensorProto) and value.data_type in INTERFACE:
+        return numpy_helper.to_array(value)
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 

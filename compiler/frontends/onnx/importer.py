@@ -42,6 +42,8 @@ from compiler.frontends.onnx.registry import CONVERSIONS, OnnxConversion, conver
 from compiler.frontends.onnx.rewrite import expand
 from compiler.frontends.onnx.values import (
     FLOAT,
+    HOST_ONLY,
+    INTERFACE_FLOATS,
     ConstantValue,
     DynamicValue,
     UnsupportedNodeError,
@@ -146,12 +148,12 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
             list(value.shape),
         )
     flow = emitter.flow(value)
-    if declared.dtype in ("float16", "float32"):
+    if declared.held == "float32":
         real = emitter.operand(flow, plain(flow.rank), FLOAT)
         if declared.dtype == "float32":
             return real
-        half = Tensor(emitter.build.fresh(f"{declared.name}:half"), real.shape, "float16")
-        return emitter.build.node(f"{declared.name}:half", "dequantize", [real], half)
+        given = Tensor(emitter.build.fresh(f"{declared.name}:given"), real.shape, declared.dtype)
+        return emitter.build.node(f"{declared.name}:given", "dequantize", [real], given)
     tensor = emitter.in_order(flow, plain(flow.rank)).tensor
     if flow.real or tensor.dtype == "float32":  # declared as integers, computed in float32
         tensor = emitter.operand(flow, plain(flow.rank), FLOAT)
@@ -233,13 +235,13 @@ class GraphReader:
         values: dict[str, Value] = dict(model.constants)
         for declared in model.inputs:
             shape = tuple(n for n in declared.shape or () if isinstance(n, int))
-            unquantized = declared.dtype in ("float16", "float32", "bool")
+            unquantized = declared.held in ("float32", "bool")
             q = None if unquantized else emitter.meanings.get(declared.name)
             try:
                 tensor = emitter.build.graph.add_input(Tensor(declared.name, shape, declared.dtype, q))
             except ValueError as error:
                 raise InputError(f"input {shown(declared.name)}: {error}") from None
-            if declared.dtype == "float16":
+            if declared.dtype in INTERFACE_FLOATS:
                 wide = Tensor(emitter.build.fresh(f"{declared.name}:wide"), shape, "float32")
                 tensor = emitter.build.node(f"{declared.name}:wide", "dequantize", [tensor], wide)
             values[declared.name] = DynamicValue(declared.name, tensor, plain(len(shape)))
@@ -314,6 +316,9 @@ class GraphReader:
         """Return the outputs of a node: folded, converted, or computed on the host."""
         if foldable(node) and all(value is None or isinstance(value, ConstantValue) for value in inputs):
             return self.folder.computed(node, [v for v in inputs if not isinstance(v, DynamicValue)])
+        for value in inputs:
+            if isinstance(value, DynamicValue) and value.tensor.dtype in HOST_ONLY:
+                return on_host(emitter, node, inputs, f"computes with {value.tensor.dtype}", self.declared)
         conversion = CONVERSIONS.get(node.op)
         if conversion is None:
             return on_host(emitter, node, inputs, NO_WAY, self.declared)
