@@ -117,6 +117,23 @@ def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
     return _model(model.graph, opset, tuple(model.opset_import), folder)
 
 
+def read_body(
+    graph: onnx.GraphProto, opset: int, versions: tuple[onnx.OperatorSetIdProto, ...]
+) -> OnnxModel:
+    """Convert the body of a function to plain data.
+
+    Parameters
+    ----------
+    graph : GraphProto
+        Nodes, inputs and outputs of the body, without constants in external files.
+    opset : int
+        Version of ONNX's operator set in the body.
+    versions : tuple of OperatorSetIdProto
+        All operator sets that the body imports.
+    """
+    return _model(graph, opset, versions, None, inside=True)
+
+
 def _model(
     graph: Any,
     opset: int,

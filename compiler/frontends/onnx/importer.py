@@ -23,6 +23,7 @@ import compiler.frontends.onnx.ops.shape  # noqa: F401
 from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
 from compiler.frontends.onnx.file import parsed, read_proto
+from compiler.frontends.onnx.function_bodies import function_body
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import NO_WAY, on_host
 from compiler.frontends.onnx.node import (
@@ -40,6 +41,7 @@ from compiler.frontends.onnx.patterns import fuse, recognize
 from compiler.frontends.onnx.qdq_analysis import meanings, targets
 from compiler.frontends.onnx.registry import CONVERSIONS, OnnxConversion, converts
 from compiler.frontends.onnx.rewrite import expand
+from compiler.frontends.onnx.subgraphs import inline
 from compiler.frontends.onnx.values import (
     FLOAT,
     HOST_ONLY,
@@ -319,23 +321,37 @@ class GraphReader:
         for value in inputs:
             if isinstance(value, DynamicValue) and value.tensor.dtype in HOST_ONLY:
                 return on_host(emitter, node, inputs, f"computes with {value.tensor.dtype}", self.declared)
-        conversion = CONVERSIONS.get(node.op)
-        if conversion is None:
-            return on_host(emitter, node, inputs, NO_WAY, self.declared)
-        return self._converted(conversion, emitter, node, inputs)
+        return self._converted(CONVERSIONS.get(node.op), emitter, node, inputs)
 
     def _converted(
         self,
-        conversion: OnnxConversion,
+        conversion: OnnxConversion | None,
         emitter: OnnxGraphBuilder,
         node: FileNode,
         inputs: list[Value | None],
     ) -> Sequence[Value | None]:
-        """Return the outputs of a conversion, or of a node on the host if the conversion does not support the node."""
+        """Return the outputs of a conversion, of the operator's function body, or else of a node on the host."""
+        why = NO_WAY
+        if conversion is not None:
+            try:
+                return conversion(emitter, node, inputs)
+            except UnsupportedNodeError as error:
+                why = str(error)
         try:
-            return conversion(emitter, node, inputs)
-        except UnsupportedNodeError as error:
-            return on_host(emitter, node, inputs, str(error), self.declared)
+            return self._expanded(emitter, node, inputs)
+        except UnsupportedNodeError:
+            return on_host(emitter, node, inputs, why, self.declared)
+
+    def _expanded(
+        self, emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]
+    ) -> Sequence[Value | None]:
+        """Return the outputs of the function body of a node's operator, or raise UnsupportedNodeError."""
+        body = function_body(node, inputs)
+        if body is None:
+            raise UnsupportedNodeError("has no function body")
+        values = {name: value for name, value in zip(node.inputs, inputs, strict=True) if name and value}
+        made = dict(zip((o.name for o in body.outputs), inline(emitter, body, values), strict=True))
+        return [made.get(name) for name in node.outputs]
 
     @staticmethod
     def _check_inputs(node: FileNode) -> None:
