@@ -1,18 +1,25 @@
-"""Expansion of ONNX operators that have no conversion, by the function bodies that ONNX defines for them."""
+"""Expansion of nodes into other ONNX operators: by the function bodies that ONNX defines, or by conversions."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import onnx
-from onnx import AttributeProto, FunctionProto, TypeProto, defs, helper
+from numpy.typing import ArrayLike, DTypeLike
+from onnx import AttributeProto, FunctionProto, TypeProto, defs, helper, numpy_helper
 
 from compiler.frontends.onnx.file import read_body
+from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode, OnnxModel
+from compiler.frontends.onnx.subgraphs import inline
 from compiler.frontends.onnx.values import DTYPES, ConstantValue, Value
 
 #: Operators whose bodies contain loops, sequences or random numbers.
 _EXCLUDED = frozenset(("Bernoulli", "Range", "SequenceMap"))
 #: Exceptions of ONNX's functions that construct a body.
 _BODY_ERRORS = (RuntimeError, ValueError, TypeError, defs.SchemaError, onnx.checker.ValidationError)
+#: Operator set of the operators into which conversions expand a node.
+_OPSET = 22
 _TYPES = {name: number for number, name in DTYPES.items()}
 
 
@@ -87,19 +94,30 @@ def _inlined(node: FileNode, function: FunctionProto, schema: Mapping[str, defs.
     for formal, actual in zip(function.output, node.outputs, strict=False):
         names[formal] = actual or f"{node.name}/{formal}"
     graph = onnx.GraphProto(name=node.name)
-    for number, each in enumerate(function.node):
-        call = graph.node.add()
-        call.CopyFrom(each)
-        call.name = f"{node.name}/{each.name or f'{each.op_type.lower()}_{number}'}"
-        for field in (call.input, call.output):
-            field[:] = [names.setdefault(name, f"{node.name}/{name}") for name in field]
-        given = [_bound(attribute, attributes) for attribute in each.attribute]
-        del call.attribute[:]
-        call.attribute.extend(attribute for attribute in given if attribute is not None)
+    graph.node.extend(function.node)
+    _rename(graph, node.name, names, attributes)
     graph.input.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.inputs)))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.outputs)))
     versions = {each.domain: each.version for each in function.opset_import}
     return read_body(graph, versions.get("", versions.get("ai.onnx", node.opset)), tuple(function.opset_import))
+
+
+def _rename(
+    graph: onnx.GraphProto, prefix: str, names: dict[str, str], attributes: Mapping[str, AttributeProto]
+) -> None:
+    """Rename all values and nodes of a body and its subgraphs in place, and bind its attributes."""
+    for number, call in enumerate(graph.node):
+        call.name = f"{prefix}/{call.name or f'{call.op_type.lower()}_{number}'}"
+        for field in (call.input, call.output):
+            field[:] = [names.setdefault(name, f"{prefix}/{name}") for name in field]
+        given = [_bound(attribute, attributes) for attribute in call.attribute]
+        del call.attribute[:]
+        call.attribute.extend(attribute for attribute in given if attribute is not None)
+        for attribute in call.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                _rename(attribute.g, prefix, names, attributes)
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = names.setdefault(value.name, f"{prefix}/{value.name}")
 
 
 def _bound(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:
@@ -113,3 +131,70 @@ def _bound(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> At
     bound.CopyFrom(value)
     bound.name = attribute.name
     return bound
+
+
+class BodyBuilder:
+    """Builder of the expansion of a node into ONNX operators, which are then converted like nodes of the file.
+
+    Parameters
+    ----------
+    node : FileNode
+        The node to expand; names of the expansion are prefixed with its name.
+    inputs : sequence of Value or None
+        Inputs of the node.
+    """
+
+    def __init__(self, node: FileNode, inputs: Sequence[Value | None]):
+        self.node = node
+        self.values = {f"{node.name}/in{i}": value for i, value in enumerate(inputs) if value is not None}
+        self._graph = onnx.GraphProto(name=node.name)
+
+    def given(self, index: int) -> str:
+        """Return the name of an input of the node; "" if it is omitted."""
+        name = f"{self.node.name}/in{index}"
+        return name if name in self.values else ""
+
+    def constant(self, data: ArrayLike, dtype: DTypeLike = np.float32) -> str:
+        """Add a constant and return its name."""
+        name = f"{self.node.name}/constant{len(self._graph.initializer)}"
+        self._graph.initializer.append(numpy_helper.from_array(np.asarray(data, dtype), name))
+        return name
+
+    def add(self, op: str, *inputs: str, domain: str = "", outputs: int = 1, **attributes: Any) -> str:
+        """Add an operator and return the name of its first output; further outputs have suffixes :1, :2, ..."""
+        name = f"{self.node.name}/{op.lower()}_{len(self._graph.node)}"
+        names = [name, *(f"{name}:{i}" for i in range(1, outputs))]
+        self._graph.node.append(
+            helper.make_node(op, inputs, names, name=name, domain=domain, **attributes)
+        )
+        return name
+
+    def reshaped(self, x: str, *shape: int) -> str:
+        """Reshape a value."""
+        return self.add("Reshape", x, self.constant(shape, np.int64))
+
+    def converted(self, emitter: OnnxGraphBuilder, *outputs: str) -> list[Value | None]:
+        """Convert the operators and return the values called `outputs`, as the node's outputs; None for "".
+
+        Raises
+        ------
+        UnsupportedNodeError
+            One of the operators has no conversion.
+        """
+        final = {
+            name: self.node.outputs[i]
+            for i, name in enumerate(outputs)
+            if name and i < len(self.node.outputs) and self.node.outputs[i] and name not in self.values
+        }
+        wanted = [final.get(name, name) for name in outputs]
+        for each in self._graph.node:
+            for field in (each.input, each.output):
+                field[:] = [final.get(name, name) for name in field]
+        self._graph.input.extend(onnx.ValueInfoProto(name=name) for name in self.values)
+        self._graph.output.extend(
+            onnx.ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, wanted))
+        )
+        versions = (helper.make_operatorsetid("", _OPSET), helper.make_operatorsetid("com.microsoft", 1))
+        body = read_body(self._graph, _OPSET, versions)
+        made = dict(zip((o.name for o in body.outputs), inline(emitter, body, self.values), strict=True))
+        return [made.get(name) for name in wanted]
