@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 # Importing these modules registers their conversions.
+import compiler.frontends.onnx.ops.attention
 import compiler.frontends.onnx.ops.control_flow
 import compiler.frontends.onnx.ops.conv
 import compiler.frontends.onnx.ops.elementwise
+import compiler.frontends.onnx.ops.expansions
 import compiler.frontends.onnx.ops.indexing
 import compiler.frontends.onnx.ops.lstm
 import compiler.frontends.onnx.ops.matmul

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.conv import bias_of, product_kind, weights_of
@@ -211,7 +212,7 @@ def _normalized(
     emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, given: list[Value | None]
 ) -> Value:
     """Add a normalization over an axis and all following dimensions."""
-    x, shape = emitter.movable(emitter.flow(x)), x.shape
+    original, x, shape = x, emitter.movable(emitter.flow(x)), x.shape
     if not shape:
         raise InputError("normalizes a single element")
     only = "only" in node.attributes
@@ -224,6 +225,8 @@ def _normalized(
         x = emitter.flow(reshaped(emitter, f"{x.name}:rows", x, (*shape[:axis], inner)))
         axis = x.rank - 1
     order = x.order if x.order[-1] == axis else (*(i for i in plain(x.rank) if i != axis), axis)
+    if any(isinstance(value, DynamicValue) for value in given):
+        return _scaled_norm(emitter, node, original, given, op)
     kind = emitter.arithmetic(node, x)
     operands = [emitter.operand(x, order, kind)]
     for value in given:
@@ -243,6 +246,20 @@ def _normalized(
         raise UnsupportedNodeError(f"an epsilon of {epsilon}")
     made = emitter.emit(node, op, operands, x.shape, order, kind, axis=x.rank - 1, epsilon=epsilon)
     return reshaped(emitter, node.outputs[0], made, shape) if made.shape != shape else made
+
+
+def _scaled_norm(
+    emitter: OnnxGraphBuilder, node: FileNode, x: Value, given: list[Value | None], op: str
+) -> Value:
+    """Add a normalization whose scale or bias is computed at run time, as separate product and sum."""
+    body = BodyBuilder(node, [x, *given])
+    name = "LayerNormalization" if op == "layer_norm" else "SimplifiedLayerNormalization"
+    made = body.add(name, body.given(0), axis=node.int("axis", -1), epsilon=node.float("epsilon", 1e-5))
+    for index, each in ((1, "Mul"), (2, "Add")):
+        made = body.add(each, made, body.given(index)) if body.given(index) else made
+    (result,) = body.converted(emitter, made)
+    assert result is not None
+    return result
 
 
 #: First operator set in which GroupNormalization has a scale per channel rather than per group.
