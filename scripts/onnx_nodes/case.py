@@ -18,6 +18,9 @@ from scripts.onnx_nodes.compare import Arrays, MismatchError, checked
 from scripts.onnx_nodes.scope import RANDOM, obstacle
 
 _SHOWN = 160
+#: Errors after which a model is compiled with another calibration sample: the finite part of the sample, then none.
+_NOT_FLOAT = "calibration is for float models"
+_CALIBRATION_ERRORS = ((_NOT_FLOAT, "infinite values", "not NaN"), (_NOT_FLOAT,))
 
 
 class Placement(IntEnum):
@@ -140,12 +143,14 @@ def _prepared(model: onnx.ModelProto, sample: Mapping[str, Any]) -> MlaBackendRe
         MlaBackend.prepare(model, sizes=sizes)  # raises an error that names the unsupported type
         raise InputError("its inputs are not arrays")
     finite = {n: np.where(np.isfinite(v), v, 0) if v.dtype.kind == "f" else v for n, v in sample.items()}
-    try:
-        return MlaBackend.prepare(model, sizes=sizes, calibration=[finite])
-    except InputError as error:
-        if "calibration is for float models" not in str(error):
-            raise
-        return MlaBackend.prepare(model, sizes=sizes)
+    calibrations: list[dict[str, Any]] = [{"calibration": [sample]}, {"calibration": [finite]}, {}]
+    for known, arguments in zip(_CALIBRATION_ERRORS, calibrations, strict=False):
+        try:
+            return MlaBackend.prepare(model, sizes=sizes, **arguments)
+        except InputError as error:
+            if not any(text in str(error) for text in known):
+                raise
+    return MlaBackend.prepare(model, sizes=sizes)
 
 
 def _where(ready: MlaBackendRep) -> tuple[Placement, str]:

@@ -118,6 +118,7 @@ def _rounded_answers(model: onnx.ModelProto, graph: Any, sample: Arrays) -> Arra
             steps = np.rint(np.nan_to_num(sample[x.name]).astype(np.float64) / q.scale[0]) + q.zero_point[0]
             limits = np.iinfo(graph.out(node).dtype)
             near = q.dequantized(np.clip(steps, limits.min, limits.max).astype(np.int64))
+            near = np.where(np.isfinite(sample[x.name]), near, sample[x.name])  # such as -inf in masks
             rounded[x.name] = near.astype(sample[x.name].dtype)
     names = [value.name for value in model.graph.output]
     with np.errstate(all="ignore"):

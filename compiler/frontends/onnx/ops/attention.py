@@ -180,35 +180,37 @@ def _masks(
     body: BodyBuilder, mask: Value | None, allowed: np.ndarray, shape: HeadShape
 ) -> tuple[list[str], str]:
     """Return the biases of an attention, and a factor that is 0 for queries without keys; "" if there are none."""
-    biases = []
-    name = body.given(3)
-    if mask is not None:
-        rank, width = len(mask.shape), mask.shape[-1]
-        if not 2 <= rank <= 4 or width > shape.keys:
-            raise InputError(f"a mask of shape {list(mask.shape)} for {shape.queries} queries and {shape.keys} keys")
-        boolean = (mask.data.dtype.name if isinstance(mask, ConstantValue) else mask.tensor.dtype) == "bool"
-        allowed = allowed & (np.arange(shape.keys) < width)
-        if boolean:
-            name = _bias(body, name)
-        if width < shape.keys:
-            edges = body.constant([*[0] * (2 * rank - 1), shape.keys - width], np.int64)
-            name = body.add("Pad", name, edges)
-        biases.append(name)
-    if not allowed.all():
-        biases.append(body.constant(np.where(allowed, 0.0, _MASKED)))
-    if isinstance(mask, ConstantValue):
-        numbers = mask.data if mask.data.dtype == bool else mask.real() > _MASKED
-        padded = np.zeros((*numbers.shape[:-1], shape.keys), bool)
-        padded[..., : numbers.shape[-1]] = numbers
-        alive = (padded & allowed).any(-1, keepdims=True)
-        return biases, "" if alive.all() else body.constant(alive)
     if mask is None:
-        alive = allowed.any(-1, keepdims=True)
-        return biases, "" if alive.all() else body.constant(alive)
-    total = biases[0] if len(biases) == 1 else body.add("Add", *biases)
-    best = body.add("ReduceMax", total, body.constant([-1], np.int64), keepdims=1)
-    present = body.add("Greater", best, body.constant(_MASKED / 2))
-    return [total], body.add("Cast", present, to=TensorProto.FLOAT)
+        return _constant_masks(body, allowed, np.where(allowed, 0.0, _MASKED))
+    rank, width = len(mask.shape), mask.shape[-1]
+    if not 2 <= rank <= 4 or width > shape.keys:
+        raise InputError(f"a mask of shape {list(mask.shape)} for {shape.queries} queries and {shape.keys} keys")
+    allowed = allowed & (np.arange(shape.keys) < width)
+    widths = [(0, 0)] * (rank - 1) + [(0, shape.keys - width)]
+    boolean = (mask.data if isinstance(mask, ConstantValue) else mask.tensor).dtype == "bool"
+    if isinstance(mask, ConstantValue):
+        numbers = np.where(mask.data, 0.0, _MASKED) if boolean else mask.real()
+        bias = np.where(allowed, np.pad(numbers, widths), _MASKED)
+        return _constant_masks(body, bias > _MASKED, bias)
+    name = body.given(3)
+    edges = body.constant([*[low for low, _ in widths], *[high for _, high in widths]], np.int64)
+    if boolean:
+        flags = body.add("Cast", name, to=TensorProto.FLOAT)
+        flags = body.add("Pad", flags, edges) if width < shape.keys else flags
+        if not allowed.all():
+            flags = body.add("Mul", flags, body.constant(allowed))
+        some = body.add("ReduceMax", flags, body.constant([-1], np.int64), keepdims=1)
+        return [_bias(body, body.add("Cast", flags, to=TensorProto.BOOL))], some
+    name = body.add("Pad", name, edges) if width < shape.keys else name
+    biases, alive = _constant_masks(body, allowed, np.where(allowed, 0.0, _MASKED))
+    return [name, *biases], alive
+
+
+def _constant_masks(body: BodyBuilder, allowed: np.ndarray, bias: np.ndarray) -> tuple[list[str], str]:
+    """Return the biases and the factor of `_masks` for constants: allowed keys, and the biases of all keys."""
+    alive = allowed.any(-1, keepdims=True)
+    biases = [body.constant(np.maximum(bias, _MASKED))] if bias.any() else []
+    return biases, "" if alive.all() else body.constant(alive)
 
 
 @converts("MultiHeadAttention", inputs=(1, 10))
