@@ -221,29 +221,21 @@ def _multi_head(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) ->
     heads, body = node.int("num_heads", 0), BodyBuilder(node, inputs)
     batch, queries = q.shape[:2]
     names, sizes = list[str](), list[int]()
-    if len(q.shape) == 5:
-        if k is not None or bias is not None:
-            raise UnsupportedNodeError("packed queries with separate keys or a bias")
-        for index in range(3):
-            part = body.add("Gather", body.given(0), body.constant(index, np.int64), axis=3)
-            names.append(body.add("Transpose", part, perm=[0, 2, 1, 3]))
-        sizes, keys = [q.shape[4]] * 3, queries
-    elif k is None or v is None or len({len(q.shape), 3}) != 1 or len(k.shape) not in (3, 4):
-        raise UnsupportedNodeError("this layout of queries, keys and values")
-    else:
-        starts, keys = 0, k.shape[2] if len(k.shape) == 4 else k.shape[1]
-        for index, value in enumerate((q, k, v)):
-            if len(value.shape) == 4:
-                names.append(body.given(index))
-                sizes.append(value.shape[3])
-                continue
-            name, width = body.given(index), value.shape[2]
-            if bias is not None:
-                ends = [body.constant([n], np.int64) for n in (starts, starts + width, 0)]
-                name = body.add("Add", name, body.add("Slice", body.given(3), *ends))
-                starts += width
-            sizes.append(_divided(width, heads))
-            names.append(_split_heads(body, name, batch, value.shape[1], heads, sizes[-1]))
+    if k is None or v is None or len(q.shape) != 3 or len(k.shape) not in (3, 4):
+        raise UnsupportedNodeError("packed queries, keys and values")
+    starts, keys = 0, k.shape[-2]
+    for index, value in enumerate((q, k, v)):
+        if len(value.shape) == 4:
+            names.append(body.given(index))
+            sizes.append(value.shape[3])
+            continue
+        name, width = body.given(index), value.shape[2]
+        if bias is not None:
+            ends = [body.constant([n], np.int64) for n in (starts, starts + width, 0)]
+            name = body.add("Add", name, body.add("Slice", body.given(3), *ends))
+            starts += width
+        sizes.append(_divided(width, heads))
+        names.append(_split_heads(body, name, batch, value.shape[1], heads, sizes[-1]))
     past = 0 if past_k is None else past_k.shape[2]
     if past_k is not None:
         names[1:] = [body.add("Concat", body.given(6 + i), names[1 + i], axis=2) for i in (0, 1)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.conv import WindowSpec, as_given, as_images, flat, sizes_of, window
@@ -30,6 +31,8 @@ from hw.errors import InputError, shown
 def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     (given,) = inputs
     rank = len(given.shape)
+    if rank == 5 and not any(node.outputs[1:]):
+        return _pool_volume(emitter, node, inputs)
     if rank not in (3, 4):
         raise UnsupportedNodeError(f"pooling over shape {list(given.shape)}")
     kernel = sizes_of(node, "kernel_shape", rank - 2, 0, 1)
@@ -63,6 +66,37 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
         **more,
     )
     return [as_given(emitter, node, made, given)]
+
+
+def _pool_volume(
+    emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
+) -> Sequence[Value | None]:
+    """Convert pooling over three dimensions to pooling of all planes, followed by pooling along the depth."""
+    (x,) = inputs
+    batch, channels, depth, *image = x.shape
+    kernel = sizes_of(node, "kernel_shape", 3, 0, 1)
+    slide = window(node, x.shape[2:], kernel)
+    body = BodyBuilder(node, inputs)
+
+    def part(first: int, last: int) -> dict[str, Any]:
+        chosen = {"kernel_shape": kernel, "strides": slide.strides, "dilations": slide.dilations}
+        found: dict[str, Any] = {key: [*sizes[first:last]] for key, sizes in chosen.items()}
+        if "pads" in node.attributes:
+            pads = sizes_of(node, "pads", 6, 0, 0)
+            found["pads"] = [*pads[first:last], *pads[3 + first : 3 + last]]
+        found |= {key: node.attributes[key] for key in ("auto_pad", "ceil_mode", "count_include_pad") if key in node.attributes}
+        return found
+
+    planes = body.reshaped(body.add("Transpose", body.given(0), perm=[0, 2, 1, 3, 4]), batch * depth, channels, *image)
+    pooled = body.add(node.op, planes, **part(1, 3))
+    rows = math.prod(slide.outputs[1:])
+    split = body.add("Transpose", body.reshaped(pooled, batch, depth, channels, rows), perm=[0, 2, 1, 3])
+    along = part(0, 1)
+    along |= {key: [*sizes, 1] for key, sizes in along.items() if key in ("kernel_shape", "strides", "dilations")}
+    if "pads" in along:
+        along["pads"] = [along["pads"][0], 0, along["pads"][1], 0]
+    made = body.add(node.op, split, **along)
+    return body.converted(emitter, body.reshaped(made, batch, channels, *slide.outputs))
 
 
 def _undilated(
