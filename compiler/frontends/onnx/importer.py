@@ -28,6 +28,7 @@ from compiler.frontends.onnx.file import parsed, read_proto
 from compiler.frontends.onnx.function_bodies import function_body
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import NO_WAY, on_host
+from compiler.frontends.onnx.ops.indexing import SEQUENCE_OPS
 from compiler.frontends.onnx.node import (
     DAMAGE,
     Declared,
@@ -50,6 +51,7 @@ from compiler.frontends.onnx.values import (
     INTERFACE_FLOATS,
     ConstantValue,
     DynamicValue,
+    SequenceValue,
     UnsupportedNodeError,
     Value,
     ValueType,
@@ -321,6 +323,8 @@ class GraphReader:
         if foldable(node) and all(value is None or isinstance(value, ConstantValue) for value in inputs):
             return self.folder.computed(node, [v for v in inputs if not isinstance(v, DynamicValue)])
         for value in inputs:
+            if isinstance(value, SequenceValue) and node.op not in SEQUENCE_OPS:
+                raise UnsupportedNodeError("it takes a sequence")
             if isinstance(value, DynamicValue) and value.tensor.dtype in HOST_ONLY:
                 return on_host(emitter, node, inputs, f"computes with {value.tensor.dtype}", self.declared)
         return self._converted(CONVERSIONS.get(node.op), emitter, node, inputs)

@@ -162,6 +162,22 @@ class DynamicValue:
 Value = ConstantValue | DynamicValue
 
 
+@dataclass(frozen=True, eq=False)
+class SequenceValue:
+    """A sequence of tensors, whose length and order are known at compile time.
+
+    Parameters
+    ----------
+    name : str
+        Name in the file.
+    items : tuple of Value
+        Elements of the sequence.
+    """
+
+    name: str
+    items: tuple[Value, ...]
+
+
 def plain(rank: int) -> Order:
     """Return the file's order of dimensions, which is the identity permutation."""
     return tuple(range(rank))

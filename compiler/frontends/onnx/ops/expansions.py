@@ -439,3 +439,95 @@ def _contracted(
     product = body.add("MatMul", stack(a, (batch, rows, inner)), stack(b, (batch, inner, columns)))
     labels = [*batch, *rows, *columns]
     return body.reshaped(product, *(sizes[label] for label in labels)), labels
+
+
+@converts("Trilu", inputs=(1, 2))
+def _triangle(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    """Convert the triangle of matrices of a float model to a product with ones and zeros."""
+    x, given = inputs
+    float_only(x)
+    if len(x.shape) < 2:
+        raise InputError(f"shape {list(x.shape)} is not that of matrices")
+    k = 0 if given is None else known(given, "a diagonal").integers()[0]
+    k = max(-x.shape[-2], min(k, x.shape[-1]))
+    triangle = (np.triu if node.int("upper", 1) else np.tril)(np.ones(x.shape[-2:]), k)
+    body = BodyBuilder(node, [x])
+    return body.converted(emitter, body.add("Mul", body.given(0), body.constant(triangle)))
+
+
+#: Maximum length of a Fourier transform, which is a product with a matrix of this size.
+_MAX_TRANSFORM = 1 << 12
+
+
+def _fourier(length: int, count: int, parts: int, *, onesided: bool, inverse: bool) -> np.ndarray:
+    """Return the matrix, (count * parts, outputs * 2), of a Fourier transform of `count` values, padded with zeros.
+
+    Parameters
+    ----------
+    length : int
+        Length of the transform; further values are ignored.
+    count, parts : int
+        Number of values, and 1 if they are real or 2 if they are complex.
+    onesided : bool
+        True for the first half of the outputs.
+    inverse : bool
+        True for the inverse transform.
+    """
+    outputs = length // 2 + 1 if onesided else length
+    n = np.arange(count)[:, None]
+    angles = 2 * np.pi / length * (n * np.arange(outputs) % length) * (1 if inverse else -1)
+    cos, sin = (np.where(n < length, f(angles), 0) / (length if inverse else 1) for f in (np.cos, np.sin))
+    matrix = np.empty((count, parts, outputs, 2))
+    matrix[:, 0, :, 0], matrix[:, 0, :, 1] = cos, sin
+    if parts == 2:
+        matrix[:, 1, :, 0], matrix[:, 1, :, 1] = -sin, cos
+    return matrix.reshape(count * parts, outputs * 2)
+
+
+@converts("DFT", inputs=(1, 3))
+def _dft(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    """Convert a Fourier transform to a product with a constant matrix."""
+    x, length, axis = inputs
+    float_only(x)
+    rank, parts = len(x.shape), x.shape[-1]
+    along = node.int("axis", 1) if node.opset < _DFT_INPUT_OPSET else -2
+    along = counted_from_front(along if axis is None else known(axis, "an axis").integers()[0], rank)
+    size = x.shape[along] if length is None else known(length, "a length").integers()[0]
+    inverse, onesided = bool(node.int("inverse", 0)), bool(node.int("onesided", 0))
+    if rank < 2 or along == rank - 1 or parts not in (1, 2) or size < 1:
+        raise InputError(f"a transform of length {size} along dimension {along} of shape {list(x.shape)}")
+    if max(size, x.shape[along]) > _MAX_TRANSFORM or (inverse and onesided):
+        raise UnsupportedNodeError(f"a transform of length {size:,}, or an inverse of half a spectrum")
+    matrix = _fourier(size, x.shape[along], parts, onesided=onesided, inverse=inverse)
+    perm = [*(i for i in range(rank - 1) if i != along), along, rank - 1]
+    body, others = BodyBuilder(node, [x]), [x.shape[i] for i in perm[:-2]]
+    rows = body.reshaped(body.add("Transpose", body.given(0), perm=perm), *others, len(matrix))
+    made = body.reshaped(body.add("MatMul", rows, body.constant(matrix)), *others, -1, 2)
+    return body.converted(emitter, body.add("Transpose", made, perm=[perm.index(i) for i in range(rank)]))
+
+
+#: First operator set in which the axis of DFT is an input.
+_DFT_INPUT_OPSET = 20
+
+
+@converts("STFT", inputs=(2, 4))
+def _stft(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    """Convert Fourier transforms of overlapping frames to a convolution whose kernels are windowed waves."""
+    x, step, window, length = inputs
+    float_only(x)
+    stride = known(step, "a step").integers()[0]
+    shape = x.shape if len(x.shape) == 3 else (*x.shape, 1)
+    weights = None if window is None else known(window, "a window").real()
+    size = shape[1] if weights is None else weights.size
+    size = size if length is None else known(length, "a length").integers()[0]
+    if len(shape) != 3 or shape[2] not in (1, 2) or stride < 1 or not 1 <= size <= shape[1]:
+        raise InputError(f"frames of {size} every {stride} elements do not fit shape {list(x.shape)}")
+    if size > _MAX_TRANSFORM or (weights is not None and weights.size != size):
+        raise UnsupportedNodeError(f"a transform of length {size:,}")
+    matrix = _fourier(size, size, shape[2], onesided=bool(node.int("onesided", 1)), inverse=False)
+    kernel = matrix.reshape(size, shape[2], -1) * (1 if weights is None else weights.reshape(-1, 1, 1))
+    body = BodyBuilder(node, [x])
+    signal = body.add("Transpose", body.reshaped(body.given(0), *shape), perm=[0, 2, 1])
+    frames = body.add("Conv", signal, body.constant(kernel.transpose(2, 1, 0)), strides=[stride])
+    rows = body.add("Transpose", frames, perm=[0, 2, 1])
+    return body.converted(emitter, body.reshaped(rows, shape[0], (shape[1] - size) // stride + 1, -1, 2))

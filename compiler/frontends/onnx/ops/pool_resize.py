@@ -20,10 +20,12 @@ from compiler.frontends.onnx.values import (
     UnsupportedNodeError,
     Value,
     channels_last,
+    check_size,
     counted_from_front,
     plain,
 )
-from compiler.reference.onnx_ops.resize import ResizeAxis, nearest, resized
+from compiler.reference.onnx_ops import OnnxNodeSpec
+from compiler.reference.onnx_ops.resize import ResizeAxis, interpolation, nearest, resized
 from hw.errors import InputError, shown
 
 
@@ -207,9 +209,9 @@ _SIZE_LIMIT = 1 << 20
 
 @converts("Resize", "Upsample", inputs=(1, 4))
 def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    x = emitter.movable(emitter.flow(inputs[0]))
     if choice(node, "mode", "nearest", "nearest", "linear", "bilinear", "cubic") != "nearest":
-        raise UnsupportedNodeError(f"resizing by {node.text('mode', '')}")
+        return _interpolated(emitter, node, inputs)
+    x = emitter.movable(emitter.flow(inputs[0]))
     scales, shape = _scales_and_shape(node, x, inputs)
     if x.rank != 4 or shape[:2] != x.shape[:2]:
         raise UnsupportedNodeError(f"resizing shape {list(x.shape)} to {list(shape)}")
@@ -224,6 +226,33 @@ def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
             node, "resize_nearest", [x.tensor], shape, x.order, x.kind, size=shape[2:], centers=centers
         )
     ]
+
+
+#: Limit on the elements of the matrix that interpolates one axis.
+_MAX_MATRIX = 1 << 22
+
+
+def _interpolated(
+    emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
+) -> Sequence[Value | None]:
+    """Convert linear or cubic interpolation of a float model to a product with a constant matrix for each axis."""
+    x, *given = inputs
+    why = f"resizing by {node.text('mode', '')}"
+    if not isinstance(x, DynamicValue) or x.real or x.tensor.dtype != "float32" or not 2 <= x.rank <= 5:
+        raise UnsupportedNodeError(why)
+    arrays = [None if value is None else known(value, "a size or scale").numbers() for value in given]
+    spec = OnnxNodeSpec(node.op, node.opset, node.attributes)
+    matrices = interpolation(spec, [np.broadcast_to(np.float32(0), x.shape), *arrays])
+    if not matrices or any(m.size > _MAX_MATRIX or not m.size for m in matrices.values()):
+        raise UnsupportedNodeError(why)
+    check_size(tuple(len(matrices[i]) if i in matrices else n for i, n in enumerate(x.shape)))
+    body = BodyBuilder(node, [x])
+    made = body.given(0)
+    for axis, matrix in sorted(matrices.items(), reverse=True):
+        perm = [*(i for i in plain(x.rank) if i != axis), axis]
+        rows = body.add("MatMul", body.add("Transpose", made, perm=perm), body.constant(matrix.T))
+        made = body.add("Transpose", rows, perm=[perm.index(i) for i in plain(x.rank)])
+    return body.converted(emitter, made)
 
 
 def _scales_and_shape(

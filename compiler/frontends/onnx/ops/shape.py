@@ -14,6 +14,7 @@ from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
     Order,
+    SequenceValue,
     UnsupportedNodeError,
     Value,
     arranged,
@@ -184,7 +185,9 @@ def _transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
 
 
 def renamed(x: Value, name: str) -> Value:
-    """Return the value with another name."""
+    """Return the value with another name; a sequence remains unchanged."""
+    if isinstance(x, SequenceValue):
+        return x
     if isinstance(x, ConstantValue):
         return ConstantValue(name, x.data, x.quantization)
     return DynamicValue(name, x.tensor, x.order, x.real)
