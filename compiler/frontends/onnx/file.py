@@ -117,9 +117,7 @@ def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
     return _model(model.graph, opset, tuple(model.opset_import), folder)
 
 
-def read_body(
-    graph: onnx.GraphProto, opset: int, versions: tuple[onnx.OperatorSetIdProto, ...]
-) -> OnnxModel:
+def read_body(graph: onnx.GraphProto, opset: int, versions: tuple[onnx.OperatorSetIdProto, ...]) -> OnnxModel:
     """Convert the body of a function to plain data.
 
     Parameters

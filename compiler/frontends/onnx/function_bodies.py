@@ -14,7 +14,8 @@ from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.subgraphs import inline
 from compiler.frontends.onnx.values import DTYPES, ConstantValue, Value
 
-#: Operators whose bodies contain loops, sequences or random numbers, or lose accuracy if all steps are rounded to 8 bits.
+#: Operators whose bodies contain loops, sequences or random numbers, or lose accuracy if each step is rounded to 8
+#: bits.
 _EXCLUDED = frozenset(("Bernoulli", "FlexAttention", "LogSoftmax", "Range", "SequenceMap"))
 #: Exceptions of ONNX's functions that construct a body.
 _BODY_ERRORS = (RuntimeError, ValueError, TypeError, defs.SchemaError, onnx.checker.ValidationError)
@@ -53,7 +54,7 @@ def function_body(node: FileNode, inputs: Sequence[Value | None]) -> OnnxModel |
 
 
 def _function(
-    schema: defs.OpSchema, proto: onnx.NodeProto, opset: int, inputs: Sequence[Value | None]
+    schema: Any, proto: onnx.NodeProto, opset: int, inputs: Sequence[Value | None]
 ) -> FunctionProto | None:
     """Return the function that defines an operator, for the given operator set version; None if there is none."""
     try:
@@ -83,7 +84,9 @@ def _type(value: Value | None) -> bytes:
     return helper.make_tensor_type_proto(_TYPES[dtype], value.shape).SerializeToString()
 
 
-def _inlined(node: FileNode, function: FunctionProto, schema: Mapping[str, defs.OpSchema.Attribute]) -> OnnxModel:
+def _inlined(
+    node: FileNode, function: FunctionProto, schema: Mapping[str, defs.OpSchema.Attribute]
+) -> OnnxModel:
     """Return the nodes of a function with the names and attributes of the node that calls it."""
     assert node.source is not None
     attributes = {name: a.default_value for name, a in schema.items() if a.default_value.type}
@@ -99,7 +102,9 @@ def _inlined(node: FileNode, function: FunctionProto, schema: Mapping[str, defs.
     graph.input.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.inputs)))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.outputs)))
     versions = {each.domain: each.version for each in function.opset_import}
-    return read_body(graph, versions.get("", versions.get("ai.onnx", node.opset)), tuple(function.opset_import))
+    return read_body(
+        graph, versions.get("", versions.get("ai.onnx", node.opset)), tuple(function.opset_import)
+    )
 
 
 def _rename(
@@ -164,9 +169,7 @@ class BodyBuilder:
         """Add an operator and return the name of its first output; further outputs have suffixes :1, :2, ..."""
         name = f"{self.node.name}/{op.lower()}_{len(self._graph.node)}"
         names = [name, *(f"{name}:{i}" for i in range(1, outputs))]
-        self._graph.node.append(
-            helper.make_node(op, inputs, names, name=name, domain=domain, **attributes)
-        )
+        self._graph.node.append(helper.make_node(op, inputs, names, name=name, domain=domain, **attributes))
         return name
 
     def reshaped(self, x: str, *shape: int) -> str:

@@ -28,7 +28,6 @@ from compiler.frontends.onnx.file import parsed, read_proto
 from compiler.frontends.onnx.function_bodies import function_body
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import NO_WAY, on_host
-from compiler.frontends.onnx.ops.indexing import SEQUENCE_OPS
 from compiler.frontends.onnx.node import (
     DAMAGE,
     Declared,
@@ -40,6 +39,7 @@ from compiler.frontends.onnx.node import (
     naming,
     taken,
 )
+from compiler.frontends.onnx.ops.indexing import SEQUENCE_OPS
 from compiler.frontends.onnx.patterns import fuse, recognize
 from compiler.frontends.onnx.qdq_analysis import meanings, targets
 from compiler.frontends.onnx.registry import CONVERSIONS, OnnxConversion, converts

@@ -37,7 +37,13 @@ KEPT = np.random.default_rng(3).integers(0, 2, (B, 1, S, T)).astype(bool) | (np.
 WEIGHTS = [normal(8, 3 * H * D) / 3, normal(3 * H * D)]
 #: Operator, attributes, run-time inputs, constants (both None where omitted) and number of outputs.
 CASES: dict[str, tuple[str, dict[str, Any], list[Any], list[Any], int]] = {
-    "4d": ("Attention", {}, [normal(B, H, S, D), normal(B, H, T, D, seed=1), normal(B, H, T, D, seed=2)], [], 1),
+    "4d": (
+        "Attention",
+        {},
+        [normal(B, H, S, D), normal(B, H, T, D, seed=1), normal(B, H, T, D, seed=2)],
+        [],
+        1,
+    ),
     "3d": (
         "Attention",
         {**HEADS, "scale": 0.3},
@@ -150,7 +156,13 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Any], list[Any], int]] = {
         [int32(S), int32(S + 1), *tables(9, 8)],
         3,
     ),
-    "rotary": ("RotaryEmbedding", {}, [normal(B, H, S, D)], [*tables(S, 3), np.arange(S)[None].repeat(B, 0)], 1),
+    "rotary": (
+        "RotaryEmbedding",
+        {},
+        [normal(B, H, S, D)],
+        [*tables(S, 3), np.arange(S)[None].repeat(B, 0)],
+        1,
+    ),
     "rotary, interleaved": (
         "RotaryEmbedding",
         {"interleaved": 1, "num_heads": H, "rotary_embedding_dim": 4},
@@ -165,7 +177,13 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Any], list[Any], int]] = {
         [np.array([2]), *tables(9, 3)],
         1,
     ),
-    "skip": ("SkipLayerNormalization", MS, [normal(B, S, 8), normal(B, S, 8, seed=1)], [normal(8), normal(8)], 1),
+    "skip": (
+        "SkipLayerNormalization",
+        MS,
+        [normal(B, S, 8), normal(B, S, 8, seed=1)],
+        [normal(8), normal(8)],
+        1,
+    ),
     "skip, RMS": (
         "SkipSimplifiedLayerNormalization",
         MS,

@@ -12,7 +12,13 @@ from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.registry import converts, known
-from compiler.frontends.onnx.values import ConstantValue, DynamicValue, UnsupportedNodeError, Value, check_size
+from compiler.frontends.onnx.values import (
+    ConstantValue,
+    DynamicValue,
+    UnsupportedNodeError,
+    Value,
+    check_size,
+)
 from hw.errors import InputError
 
 #: Number that is added to the score of a masked key; its weight is 0 even in float32.
@@ -60,7 +66,12 @@ class Scores:
 
 
 def _attend(
-    body: BodyBuilder, operands: tuple[str, str, str], shape: HeadShape, scale: float, cap: float, biases: Sequence[str]
+    body: BodyBuilder,
+    operands: tuple[str, str, str],
+    shape: HeadShape,
+    scale: float,
+    cap: float,
+    biases: Sequence[str],
 ) -> tuple[str, Scores]:
     """Add softmax(scale * q k^T + biases) v for queries, keys and values of shape (batch, heads, length, size).
 
@@ -134,18 +145,24 @@ def _attention(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
         raise InputError("input 3 must not be omitted")
     rank = len(q.shape)
     if rank not in (3, 4) or {len(k.shape), len(v.shape)} != {rank} or (past_k is None) != (past_v is None):
-        raise InputError(f"shapes {list(q.shape)}, {list(k.shape)} and {list(v.shape)} are not those of an attention")
+        raise InputError(
+            f"shapes {list(q.shape)}, {list(k.shape)} and {list(v.shape)} are not those of an attention"
+        )
     mode, causal = node.int("qk_matmul_output_mode", 0), node.int("is_causal", 0)
     if (mode == 2 and node.outputs[3:]) or lengths is not None:
         raise UnsupportedNodeError("scores after masking as an output, or lengths of the keys")
     if causal and node.opset < _OFFSET_OPSET and (past_k is not None or q.shape[-2] != k.shape[-2]):
         raise UnsupportedNodeError("a causal mask for keys of the past")
     body, names = BodyBuilder(node, inputs), list[str]()
-    for index, (value, key) in enumerate(zip((q, k, v), ("q_num_heads", "kv_num_heads", "kv_num_heads"), strict=True)):
+    for index, (value, key) in enumerate(
+        zip((q, k, v), ("q_num_heads", "kv_num_heads", "kv_num_heads"), strict=True)
+    ):
         name = body.given(index)
         if rank == 3:
             heads = node.int(key, 0)
-            name = _split_heads(body, name, *value.shape[:2], heads, _divided(value.shape[2], heads))
+            name = _split_heads(
+                body, name, value.shape[0], value.shape[1], heads, _divided(value.shape[2], heads)
+            )
         names.append(name)
     heads, kv_heads = (
         (q.shape[1], k.shape[1]) if rank == 4 else (node.int("q_num_heads", 0), node.int("kv_num_heads", 0))
@@ -153,8 +170,10 @@ def _attention(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
     past = 0 if past_k is None else past_k.shape[2]
     if past_k is not None:
         names[1:] = [body.add("Concat", body.given(4 + i), names[1 + i], axis=2) for i in (0, 1)]
-    sizes = [n if rank == 4 else _divided(n, h) for n, h in ((q.shape[-1], heads), (v.shape[-1], kv_heads))]
-    shape = HeadShape(q.shape[0], heads, kv_heads, q.shape[-2], past + k.shape[-2], *sizes)
+    size, value_size = (
+        n if rank == 4 else _divided(n, h) for n, h in ((q.shape[-1], heads), (v.shape[-1], kv_heads))
+    )
+    shape = HeadShape(q.shape[0], heads, kv_heads, q.shape[-2], past + k.shape[-2], size, value_size)
     shape.check()
     left, right = node.int("left_window_size", -1), node.int("right_window_size", -1)
     allowed = _visible(shape.queries, shape.keys, past, left, 0 if causal else right)
@@ -184,7 +203,9 @@ def _masks(
         return _constant_masks(body, allowed, np.where(allowed, 0.0, _MASKED))
     rank, width = len(mask.shape), mask.shape[-1]
     if not 2 <= rank <= 4 or width > shape.keys:
-        raise InputError(f"a mask of shape {list(mask.shape)} for {shape.queries} queries and {shape.keys} keys")
+        raise InputError(
+            f"a mask of shape {list(mask.shape)} for {shape.queries} queries and {shape.keys} keys"
+        )
     allowed = allowed & (np.arange(shape.keys) < width)
     widths = [(0, 0)] * (rank - 1) + [(0, shape.keys - width)]
     boolean = (mask.data if isinstance(mask, ConstantValue) else mask.tensor).dtype == "bool"
@@ -215,7 +236,7 @@ def _constant_masks(body: BodyBuilder, allowed: np.ndarray, bias: np.ndarray) ->
 
 @converts("MultiHeadAttention", inputs=(1, 10))
 def _multi_head(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    q, k, v, bias, mask, added, past_k, past_v, past_length, indirection = inputs
+    q, k, v, bias, mask, _added, past_k, _past_v, past_length, indirection = inputs
     if past_length is not None or indirection is not None:
         raise UnsupportedNodeError("a buffer of keys that is updated in place")
     heads, body = node.int("num_heads", 0), BodyBuilder(node, inputs)
@@ -317,7 +338,7 @@ def _packed_attention(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[An
 
 @converts("GroupQueryAttention", inputs=(1, 14))
 def _group_query(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    q, k, v, past_k, past_v, lengths, total_length, cos, sin, positions, _added, *more = inputs
+    q, k, v, past_k, past_v, lengths, total_length, cos, _sin, positions, _added, *more = inputs
     heads, kv_heads = node.int("num_heads", 0), node.int("kv_num_heads", 0)
     if any(value is not None for value in more) or node.int("smooth_softmax", 0) > 0:
         raise UnsupportedNodeError("sinks of attention or quantized keys")
@@ -340,10 +361,14 @@ def _group_query(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
     if before < 0 or (past_k is None and before) or (past_k is not None and past_k.shape[2] < before):
         raise InputError(f"its keys end at {int(ends[0])}, which does not fit {queries} queries")
     if node.int("do_rotary", 0):
-        places = body.given(9) if positions is not None else body.constant(
-            np.arange(before, before + queries)[None], np.int64
+        places = (
+            body.given(9)
+            if positions is not None
+            else body.constant(np.arange(before, before + queries)[None], np.int64)
         )
-        turn = _rotation(body, [body.add("Gather", body.given(i), places, axis=0) for i in (7, 8)], cos.shape[-1], node)
+        turn = _rotation(
+            body, [body.add("Gather", body.given(i), places, axis=0) for i in (7, 8)], cos.shape[-1], node
+        )
         names[:2] = [_rotated(body, name, turn, size, 2 * cos.shape[-1]) for name in names[:2]]
     present = [names[1], names[2]]
     if past_k is not None and past_k.shape[2]:
@@ -371,7 +396,9 @@ def _span(body: BodyBuilder, x: str, start: int, end: int) -> str:
     return body.add("Slice", x, *(body.constant([number], np.int64) for number in (start, end, 2)))
 
 
-def _rotation(body: BodyBuilder, turns: Sequence[str], half: int, node: FileNode) -> tuple[str, str, np.ndarray]:
+def _rotation(
+    body: BodyBuilder, turns: Sequence[str], half: int, node: FileNode
+) -> tuple[str, str, np.ndarray]:
     """Return cosines and signed sines for each element of a head, and the partner of each element.
 
     `turns` are the cosines and sines of shape (batch or 1, length, half).
@@ -382,7 +409,8 @@ def _rotation(body: BodyBuilder, turns: Sequence[str], half: int, node: FileNode
     partner = np.arange(2 * half) ^ 1 if interleaved else np.roll(np.arange(2 * half), half)
     index = body.constant(pair, np.int64)
     cos, sin = (
-        body.add("Unsqueeze", body.add("Gather", turn, index, axis=2), body.constant([1], np.int64)) for turn in turns
+        body.add("Unsqueeze", body.add("Gather", turn, index, axis=2), body.constant([1], np.int64))
+        for turn in turns
     )
     return cos, body.add("Mul", sin, body.constant(np.where(first, -1.0, 1.0))), partner
 

@@ -217,7 +217,7 @@ def checked_weights(x: Value, w: Value | None) -> ConstantValue:
 
 
 @converts("Conv", inputs=(2, 3))
-def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     given, w, bias = inputs
     if isinstance(w, DynamicValue):
         return _computed_kernel(emitter, node, inputs)
@@ -249,9 +249,7 @@ def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 _MAX_TAPS = 512
 
 
-def _computed_kernel(
-    emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
-) -> Sequence[Value | None]:
+def _computed_kernel(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert a convolution with a kernel computed at run time to a product of gathered windows and the kernel."""
     x, w, bias = inputs
     if any(isinstance(v, DynamicValue) and (v.real or v.tensor.dtype != "float32") for v in inputs):
@@ -290,7 +288,9 @@ def _computed_kernel(
     product = body.add(
         "MatMul", body.reshaped(rows, groups, places, inner), body.add("Transpose", weights, perm=[0, 2, 1])
     )
-    made = body.add("Transpose", body.reshaped(product, groups, batch, places // batch, -1), perm=[1, 0, 3, 2])
+    made = body.add(
+        "Transpose", body.reshaped(product, groups, batch, places // batch, -1), perm=[1, 0, 3, 2]
+    )
     made = body.reshaped(made, batch, outputs, *slide.outputs)
     if bias is not None:
         made = body.add("Add", made, body.reshaped(body.given(2), outputs, *[1] * count))
@@ -298,7 +298,7 @@ def _computed_kernel(
 
 
 def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    """Convert a convolution over three dimensions: the planes of a window become channels of one over two dimensions."""
+    """Convert a convolution over three dimensions to one over two, with the planes of a window as channels."""
     x, w, bias = inputs
     weights = known(w, "a kernel")
     if weights.quantization is not None:
@@ -313,7 +313,9 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
         raise UnsupportedNodeError(f"a kernel {kernel[0]} deep")
     if transposed:
         slide, extra = _transposed_window(node, x.shape[2:], kernel)
-        steps = np.arange(slide.outputs[0])[:, None] + slide.before[0] - np.arange(kernel[0]) * slide.dilations[0]
+        steps = (
+            np.arange(slide.outputs[0])[:, None] + slide.before[0] - np.arange(kernel[0]) * slide.dilations[0]
+        )
         planes = np.where(steps % slide.strides[0] == 0, steps // slide.strides[0], depth)
         share = data.shape[1]
         data = data.reshape(groups, channels // groups, *data.shape[1:]).transpose(0, 3, 1, 2, 4, 5)
@@ -351,7 +353,7 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
 
 
 @converts("ConvTranspose", inputs=(2, 3))
-def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     given, w, bias = inputs
     if len(given.shape) == len(w.shape) == 5:
         return _over_volume(emitter, node, inputs)

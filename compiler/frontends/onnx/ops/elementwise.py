@@ -143,9 +143,13 @@ def _repeated(
         return list(operands)
     if not any(whole) and not any(isinstance(value, DynamicValue) and value.rank for value in operands):
         return list(operands)
-    first = whole.index(True) if any(whole) else max(
-        (i for i, value in enumerate(operands) if isinstance(value, DynamicValue)),
-        key=lambda i: math.prod(operands[i].shape),
+    first = (
+        whole.index(True)
+        if any(whole)
+        else max(
+            (i for i, value in enumerate(operands) if isinstance(value, DynamicValue)),
+            key=lambda i: math.prod(operands[i].shape),
+        )
     )
     result = list(operands)
     for i, value in enumerate(operands):
@@ -197,7 +201,7 @@ def _mean(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 
 
 @converts("Div", inputs=(2, 2))
-def _divide(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _divide(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     x, divisor = inputs
     if isinstance(divisor, DynamicValue):
         return _quotient(emitter, node, inputs)
@@ -208,7 +212,7 @@ def _divide(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     return [binary(emitter, node, "mul", [x, reciprocal])]
 
 
-def _quotient(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> Sequence[Value]:
+def _quotient(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> Sequence[Value | None]:
     """Convert a division by a value of a float model to a product with its reciprocal."""
     for value in inputs:
         if isinstance(value, DynamicValue) and (value.real or value.tensor.dtype != "float32"):
@@ -480,12 +484,12 @@ def _not(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 
 
 @converts("Where", inputs=(3, 3))
-def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert a choice between values of a float model to a * c + b * (1 - c), where c is 1 or 0.
 
     A constant choice is merged into c on the host, which also permits constants that are infinite.
     """
-    condition, a, b = inputs
+    _, a, b = inputs
     dynamic = [value for value in (a, b) if isinstance(value, DynamicValue)]
     if not dynamic or any(value.real or value.tensor.dtype != "float32" for value in dynamic):
         raise UnsupportedNodeError("a choice between values that are not those of a float model")
@@ -509,6 +513,8 @@ def _chosen(body: BodyBuilder, index: int, value: Value, node: FileNode) -> str:
         if number == 0:
             return ""
         zero = body.constant(0.0)
-        return body.add("Where", flag, *((body.given(index), zero) if index == 1 else (zero, body.given(index))))
+        return body.add(
+            "Where", flag, *((body.given(index), zero) if index == 1 else (zero, body.given(index)))
+        )
     chosen = flag if index == 1 else body.add("Not", flag)
     return body.add("Mul", body.given(index), body.add("Cast", chosen, to=TensorProto.FLOAT))

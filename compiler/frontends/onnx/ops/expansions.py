@@ -11,7 +11,6 @@ from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.registry import converts, integers, known
 from compiler.frontends.onnx.values import (
-    ConstantValue,
     DynamicValue,
     UnsupportedNodeError,
     Value,
@@ -118,7 +117,9 @@ def _lp_normalization(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[An
     rows = body.add("Transpose", body.given(0), perm=last)
     gamma = body.constant(np.full(x.shape[axis], x.shape[axis] ** -0.5))
     normal = body.add("SimplifiedLayerNormalization", rows, gamma, epsilon=_NO_EPSILON, axis=-1)
-    return body.converted(emitter, body.add("Transpose", normal, perm=[last.index(i) for i in range(len(last))]))
+    return body.converted(
+        emitter, body.add("Transpose", normal, perm=[last.index(i) for i in range(len(last))])
+    )
 
 
 #: Epsilon of a normalization without epsilon, so that the normalized form of zeros is zero.
@@ -140,7 +141,9 @@ def _mean_variance(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any])
         math.prod(moved[: len(others)]),
         math.prod(moved[len(others) :]),
     )
-    normal = body.add("LayerNormalization", rows, body.constant(np.ones(math.prod(moved[len(others) :]))), epsilon=1e-9)
+    normal = body.add(
+        "LayerNormalization", rows, body.constant(np.ones(math.prod(moved[len(others) :]))), epsilon=1e-9
+    )
     back = body.add("Transpose", body.reshaped(normal, *moved), perm=[perm.index(i) for i in plain(rank)])
     return body.converted(emitter, back)
 
@@ -203,7 +206,7 @@ def _skip_norm(
 @converts("EmbedLayerNormalization", inputs=(7, 9))
 def _embed_layer_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert to look-ups of words, positions and segments, whose sum is normalized."""
-    ids, segments, words, positions, kinds, gamma, beta, mask, places = inputs
+    ids, segments, _words, _positions, kinds, _gamma, _beta, mask, places = inputs
     if len(ids.shape) != 2:
         raise InputError(f"its ids must have shape [batch, length], not {list(ids.shape)}")
     body = BodyBuilder(node, inputs)
@@ -282,7 +285,13 @@ def _matmul_n_bits(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any])
 
 
 def widened_blocks(
-    packed: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, rows: int, columns: int, bits: int, block: int
+    packed: np.ndarray,
+    scales: np.ndarray,
+    zeros: np.ndarray | None,
+    rows: int,
+    columns: int,
+    bits: int,
+    block: int,
 ) -> np.ndarray:
     """Return weights of a few bits, quantized by blocks along their rows, as float32.
 
@@ -302,8 +311,14 @@ def widened_blocks(
     if bits not in (2, 4, 8) or block < 1 or min(rows, columns) < 1:
         raise InputError(f"{bits} bits in blocks of {block} for weights {[rows, columns]} are not supported")
     blocks, each = -(-columns // block), 8 // bits
-    if packed.dtype != np.uint8 or packed.size != rows * blocks * -(-block // each) or scales.size != rows * blocks:
-        raise InputError(f"weights {list(packed.shape)} and scales {list(scales.shape)} do not fit {[rows, columns]}")
+    if (
+        packed.dtype != np.uint8
+        or packed.size != rows * blocks * -(-block // each)
+        or scales.size != rows * blocks
+    ):
+        raise InputError(
+            f"weights {list(packed.shape)} and scales {list(scales.shape)} do not fit {[rows, columns]}"
+        )
     numbers = _unpacked(packed.reshape(rows * blocks, -1), bits)[:, :block].reshape(rows, blocks, block)
     middle: Any = np.full((rows, blocks), 1 << (bits - 1))
     if zeros is not None and zeros.dtype == np.uint8:
@@ -362,7 +377,7 @@ def _equation(text: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[list[s
     for part, shape in zip(parts, shapes, strict=True):
         before, dots, after = part.partition("...")
         count = len(shape) - len(before) - len(after)
-        if not (before + after).isalpha() and before + after or count < 0 or (count and not dots):
+        if (not (before + after).isalpha() and before + after) or count < 0 or (count and not dots):
             raise InputError(f"equation {shown(text)} does not fit shape {list(shape)}")
         widest = max(widest, count)
         terms.append([*before, *(f".{i}" for i in range(count, 0, -1)), *after])
@@ -378,7 +393,9 @@ def _equation(text: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[list[s
     return terms, result
 
 
-def _diagonal(body: BodyBuilder, name: str, labels: list[str], shape: tuple[int, ...]) -> tuple[str, list[str]]:
+def _diagonal(
+    body: BodyBuilder, name: str, labels: list[str], shape: tuple[int, ...]
+) -> tuple[str, list[str]]:
     """Return an operand with each repeated index replaced by the diagonal of its two dimensions."""
     labels, sizes = list(labels), list(shape)
     for label in dict.fromkeys(labels):

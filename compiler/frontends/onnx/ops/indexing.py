@@ -229,7 +229,11 @@ def _gather_flat(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
         places[axis], rest, result = indices, (), indices.shape
     else:
         batch, depth = node.int("batch_dims", 0), indices.shape[-1] if indices.ndim else 0
-        if not 0 <= batch < indices.ndim or not 1 <= depth <= len(shape) - batch or indices.shape[:batch] != shape[:batch]:
+        if (
+            not 0 <= batch < indices.ndim
+            or not 1 <= depth <= len(shape) - batch
+            or indices.shape[:batch] != shape[:batch]
+        ):
             raise InputError(f"indices {list(indices.shape)} do not fit shape {list(shape)}")
         places = list(np.indices(indices.shape[:-1], sparse=True))[:batch]
         places += [indices[..., i] for i in range(depth)]
@@ -279,7 +283,11 @@ def _on_sequence(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
         return [ConstantValue(name, np.array(len(items), np.int64))]
     place = more[1] if node.op == "SequenceInsert" else more[0]
     last = len(items) if node.op == "SequenceInsert" else len(items) - 1
-    at = (last if node.op == "SequenceInsert" else -1) if place is None else known(place, "a position").integers()[0]
+    at = (
+        (last if node.op == "SequenceInsert" else -1)
+        if place is None
+        else known(place, "a position").integers()[0]
+    )
     if not -len(items) <= at <= last:
         raise InputError(f"position {at} does not exist in a sequence of {len(items)}")
     if node.op == "SequenceAt":

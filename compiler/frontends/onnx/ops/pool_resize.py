@@ -30,7 +30,7 @@ from hw.errors import InputError, shown
 
 
 @converts("MaxPool", "AveragePool", inputs=(1, 1))
-def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     (given,) = inputs
     rank = len(given.shape)
     if rank == 5 and not any(node.outputs[1:]):
@@ -70,9 +70,7 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     return [as_given(emitter, node, made, given)]
 
 
-def _pool_volume(
-    emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
-) -> Sequence[Value | None]:
+def _pool_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert pooling over three dimensions to pooling of all planes, followed by pooling along the depth."""
     (x,) = inputs
     batch, channels, depth, *image = x.shape
@@ -86,15 +84,23 @@ def _pool_volume(
         if "pads" in node.attributes:
             pads = sizes_of(node, "pads", 6, 0, 0)
             found["pads"] = [*pads[first:last], *pads[3 + first : 3 + last]]
-        found |= {key: node.attributes[key] for key in ("auto_pad", "ceil_mode", "count_include_pad") if key in node.attributes}
+        found |= {
+            key: node.attributes[key]
+            for key in ("auto_pad", "ceil_mode", "count_include_pad")
+            if key in node.attributes
+        }
         return found
 
-    planes = body.reshaped(body.add("Transpose", body.given(0), perm=[0, 2, 1, 3, 4]), batch * depth, channels, *image)
+    planes = body.reshaped(
+        body.add("Transpose", body.given(0), perm=[0, 2, 1, 3, 4]), batch * depth, channels, *image
+    )
     pooled = body.add(node.op, planes, **part(1, 3))
     rows = math.prod(slide.outputs[1:])
     split = body.add("Transpose", body.reshaped(pooled, batch, depth, channels, rows), perm=[0, 2, 1, 3])
     along = part(0, 1)
-    along |= {key: [*sizes, 1] for key, sizes in along.items() if key in ("kernel_shape", "strides", "dilations")}
+    along |= {
+        key: [*sizes, 1] for key, sizes in along.items() if key in ("kernel_shape", "strides", "dilations")
+    }
     if "pads" in along:
         along["pads"] = [along["pads"][0], 0, along["pads"][1], 0]
     made = body.add(node.op, split, **along)
@@ -208,7 +214,7 @@ _SIZE_LIMIT = 1 << 20
 
 
 @converts("Resize", "Upsample", inputs=(1, 4))
-def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     if choice(node, "mode", "nearest", "nearest", "linear", "bilinear", "cubic") != "nearest":
         return _interpolated(emitter, node, inputs)
     x = emitter.movable(emitter.flow(inputs[0]))
@@ -232,9 +238,7 @@ def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
 _MAX_MATRIX = 1 << 22
 
 
-def _interpolated(
-    emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
-) -> Sequence[Value | None]:
+def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert linear or cubic interpolation of a float model to a product with a constant matrix for each axis."""
     x, *given = inputs
     why = f"resizing by {node.text('mode', '')}"
