@@ -192,7 +192,6 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Any], list[Any], int]] = {
         1,
     ),
     "bias": ("BiasGelu", MS, [normal(B, S, 8)], [normal(8)], 1),
-    "quick": ("QuickGelu", MS, [normal(B, S, 8)], [], 1),
     "fused": ("FusedMatMul", {**MS, "alpha": 0.5, "transB": 1}, [normal(B, S, 8)], [normal(3, 8)], 1),
 }
 #: Cases whose masks are inputs: the host converts them to numbers.

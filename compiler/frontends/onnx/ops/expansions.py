@@ -239,18 +239,6 @@ def _bias_gelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
     return body.converted(emitter, body.add("Gelu", body.add("Add", body.given(0), body.given(1))))
 
 
-@converts("QuickGelu", inputs=(1, 1))
-def _quick_gelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    """Convert x * sigmoid(alpha * x) to the same function of a multiple of x."""
-    alpha = node.float("alpha", 1.702)
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise UnsupportedNodeError(f"an alpha of {alpha}")
-    body = BodyBuilder(node, inputs)
-    scaled = body.add("Mul", body.given(0), body.constant(alpha))
-    made = body.add("Mul", scaled, body.add("Sigmoid", scaled))
-    return body.converted(emitter, body.add("Mul", made, body.constant(1 / alpha)))
-
-
 @converts("FusedMatMul", "TransposeMatMul", inputs=(2, 2))
 def _fused_matmul(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert a product of optionally transposed stacks of matrices, times alpha."""
