@@ -184,10 +184,11 @@ class BodyBuilder:
         UnsupportedNodeError
             One of the operators has no conversion.
         """
+        computed = {name for each in self._graph.node for name in each.output}
         final = {
-            name: self.node.outputs[i]
-            for i, name in enumerate(outputs)
-            if name and i < len(self.node.outputs) and self.node.outputs[i] and name not in self.values
+            name: output
+            for name, output in zip(outputs, self.node.outputs, strict=False)
+            if name in computed and output
         }
         wanted = [final.get(name, name) for name in outputs]
         for each in self._graph.node:
