@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from compiler.frontends.onnx import read_onnx
 from compiler.onnx_backend import prepare
@@ -149,6 +149,16 @@ def test_choice_between_values(constant: str | None, tmp_path: Path) -> None:
     check(tmp_path, model(nodes, values, ["y"], held), values)
 
 
+def test_choice_that_leaves_out_infinite_values(tmp_path: Path) -> None:
+    nodes = [node("Greater", "x zero", "c"), node("Log", "x", "l"), node("Where", "c l zero", "y")]
+    x = {"x": normal(3, 4)}
+    made = model(nodes, x, ["y"], {"zero": np.float32(0)})
+    check(tmp_path, made, x)
+    with prepare(made, "MLA:n8", calibration=[x]) as ready:
+        (found,) = ready.run(x)
+    np.testing.assert_allclose(found, reference(made, x)["y"], atol=0.1)
+
+
 def test_embedding_of_tokens_positions_and_segments(tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     inputs = {"ids": random.integers(0, 9, (2, 5)).astype(np.int32), "kinds": np.zeros((2, 5), np.int32)}
@@ -240,3 +250,34 @@ def test_invalid_nodes_are_rejected(made: onnx.ModelProto, message: str) -> None
     with pytest.raises(InputError) as caught:
         read_onnx(made)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("block", [0, 4])
+@pytest.mark.parametrize("kind", ["INT4", "UINT4"])
+@pytest.mark.parametrize("place", ["initializer", "node"])
+def test_weights_of_four_bits_are_widened_exactly(kind: str, block: int, place: str, tmp_path: Path) -> None:
+    """DequantizeLinear of 4-bit constants, per channel or by blocks, followed by a product."""
+    random, low = np.random.default_rng(7), -8 if kind == "INT4" else 0
+    number = getattr(onnx.TensorProto, kind)
+    count = (2, 6) if block else (6,)
+    weights = helper.make_tensor("w", number, (8, 6), random.integers(low, low + 16, 48).tolist())
+    zeros = helper.make_tensor(
+        "z", number, count, random.integers(low, low + 16, int(np.prod(count))).tolist()
+    )
+    scales = numpy_helper.from_array(random.uniform(0.1, 0.2, count).astype(np.float32), "s")
+    attributes = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    nodes = [node("DequantizeLinear", "w s z", "d", **attributes), node("MatMul", "x d", "y")]
+    held = [weights, scales, zeros]
+    if place == "node":
+        nodes = [helper.make_node("Constant", [], ["w"], value=weights), *nodes]
+        held = held[1:]
+    x = {"x": normal(3, 8)}
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (3, 8))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (3, 6))],
+        held,
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    assert ops(check(tmp_path, made, x)) == {"dense": 1}

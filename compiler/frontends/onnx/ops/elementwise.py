@@ -28,12 +28,13 @@ from compiler.frontends.onnx.values import (
     channels_last,
     plain,
 )
+from compiler.ir.ops import OPS
 from compiler.ir.tensor import Tensor
 from compiler.layers.elementwise import broadcast_of
 from hw.errors import InputError
 
-#: Limit on the elements of a result for which operands are repeated.
-_MAX_REPEATED = 1 << 24
+#: Limits on the elements of a result for which operands are repeated: by the accelerator, or as a constant.
+_MAX_REPEATED, _MAX_REPEATED_CONSTANT = 1 << 24, 1 << 22
 _FUNCTIONS = (
     "Abs",
     "Acos",
@@ -125,12 +126,8 @@ def _repeated(
     order: Order,
 ) -> list[Value]:
     """Return the operands, repeated to the full shape where the accelerator does not support their broadcast."""
-    full, rank = arranged(shape, order), len(shape)
-    if math.prod(shape) > _MAX_REPEATED:
-        return list(operands)
-
-    def ones(value: Value) -> set[int]:
-        return set(range(rank - len(value.shape)))
+    full, rank, elements = arranged(shape, order), len(shape), math.prod(shape)
+    result = list(operands)
 
     def fits(value: Value) -> bool:
         if isinstance(value, ConstantValue) and value.data.size == 1:
@@ -139,23 +136,20 @@ def _repeated(
         return broadcast_of(op, arranged(own, order), full) is not None
 
     whole = [value.shape == shape and isinstance(value, DynamicValue) for value in operands]
-    if all(fits(value) for value in operands) and any(whole):
-        return list(operands)
-    if not any(whole) and not any(isinstance(value, DynamicValue) and value.rank for value in operands):
-        return list(operands)
-    first = (
-        whole.index(True)
-        if any(whole)
-        else max(
-            (i for i, value in enumerate(operands) if isinstance(value, DynamicValue)),
-            key=lambda i: math.prod(operands[i].shape),
-        )
-    )
-    result = list(operands)
-    for i, value in enumerate(operands):
-        if value.shape != shape and (i == first or not fits(value)):
-            ranked = with_ones(emitter, value.name, value, ones(value))
-            result[i] = broadcast_to(emitter, node, ranked, shape, f"repeated{i}")
+    fitting = [fits(value) for value in operands]
+    dynamic = [i for i, value in enumerate(operands) if isinstance(value, DynamicValue) and value.rank]
+    if (all(fitting) and any(whole)) or not dynamic or elements > _MAX_REPEATED:
+        return result
+    largest = max(dynamic, key=lambda i: math.prod(operands[i].shape))
+    repeated = [
+        i for i, value in enumerate(operands) if value.shape != shape and (i == largest or not fitting[i])
+    ]
+    if elements > _MAX_REPEATED_CONSTANT and any(isinstance(operands[i], ConstantValue) for i in repeated):
+        return result
+    for i in repeated:
+        ones = set(range(rank - len(operands[i].shape)))
+        ranked = with_ones(emitter, operands[i].name, operands[i], ones)
+        result[i] = broadcast_to(emitter, node, ranked, shape, f"repeated{i}")
     return result
 
 
@@ -493,6 +487,8 @@ def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
     dynamic = [value for value in (a, b) if isinstance(value, DynamicValue)]
     if not dynamic or any(value.real or value.tensor.dtype != "float32" for value in dynamic):
         raise UnsupportedNodeError("a choice between values that are not those of a float model")
+    if any(_may_be_infinite(emitter, value.tensor) for value in dynamic):
+        raise UnsupportedNodeError("a choice between values that may be infinite")  # 0 * inf is not 0
     body = BodyBuilder(node, inputs)
     terms = [_chosen(body, index, value, node) for index, value in ((1, a), (2, b))]
     present = [term for term in terms if term]
@@ -501,6 +497,29 @@ def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
     if len(present) == 1:
         total = body.add("Expand", total, body.constant(shape, np.int64))
     return body.converted(emitter, total)
+
+
+#: Functions with poles, undefined arguments or overflow: operators of the graph, and operators of ONNX.
+_INFINITE_OPS = frozenset(("exp", "log", "sqrt", "rsqrt", "onnx"))
+_INFINITE_FUNCTIONS = frozenset(
+    ("Acos", "Acosh", "Asin", "Atanh", "Cosh", "Log", "Pow", "Reciprocal", "Sinh", "Sqrt", "Tan")
+)
+
+
+def _may_be_infinite(emitter: OnnxGraphBuilder, tensor: Tensor) -> bool:
+    """Return True if single elements of a tensor may be infinite or no number, as those that a choice leaves out."""
+    graph, waiting, seen = emitter.build.graph, [tensor.name], set[str]()
+    while waiting:
+        name = waiting.pop()
+        node = graph.producer(name)
+        if node is None or name in seen:
+            continue
+        seen.add(name)
+        if node.op in _INFINITE_OPS or node.attributes.get("operator") in _INFINITE_FUNCTIONS or node.bodies:
+            return True
+        if OPS[node.op].elementwise or OPS[node.op].moves or node.op == "function":
+            waiting.extend(node.inputs)
+    return False
 
 
 def _chosen(body: BodyBuilder, index: int, value: Value, node: FileNode) -> str:
