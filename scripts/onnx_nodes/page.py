@@ -53,7 +53,8 @@ Criteria:
   real operator between DequantizeLinear and QuantizeLinear, computed in double precision
   ({exceptions} steps). And a single
   operator's result differs from the test's by {steps} steps or {part} of the largest magnitude at most, in addition to
-  the effect of rounding the inputs to 8 bits, computed by ONNX's reference from the rounded inputs.
+  the effect of rounding the inputs to 8 bits, computed by ONNX's reference from the rounded inputs (infinite inputs,
+  as in masks, are not rounded).
   Function bodies, of which every operator is rounded to 8 bits, have no such bound; their error is listed.
 - *error* is the largest difference of a quantized result from the test's, relative to that result's largest magnitude.
 

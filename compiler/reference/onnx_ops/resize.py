@@ -176,7 +176,7 @@ def resize(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     return (_stored(made, x.dtype),)
 
 
-def interpolation(spec: OnnxNodeSpec, inputs: list[Any]) -> dict[int, Floats] | None:
+def interpolation(spec: OnnxNodeSpec, inputs: list[Any], most: int) -> dict[int, Floats] | None:
     """Return the matrix, of shape (output size, input size), by which interpolation multiplies each resized axis.
 
     Parameters
@@ -185,11 +185,13 @@ def interpolation(spec: OnnxNodeSpec, inputs: list[Any]) -> dict[int, Floats] | 
         A Resize or Upsample node of mode linear or cubic.
     inputs : list
         Inputs of the node; only the shape of the image is used.
+    most : int
+        Maximum number of elements of a matrix.
 
     Returns
     -------
     matrices
-        Matrices by axis; None if outputs outside the input have a value other than 0.
+        Matrices by axis; None if one would be too large, or if outputs outside the input have a value other than 0.
     """
     if _crops(spec) and spec.get("extrapolation_value", 0.0):
         return None
@@ -198,6 +200,8 @@ def interpolation(spec: OnnxNodeSpec, inputs: list[Any]) -> dict[int, Floats] | 
     for number, axis in enumerate(_with_fractions(_axes(spec, inputs))):
         if axis.count == axis.size and axis.scale == 1 and not _crops(spec):
             continue
+        if axis.size * max(axis.size, axis.count) > most:
+            return None
         each = taps(spec, axis)
         matrix = np.asarray(_combined(np.eye(axis.size, dtype=_F), each, 0))
         matrices[number] = np.where(each.outside[:, None], _F(0), matrix) if _crops(spec) else matrix

@@ -152,7 +152,7 @@ def test_choice_between_values(constant: str | None, tmp_path: Path) -> None:
 def test_choice_that_leaves_out_infinite_values(tmp_path: Path) -> None:
     nodes = [node("Greater", "x zero", "c"), node("Log", "x", "l"), node("Where", "c l zero", "y")]
     x = {"x": normal(3, 4)}
-    made = model(nodes, x, ["y"], {"zero": np.float32(0)})
+    made = model(nodes, x, ["y"], {"zero": np.array(0, np.float32)})
     check(tmp_path, made, x)
     with prepare(made, "MLA:n8", calibration=[x]) as ready:
         (found,) = ready.run(x)
@@ -185,7 +185,9 @@ def test_operator_with_a_wrong_function_body_runs_on_the_host(tmp_path: Path) ->
 def test_soft_cap_that_is_written_out_becomes_one_node(tmp_path: Path) -> None:
     nodes = [node("Div", "x c", "d"), node("Tanh", "d", "t"), node("Mul", "t c", "y")]
     inputs = {"x": 20 * normal(3, 4)}
-    assert ops(check(tmp_path, model(nodes, inputs, ["y"], {"c": np.float32(30)}), inputs)) == {"softcap": 1}
+    assert ops(check(tmp_path, model(nodes, inputs, ["y"], {"c": np.array(30, np.float32)}), inputs)) == {
+        "softcap": 1
+    }
 
 
 def test_doubles_are_computed_as_float32(tmp_path: Path) -> None:

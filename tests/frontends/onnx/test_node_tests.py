@@ -64,14 +64,24 @@ ACCELERATED = (
     "Sum",
     "Mean",
     "Neg",
+    "DFT",
+    "LRN",
+    "LpNormalization",
+    "MeanVarianceNormalization",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceSumSquare",
+    "RotaryEmbedding",
+    "STFT",
 )
 #: Reasons for which such an operator may run on the host.
 EXCEPT = {
     "resizing by linear",
-    "resizing by cubic",
     "resizing that keeps the ratio of the sides",
     "of its output must be at most",
     "its output 2 is no other operator's",
+    "an inverse of half a spectrum",
     "is not quantized as a whole",  # sums and products of unquantized integers, which wrap around
 }
 

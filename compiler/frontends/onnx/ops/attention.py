@@ -23,6 +23,8 @@ from hw.errors import InputError
 
 #: Number that is added to the score of a masked key; its weight is 0 even in float32.
 _MASKED = -1e30
+#: Maximum number of scores of a head, for which a mask may have to be constructed.
+_MAX_SCORES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,12 @@ class HeadShape:
     value_size: int
 
     def check(self) -> None:
-        """Raise InputError if the sizes contradict each other or the scores would be too large."""
+        """Raise InputError if the sizes contradict each other, or UnsupportedNodeError if there are too many scores."""
         if min(self.heads, self.kv_heads, self.size, self.value_size) < 1 or self.heads % self.kv_heads:
             raise InputError(f"{self.heads} heads of queries do not fit {self.kv_heads} heads of keys")
         check_size((self.batch, self.heads, self.queries, self.keys))
+        if self.queries * self.keys > _MAX_SCORES:
+            raise UnsupportedNodeError(f"scores of {self.queries:,} queries for {self.keys:,} keys")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from compiler.frontends.builder import same_pads
 from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.indexing import check_count
 from compiler.frontends.onnx.ops.shape import renamed, with_ones, without_ones
 from compiler.frontends.onnx.registry import choice, converts, known
 from compiler.frontends.onnx.values import (
@@ -313,6 +314,7 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
         raise UnsupportedNodeError(f"a kernel {kernel[0]} deep")
     if transposed:
         slide, extra = _transposed_window(node, x.shape[2:], kernel)
+        check_count(slide.outputs[0] * kernel[0])
         steps = (
             np.arange(slide.outputs[0])[:, None] + slide.before[0] - np.arange(kernel[0]) * slide.dilations[0]
         )
@@ -322,6 +324,7 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
         data = data.reshape(kernel[0] * channels, share, *kernel[1:])
     else:
         slide, extra = window(node, x.shape[2:], kernel), ()
+        check_count(slide.outputs[0] * kernel[0])
         if data.shape[1] * groups != channels:
             raise InputError(f"weights {list(w.shape)} do not fit x {list(x.shape)}")
         steps = np.arange(slide.outputs[0])[:, None] * slide.strides[0] - slide.before[0]

@@ -149,7 +149,7 @@ def _mean_variance(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any])
 
 
 #: Maximum number of channels of a local response normalization, whose sums are products with a matrix of this size.
-_MAX_LRN_CHANNELS = 4096
+_MAX_LRN_CHANNELS = 2048
 
 
 @converts("LRN", inputs=(1, 1))
@@ -461,7 +461,7 @@ def _triangle(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> S
 
 
 #: Maximum length of a Fourier transform, which is a product with a matrix of this size.
-_MAX_TRANSFORM = 1 << 12
+_MAX_TRANSFORM = 1 << 11
 
 
 def _fourier(length: int, count: int, parts: int, *, onesided: bool, inverse: bool) -> np.ndarray:

@@ -246,8 +246,8 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
         raise UnsupportedNodeError(why)
     arrays = [None if value is None else known(value, "a size or scale").numbers() for value in given]
     spec = OnnxNodeSpec(node.op, node.opset, node.attributes)
-    matrices = interpolation(spec, [np.broadcast_to(np.float32(0), x.shape), *arrays])
-    if not matrices or any(m.size > _MAX_MATRIX or not m.size for m in matrices.values()):
+    matrices = interpolation(spec, [np.broadcast_to(np.float32(0), x.shape), *arrays], _MAX_MATRIX)
+    if not matrices or not all(matrix.size for matrix in matrices.values()):
         raise UnsupportedNodeError(why)
     check_size(tuple(len(matrices[i]) if i in matrices else n for i, n in enumerate(x.shape)))
     body = BodyBuilder(node, [x])
