@@ -235,6 +235,7 @@ def test_sequences_are_resolved_at_compile_time(tmp_path: Path) -> None:
         ),
         (small(node("SequenceConstruct", "x", "s"), node("Relu", "s", "y")), "it takes a sequence"),
         (small(node("Einsum", "x x", "y", equation="ij,ik->l")), "an unknown or a repeated index"),
+        (small(node("Einsum", "x x", "y", equation=b"\xff")), "does not fit 2 operands"),
         (small(node("Attention", "x x x", "y")), "are not those of an attention"),
         (
             small(

@@ -70,7 +70,6 @@ ACCELERATED = (
     "MeanVarianceNormalization",
     "ReduceL1",
     "ReduceL2",
-    "ReduceLogSum",
     "ReduceSumSquare",
     "RotaryEmbedding",
     "STFT",

@@ -335,8 +335,8 @@ _MAX_TERMS = 8
 @converts("Einsum", inputs=(1, None))
 def _einsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert an equation to transposes, sums and one product of stacks of matrices for each further operand."""
-    float_only(*inputs)
     terms, result = _equation(node.text("equation", ""), [value.shape for value in inputs])
+    float_only(*inputs)
     body, sizes = BodyBuilder(node, inputs), dict[str, int]()
     for term, value in zip(terms, inputs, strict=True):
         for label, size in zip(term, value.shape, strict=True):
@@ -356,11 +356,16 @@ def _einsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
 
 
 def _equation(text: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[list[str]], list[str]]:
-    """Return the indices of each operand and of the result; dimensions of an ellipsis are numbered from the last."""
+    """Return the indices of each operand and of the result; dimensions of an ellipsis are numbered from the last.
+
+    An invalid equation raises InputError, because ONNX's shape inference does not end for some.
+    """
     left, arrow, right = text.replace(" ", "").partition("->")
     parts = left.split(",")
-    if len(parts) != len(shapes) or len(parts) > _MAX_TERMS:
-        raise UnsupportedNodeError(f"equation {shown(text)} of {len(shapes)} operands")
+    if len(parts) != len(shapes) or not text.isascii():
+        raise InputError(f"equation {shown(text)} does not fit {len(shapes)} operands")
+    if len(parts) > _MAX_TERMS:
+        raise UnsupportedNodeError(f"an equation of {len(shapes)} operands")
     terms, widest = [], 0
     for part, shape in zip(parts, shapes, strict=True):
         before, dots, after = part.partition("...")
