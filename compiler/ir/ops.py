@@ -277,6 +277,7 @@ OPS: dict[str, Spec] = {
     "elu": unary("x, or alpha * (exp(x) - 1) where negative", {"alpha": "real"}),
     "softplus": unary("log(1 + exp(x))"),
     "mish": unary("x * tanh(log(1 + exp(x)))"),
+    "softcap": unary("limit * tanh(x / limit)", {"limit": "real"}),
     "max_pool2d": Spec(
         (1, 1),
         "maximum of each window, ignoring padding",

@@ -328,8 +328,10 @@ def _fill_byte(low: LoweringContext, value: float) -> int:
     """Return the byte that fills the padding: `value` quantized like x and converted to y; its bytes must be equal."""
     x, y = low.x, low.y
     image_of(x)
-    if np.dtype(x.dtype).kind not in "iu":
-        raise UnsupportedLoweringError(f"padding must be of integers, not {x.dtype}")
+    if x.dtype == y.dtype == "float32":
+        return _only_byte(np.array(value, np.float32))
+    if "float32" in (x.dtype, y.dtype):
+        raise UnsupportedLoweringError(f"padding that converts {x.dtype} to {y.dtype}")
     limits = np.iinfo(x.dtype)
     if math.isinf(value):
         stored = limits.max if value > 0 else limits.min
@@ -343,10 +345,15 @@ def _fill_byte(low: LoweringContext, value: float) -> int:
         centred = np.array([stored - change.x_zp], np.int64)
         scaled = scale(centred, change.mult, change.exponent, 0, change.rounding)
         stored = int(np.clip(int(scaled[0]) + change.y_zp, limits.min, limits.max))
-    pieces = set(np.array(stored, y.dtype).tobytes())
+    return _only_byte(np.array(stored, y.dtype))
+
+
+def _only_byte(stored: np.ndarray) -> int:
+    """Return the byte of which a number consists; raise UnsupportedLoweringError if its bytes differ."""
+    pieces = set(stored.tobytes())
     if len(pieces) > 1:
         raise UnsupportedLoweringError(
-            f"padding of {y.dtype} must be bytes that are all the same, not {stored}"
+            f"padding of {stored.dtype} must be bytes that are all the same, not {stored}"
         )
     return pieces.pop()
 

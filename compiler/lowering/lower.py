@@ -43,7 +43,7 @@ def _check(tensor: Tensor, types: Types | None) -> None:
 
 
 _LAYOUT = ("transpose", "reshape")
-_FLOATS = ("float32", "float16")
+_FLOATS = ("float32", "float16", "float64")
 
 
 def float_boundary(graph: Graph, host: Collection[str]) -> set[str]:

@@ -178,19 +178,26 @@ def names_in(graph: Graph) -> set[str]:
 
 
 def _edges(graph: Graph) -> set[str]:
-    """Return the nodes that change the layout of float inputs before, or of float outputs after, all computation."""
-    relaid, first = {name for name in graph.inputs if graph.tensors[name].dtype == "float32"}, set()
+    """Return the nodes that change the layout or the floating-point type of float inputs before, or of float outputs
+    after, all computation.
+    """
+    relaid, first = {name for name in graph.inputs if _real(graph, name)}, set()
     for node in graph:
-        if node.op in _LAYOUT and node.inputs[0] in relaid:
+        widens = node.op == "dequantize" and _real(graph, node.inputs[0])
+        if (node.op in _LAYOUT or widens) and node.inputs[0] in relaid:
             first.add(node.name)
             relaid |= set(node.outputs)
     last: set[str] = set()
     for node in reversed(list(graph)):
         consumers = graph.consumers(node.outputs[0])
-        floats = graph.tensors[node.outputs[0]].dtype == "float32"
-        if floats and node.op in _LAYOUT and all(user.name in last for user in consumers):
+        changes = node.op in _LAYOUT or (node.op == "dequantize" and _real(graph, node.inputs[0]))
+        if changes and _real(graph, node.outputs[0]) and all(user.name in last for user in consumers):
             last.add(node.name)
     return first | last
+
+
+def _real(graph: Graph, name: str) -> bool:
+    return graph.tensors[name].dtype.startswith("float")
 
 
 def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
@@ -203,8 +210,8 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
         return INTEGERS
     if node.op == "dequantize":
         x = graph.ins(node)[0]
-        if "float16" in (x.dtype, graph.out(node).dtype):
-            return "converts float16 at the model boundary"
+        if x.dtype.startswith("float"):
+            return f"converts {x.dtype} to {graph.out(node).dtype} at the model boundary"
         return None if as_int8(x) else f"converts {x.dtype} to float32"
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"

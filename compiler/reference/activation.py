@@ -261,6 +261,7 @@ ACTIVATION: dict[str, Operator] = {
     "elu": _elu,
     "softplus": _unary(softplus),
     "mish": _unary(lambda x: x * np.tanh(softplus(x))),
+    "softcap": lambda call: _unary(lambda x: call["limit"] * np.tanh(x / call["limit"]))(call),
 }
 
 _HIGH, _LOW = (1 << 15) - 1, -(1 << 15)

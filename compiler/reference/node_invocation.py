@@ -142,6 +142,15 @@ def quantize(call: NodeInvocation) -> Array:
     return call.numbers()
 
 
+def dequantize(call: NodeInvocation) -> Array:
+    """Return the real numbers that the operand represents; doubles must be within the range of float32."""
+    if call.values[0].dtype == np.float64:
+        finite = call.values[0][np.isfinite(call.values[0])]
+        if finite.size and np.abs(finite).max() > np.finfo(np.float32).max:
+            raise call.error("its input has numbers beyond the range of float32")
+    return call.numbers()
+
+
 def requantize(call: NodeInvocation) -> Array:
     """Convert the operand to the output's quantization."""
     ratio = call.scale() / call.output_scale
@@ -190,7 +199,7 @@ QUANTIZE: dict[str, Operator] = {
     "dynamic_scale": lambda call: np.array(_dynamic(call)[0]),
     "dynamic_zero": lambda call: np.array(_dynamic(call)[1]),
     "quantize": quantize,
-    "dequantize": lambda call: call.numbers(),
+    "dequantize": dequantize,
     "requantize": requantize,
 }
 

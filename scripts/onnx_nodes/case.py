@@ -10,6 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from compiler.frontends.builder import WHERE_LISTED
+from compiler.frontends.onnx.values import INTERFACE
 from compiler.onnx_backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError
@@ -17,6 +18,9 @@ from scripts.onnx_nodes.compare import Arrays, MismatchError, checked
 from scripts.onnx_nodes.scope import RANDOM, obstacle
 
 _SHOWN = 160
+#: Errors after which a model is compiled with another calibration sample: the finite part of the sample, then none.
+_NOT_FLOAT = "calibration is for float models"
+_CALIBRATION_ERRORS = ((_NOT_FLOAT, "infinite values", "not NaN"), (_NOT_FLOAT,))
 
 
 class Placement(IntEnum):
@@ -109,6 +113,9 @@ def _one(test: Any, inputs: Sequence[Any], outputs: Sequence[Any], constants: bo
 
 
 def _array(value: Any) -> Any:
+    """Return an input or output as an array, unless it is a sequence or an optional value."""
+    if isinstance(value, onnx.TensorProto) and value.data_type in INTERFACE:
+        return numpy_helper.to_array(value)
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
@@ -136,12 +143,14 @@ def _prepared(model: onnx.ModelProto, sample: Mapping[str, Any]) -> MlaBackendRe
         MlaBackend.prepare(model, sizes=sizes)  # raises an error that names the unsupported type
         raise InputError("its inputs are not arrays")
     finite = {n: np.where(np.isfinite(v), v, 0) if v.dtype.kind == "f" else v for n, v in sample.items()}
-    try:
-        return MlaBackend.prepare(model, sizes=sizes, calibration=[finite])
-    except InputError as error:
-        if "calibration is for float models" not in str(error):
-            raise
-        return MlaBackend.prepare(model, sizes=sizes)
+    calibrations: list[dict[str, Any]] = [{"calibration": [sample]}, {"calibration": [finite]}, {}]
+    for known, arguments in zip(_CALIBRATION_ERRORS, calibrations, strict=False):
+        try:
+            return MlaBackend.prepare(model, sizes=sizes, **arguments)
+        except InputError as error:
+            if not any(text in str(error) for text in known):
+                raise
+    return MlaBackend.prepare(model, sizes=sizes)
 
 
 def _where(ready: MlaBackendRep) -> tuple[Placement, str]:

@@ -85,10 +85,12 @@ def _steps(graph: Any) -> dict[str, tuple[float, int]]:
     ]
     made: dict[str, tuple[float, int]] = {}
     for name in graph.outputs:
-        node = graph.producer(name)
+        node, real = graph.producer(name), name
+        if node is not None and node.op == "dequantize" and graph.ins(node)[0].dtype == "float32":
+            real, node = node.inputs[0], graph.producer(node.inputs[0])  # converted to float16 or double
         while node is not None and node.op in ("transpose", "reshape") and node.inputs[0] not in graph.inputs:
             node = graph.producer(node.inputs[0])
-        if graph.tensors[name].dtype != "float32" or node is None or not scales:
+        if graph.tensors[real].dtype != "float32" or node is None or not scales:
             continue
         if node.op == "dequantize":
             q = graph.ins(node)[0].quantization
@@ -98,18 +100,26 @@ def _steps(graph: Any) -> dict[str, tuple[float, int]]:
     return made
 
 
+def _relays(graph: Any, node: Any) -> bool:
+    """Return True if a node only changes the layout of floating-point values, or widens them."""
+    floats = graph.ins(node)[:1] and graph.ins(node)[0].dtype.startswith("float")
+    return node.op in ("transpose", "reshape") or (node.op == "dequantize" and floats)
+
+
 def _rounded_answers(model: onnx.ModelProto, graph: Any, sample: Arrays) -> Arrays:
     """Return the results of ONNX's reference implementation for inputs rounded to 8 bits, as on the accelerator."""
     rounded = dict(sample)
     for node in graph:
         x = graph.ins(node)[0] if node.inputs else None
-        while x is not None and (maker := graph.producer(x.name)) and maker.op in ("transpose", "reshape"):
+        while x is not None and (maker := graph.producer(x.name)) and _relays(graph, maker):
             x = graph.ins(maker)[0]
         q = graph.out(node).quantization
         if node.op == "quantize" and x is not None and x.name in rounded and q.whole:
             steps = np.rint(np.nan_to_num(sample[x.name]).astype(np.float64) / q.scale[0]) + q.zero_point[0]
             limits = np.iinfo(graph.out(node).dtype)
-            rounded[x.name] = q.dequantized(np.clip(steps, limits.min, limits.max).astype(np.int64))
+            near = q.dequantized(np.clip(steps, limits.min, limits.max).astype(np.int64))
+            near = np.where(np.isfinite(sample[x.name]), near, sample[x.name])  # such as -inf in masks
+            rounded[x.name] = near.astype(sample[x.name].dtype)
     names = [value.name for value in model.graph.output]
     with np.errstate(all="ignore"):
         return dict(zip(names, map(np.asarray, ReferenceEvaluator(model).run(None, rounded)), strict=True))

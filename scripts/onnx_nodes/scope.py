@@ -9,7 +9,7 @@ import onnxruntime
 from onnx import TensorProto
 
 from compiler.frontends.onnx.registry import DEFAULT, MIN_OPSET, versions_of
-from compiler.frontends.onnx.values import DTYPES, type_name
+from compiler.frontends.onnx.values import INTERFACE, type_name
 
 RANDOM = (
     "Bernoulli",
@@ -35,7 +35,7 @@ def obstacle(test: Any) -> str:
         if kind != "tensor_type":
             return f"{(kind or 'nothing').removesuffix('_type')} values"
     for dtype in _types(test.model):
-        if dtype not in DTYPES:
+        if dtype not in INTERFACE:
             return f"type {type_name(dtype)} is none of the graph's"
     if any(isinstance(array, np.ndarray) and not array.size for array in _arrays(test)):
         return "an input or output without elements"

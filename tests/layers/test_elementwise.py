@@ -25,6 +25,7 @@ UNARY = {
     "elu": {"alpha": 0.7},
     "softplus": {},
     "mish": {},
+    "softcap": {"limit": 3.0},
     "leaky_relu": {"alpha": 0.1},
     "clip": {"low": -1.0, "high": math.inf},
     "requantize": {},

@@ -117,6 +117,21 @@ def read_proto(model: onnx.ModelProto, folder: Path | None) -> OnnxModel:
     return _model(model.graph, opset, tuple(model.opset_import), folder)
 
 
+def read_body(graph: onnx.GraphProto, opset: int, versions: tuple[onnx.OperatorSetIdProto, ...]) -> OnnxModel:
+    """Convert the body of a function to plain data.
+
+    Parameters
+    ----------
+    graph : GraphProto
+        Nodes, inputs and outputs of the body, without constants in external files.
+    opset : int
+        Version of ONNX's operator set in the body.
+    versions : tuple of OperatorSetIdProto
+        All operator sets that the body imports.
+    """
+    return _model(graph, opset, versions, None, inside=True)
+
+
 def _model(
     graph: Any,
     opset: int,
@@ -136,9 +151,19 @@ def _model(
         constants[tensor.name] = ConstantValue(
             tensor.name, read_tensor(tensor, folder), narrow=tensor.data_type in NARROW
         )
+    found = [_narrow_constant(node, folder) for node in graph.node]
+    narrow = {i: value for i, value in enumerate(found) if value is not None}
+    for value in narrow.values():
+        if value.name in constants:
+            raise InputError(f"tensor {shown(value.name)} is defined twice")
+        constants[value.name] = value
     declared = _named if inside else _declared
     inputs = [declared(v) for v in graph.input if v.name not in constants]
-    nodes = [_node(i, OnnxSource(node, versions), opset, folder) for i, node in enumerate(graph.node)]
+    nodes = [
+        _node(i, OnnxSource(node, versions), opset, folder)
+        for i, node in enumerate(graph.node)
+        if i not in narrow
+    ]
     known = [*constants, *(value.name for value in inputs)]
     outputs = [declared(v) for v in graph.output]
     named = [] if inside else [v.name for v in outputs]
@@ -150,6 +175,17 @@ def _model(
         return OnnxModel(in_order(nodes, known), constants, inputs, outputs)
     captured = _captured(nodes, known, outputs)
     return OnnxModel(in_order(nodes, [*known, *captured]), constants, inputs, outputs, captured).used()
+
+
+def _narrow_constant(node: onnx.NodeProto, folder: Path | None) -> ConstantValue | None:
+    """Return the value of a Constant node whose integers are widened; None for other nodes."""
+    if node.op_type != "Constant" or node.domain not in _DOMAINS or len(node.output) != 1:
+        return None
+    for attribute in node.attribute:
+        if attribute.name == "value" and attribute.t.data_type in NARROW:
+            _check_text(node.output[0])
+            return ConstantValue(node.output[0], read_tensor(attribute.t, folder), narrow=True)
+    return None
 
 
 def _captured(nodes: list[FileNode], known: Iterable[str], outputs: list[Declared]) -> tuple[str, ...]:

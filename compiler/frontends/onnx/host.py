@@ -394,6 +394,9 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     if not onnx.defs.has(proto.op_type, versions.get(domain, 1), domain):
         raise UnsupportedNodeError("" if why == NO_WAY else why)  # the operator's name is sufficient
+    for attribute in proto.attribute:
+        if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == onnx.TensorProto.DOUBLE:
+            raise UnsupportedNodeError(f"attribute {attribute.name} is double, but its inputs are float32")
     return proto
 
 

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 # Importing these modules registers their conversions.
+import compiler.frontends.onnx.ops.attention
 import compiler.frontends.onnx.ops.control_flow
 import compiler.frontends.onnx.ops.conv
 import compiler.frontends.onnx.ops.elementwise
+import compiler.frontends.onnx.ops.expansions
 import compiler.frontends.onnx.ops.indexing
 import compiler.frontends.onnx.ops.lstm
 import compiler.frontends.onnx.ops.matmul
@@ -23,6 +25,7 @@ import compiler.frontends.onnx.ops.shape  # noqa: F401
 from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
 from compiler.frontends.onnx.file import parsed, read_proto
+from compiler.frontends.onnx.function_bodies import function_body
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import NO_WAY, on_host
 from compiler.frontends.onnx.node import (
@@ -36,14 +39,19 @@ from compiler.frontends.onnx.node import (
     naming,
     taken,
 )
+from compiler.frontends.onnx.ops.indexing import SEQUENCE_OPS
 from compiler.frontends.onnx.patterns import fuse, recognize
 from compiler.frontends.onnx.qdq_analysis import meanings, targets
 from compiler.frontends.onnx.registry import CONVERSIONS, OnnxConversion, converts
 from compiler.frontends.onnx.rewrite import expand
+from compiler.frontends.onnx.subgraphs import inline
 from compiler.frontends.onnx.values import (
     FLOAT,
+    HOST_ONLY,
+    INTERFACE_FLOATS,
     ConstantValue,
     DynamicValue,
+    SequenceValue,
     UnsupportedNodeError,
     Value,
     ValueType,
@@ -146,12 +154,12 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
             list(value.shape),
         )
     flow = emitter.flow(value)
-    if declared.dtype in ("float16", "float32"):
+    if declared.held == "float32":
         real = emitter.operand(flow, plain(flow.rank), FLOAT)
         if declared.dtype == "float32":
             return real
-        half = Tensor(emitter.build.fresh(f"{declared.name}:half"), real.shape, "float16")
-        return emitter.build.node(f"{declared.name}:half", "dequantize", [real], half)
+        given = Tensor(emitter.build.fresh(f"{declared.name}:given"), real.shape, declared.dtype)
+        return emitter.build.node(f"{declared.name}:given", "dequantize", [real], given)
     tensor = emitter.in_order(flow, plain(flow.rank)).tensor
     if flow.real or tensor.dtype == "float32":  # declared as integers, computed in float32
         tensor = emitter.operand(flow, plain(flow.rank), FLOAT)
@@ -233,13 +241,13 @@ class GraphReader:
         values: dict[str, Value] = dict(model.constants)
         for declared in model.inputs:
             shape = tuple(n for n in declared.shape or () if isinstance(n, int))
-            unquantized = declared.dtype in ("float16", "float32", "bool")
+            unquantized = declared.held in ("float32", "bool")
             q = None if unquantized else emitter.meanings.get(declared.name)
             try:
                 tensor = emitter.build.graph.add_input(Tensor(declared.name, shape, declared.dtype, q))
             except ValueError as error:
                 raise InputError(f"input {shown(declared.name)}: {error}") from None
-            if declared.dtype == "float16":
+            if declared.dtype in INTERFACE_FLOATS:
                 wide = Tensor(emitter.build.fresh(f"{declared.name}:wide"), shape, "float32")
                 tensor = emitter.build.node(f"{declared.name}:wide", "dequantize", [tensor], wide)
             values[declared.name] = DynamicValue(declared.name, tensor, plain(len(shape)))
@@ -314,23 +322,42 @@ class GraphReader:
         """Return the outputs of a node: folded, converted, or computed on the host."""
         if foldable(node) and all(value is None or isinstance(value, ConstantValue) for value in inputs):
             return self.folder.computed(node, [v for v in inputs if not isinstance(v, DynamicValue)])
-        conversion = CONVERSIONS.get(node.op)
-        if conversion is None:
-            return on_host(emitter, node, inputs, NO_WAY, self.declared)
-        return self._converted(conversion, emitter, node, inputs)
+        for value in inputs:
+            if isinstance(value, SequenceValue) and node.op not in SEQUENCE_OPS:
+                raise UnsupportedNodeError("it takes a sequence")
+            if isinstance(value, DynamicValue) and value.tensor.dtype in HOST_ONLY:
+                return on_host(emitter, node, inputs, f"computes with {value.tensor.dtype}", self.declared)
+        return self._converted(CONVERSIONS.get(node.op), emitter, node, inputs)
 
     def _converted(
         self,
-        conversion: OnnxConversion,
+        conversion: OnnxConversion | None,
         emitter: OnnxGraphBuilder,
         node: FileNode,
         inputs: list[Value | None],
     ) -> Sequence[Value | None]:
-        """Return the outputs of a conversion, or of a node on the host if the conversion does not support the node."""
+        """Return the outputs of a conversion, of the operator's function body, or else of a node on the host."""
+        why = NO_WAY
+        if conversion is not None:
+            try:
+                return conversion(emitter, node, inputs)
+            except UnsupportedNodeError as error:
+                why = str(error)
         try:
-            return conversion(emitter, node, inputs)
-        except UnsupportedNodeError as error:
-            return on_host(emitter, node, inputs, str(error), self.declared)
+            return self._expanded(emitter, node, inputs)
+        except InputError:  # some of ONNX's bodies are wrong for valid nodes
+            return on_host(emitter, node, inputs, why, self.declared)
+
+    def _expanded(
+        self, emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]
+    ) -> Sequence[Value | None]:
+        """Return the outputs of the function body of a node's operator, or raise UnsupportedNodeError."""
+        body = function_body(node, inputs)
+        if body is None:
+            raise UnsupportedNodeError("has no function body")
+        values = {name: value for name, value in zip(node.inputs, inputs, strict=True) if name and value}
+        made = dict(zip((o.name for o in body.outputs), inline(emitter, body, values), strict=True))
+        return [made.get(name) for name in node.outputs]
 
     @staticmethod
     def _check_inputs(node: FileNode) -> None:

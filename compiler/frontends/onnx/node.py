@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from compiler.frontends.builder import WHERE_LISTED
-from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
+from compiler.frontends.onnx.values import INTERFACE_FLOATS, ConstantValue, UnsupportedNodeError
 from hw.errors import InputError, shown
 
 
@@ -126,7 +126,7 @@ class Declared:
     @property
     def held(self) -> str:
         """Type of the value inside the graph."""
-        return "float32" if self.dtype == "float16" else self.dtype
+        return "float32" if self.dtype in INTERFACE_FLOATS else self.dtype
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode, OnnxModel
-from compiler.frontends.onnx.ops.elementwise import binary
+from compiler.frontends.onnx.ops.elementwise import binary, unary
 from compiler.frontends.onnx.ops.shape import reshaped
 from compiler.frontends.onnx.registry import CONVERSIONS, converts, known
 from compiler.frontends.onnx.values import (
@@ -312,7 +312,7 @@ Change = Callable[[DefUse, FileNode], FileNode | None]
 
 def recognize(model: OnnxModel) -> OnnxModel:
     """Return the model with each activation and each normalization fused into one node."""
-    model = _changed(model, (_activation, _softmax, *NORMALIZATIONS), through=False)
+    model = _changed(model, (_activation, _softcap, _softmax, *NORMALIZATIONS), through=False)
     if any(node.op in _ONLY_IN_PATTERNS for node in model.nodes):
         model = _changed(model, (_gelu_alone, *NORMALIZATIONS), through=True)
     return model
@@ -447,6 +447,25 @@ def _gelu_by_tanh(
         or (len(leaves) == 2 and x in leaves and _even(view, leaves[leaves[0] == x], x))
     )
     return instead(node, "Gelu", (x,), approximate=b"tanh") if cubic else None
+
+
+def _softcap(view: DefUse, node: FileNode) -> FileNode | None:
+    """Match limit * tanh(x / limit), which keeps attention scores within -limit..limit."""
+    if node.op != "Mul" or len(node.inputs) != 2:
+        return None
+    for name, other in (node.inputs, node.inputs[::-1]):
+        limit, curve = view.scalar(other), view.made_by(name, "Tanh")
+        if limit is None or curve is None or not (math.isfinite(limit) and limit > 0):
+            continue
+        scale, leaves = view.product(curve.inputs[0])
+        if len(leaves) == 1 and near(scale, 1 / limit):
+            return instead(node, ":softcap", tuple(leaves), limit=limit)
+    return None
+
+
+@converts(":softcap", inputs=(1, 1))
+def _convert_softcap(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, "softcap", inputs[0], limit=node.float("limit", 1.0))]
 
 
 def _cubic(view: DefUse, name: str, x: str) -> bool:

@@ -56,8 +56,9 @@ def check_version(version: int) -> None:
 
 
 _Input = TypeVar("_Input")
-#: Conversion function: takes the builder, the node and its inputs (padded with None) and returns the outputs.
-Function = Callable[[OnnxGraphBuilder, FileNode, list[Any]], Sequence[Value]]
+#: Conversion function: takes the builder, the node and its inputs (padded with None) and returns the outputs: values,
+#: sequences, or None for outputs that are not read.
+Function = Callable[[OnnxGraphBuilder, FileNode, list[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class OnnxConversion:
 
     def __call__(
         self, emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | None]
-    ) -> Sequence[Value]:
+    ) -> Sequence[Any]:
         """Convert a node."""
         return self.function(emitter, node, self.checked(inputs))
 

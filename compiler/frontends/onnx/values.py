@@ -162,6 +162,22 @@ class DynamicValue:
 Value = ConstantValue | DynamicValue
 
 
+@dataclass(frozen=True, eq=False)
+class SequenceValue:
+    """A sequence of tensors, whose length and order are known at compile time.
+
+    Parameters
+    ----------
+    name : str
+        Name in the file.
+    items : tuple of Value
+        Elements of the sequence.
+    """
+
+    name: str
+    items: tuple[Value, ...]
+
+
 def plain(rank: int) -> Order:
     """Return the file's order of dimensions, which is the identity permutation."""
     return tuple(range(rank))
@@ -210,9 +226,16 @@ DTYPES: dict[int, str] = {
     TensorProto.INT32: "int32",
     TensorProto.INT64: "int64",
     TensorProto.BOOL: "bool",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
 }
-#: Types of inputs and outputs; float16 is converted to and from float32.
-INTERFACE: dict[int, str] = DTYPES | {TensorProto.FLOAT16: "float16"}
+#: Types with which only host nodes compute.
+HOST_ONLY = frozenset(("uint16", "uint32", "uint64"))
+#: Types of inputs and outputs that are converted to and from float32.
+INTERFACE_FLOATS = frozenset(("float16", "float64"))
+#: Types of inputs and outputs.
+INTERFACE: dict[int, str] = DTYPES | {TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64"}
 #: Types of constants that are converted to another type: exactly, except for double, which is rounded.
 _WIDENED: dict[int, str] = {
     TensorProto.FLOAT16: "float32",
@@ -220,8 +243,6 @@ _WIDENED: dict[int, str] = {
     TensorProto.DOUBLE: "float32",
     TensorProto.INT4: "int8",
     TensorProto.UINT4: "uint8",
-    TensorProto.UINT16: "int32",
-    TensorProto.UINT32: "int64",
 }
 _BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.BOOL: 8}
 #: Exceptions raised while decoding a damaged tensor that passed the checks.
@@ -240,7 +261,7 @@ def widened(number: int) -> str | None:
 
 
 #: Integer types that are stored in a wider type.
-NARROW = frozenset((TensorProto.INT4, TensorProto.UINT4, TensorProto.UINT16))
+NARROW = frozenset((TensorProto.INT4, TensorProto.UINT4))
 
 
 def read_tensor(tensor: Any, folder: Path | None) -> NDArray:
@@ -309,7 +330,9 @@ def _typed(tensor: Any, number: int) -> Any:
         return tensor.int64_data
     if number == TensorProto.DOUBLE:
         return tensor.double_data
-    return tensor.uint64_data if number == TensorProto.UINT32 else tensor.int32_data
+    if number in (TensorProto.UINT32, TensorProto.UINT64):
+        return tensor.uint64_data
+    return tensor.int32_data
 
 
 def _external(tensor: Any, size: int, folder: Path | None) -> bytes:

@@ -176,6 +176,38 @@ def resize(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     return (_stored(made, x.dtype),)
 
 
+def interpolation(spec: OnnxNodeSpec, inputs: list[Any], most: int) -> dict[int, Floats] | None:
+    """Return the matrix, of shape (output size, input size), by which interpolation multiplies each resized axis.
+
+    Parameters
+    ----------
+    spec : OnnxNodeSpec
+        A Resize or Upsample node of mode linear or cubic.
+    inputs : list
+        Inputs of the node; only the shape of the image is used.
+    most : int
+        Maximum number of elements of a matrix.
+
+    Returns
+    -------
+    matrices
+        Matrices by axis; None if one would be too large, or if outputs outside the input have a value other than 0.
+    """
+    if _crops(spec) and spec.get("extrapolation_value", 0.0):
+        return None
+    taps = {"linear": _linear, "cubic": _cubic}[spec.text("mode", "", "linear", "cubic")]
+    matrices: dict[int, Floats] = {}
+    for number, axis in enumerate(_with_fractions(_axes(spec, inputs))):
+        if axis.count == axis.size and axis.scale == 1 and not _crops(spec):
+            continue
+        if axis.size * max(axis.size, axis.count) > most:
+            return None
+        each = taps(spec, axis)
+        matrix = np.asarray(_combined(np.eye(axis.size, dtype=_F), each, 0))
+        matrices[number] = np.where(each.outside[:, None], _F(0), matrix) if _crops(spec) else matrix
+    return matrices
+
+
 def _with_fractions(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
     """Return axes with fractional output sizes, which ONNX's node tests use for align_corners, unlike onnxruntime."""
     return [replace(axis, length=float(_F(axis.size) * _F(axis.scale))) for axis in axes]

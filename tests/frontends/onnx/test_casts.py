@@ -5,12 +5,12 @@ import onnx
 import pytest
 
 from compiler.api import compile
-from compiler.frontends.onnx import UnsupportedNodesError
 from tests.support.float_graphs import numbers
-from tests.support.onnx_models import Arrays, model, node, read, reference
+from tests.support.onnx_models import Arrays, check, model, node, ops, read, reference
 
 TYPES = {
-    name: getattr(onnx.TensorProto, name.upper()) for name in ("float", "int32", "int64", "uint16", "uint32")
+    name: getattr(onnx.TensorProto, name.upper())
+    for name in ("float", "int32", "int64", "uint16", "uint32", "uint64")
 }
 WIDE = np.array([2**33 + 5, -(2**31) - 1, 7, 2**31, -(2**52) - 3])
 NARROW = np.array([5, -(2**20), 70_001, 2**31 - 1, -(2**31)], np.int32)
@@ -105,8 +105,8 @@ def test_argmax_has_the_declared_type(tmp_path):
     assert (found == wanted).mean() > 0.9 and "conv2d" in {op for info in network.infos for op in info.ops}
 
 
-@pytest.mark.parametrize("to", ["uint16", "uint32"])
-def test_casts_to_unsupported_types_are_rejected(tmp_path, to):
-    nodes = [_cast("x", "a", to), _cast("a", "y", "int64")]
-    with pytest.raises(UnsupportedNodesError, match=f"Cast:a.*type {to}"):
-        read(tmp_path, model(nodes, {"x": WIDE}, ["y"]))
+@pytest.mark.parametrize("to", ["uint16", "uint32", "uint64"])
+def test_casts_to_wide_unsigned_types_wrap_on_the_host(tmp_path, to):
+    nodes = [_cast("x", "a", to), node("Add", "a a", "b"), _cast("b", "y", "int64")]
+    graph = check(tmp_path, model(nodes, {"x": WIDE}, ["y"]), {"x": WIDE})
+    assert ops(graph) == {"onnx": 3}

@@ -135,11 +135,11 @@ def test_all_unknown_operators_are_named_in_one_message(tmp_path: Path) -> None:
 def test_unsupported_variants_run_on_the_host_with_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     cut = np.array([-1, 0, 0, 1])
-    made = small(node("Div", "x x", "a"), node("Pad", "a pads", "y", mode="reflect"), pads=cut)
+    made = small(node("Hardmax", "x", "a"), node("Pad", "a pads", "y", mode="reflect"), pads=cut)
     path.write_bytes(made.SerializeToString())
     whys = {n.operator: n.attributes["why"] for n in read_onnx(path) if n.op == "onnx"}
     assert whys == {
-        "Div": "a divisor that is not constant",
+        "Hardmax": "not supported on the accelerator",
         "Pad": "padding dimension 0 by reflect with -1 and 0",
     }
 
@@ -205,7 +205,10 @@ def test_unsupported_variants_run_on_the_host_with_a_reason(tmp_path: Path) -> N
             "node 'Pad:y': widths [0, 0, 1099511627776, 0] do not fit shape [2, 3]; each must be less than "
             "2,147,483,648",
         ),
-        (small(node("Relu", "x", "y"), kind=TensorProto.DOUBLE), "tensor 'x': type double is not supported"),
+        (
+            small(node("Relu", "x", "y"), kind=TensorProto.BFLOAT16),
+            "tensor 'x': type bfloat16 is not supported",
+        ),
         (
             small(node("Relu", "x", "y"), shape=("n", "width")),
             "dimension 1 of input 'x' has no size; give it as --size width=N",

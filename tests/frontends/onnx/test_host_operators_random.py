@@ -1,4 +1,4 @@
-"""ONNX operators that the host computes equal onnxruntime; unsupported ones are rejected on import."""
+"""ONNX operators that the host computes, or that are expanded, equal onnxruntime; others are rejected on import."""
 
 from pathlib import Path
 from typing import Any
@@ -121,13 +121,33 @@ CASES: dict[str, tuple[str, int, np.ndarray, list[np.ndarray], dict[str, Any]]] 
 }
 
 
+#: Cases that are expanded into operators of the graph.
+EXPANDED = {
+    "average_volume",
+    "conv_volume",
+    "gather_fewer",
+    "lp_1",
+    "lp_2",
+    "lrn",
+    "mean_variance",
+    "mean_variance_axes",
+    "pool_volume",
+    "pool_volume_same",
+    "reduce_nothing",
+    "stft",
+    "stft_both_sides",
+    "transposed_volume",
+}
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_host_operator_equals_onnxruntime(tmp_path: Path, case: str) -> None:
+def test_rare_operator_equals_onnxruntime(tmp_path: Path, case: str) -> None:
     op, opset, x, constants, attributes = CASES[case]
     names = [f"c{i}" for i in range(len(constants))]
     held = dict(zip(names, constants, strict=True))
     made = model([node(op, " ".join(["x", *names]), "y", **attributes)], {"x": x}, ["y"], held, opset)
-    assert ops(check(tmp_path, made, {"x": x})) == {"onnx": 1}
+    found = ops(check(tmp_path, made, {"x": x}))
+    assert "onnx" not in found if case in EXPANDED else found == {"onnx": 1}
 
 
 @pytest.mark.parametrize("attributes", [{}, {"strides": [2, 2], "pads": [1, 0, 1, 1]}, {"storage_order": 1}])
@@ -162,12 +182,8 @@ def test_transposed_convolution_with_a_variable_kernel(tmp_path: Path) -> None:
     ("made", "message"),
     [
         (
-            small(node("Einsum", "x x x x x", "y", equation="a,b,c,d,e->"), shape=(1000,)),
-            "1,000,000,000,000,000 st",
-        ),
-        (
-            small(node("MaxPool", "x", "y", kernel_shape=[64] * 3), shape=(1, 1, 128, 128, 128)),
-            "than 17,179,869,184",
+            small(node("Einsum", "x x x x x", "y", equation="a,b,c,d,e->abcde"), shape=(1000,)),
+            "more than 2,147,483,648 elements",
         ),
         (
             small(
@@ -182,11 +198,11 @@ def test_transposed_convolution_with_a_variable_kernel(tmp_path: Path) -> None:
                 node("MaxPool", "x", "y", kernel_shape=[2, 2, 2], strides=[1 << 10] * 3, pads=[1 << 10] * 6),
                 shape=(1, 1, 8, 8, 8),
             ),
-            "with its padding it would have shape",
+            "[8, 8, 8] would be more than 2,147,483,648 elements",
         ),
         (
             small(node("GatherND", "x i", "y", batch_dims=1), shape=(4, 3), i=np.array([[7], [7], [7], [7]])),
-            "index 7",
+            "indices must be within -3..2",
         ),
         (
             small(node("Tile", "x n", "y"), n=np.array([1 << 30, 1])),

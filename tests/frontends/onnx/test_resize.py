@@ -44,7 +44,7 @@ def test_nearest_of_old_operator_sets(tmp_path: Path, scale: float) -> None:
 
 
 def _resized(tmp_path: Path, size: list[int] | None, scales: tuple[float, ...], **attributes: object) -> None:
-    """Compare one Resize on the host with onnxruntime."""
+    """Compare one Resize by products with onnxruntime."""
     x, opset = {"x": np.random.default_rng(1).standard_normal((1, 2, 6, 7)).astype(np.float32)}, 19
     held = {"s": np.array([1, 1, *scales], np.float32)} if size is None else {"z": np.array([1, 2, *size])}
     names = "x - s" if size is None else "x - - z"
@@ -55,7 +55,7 @@ def _resized(tmp_path: Path, size: list[int] | None, scales: tuple[float, ...], 
             11,
         )
     made = model([node("Resize", names, "y", **attributes)], x, ["y"], held, opset)
-    assert ops(check(tmp_path, made, x)) == {"onnx": 1}
+    assert "onnx" not in ops(check(tmp_path, made, x))
 
 
 @pytest.mark.parametrize("smooth", [0, 1])

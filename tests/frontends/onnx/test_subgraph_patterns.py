@@ -330,7 +330,8 @@ def test_variance_of_another_tensor_is_not_a_normalization(tmp_path: Path) -> No
         node("Div", "d r", "y"),
     ]
     made = model(nodes, {"x": normal(*ROWS), "z": normal(*ROWS)}, ["y"], NUMBERS)
-    assert {"function", "onnx"} <= {each.op for each in read(tmp_path, made)}
+    found = {each.op for each in read(tmp_path, made)}
+    assert "function" in found and not {"layer_norm", "rms_norm"} & found
 
 
 def test_reductions_of_an_image(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from compiler.frontends.builder import same_pads
+from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.indexing import check_count
 from compiler.frontends.onnx.ops.shape import renamed, with_ones, without_ones
 from compiler.frontends.onnx.registry import choice, converts, known
 from compiler.frontends.onnx.values import (
@@ -20,6 +22,7 @@ from compiler.frontends.onnx.values import (
     Value,
     ValueType,
     channels_last,
+    check_size,
 )
 from compiler.ir.tensor import MAX_ELEMENTS, Quantization, Tensor
 from hw.errors import InputError, shown
@@ -210,15 +213,17 @@ def checked_weights(x: Value, w: Value | None) -> ConstantValue:
     """Return constant weights; raise an error if they are not constant or do not have the same rank as x."""
     weights = known(w, "a kernel")
     if len(weights.shape) != len(x.shape) or len(x.shape) not in (3, 4):
-        if len(weights.shape) == len(x.shape) == 5:
-            raise UnsupportedNodeError("a convolution over three dimensions")
         raise InputError(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
     return weights
 
 
 @converts("Conv", inputs=(2, 3))
-def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     given, w, bias = inputs
+    if isinstance(w, DynamicValue):
+        return _computed_kernel(emitter, node, inputs)
+    if len(given.shape) == len(w.shape) == 5:
+        return _over_volume(emitter, node, inputs)
     weights = checked_weights(given, w)
     slide = flat(window(node, given.shape[2:], kernel_of(node, weights)), len(given.shape))
     x = as_images(emitter, node, given)
@@ -241,9 +246,120 @@ def _conv(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     return [as_given(emitter, node, emitter.emit(node, op, operands, shape, x.order, kind, **common), given)]
 
 
+#: Maximum number of elements of a kernel that is computed at run time, or of its depth over volumes.
+_MAX_TAPS = 512
+
+
+def _computed_kernel(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    """Convert a convolution with a kernel computed at run time to a product of gathered windows and the kernel."""
+    x, w, bias = inputs
+    if any(isinstance(v, DynamicValue) and (v.real or v.tensor.dtype != "float32") for v in inputs):
+        raise UnsupportedNodeError("a kernel that is not constant")
+    count = len(x.shape) - 2
+    if count < 1 or len(w.shape) != count + 2:
+        raise InputError(f"weights {list(w.shape)} do not fit x {list(x.shape)}")
+    batch, channels, *sizes = x.shape
+    outputs, share, *kernel = w.shape
+    if (node.ints("kernel_shape") or tuple(kernel)) != tuple(kernel):
+        raise InputError(f"kernel_shape does not fit weights {list(w.shape)}")
+    groups = node.int("group", 1)
+    if groups < 1 or share * groups != channels or outputs % groups:
+        raise InputError(f"{groups} groups of {channels} channels to {outputs} do not fit x {list(x.shape)}")
+    slide = window(node, tuple(sizes), tuple(kernel))
+    if math.prod(kernel) > _MAX_TAPS:
+        raise UnsupportedNodeError(f"a kernel of {math.prod(kernel)} elements that is not constant")
+    check_size((batch, channels, math.prod(kernel), *slide.outputs))
+    body = BodyBuilder(node, inputs)
+    padded = body.given(0)
+    if any(slide.pads):
+        edges = [0, 0, *slide.before, 0, 0, *slide.after]
+        padded = body.add("Pad", padded, body.constant(edges, np.int64))
+    axes = body.constant(range(2, count + 2), np.int64)
+    taps = []
+    for place in np.ndindex(*kernel):
+        starts = [i * d for i, d in zip(place, slide.dilations, strict=True)]
+        ends = [s + (n - 1) * by + 1 for s, n, by in zip(starts, slide.outputs, slide.strides, strict=True)]
+        spans = [body.constant(part, np.int64) for part in (starts, ends)]
+        part = body.add("Slice", padded, *spans, axes, body.constant(slide.strides, np.int64))
+        taps.append(body.reshaped(part, batch, groups, share, 1, math.prod(slide.outputs)))
+    joined = body.add("Concat", *taps, axis=3)
+    rows = body.add("Transpose", joined, perm=[1, 0, 4, 2, 3])
+    places, inner = batch * math.prod(slide.outputs), share * math.prod(kernel)
+    weights = body.reshaped(body.given(1), groups, outputs // groups, inner)
+    product = body.add(
+        "MatMul", body.reshaped(rows, groups, places, inner), body.add("Transpose", weights, perm=[0, 2, 1])
+    )
+    made = body.add(
+        "Transpose", body.reshaped(product, groups, batch, places // batch, -1), perm=[1, 0, 3, 2]
+    )
+    made = body.reshaped(made, batch, outputs, *slide.outputs)
+    if bias is not None:
+        made = body.add("Add", made, body.reshaped(body.given(2), outputs, *[1] * count))
+    return body.converted(emitter, made)
+
+
+def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    """Convert a convolution over three dimensions to one over two, with the planes of a window as channels."""
+    x, w, bias = inputs
+    weights = known(w, "a kernel")
+    if weights.quantization is not None:
+        raise UnsupportedNodeError("a convolution over three dimensions with quantized weights")
+    batch, channels, depth = x.shape[:3]
+    transposed = node.op == "ConvTranspose"
+    data = weights.real()
+    kernel, groups = data.shape[2:], node.int("group", 1)
+    if (node.ints("kernel_shape") or kernel) != kernel or groups < 1 or channels % groups:
+        raise InputError(f"kernel_shape or groups do not fit weights {list(w.shape)} and x {list(x.shape)}")
+    if kernel[0] > _MAX_TAPS:
+        raise UnsupportedNodeError(f"a kernel {kernel[0]} deep")
+    if transposed:
+        slide, extra = _transposed_window(node, x.shape[2:], kernel)
+        check_count(slide.outputs[0] * kernel[0])
+        steps = (
+            np.arange(slide.outputs[0])[:, None] + slide.before[0] - np.arange(kernel[0]) * slide.dilations[0]
+        )
+        planes = np.where(steps % slide.strides[0] == 0, steps // slide.strides[0], depth)
+        share = data.shape[1]
+        data = data.reshape(groups, channels // groups, *data.shape[1:]).transpose(0, 3, 1, 2, 4, 5)
+        data = data.reshape(kernel[0] * channels, share, *kernel[1:])
+    else:
+        slide, extra = window(node, x.shape[2:], kernel), ()
+        check_count(slide.outputs[0] * kernel[0])
+        if data.shape[1] * groups != channels:
+            raise InputError(f"weights {list(w.shape)} do not fit x {list(x.shape)}")
+        steps = np.arange(slide.outputs[0])[:, None] * slide.strides[0] - slide.before[0]
+        planes = steps + np.arange(kernel[0]) * slide.dilations[0]
+        data = data.transpose(0, 2, 1, 3, 4).reshape(data.shape[0], -1, *kernel[1:])
+    planes = np.where((planes >= 0) & (planes < depth), planes, depth)  # plane `depth` consists of zeros
+    check_size((batch, planes.size, channels, *x.shape[3:]))
+    body = BodyBuilder(node, [x, bias])
+    moved = body.add("Transpose", body.given(0), perm=[0, 2, 1, 3, 4])
+    if (planes == depth).any():
+        moved = body.add("Pad", moved, body.constant([0] * 6 + [1] + [0] * 3, np.int64))
+    taken = body.add("Gather", moved, body.constant(planes.reshape(-1), np.int64), axis=1)
+    split = body.reshaped(taken, batch * planes.shape[0], kernel[0], groups, channels // groups, *x.shape[3:])
+    images = body.reshaped(
+        body.add("Transpose", split, perm=[0, 2, 1, 3, 4, 5]), batch * planes.shape[0], -1, *x.shape[3:]
+    )
+    attributes: dict[str, Any] = {
+        "group": groups,
+        "strides": slide.strides[1:],
+        "dilations": slide.dilations[1:],
+        "pads": [*slide.before[1:], *slide.after[1:]],
+    }
+    if transposed:
+        attributes["output_padding"] = extra[1:]
+    biases = [body.given(1)] if bias is not None else []
+    made = body.add(node.op, images, body.constant(data), *biases, **attributes)
+    shaped = body.reshaped(made, batch, planes.shape[0], -1, *slide.outputs[1:])
+    return body.converted(emitter, body.add("Transpose", shaped, perm=[0, 2, 1, 3, 4]))
+
+
 @converts("ConvTranspose", inputs=(2, 3))
-def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     given, w, bias = inputs
+    if len(given.shape) == len(w.shape) == 5:
+        return _over_volume(emitter, node, inputs)
     weights, rank = checked_weights(given, w), len(given.shape)
     kernel = kernel_of(node, weights)
     slide, output_pads = _transposed_window(node, given.shape[2:], kernel)

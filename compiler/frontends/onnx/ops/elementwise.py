@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
+from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import function
 from compiler.frontends.onnx.node import FileNode
@@ -21,13 +23,18 @@ from compiler.frontends.onnx.values import (
     UnsupportedNodeError,
     Value,
     ValueType,
+    arranged,
     broadcast,
     channels_last,
     plain,
 )
+from compiler.ir.ops import OPS
 from compiler.ir.tensor import Tensor
+from compiler.layers.elementwise import broadcast_of
 from hw.errors import InputError
 
+#: Limits on the elements of a result for which operands are repeated: by the accelerator, or as a constant.
+_MAX_REPEATED, _MAX_REPEATED_CONSTANT = 1 << 24, 1 << 22
 _FUNCTIONS = (
     "Abs",
     "Acos",
@@ -100,12 +107,50 @@ def binary(
         order = _vector_last([v.shape for v in operands], shape)
     equal = [_one_scale(emitter, v) for v in operands]
     kind = kind or emitter.arithmetic(node, *equal)
+    if kind == FLOAT or kind.real:
+        equal = _repeated(emitter, node, op, equal, shape, order)
     if order != plain(rank):
         equal = [with_ones(emitter, v.name, v, set(range(rank - len(v.shape)))) for v in equal]
     tensors = [
         emitter.operand(v, order if order != plain(rank) else plain(len(v.shape)), kind) for v in equal
     ]
     return emitter.emit(node, op, tensors, shape, order, kind, part)
+
+
+def _repeated(
+    emitter: OnnxGraphBuilder,
+    node: FileNode,
+    op: str,
+    operands: Sequence[Value],
+    shape: tuple[int, ...],
+    order: Order,
+) -> list[Value]:
+    """Return the operands, repeated to the full shape where the accelerator does not support their broadcast."""
+    full, rank, elements = arranged(shape, order), len(shape), math.prod(shape)
+    result = list(operands)
+
+    def fits(value: Value) -> bool:
+        if isinstance(value, ConstantValue) and value.data.size == 1:
+            return True
+        own = (1,) * (rank - len(value.shape)) + value.shape
+        return broadcast_of(op, arranged(own, order), full) is not None
+
+    whole = [value.shape == shape and isinstance(value, DynamicValue) for value in operands]
+    fitting = [fits(value) for value in operands]
+    dynamic = [i for i, value in enumerate(operands) if isinstance(value, DynamicValue) and value.rank]
+    if (all(fitting) and any(whole)) or not dynamic or elements > _MAX_REPEATED:
+        return result
+    largest = max(dynamic, key=lambda i: math.prod(operands[i].shape))
+    repeated = [
+        i for i, value in enumerate(operands) if value.shape != shape and (i == largest or not fitting[i])
+    ]
+    if elements > _MAX_REPEATED_CONSTANT and any(isinstance(operands[i], ConstantValue) for i in repeated):
+        return result
+    for i in repeated:
+        ones = set(range(rank - len(operands[i].shape)))
+        ranked = with_ones(emitter, operands[i].name, operands[i], ones)
+        result[i] = broadcast_to(emitter, node, ranked, shape, f"repeated{i}")
+    return result
 
 
 def _vector_last(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> Order:
@@ -150,13 +195,25 @@ def _mean(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 
 
 @converts("Div", inputs=(2, 2))
-def _divide(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _divide(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     x, divisor = inputs
+    if isinstance(divisor, DynamicValue):
+        return _quotient(emitter, node, inputs)
     numbers = known(divisor, "a divisor")
     if isinstance(x, DynamicValue) and emitter.arithmetic(node, x) != FLOAT and not x.real:
         raise UnsupportedNodeError("a division of integers")
     reciprocal = ConstantValue(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
     return [binary(emitter, node, "mul", [x, reciprocal])]
+
+
+def _quotient(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) -> Sequence[Value | None]:
+    """Convert a division by a value of a float model to a product with its reciprocal."""
+    for value in inputs:
+        if isinstance(value, DynamicValue) and (value.real or value.tensor.dtype != "float32"):
+            raise UnsupportedNodeError("a divisor that is not constant")
+    body = BodyBuilder(node, inputs)
+    product = body.add("Mul", body.given(0), body.add("Reciprocal", body.given(1)))
+    return body.converted(emitter, product)
 
 
 @converts("Neg", inputs=(1, 1))
@@ -418,3 +475,65 @@ def _not(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
     x = emitter.flow(inputs[0])
     operand = emitter.in_order(x, plain(x.rank)).tensor
     return [emitter.emit(node, "logical_not", [operand], x.shape, plain(x.rank), _BOOL)]
+
+
+@converts("Where", inputs=(3, 3))
+def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    """Convert a choice between values of a float model to a * c + b * (1 - c), where c is 1 or 0.
+
+    A constant choice is merged into c on the host, which also permits constants that are infinite.
+    """
+    _, a, b = inputs
+    dynamic = [value for value in (a, b) if isinstance(value, DynamicValue)]
+    if not dynamic or any(value.real or value.tensor.dtype != "float32" for value in dynamic):
+        raise UnsupportedNodeError("a choice between values that are not those of a float model")
+    if any(_may_be_infinite(emitter, value.tensor) for value in dynamic):
+        raise UnsupportedNodeError("a choice between values that may be infinite")  # 0 * inf is not 0
+    body = BodyBuilder(node, inputs)
+    terms = [_chosen(body, index, value, node) for index, value in ((1, a), (2, b))]
+    present = [term for term in terms if term]
+    total = body.add("Add", *present) if len(present) == 2 else present[0]
+    shape = broadcast([value.shape for value in inputs])
+    if len(present) == 1:
+        total = body.add("Expand", total, body.constant(shape, np.int64))
+    return body.converted(emitter, total)
+
+
+#: Functions with poles, undefined arguments or overflow: operators of the graph, and operators of ONNX.
+_INFINITE_OPS = frozenset(("exp", "log", "sqrt", "rsqrt", "onnx"))
+_INFINITE_FUNCTIONS = frozenset(
+    ("Acos", "Acosh", "Asin", "Atanh", "Cosh", "Log", "Pow", "Reciprocal", "Sinh", "Sqrt", "Tan")
+)
+
+
+def _may_be_infinite(emitter: OnnxGraphBuilder, tensor: Tensor) -> bool:
+    """Return True if single elements of a tensor may be infinite or no number, as those that a choice leaves out."""
+    graph, waiting, seen = emitter.build.graph, [tensor.name], set[str]()
+    while waiting:
+        name = waiting.pop()
+        node = graph.producer(name)
+        if node is None or name in seen:
+            continue
+        seen.add(name)
+        if node.op in _INFINITE_OPS or node.attributes.get("operator") in _INFINITE_FUNCTIONS or node.bodies:
+            return True
+        if OPS[node.op].elementwise or OPS[node.op].moves or node.op == "function":
+            waiting.extend(node.inputs)
+    return False
+
+
+def _chosen(body: BodyBuilder, index: int, value: Value, node: FileNode) -> str:
+    """Return the term of a choice that is `value` where it is chosen and 0 elsewhere; "" if it is always 0."""
+    flag = body.given(0)
+    if isinstance(value, ConstantValue):
+        if not np.isfinite(value.real()).all() and value.data.size > 1:
+            raise UnsupportedNodeError("a choice of infinite constants")
+        number = value.scalar()
+        if number == 0:
+            return ""
+        zero = body.constant(0.0)
+        return body.add(
+            "Where", flag, *((body.given(index), zero) if index == 1 else (zero, body.given(index)))
+        )
+    chosen = flag if index == 1 else body.add("Not", flag)
+    return body.add("Mul", body.given(index), body.add("Cast", chosen, to=TensorProto.FLOAT))

@@ -1,10 +1,12 @@
 """Conversion of ONNX operators that select, repeat, join or pad elements, such as Gather, Slice and Concat."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.shape import renamed, with_ones, without_ones
@@ -13,6 +15,7 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
+    SequenceValue,
     UnsupportedNodeError,
     Value,
     arranged,
@@ -209,6 +212,135 @@ def _gather(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     operands = [emitter.in_order(v, plain(v.rank)).tensor for v in (x, indices)]
     shape = x.shape[:axis] + indices.shape + x.shape[axis + 1 :]
     return [emitter.emit(node, "gather", operands, shape, plain(len(shape)), x.kind, axis=axis)]
+
+
+@converts("GatherElements", "GatherND", inputs=(2, 2))
+def _gather_flat(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    """Convert a choice of elements or slices by constant indices to a Gather from the flattened value."""
+    x, where = inputs
+    indices, shape = known(where, "indices").numbers().astype(np.int64), x.shape
+    if node.op == "GatherElements":
+        axis = counted_from_front(node.int("axis", 0), len(shape))
+        if indices.ndim != len(shape) or any(
+            n > most for i, (n, most) in enumerate(zip(indices.shape, shape, strict=True)) if i != axis
+        ):
+            raise InputError(f"indices {list(indices.shape)} do not fit shape {list(shape)}")
+        places: list[Any] = list(np.indices(indices.shape, sparse=True))
+        places[axis], rest, result = indices, (), indices.shape
+    else:
+        batch, depth = node.int("batch_dims", 0), indices.shape[-1] if indices.ndim else 0
+        if (
+            not 0 <= batch < indices.ndim
+            or not 1 <= depth <= len(shape) - batch
+            or indices.shape[:batch] != shape[:batch]
+        ):
+            raise InputError(f"indices {list(indices.shape)} do not fit shape {list(shape)}")
+        places = list(np.indices(indices.shape[:-1], sparse=True))[:batch]
+        places += [indices[..., i] for i in range(depth)]
+        rest = shape[batch + depth :]
+        result = (*indices.shape[:-1], *rest)
+    check_count(math.prod(indices.shape))
+    sizes = shape[: len(places)]
+    for place, size in zip(places, sizes, strict=True):
+        if place.size and not (-size <= place.min() and place.max() < size):
+            raise InputError(f"indices must be within -{size}..{size - 1}")
+    places = [np.where(place < 0, place + size, place) for place, size in zip(places, sizes, strict=True)]
+    flat = np.ravel_multi_index(np.broadcast_arrays(*places), sizes).reshape(-1)
+    body = BodyBuilder(node, [x])
+    rows = body.reshaped(body.given(0), math.prod(sizes), *rest)
+    taken = body.add("Gather", rows, body.constant(flat, np.int64), axis=0)
+    return body.converted(emitter, body.reshaped(taken, *result))
+
+
+#: Operators that take or return sequences.
+SEQUENCE_OPS = frozenset(
+    (
+        "ConcatFromSequence",
+        "Identity",
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceErase",
+        "SequenceInsert",
+        "SequenceLength",
+        "SplitToSequence",
+    )
+)
+
+
+@converts("SequenceConstruct", "SequenceEmpty", inputs=(0, None))
+def _sequence(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Any]:
+    return [SequenceValue(node.outputs[0], tuple(inputs))]
+
+
+@converts("SequenceAt", "SequenceErase", "SequenceInsert", "SequenceLength", inputs=(1, 3))
+def _on_sequence(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Any]:
+    sequence, *more = inputs
+    if not isinstance(sequence, SequenceValue):
+        raise InputError("input 1 must be a sequence")
+    items, name = list(sequence.items), node.outputs[0]
+    if node.op == "SequenceLength":
+        return [ConstantValue(name, np.array(len(items), np.int64))]
+    place = more[1] if node.op == "SequenceInsert" else more[0]
+    last = len(items) if node.op == "SequenceInsert" else len(items) - 1
+    at = (
+        (last if node.op == "SequenceInsert" else -1)
+        if place is None
+        else known(place, "a position").integers()[0]
+    )
+    if not -len(items) <= at <= last:
+        raise InputError(f"position {at} does not exist in a sequence of {len(items)}")
+    if node.op == "SequenceAt":
+        return [renamed(items[at], name)]
+    if node.op == "SequenceErase":
+        del items[at]
+    else:
+        if more[0] is None:
+            raise InputError("input 2 must not be omitted")
+        items.insert(at, more[0])
+    return [SequenceValue(name, tuple(items))]
+
+
+@converts("SplitToSequence", inputs=(1, 2))
+def _split_to_sequence(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Any]:
+    x, given = inputs
+    axis = counted_from_front(node.int("axis", 0), len(x.shape))
+    size, each = x.shape[axis], 1
+    keep = given is not None or bool(node.int("keepdims", 1))
+    if given is None:
+        sizes = [1] * size
+    else:
+        sizes = known(given, "a split").integers()
+        if not given.shape:
+            each = sizes[0]
+            sizes = [min(each, size - start) for start in range(0, size, each)] if each > 0 else []
+    if sum(sizes) != size or min(sizes, default=0) < 1 or len(sizes) > _MAX_ITEMS:
+        raise InputError(f"sizes {shown(sizes)} do not make {size}")
+    x, items, start = emitter.flow(x), list[Value](), 0
+    for number, part in enumerate(sizes):
+        starts, shape = [0] * x.rank, list(x.shape)
+        starts[axis], shape[axis] = start, part
+        start += part
+        piece: Value = part_of(emitter, node, x, starts, shape, [1] * x.rank, f"{number}")
+        items.append(piece if keep else without_ones(emitter, f"{node.name}:{number}", piece, {axis}))
+    return [SequenceValue(node.outputs[0], tuple(items))]
+
+
+#: Maximum length of a sequence that a tensor is split into.
+_MAX_ITEMS = 1 << 12
+
+
+@converts("ConcatFromSequence", inputs=(1, 1))
+def _concat_from_sequence(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Any]:
+    (sequence,) = inputs
+    if not isinstance(sequence, SequenceValue) or not sequence.items:
+        raise InputError("input 1 must be a sequence with elements")
+    body, stacked = BodyBuilder(node, sequence.items), bool(node.int("new_axis", 0))
+    axis = counted_from_front(node.int("axis", 0), len(sequence.items[0].shape) + stacked)
+    names = [body.given(i) for i in range(len(sequence.items))]
+    if stacked:
+        names = [body.add("Unsqueeze", name, body.constant([axis], np.int64)) for name in names]
+    return body.converted(emitter, body.add("Concat", *names, axis=axis))
 
 
 #: Exclusive limit on the padding of a dimension.

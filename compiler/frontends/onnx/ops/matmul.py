@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.conv import bias_of, product_kind, weights_of
@@ -213,7 +214,7 @@ def _normalized(
     """Add a normalization over an axis and all following dimensions, or over the axes of a recognized pattern."""
     if "only" in node.attributes:
         return _over_axes(emitter, node, op, x, [value for value in given if value is not None])
-    x, shape = emitter.movable(emitter.flow(x)), x.shape
+    original, x, shape = x, emitter.movable(emitter.flow(x)), x.shape
     if not shape:
         raise InputError("normalizes a single element")
     axis = counted_from_front(node.int("axis", -1), x.rank)
@@ -221,6 +222,8 @@ def _normalized(
     inner = math.prod(normalized_shape)
     if axis != x.rank - 1:
         x = emitter.flow(reshaped(emitter, f"{x.name}:rows", x, (*shape[:axis], inner)))
+    if any(isinstance(value, DynamicValue) for value in given):
+        return _scaled_norm(emitter, node, original, given, op)
     rows = []
     for value in given:
         if value is None:
@@ -350,6 +353,20 @@ def _along(value: ConstantValue, rank: int, axes: Sequence[int]) -> np.ndarray |
     if len(shape) > rank or any(size != 1 for axis, size in enumerate(shape) if axis not in axes):
         return None
     return value.real().reshape([shape[axis] for axis in axes])
+
+
+def _scaled_norm(
+    emitter: OnnxGraphBuilder, node: FileNode, x: Value, given: list[Value | None], op: str
+) -> Value:
+    """Add a normalization whose scale or bias is computed at run time, as separate product and sum."""
+    body = BodyBuilder(node, [x, *given])
+    name = "LayerNormalization" if op == "layer_norm" else "SimplifiedLayerNormalization"
+    made = body.add(name, body.given(0), axis=node.int("axis", -1), epsilon=node.float("epsilon", 1e-5))
+    for index, each in ((1, "Mul"), (2, "Add")):
+        made = body.add(each, made, body.given(index)) if body.given(index) else made
+    (result,) = body.converted(emitter, made)
+    assert result is not None
+    return result
 
 
 #: First operator set in which GroupNormalization has a scale per channel rather than per group.

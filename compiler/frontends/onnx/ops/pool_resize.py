@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.conv import WindowSpec, as_given, as_images, flat, sizes_of, window
@@ -19,17 +20,21 @@ from compiler.frontends.onnx.values import (
     UnsupportedNodeError,
     Value,
     channels_last,
+    check_size,
     counted_from_front,
     plain,
 )
-from compiler.reference.onnx_ops.resize import ResizeAxis, nearest, resized
+from compiler.reference.onnx_ops import OnnxNodeSpec
+from compiler.reference.onnx_ops.resize import ResizeAxis, interpolation, nearest, resized
 from hw.errors import InputError, shown
 
 
 @converts("MaxPool", "AveragePool", inputs=(1, 1))
-def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     (given,) = inputs
     rank = len(given.shape)
+    if rank == 5 and not any(node.outputs[1:]):
+        return _pool_volume(emitter, node, inputs)
     if rank not in (3, 4):
         raise UnsupportedNodeError(f"pooling over shape {list(given.shape)}")
     kernel = sizes_of(node, "kernel_shape", rank - 2, 0, 1)
@@ -63,6 +68,43 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
         **more,
     )
     return [as_given(emitter, node, made, given)]
+
+
+def _pool_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    """Convert pooling over three dimensions to pooling of all planes, followed by pooling along the depth."""
+    (x,) = inputs
+    batch, channels, depth, *image = x.shape
+    kernel = sizes_of(node, "kernel_shape", 3, 0, 1)
+    slide = window(node, x.shape[2:], kernel)
+    body = BodyBuilder(node, inputs)
+
+    def part(first: int, last: int) -> dict[str, Any]:
+        chosen = {"kernel_shape": kernel, "strides": slide.strides, "dilations": slide.dilations}
+        found: dict[str, Any] = {key: [*sizes[first:last]] for key, sizes in chosen.items()}
+        if "pads" in node.attributes:
+            pads = sizes_of(node, "pads", 6, 0, 0)
+            found["pads"] = [*pads[first:last], *pads[3 + first : 3 + last]]
+        found |= {
+            key: node.attributes[key]
+            for key in ("auto_pad", "ceil_mode", "count_include_pad")
+            if key in node.attributes
+        }
+        return found
+
+    planes = body.reshaped(
+        body.add("Transpose", body.given(0), perm=[0, 2, 1, 3, 4]), batch * depth, channels, *image
+    )
+    pooled = body.add(node.op, planes, **part(1, 3))
+    rows = math.prod(slide.outputs[1:])
+    split = body.add("Transpose", body.reshaped(pooled, batch, depth, channels, rows), perm=[0, 2, 1, 3])
+    along = part(0, 1)
+    along |= {
+        key: [*sizes, 1] for key, sizes in along.items() if key in ("kernel_shape", "strides", "dilations")
+    }
+    if "pads" in along:
+        along["pads"] = [along["pads"][0], 0, along["pads"][1], 0]
+    made = body.add(node.op, split, **along)
+    return body.converted(emitter, body.reshaped(made, batch, channels, *slide.outputs))
 
 
 def _undilated(
@@ -172,10 +214,10 @@ _SIZE_LIMIT = 1 << 20
 
 
 @converts("Resize", "Upsample", inputs=(1, 4))
-def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    x = emitter.movable(emitter.flow(inputs[0]))
+def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     if choice(node, "mode", "nearest", "nearest", "linear", "bilinear", "cubic") != "nearest":
-        raise UnsupportedNodeError(f"resizing by {node.text('mode', '')}")
+        return _interpolated(emitter, node, inputs)
+    x = emitter.movable(emitter.flow(inputs[0]))
     scales, shape = _scales_and_shape(node, x, inputs)
     if x.rank != 4 or shape[:2] != x.shape[:2]:
         raise UnsupportedNodeError(f"resizing shape {list(x.shape)} to {list(shape)}")
@@ -190,6 +232,31 @@ def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
             node, "resize_nearest", [x.tensor], shape, x.order, x.kind, size=shape[2:], centers=centers
         )
     ]
+
+
+#: Limit on the elements of the matrix that interpolates one axis.
+_MAX_MATRIX = 1 << 22
+
+
+def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    """Convert linear or cubic interpolation of a float model to a product with a constant matrix for each axis."""
+    x, *given = inputs
+    why = f"resizing by {node.text('mode', '')}"
+    if not isinstance(x, DynamicValue) or x.real or x.tensor.dtype != "float32" or not 2 <= x.rank <= 5:
+        raise UnsupportedNodeError(why)
+    arrays = [None if value is None else known(value, "a size or scale").numbers() for value in given]
+    spec = OnnxNodeSpec(node.op, node.opset, node.attributes)
+    matrices = interpolation(spec, [np.broadcast_to(np.float32(0), x.shape), *arrays], _MAX_MATRIX)
+    if not matrices or not all(matrix.size for matrix in matrices.values()):
+        raise UnsupportedNodeError(why)
+    check_size(tuple(len(matrices[i]) if i in matrices else n for i, n in enumerate(x.shape)))
+    body = BodyBuilder(node, [x])
+    made = body.given(0)
+    for axis, matrix in sorted(matrices.items(), reverse=True):
+        perm = [*(i for i in plain(x.rank) if i != axis), axis]
+        rows = body.add("MatMul", body.add("Transpose", made, perm=perm), body.constant(matrix.T))
+        made = body.add("Transpose", rows, perm=[perm.index(i) for i in plain(x.rank)])
+    return body.converted(emitter, made)
 
 
 def _scales_and_shape(

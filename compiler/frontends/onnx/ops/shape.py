@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
@@ -15,6 +14,7 @@ from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
     Order,
+    SequenceValue,
     UnsupportedNodeError,
     Value,
     arranged,
@@ -185,7 +185,9 @@ def _transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
 
 
 def renamed(x: Value, name: str) -> Value:
-    """Return the value with another name."""
+    """Return the value with another name; a sequence remains unchanged."""
+    if isinstance(x, SequenceValue):
+        return x
     if isinstance(x, ConstantValue):
         return ConstantValue(name, x.data, x.quantization)
     return DynamicValue(name, x.tensor, x.order, x.real)
@@ -213,10 +215,6 @@ def _blocks(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     return [reshaped(emitter, name, parts.transposed(perm, f"{name}:moved"), shape)]
 
 
-#: Integer types that the graph does not support, to whose range constants are wrapped.
-_WRAPPING: dict[int, type] = {TensorProto.UINT16: np.uint16, TensorProto.UINT32: np.uint32}
-
-
 @converts("Identity", "Dropout", inputs=(1, 3))
 def _identity(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     (x, _ratio, training) = inputs
@@ -231,10 +229,6 @@ def _cast(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     dtype, x = widened(to), inputs[0]
     if dtype is None:
         raise UnsupportedNodeError(f"a cast to {type_name(to)}")
-    if to in _WRAPPING:
-        if not isinstance(x, ConstantValue):
-            raise UnsupportedNodeError(f"a cast to {type_name(to)}")
-        x = ConstantValue(x.name, x.numbers().astype(_WRAPPING[to]))
     return [_cast_to(emitter, node, x, dtype)]
 
 
