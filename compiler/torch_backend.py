@@ -11,11 +11,13 @@ makes PyTorch capture recurrent layers (`torch._dynamo.config.allow_rnn`), which
 """
 
 import hashlib
+import inspect
 import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,11 +41,8 @@ torch: Any = torch_library()  # the type checker may not find torch
 
 _log = logging.getLogger(__name__)
 
-#: Arguments of `compile` that the backend determines itself; the others are options.
-_DETERMINED = frozenset(
-    "schedule calibration example dynamic_shapes sizes bind seed offset batch batches skip cache record".split()
-)
-_PASSED = tuple(name for name in compile.__kwdefaults__ or () if name not in _DETERMINED)
+#: Options that are arguments of `compile`, and all options.
+_PASSED = ("strict", "keep_float", "rounding", "dram", "limits")
 _OPTIONS = ("target", "device", "calibration_calls", *_PASSED)
 #: Maximum number of networks that one graph of variable shapes is compiled to.
 MAX_SHAPES = 8
@@ -63,7 +62,9 @@ class _Options(NamedTuple):
 def _read_options(given: Any) -> _Options:
     """Check the options of `torch.compile`; raise InputError if an option is unknown or invalid."""
     options = dict(checks.of_type("options", given or {}, Mapping, "a dict"))
-    checks.known(torch.compile, _OPTIONS, options)
+    unknown = ", ".join(str(name) for name in options if name not in _OPTIONS)
+    if unknown:
+        raise InputError(f"the backend mla has no option {unknown}; options are {', '.join(_OPTIONS)}")
     target, device = options.pop("target", DEFAULT_TARGET), options.pop("device", "golden")
     config = load_target(target) if isinstance(target, str) else target
     checks.of_type("target", config, MlaConfig, "the name of a target, a TOML file, or an MlaConfig")
@@ -87,12 +88,12 @@ class GraphReport:
         File, line and function of the user's code that the graph begins with.
     operations : int
         Number of operations that PyTorch captured.
-    shapes : str
-        Types and shapes of the inputs.
-    layers : int
-        Number of layers on the accelerator; 0 for a graph in PyTorch.
+    inputs : str
+        Types and shapes of the graph's inputs.
     reason : str
         Reason why the graph runs in PyTorch; empty for a graph on the accelerator.
+    layers : int
+        Number of layers on the accelerator; 0 for a graph in PyTorch.
     host : tuple of HostNode
         Nodes that the host computes, with the reasons.
     quality : list of str
@@ -102,14 +103,15 @@ class GraphReport:
     number: int
     source: str
     operations: int
-    shapes: str
-    layers: int = 0
+    inputs: str
     reason: str = ""
+    layers: int = 0
     host: tuple[HostNode, ...] = ()
     quality: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        head = f"graph {self.number} ({self.source}; {counted(self.operations, 'operation')}; {self.shapes}): "
+        size = counted(self.operations, "operation")
+        head = f"graph {self.number} ({self.source}; {size}; {self.inputs}): "
         if self.reason:
             return f"{head}in PyTorch: {self.reason}"
         lines = [f"{head}{counted(self.layers, 'layer')} on the accelerator"]
@@ -125,45 +127,50 @@ class TorchReport:
     ----------
     graphs : tuple of GraphReport
         Reports of the graphs in the order of their first calls.
-    breaks : dict
-        Number of graph breaks by reason, as PyTorch counts them. Operations at a graph break run in Python.
+    breaks : tuple of str
+        For each graph break, the line of the user's code and the reason that PyTorch states. What follows the break is
+        another graph; the operation itself runs in Python.
     """
 
     graphs: tuple[GraphReport, ...]
-    breaks: Mapping[str, int]
+    breaks: tuple[str, ...]
 
     def __str__(self) -> str:
         lines = [str(each) for each in self.graphs] or ["no graph has been called"]
-        lines.append(f"{counted(sum(self.breaks.values()), 'graph break')} (code that runs in Python)")
-        lines += [f"  {why}{f' ({count} times)' if count > 1 else ''}" for why, count in self.breaks.items()]
-        return "\n".join(lines)
+        lines += [f"{counted(len(self.breaks), 'graph break')}{':' if self.breaks else ''}"]
+        return "\n".join([*lines, *(f"  {each}" for each in self.breaks)])
 
 
-#: Reports of all graphs since the process started or `torch._dynamo.reset` was called.
+#: Reports of all graphs since the process started or `torch._dynamo.reset` was called, and the number of the next one.
 _reports: deque[GraphReport] = deque(maxlen=_MAX_GRAPHS)
+_numbers = count()
 
 
 def report() -> TorchReport:
     """Return where the graphs compiled since the start, or since `torch._dynamo.reset`, run, and all graph breaks."""
-    breaks: dict[str, int] = {}
-    for text, count in torch._dynamo.utils.counters["graph_break"].items():
-        line = _break_reason(str(text))
-        breaks[line] = breaks.get(line, 0) + count
-    return TorchReport(tuple(_reports), breaks)
+    breaks = dict.fromkeys(_described_break(each) for each in torch._dynamo.graph_break_reasons)
+    return TorchReport(tuple(_reports), tuple(breaks))
 
 
-def _break_reason(text: str) -> str:
-    """Return the reason of a graph break in one line: its kind, its explanation and what caused it."""
-    kept = [line.strip() for line in text.splitlines() if line.strip()]
-    found = [
-        line.removeprefix("Developer debug context: ").removeprefix("Explanation: ")
-        for line in kept
-        if not line.startswith(("Hint:", "For more details", "from user code", "*"))
-    ]
-    return ": ".join(found[:3]) if found else "unknown"
+def _described_break(found: Any) -> str:
+    """Return the place of a graph break and its reason in one line.
+
+    Parameters
+    ----------
+    found : torch._dynamo.output_graph.GraphCompileReason
+        A graph break, whose reason begins with its kind and an explanation in one line each.
+    """
+    lines = [line.strip() for line in found.reason.splitlines() if line.strip()] or ["unknown"]
+    why = ": ".join([lines[0], *(line.removeprefix("Explanation: ") for line in lines[1:2])])
+    if why.startswith("generic_jump"):
+        why = "a branch depends on the value of a tensor"
+    frames = [(each.filename, str(each.lineno), each.name) for each in found.user_stack]
+    return f"{_place(frames)}: {why}"
 
 
-def mla(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+def mla(
+    graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
+) -> Callable[..., Any]:
     """Compile a graph that `torch.compile` has captured.
 
     The graph is compiled when it is called: from the inputs of that call or, with `calibration_calls`, of earlier
@@ -181,6 +188,8 @@ def mla(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None 
         samples; 0 calibrates with the inputs of the first call, with a warning. `strict` (bool): raise an error for
         operators on the host and for graphs that cannot be compiled. `keep_float`, `rounding`, `dram`, `limits`: as for
         `compiler.compile`.
+    mode : None
+        Mode of PyTorch's own backend, which this backend does not have.
 
     Returns
     -------
@@ -192,12 +201,16 @@ def mla(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None 
     InputError
         An option is unknown or invalid.
     """
+    if mode is not None:
+        raise InputError(f"the backend mla has no mode {shown(mode)}: omit it")
     return _CapturedGraph(graph, _read_options(options))
 
 
 def _reset() -> None:
     """Forget the reports; `torch._dynamo.reset` calls this."""
+    global _numbers
     _reports.clear()
+    _numbers = count()
 
 
 mla.reset = _reset  # type: ignore[attr-defined]
@@ -213,46 +226,41 @@ class _CapturedGraph:
         self.fixed = [
             bool((node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")) for node in nodes
         ]
-        self.networks: dict[tuple, _ShapedGraph] = {}
+        self.shaped: dict[tuple, _ShapedGraph] = {}
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the outputs of the graph."""
-        key = tuple(
-            (each.shape, each.dtype) if isinstance(each, torch.Tensor) else each
-            for each, fixed in zip(inputs, self.fixed, strict=True)
-            if not fixed
-        )
-        if key not in self.networks:
-            self.networks[key] = _ShapedGraph(self, inputs)
-            if len(self.networks) > MAX_SHAPES:
-                self.networks[key].keep_in_torch(
-                    f"its inputs have more than {MAX_SHAPES} combinations of shapes"
-                )
-        return self.networks[key](inputs)
+        given = [each for each, fixed in zip(inputs, self.fixed, strict=True) if not fixed]
+        key = tuple((each.shape, each.dtype) if isinstance(each, torch.Tensor) else each for each in given)
+        if key not in self.shaped and len(self.shaped) >= MAX_SHAPES:
+            key = ()  # all further shapes
+        if key not in self.shaped:
+            shaped = self.shaped[key] = _ShapedGraph(self, given)
+            if not key and given:
+                shaped.keep_in_torch(f"its inputs have more than {MAX_SHAPES} combinations of shapes")
+        return self.shaped[key](inputs, [each for each in given if isinstance(each, torch.Tensor)])
 
 
 class _ShapedGraph:
     """Captured graph for inputs of certain shapes: recorded for calibration, then compiled, or left in PyTorch."""
 
-    def __init__(self, captured: _CapturedGraph, inputs: Sequence[Any]):
+    def __init__(self, captured: _CapturedGraph, given: Sequence[Any]):
         self.captured, self.options = captured, captured.options
         nodes = list(captured.graph.graph.nodes)
+        described = ", ".join(_described(each) for each in given if isinstance(each, torch.Tensor))
         self.report = GraphReport(
-            len(_reports),
+            next(_numbers),
             _source_of(nodes),
             sum(node.op.startswith("call_") for node in nodes),
-            ", ".join(_described(each) for each in self._given(inputs)) or "no inputs",
+            described or "no inputs",
         )
+        if self.options.calls:
+            self.report.reason = f"its first {counted(self.options.calls, 'call')} are for calibration"
         _reports.append(self.report)
+        self.stays_in_torch = False
         self.samples: list[list[NDArray]] = []
         self.runner: MlaBackendRep | None = None
         self.weights = b""
-        if self.options.calls:
-            self.report.reason = f"the first {counted(self.options.calls, 'call')} are calibration"
-
-    def _given(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the inputs that are neither parameters nor buffers."""
-        return [each for each, fixed in zip(inputs, self.captured.fixed, strict=True) if not fixed]
 
     def keep_in_torch(self, reason: str) -> None:
         """Run the graph in PyTorch from now on.
@@ -262,68 +270,78 @@ class _ShapedGraph:
         InputError
             The option `strict` is set.
         """
+        title = f"graph {self.report.number} ({self.report.source})"
+        self.report.reason, self.stays_in_torch, self.samples = reason, True, []
         if self.options.passed.get("strict"):
-            raise InputError(f"graph {self.report.number} ({self.report.source}): {reason}")
-        _log.warning(
-            "graph %d (%s) runs in PyTorch: %s", self.report.number, self.report.source, reason
-        )
-        self.report.reason, self.final = reason, True
-        self.samples = []
+            raise InputError(f"{title}: {reason}")
+        _log.warning("%s runs in PyTorch: %s", title, reason)
 
-    #: True if the graph stays in PyTorch.
-    final = False
+    def __call__(self, inputs: Sequence[Any], tensors: Sequence[Any]) -> Any:
+        """Return the outputs of the graph.
 
-    def __call__(self, inputs: Sequence[Any]) -> Any:
-        """Return the outputs of the graph for inputs of these shapes."""
-        if not self.final:
-            reason = _obstacle(inputs)
-            if reason:
-                self.keep_in_torch(reason)
-        if self.final:
+        Parameters
+        ----------
+        inputs : sequence of tensors and integers
+            All inputs of the graph.
+        tensors : sequence of tensors
+            The inputs that are neither parameters, buffers nor integers.
+        """
+        reason = "" if self.stays_in_torch else _obstacle(inputs)
+        if reason:
+            self.keep_in_torch(reason)
+        if self.stays_in_torch:
             return self.captured.graph(*inputs)
-        arrays = [_array(each) for each in self._given(inputs) if isinstance(each, torch.Tensor)]
+        arrays = [_array(each) for each in tensors]
         if self.runner is None and len(self.samples) < self.options.calls:
-            self.samples.append(arrays)
+            self.samples.append([array.copy() for array in arrays])
             return self.captured.graph(*inputs)
         weights = _digest(each for each, fixed in zip(inputs, self.captured.fixed, strict=True) if fixed)
         if self.runner is None or weights != self.weights:
-            self._compile(inputs, self.samples or [arrays])
-            self.weights = weights
+            self.runner, self.weights = self._compiled(inputs, self.samples or [arrays]), weights
         if self.runner is None:
             return self.captured.graph(*inputs)
         return tuple(torch.from_numpy(np.array(array)) for array in self.runner.run(arrays))
 
-    def _compile(self, inputs: Sequence[Any], samples: list[list[NDArray]]) -> None:
-        """Compile the graph with the values that its parameters and buffers now have."""
+    def _compiled(self, inputs: Sequence[Any], samples: list[list[NDArray]]) -> MlaBackendRep | None:
+        """Compile the graph with the present values of its parameters; return None if it stays in PyTorch."""
+        title = "the graph"
         if self.runner is not None:
             _log.warning("graph %d is compiled again: its parameters have changed", self.report.number)
-        self.runner = None
-        title = f"graph {self.report.number}"
+            self.runner.close()
         try:
             with torch.inference_mode(False):
-                program = _specialized(self.captured, inputs)
-                example = tuple(torch.from_numpy(np.array(array)) for array in samples[0])
-                source = ModelSource(read_module(program, example, name=title))
-                network = compile(source, self.options.config, calibration=self._calibration(source, samples),
-                                  cache=False, **self.options.passed)
+                module = _specialized(self.captured, inputs)
+                example = tuple(torch.from_numpy(array.copy()) for array in samples[0])
+                source = ModelSource(read_module(module, example, name=title))
+                network = compile(
+                    source,
+                    self.options.config,
+                    calibration=self._calibration(source, samples),
+                    cache=False,
+                    **self.options.passed,
+                )
         except InputError as error:
             self.keep_in_torch(str(error).removeprefix(f"{title}: "))
-            return
+            return None
         if not network.infos:
-            why = "; ".join(f"{each.node} ({each.op}): {each.reason}" for each in network.host if not each.edge)
-            self.keep_in_torch(f"no operator of it runs on the accelerator{why and f': {why}'}")
-            return
-        self.runner = MlaBackendRep(network, self.options.device)
+            whys = "; ".join(
+                f"{each.node} ({each.op}): {each.reason}" for each in network.host if not each.edge
+            )
+            self.keep_in_torch(f"no operator of it runs on the accelerator{whys and ': '}{whys}")
+            return None
         self._describe(network)
+        return MlaBackendRep(network, self.options.device)
 
-    def _calibration(self, source: ModelSource, samples: list[list[NDArray]]) -> list[dict[str, NDArray]] | None:
-        """Return the calibration samples by input name; None for a model that is not quantized here."""
+    def _calibration(
+        self, source: ModelSource, samples: list[list[NDArray]]
+    ) -> list[dict[str, NDArray]] | None:
+        """Return the calibration samples by input name; None for a model that needs no quantization."""
         if not source.floating:
             return None
         if not self.samples:
             _log.warning(
-                "graph %d (%s) is quantized with the inputs of its first call only: give representative inputs in "
-                "the first calls and their number as options={'calibration_calls': N}",
+                "graph %d (%s) is quantized with the inputs of its first call only: call the model with "
+                "representative inputs first, and state their number as options={'calibration_calls': N}",
                 self.report.number,
                 self.report.source,
             )
@@ -338,7 +356,7 @@ class _ShapedGraph:
         document = network.quantization.document()
         self.report.quality = summary(document)
         for line in quality_warnings(document):
-            _log.warning("graph %d: %s", self.report.number, line)
+            _log.warning("graph %d: %s", self.report.number, line.removeprefix("warning: "))
 
 
 def _obstacle(inputs: Sequence[Any]) -> str:
@@ -354,11 +372,16 @@ def _obstacle(inputs: Sequence[Any]) -> str:
     for each in tensors:
         if each.layout is not torch.strided:
             return f"it has a tensor of layout {each.layout}; only dense tensors are supported"
-        try:
-            each.detach().numpy()
-        except (TypeError, RuntimeError):
+        if each.dtype not in _TYPES:
             return f"it has a tensor of type {each.dtype}; convert the model and its inputs to float32"
     return ""
+
+
+#: Types of tensors that the compiler reads.
+_TYPES = (
+    *(torch.float32, torch.float16, torch.bool),
+    *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64),
+)
 
 
 def _array(tensor: Any) -> NDArray:
@@ -370,7 +393,7 @@ def _digest(tensors: Iterable[Any]) -> bytes:
     """Return a digest of the contents of tensors."""
     digest = hashlib.blake2b()
     for tensor in tensors:
-        digest.update(memoryview(_array(tensor).reshape(-1).view(np.uint8)))
+        digest.update(_array(tensor).reshape(-1).view(np.uint8).data)
     return digest.digest()
 
 
@@ -385,48 +408,175 @@ def _specialized(captured: _CapturedGraph, inputs: Sequence[Any]) -> Any:
     """Return the graph as a module whose parameters and buffers are constants, as are inputs that are integers."""
     fx = torch.fx
     graph = fx.Graph()
-    copies: dict[Any, Any] = {}
-    graph.output(graph.graph_copy(captured.graph.graph, copies))
+    graph.output(graph.graph_copy(captured.graph.graph, {}))
     module = fx.GraphModule(captured.graph, graph)
     nodes = [node for node in graph.nodes if node.op == "placeholder"]
-    for number, (node, value, fixed) in enumerate(zip(nodes, inputs, captured.fixed, strict=True)):
-        if isinstance(value, torch.Tensor) and not fixed:
-            continue
+    for node, value, fixed in zip(nodes, inputs, captured.fixed, strict=True):
         if fixed:
-            name = f"constant_{number}"
+            name = f"{node.name.rstrip('_')}_value"
             module.register_buffer(name, value.detach())
             with graph.inserting_before(node):
-                constant = graph.get_attr(name)
-            constant.meta = dict(node.meta)
-            node.replace_all_uses_with(constant)
+                node.replace_all_uses_with(graph.get_attr(name))
+        elif isinstance(value, torch.Tensor):
+            continue
         else:
             for user in list(node.users):
-                user.args, user.kwargs = (
-                    fx.node.map_arg(part, lambda each, old=node, new=value: new if each is old else each)
-                    for part in (user.args, user.kwargs)
-                )
+                user.args, user.kwargs = (_replaced(part, node, value) for part in (user.args, user.kwargs))
         graph.erase_node(node)
+    for node in graph.nodes:
+        _separate(node)
+        # The paths of submodules become the names of nodes.
+        scopes = node.meta.get("nn_module_stack") or {}
+        node.meta["nn_module_stack"] = {
+            key: (_ROOT.sub("", path), kind) for key, (path, kind) in scopes.items()
+        }
     module.recompile()
     return module
 
 
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    width: int,
+    heads: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    out_weight: Any,
+    out_bias: Any,
+    mask: None = None,
+    need_weights: bool = True,
+    average_weights: bool = True,
+    mask_type: None = None,
+) -> tuple[Any, Any]:
+    """Compute what PyTorch's fused operator for multi-head attention computes, by separate operators."""
+    operands = (each.transpose(0, 1) for each in (query, key, value))
+    out, weights = torch.nn.functional.multi_head_attention_forward(
+        *operands,
+        width,
+        heads,
+        qkv_weight,
+        qkv_bias,
+        None,
+        None,
+        False,
+        0.0,
+        out_weight,
+        out_bias,
+        training=False,
+        need_weights=need_weights,
+        average_attn_weights=average_weights,
+    )
+    return out.transpose(0, 1), weights
+
+
+def _encoder_layer(
+    x: Any,
+    width: int,
+    heads: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    out_weight: Any,
+    out_bias: Any,
+    gelu: bool,
+    norm_first: bool,
+    eps: float,
+    scale_1: Any,
+    shift_1: Any,
+    scale_2: Any,
+    shift_2: Any,
+    weight_1: Any,
+    bias_1: Any,
+    weight_2: Any,
+    bias_2: Any,
+    mask: None = None,
+    mask_type: None = None,
+) -> Any:
+    """Compute what PyTorch's fused operator for a transformer encoder layer computes, by separate operators."""
+    functional = torch.nn.functional
+
+    def attend(y: Any) -> Any:
+        return _attention(
+            y, y, y, width, heads, qkv_weight, qkv_bias, out_weight, out_bias, need_weights=False
+        )[0]
+
+    def feed_forward(y: Any) -> Any:
+        y = functional.linear(y, weight_1, bias_1)
+        return functional.linear(functional.gelu(y) if gelu else functional.relu(y), weight_2, bias_2)
+
+    def norm_1(y: Any) -> Any:
+        return functional.layer_norm(y, (width,), scale_1, shift_1, eps)
+
+    def norm_2(y: Any) -> Any:
+        return functional.layer_norm(y, (width,), scale_2, shift_2, eps)
+
+    if norm_first:
+        x = x + attend(norm_1(x))
+        return x + feed_forward(norm_2(x))
+    x = norm_1(x + attend(x))
+    return norm_2(x + feed_forward(x))
+
+
+#: Fused operators that PyTorch's modules call without gradients, and functions of the same arguments in their place.
+_FUSED: dict[Any, Callable[..., Any]] = {
+    torch._native_multi_head_attention: _attention,
+    torch._transformer_encoder_layer_fwd: _encoder_layer,
+}
+
+
+def _separate(node: Any) -> None:
+    """Replace the fused operator that a node calls, if it does, by separate operators.
+
+    Raises
+    ------
+    InputError
+        The fused operator has a mask, whose meaning depends on the type of the mask.
+    """
+    function = _FUSED.get(node.target) if node.op == "call_function" else None
+    if function is None:
+        return
+    if inspect.signature(function).bind(*node.args, **node.kwargs).arguments.get("mask") is not None:
+        raise InputError(
+            f"{node.target.__name__} has a mask: torch.backends.mha.set_fastpath_enabled(False) makes PyTorch capture "
+            "its parts"
+        )
+    node.target = function
+
+
+def _replaced(arguments: Any, node: Any, value: int) -> Any:
+    """Return the arguments of an operation with a node replaced by a number."""
+    return torch.fx.node.map_arg(arguments, lambda each: value if each is node else each)
+
+
+#: Local variable of the user's function in the path of a submodule, such as L['self'].layer1.
+_ROOT = re.compile(r"^L\['\w+'\]\.?")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def _source_of(nodes: Sequence[Any]) -> str:
-    """Return file, line and function of the first operation of a graph, outside of PyTorch if possible."""
+    """Return file, line and function of the user's code that the first operation of a graph comes from."""
+    traces = (node.meta.get("stack_trace") or node.stack_trace or "" for node in nodes)
+    places = (_place(frames) for trace in traces if (frames := _FRAME.findall(trace)))
+    calls = (f"from {node.name}" for node in nodes if node.op.startswith("call_"))
+    return next(places, next(calls, "without operations"))
+
+
+def _place(frames: Sequence[tuple[str, str, str]]) -> str:
+    """Return file, line and function of the innermost frame, if possible one outside of PyTorch."""
     library = str(Path(torch.__file__).parent)
-    for node in nodes:
-        frames = _FRAME.findall(node.meta.get("stack_trace") or node.stack_trace or "")
-        if frames:
-            own = [frame for frame in frames if not frame[0].startswith(library)]
-            path, line, function = (own or frames)[-1]
-            return f"{Path(path).name}:{line} in {function}"
-    return "unknown source"
+    own = [frame for frame in frames if not frame[0].startswith(library)] or list(frames)
+    if not own:
+        return "unknown line"
+    path, line, function = own[-1]
+    return f"{Path(path).name}:{line} in {_RESUMED.sub('', function)}"
+
+
+#: Prefix and suffix of the names of functions that continue after a graph break.
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_|_at_\d+$")
 
 
 def _register() -> None:
-    """Register the backend unless an entry point of the installed package does so, and let it see recurrent layers."""
+    """Register the backend, unless the installed package does so, and let PyTorch capture recurrent layers."""
     torch._dynamo.config.allow_rnn = True
     if "mla" not in torch._dynamo.list_backends(exclude_tags=()):
         torch._dynamo.register_backend(mla, name="mla")

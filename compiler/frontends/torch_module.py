@@ -94,6 +94,7 @@ def read_module(
     with _quiet(), torch.no_grad(), tempfile.TemporaryDirectory(prefix="mla-") as folder:
         program = exported(torch, model, example, dynamic_shapes, title)
         check_outputs(program, title)
+        check_inference(torch, program, title)
         onnx_program = guarded(
             lambda: torch.onnx.export(
                 program,
@@ -297,6 +298,48 @@ def check_outputs(program: Any, title: str) -> None:
     for name, output in zip(_output_names(program), program.graph_signature.user_outputs, strict=True):
         if not isinstance(output, str | None):
             raise InputError(f"{title}: {name} must be a tensor, not {shown(output)}")
+
+
+#: Arguments of operators that state whether they run in training mode, and with which probability they drop values.
+_TRAINING, _PROBABILITY = ("train", "training"), ("p", "dropout", "dropout_p")
+
+
+def check_inference(torch: Any, program: Any, title: str) -> None:
+    """Check that a program is in evaluation mode, draws no random numbers and changes neither inputs nor buffers.
+
+    Raises
+    ------
+    InputError
+        The program does one of these things, which the accelerator cannot do as PyTorch does them.
+    """
+    random = torch.Tag.nondeterministic_seeded
+    modules = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
+    nodes = [node for module in modules for node in module.graph.nodes if hasattr(node.target, "_schema")]
+    for node in nodes:
+        given = _arguments_by_name(node)
+        modes = [given[name] for name in _TRAINING if name in given]
+        if any(given.get(name) == 0 for name in _PROBABILITY):
+            continue  # nothing is dropped
+        if any(modes):
+            raise InputError(f"{title}: {node.target} is in training mode: call eval() of the module first")
+        if random in node.target.tags and not modes:
+            raise InputError(f"{title}: {node.target} draws random numbers: make them an input")
+    if any(node.target._schema.is_mutable for node in nodes):  # perhaps only of intermediate values
+        program = program.run_decompositions({})
+    signature = program.graph_signature
+    changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if changed:
+        raise InputError(
+            f"{title}: it changes {', '.join(changed)} in place, which a compiled network cannot do: return the new "
+            "values as outputs"
+        )
+
+
+def _arguments_by_name(node: Any) -> dict[str, Any]:
+    """Return the arguments of a node that calls an operator, with the operator's defaults."""
+    names = node.target._schema.arguments
+    given = {each.name: each.default_value for each in names if each.has_default_value()}
+    return given | dict(zip((each.name for each in names), node.args, strict=False)) | dict(node.kwargs)
 
 
 def named(model: Any, program: Any) -> None:
