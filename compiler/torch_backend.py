@@ -16,7 +16,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from compiler.cache.model_source import ModelSource
 from compiler.frontends.torch_module import read_module, torch_library
 from compiler.lowering.partition import HostNode
 from compiler.onnx_backend import MlaBackendRep
-from compiler.quantize.report import quality_warnings, summary
+from compiler.quantize.report import QuantizationReport, quality_warnings, summary
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import KINDS
 from compiler.util import checks
@@ -96,8 +96,8 @@ class GraphReport:
         Number of layers on the accelerator; 0 for a graph in PyTorch.
     host : tuple of HostNode
         Nodes that the host computes, with the reasons.
-    quality : list of str
-        Errors caused by quantization, measured on the calibration samples.
+    quantization : QuantizationReport or None
+        Errors caused by quantization, measured on the calibration samples; None for a graph without float operators.
     """
 
     number: int
@@ -107,7 +107,7 @@ class GraphReport:
     reason: str = ""
     layers: int = 0
     host: tuple[HostNode, ...] = ()
-    quality: list[str] = field(default_factory=list)
+    quantization: QuantizationReport | None = None
 
     def __str__(self) -> str:
         size = counted(self.operations, "operation")
@@ -116,7 +116,9 @@ class GraphReport:
             return f"{head}in PyTorch: {self.reason}"
         lines = [f"{head}{counted(self.layers, 'layer')} on the accelerator"]
         lines += [f"  runs on the host: {each.node} ({each.op}): {each.reason}" for each in self.host]
-        return "\n".join([*lines, *(f"  {line}" for line in self.quality)])
+        if self.quantization is not None:
+            lines += [f"  {line}" for line in summary(self.quantization.document())]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -351,11 +353,10 @@ class _ShapedGraph:
         """Complete the report of the compiled graph, and warn about low quality."""
         self.report.reason, self.report.layers = "", len(network.infos)
         self.report.host = tuple(each for each in network.host if not each.edge)
+        self.report.quantization = network.quantization
         if network.quantization is None:
             return
-        document = network.quantization.document()
-        self.report.quality = summary(document)
-        for line in quality_warnings(document):
+        for line in quality_warnings(network.quantization.document()):
             _log.warning("graph %d: %s", self.report.number, line.removeprefix("warning: "))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
 from compiler.ir.graph import Graph
@@ -285,6 +286,60 @@ def _inference(torch: Any, model: Any) -> Iterator[None]:
     finally:
         for module, training in before.items():
             module.training = training
+
+
+def evaluated(
+    model: TorchModel, sample: Mapping[str, NDArray], bound: Mapping[str, NDArray], title: str
+) -> list[NDArray]:
+    """Return the outputs of a module in PyTorch, in evaluation mode.
+
+    Parameters
+    ----------
+    model : TorchModel
+        The module, with the example inputs from which the inputs of the sample are named.
+    sample : dict of arrays
+        Inputs by the names that `read_module` gives them.
+    bound : dict of arrays
+        Values, by name, of inputs that are not in the sample: arrays, or scalars for all elements.
+    title : str
+        Name of the module for error messages.
+
+    Raises
+    ------
+    InputError
+        The module cannot be exported or fails.
+    """
+    torch = torch_library()
+    pytree = importlib.import_module("torch.utils._pytree")
+    module, example = model.model, model.example
+    if isinstance(module, torch.export.ExportedProgram):
+        args, named = module.example_inputs or ((), {})
+        names, module = list(module.graph_signature.user_inputs), module.module()
+    elif example is not None:
+        args, named = _arguments(torch, example, title)
+        with _quiet():
+            names = _input_names(torch, model, title) if bound else list(named or sample)
+    else:
+        args, named = ((), dict(sample)) if len(sample) > 1 else (tuple(sample.values()), {})
+        names = list(sample)
+    leaves, spec = pytree.tree_flatten((args, named))
+
+    def value(name: str, leaf: Any) -> Any:
+        if name in sample:
+            return torch.from_numpy(np.array(sample[name]))
+        return torch.from_numpy(np.array(bound[name])).to(leaf.dtype).expand(leaf.shape)
+
+    given = [value(*pair) for pair in zip(names, leaves, strict=True)]
+    args, named = pytree.tree_unflatten(given, spec)
+    with _inference(torch, module), torch.no_grad():
+        made = pytree.tree_leaves(module(*args, **named))
+    return [each.numpy() for each in made if each is not None]
+
+
+def _input_names(torch: Any, model: TorchModel, title: str) -> list[str]:
+    """Return the names of all inputs of an exported module."""
+    program = exported(torch, model.model, model.example, model.dynamic_shapes, title)
+    return list(program.graph_signature.user_inputs)
 
 
 def check_outputs(program: Any, title: str) -> None:

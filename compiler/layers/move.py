@@ -321,6 +321,8 @@ def _fill_byte(low: LoweringContext, value: float) -> int:
     """Return the byte that fills the padding: `value` quantized like x and converted to y; its bytes must be equal."""
     x, y = low.x, low.y
     image_of(x)
+    if x.dtype == "float32":
+        return _repeated_byte(np.array(value, np.float32))
     limits = np.iinfo(x.dtype)
     if math.isinf(value):
         stored = limits.max if value > 0 else limits.min
@@ -334,10 +336,15 @@ def _fill_byte(low: LoweringContext, value: float) -> int:
         centred = np.array([stored - change.x_zp], np.int64)
         scaled = scale(centred, change.mult, change.exponent, 0, change.rounding)
         stored = int(np.clip(int(scaled[0]) + change.y_zp, limits.min, limits.max))
-    pieces = set(np.array(stored, y.dtype).tobytes())
+    return _repeated_byte(np.array(stored, y.dtype))
+
+
+def _repeated_byte(value: np.ndarray) -> int:
+    """Return the byte that a number consists of, repeated."""
+    pieces = set(value.tobytes())
     if len(pieces) > 1:
         raise UnsupportedLoweringError(
-            f"padding of {y.dtype} must be bytes that are all the same, not {stored}"
+            f"padding of {value.dtype} must be bytes that are all the same, not {value}"
         )
     return pieces.pop()
 
