@@ -96,21 +96,77 @@ def read_module(
         program = exported(torch, model, example, dynamic_shapes, title)
         check_outputs(program, title)
         check_inference(torch, program, title)
-        onnx_program = guarded(
-            lambda: torch.onnx.export(
-                program,
-                (),
-                dynamo=True,
-                verbose=False,
-                dynamic_shapes=dynamic_shapes,
-                custom_translation_table=translations(torch, program),
-            ),
-            f"{title} cannot be exported to ONNX",
-        )
+        onnx_program = _as_onnx(torch, program, dynamic_shapes, title)
         named(onnx_program.model, program)
         path = Path(folder) / f"{_file_name(title)}.onnx"
         onnx_program.save(path)
         return _read(path, title, sizes)
+
+
+#: Maximum number of operators without an ONNX equivalent that one message lists.
+_MAX_MISSING = 20
+#: Part of PyTorch's message about an operator without an ONNX equivalent: namespace, name and overload.
+_NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='(\w+)\.(\w+)', overload='(\w+)'\)>")
+
+
+def _as_onnx(torch: Any, program: Any, dynamic_shapes: Any, title: str) -> Any:
+    """Export a program to ONNX.
+
+    PyTorch's exporter stops at the first operator that ONNX does not have. Such operators become nodes of the same name
+    in the domain of PyTorch's namespace, so that the ONNX front end lists all of them.
+    """
+    table = translations(torch, program)
+
+    def export() -> Any:
+        return torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=dynamic_shapes,
+            custom_translation_table=table,
+        )
+
+    for _ in range(_MAX_MISSING):
+        try:
+            return guarded(export, f"{title} cannot be exported to ONNX")
+        except InputError as error:
+            found = _NO_FUNCTION.search(str(error))
+            if found is None:
+                raise
+            space, name, overload = found.groups()
+            target = getattr(getattr(getattr(torch.ops, space), name), overload)
+            if target in table:
+                raise
+            table[target] = _unknown_operator(space, name, len(target._schema.returns))
+    return guarded(export, f"{title} cannot be exported to ONNX")
+
+
+def _unknown_operator(space: str, name: str, outputs: int) -> Callable:
+    """Return a translation to an ONNX node of an operator that ONNX does not have."""
+    onnxscript, schemas = importlib.import_module("onnxscript"), importlib.import_module("onnx").defs.OpSchema
+    variadic = schemas.FormalParameterOption.Variadic
+    schema = schemas(
+        name,
+        space,
+        1,
+        inputs=[schemas.FormalParameter("inputs", "T", param_option=variadic, is_homogeneous=False)],
+        outputs=[schemas.FormalParameter(f"output{number}", "T") for number in range(outputs)],
+        type_constraints=[("T", [f"tensor({each})" for each in _ONNX_TYPES], "")],
+    )
+    operator = onnxscript.values.Op(onnxscript.values.Opset(space, 1), name, schema)
+
+    def translation(*arguments: Any, **_named: Any) -> Any:
+        return operator(*(each for each in arguments if isinstance(each, onnxscript.ir.Value)))
+
+    return translation
+
+
+#: Names of the types of ONNX tensors.
+_ONNX_TYPES = (
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("bfloat16", "float16", "float", "double", "complex64", "complex128"),
+)
 
 
 def _read(path: Path, title: str, sizes: Mapping[str, int] | None) -> Graph:
