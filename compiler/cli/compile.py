@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SUMMARY = "compile a model to a .mla file"
 #: Maximum batch size, since all samples of a batch are in memory at once.
 MAX_BATCH = 4096
+#: Maximum number of labeled samples that also calibrate a float model.
+MAX_CALIBRATION = 64
 EXAMPLE = "mla compile network.tflite -o network.mla --target n8"
 
 #: Help text about PyTorch models, shared by all verbs.
@@ -214,15 +216,16 @@ def source_of(
     """Return the model source and the compile options that the options of `add_compile` and `--seed` specify."""
     from compiler.cache.content_store import ContentStore
     from compiler.cache.model_source import ModelSource
-    from compiler.cli.inputs import first_sample, read_bound, read_samples
+    from compiler.cli.inputs import first_labeled, first_sample, read_bound, read_labeled, read_samples
     from compiler.frontends.torch_module import is_reference
     from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 
     if "target" in vars(args):
         _check_limits(args)
-    example = None
+    example, labeled = None, vars(args).get("data")
     if graph is None and is_reference(args.model):
-        example = first_sample(args.calibrate or vars(args).get("input"))
+        given = args.calibrate or vars(args).get("input")
+        example = first_labeled(labeled) if labeled and not given else first_sample(given)
     source = ModelSource(
         args.model if graph is None else graph,
         ContentStore() if use_cache else None,
@@ -233,6 +236,13 @@ def source_of(
     calibration = None
     if args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
+    elif labeled and source.floating:
+        limit = min(args.limit or MAX_CALIBRATION, MAX_CALIBRATION)
+        calibration, _ = read_labeled(labeled, limit, source.inputs, "reference")
+        warn(
+            f"no --calibrate file: quantizing with the first {counted(len(calibration), 'sample')} of {labeled}, which "
+            "the accuracy is also measured on"
+        )
     dram = (
         DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
         if "dram_latency" in vars(args)

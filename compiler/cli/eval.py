@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files, integer
-from compiler.util.files import report
+from compiler.util.files import PACKAGE_SUFFIX, report
 from compiler.util.plugin_registry import guarded, is_reference, load_reference
 from compiler.util.tables import Column, figures, format_table
 from hw.errors import InputError, shown
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
     )
     parser.add_argument(
-        "--no-reference", action="store_true", help="do not run the model in LiteRT or onnxruntime"
+        "--no-reference", action="store_true", help="do not run the model in LiteRT, onnxruntime or PyTorch"
     )
     add_compile(parser)
     add_target(parser)
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     check_files(args)
     metric = _metric(args.metric)
     network = network_of(args)
-    samples, labels = read_labeled(args.data, args.limit, network)
+    samples, labels = read_labeled(args.data, args.limit, network.sample, network.rounding)
     if args.metric == _CLASSES:
         _check_classes(args.data, network, labels)
     rate = args.dram_bytes_per_cycle or network.config.n
@@ -230,8 +230,8 @@ def _reference(
 
     if args.no_reference:
         return None, None
-    if args.model.suffix.lower() not in (".tflite", ".onnx"):
-        log(f"{args.model}: no comparison, as only .tflite and .onnx files have a runtime to compare with")
+    if args.model.suffix.lower() == PACKAGE_SUFFIX:
+        log(f"{args.model}: no comparison, as compiled networks have no runtime to compare with")
         return None, None
     names = [tensor.name for tensor in network.outputs]
     name, infer = own_runtime(args.model, network.rounding, names, read_bound(args.bind))

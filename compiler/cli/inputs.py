@@ -419,8 +419,10 @@ def read_samples(
 INPUT_NAME, LABEL_NAME = "x", "y"
 
 
-def read_labeled(path: Path, limit: int | None, network: "CompiledNetwork") -> tuple[list[Sample], NDArray]:
-    """Return the labeled samples of an .npz file for a network.
+def read_labeled(
+    path: Path, limit: int | None, tensors: Sequence[Tensor], rounding: str
+) -> tuple[list[Sample], NDArray]:
+    """Return the labeled samples of an .npz file for a model.
 
     Parameters
     ----------
@@ -429,8 +431,10 @@ def read_labeled(path: Path, limit: int | None, network: "CompiledNetwork") -> t
         single input may also be named `x`. Floating-point values for a quantized input are quantized.
     limit : int or None
         Maximum number of samples to read; None reads all.
-    network : CompiledNetwork
-        Network to which the inputs belong.
+    tensors : sequence of Tensor
+        Inputs of the model.
+    rounding : str
+        Rounding mode that quantizes floating-point values.
 
     Returns
     -------
@@ -440,16 +444,11 @@ def read_labeled(path: Path, limit: int | None, network: "CompiledNetwork") -> t
     Raises
     ------
     InputError
-        The file cannot be read, has no labels, or does not fit the network.
+        The file cannot be read, has no labels, or does not fit the model.
     """
-    tensors = network.sample
     names = [tensor.name for tensor in tensors]
     with open_arrays(path) as file:
-        if not file.named or LABEL_NAME not in file.arrays:
-            raise InputError(
-                f"{path}: must be an .npz file with inputs in {INPUT_NAME!r} and labels in {LABEL_NAME!r}"
-            )
-        stored = [name for name in file.arrays if name != LABEL_NAME]
+        stored = _stored_inputs(path, file)
         short = len(names) == 1 and stored == [INPUT_NAME]
         keys = {names[0]: INPUT_NAME} if short else {name: name for name in names}
         if set(stored) != set(keys.values()):
@@ -459,7 +458,31 @@ def read_labeled(path: Path, limit: int | None, network: "CompiledNetwork") -> t
             )
         arrays = _read(path, file, tensors, keys, limit)
     inputs = {name: arrays[key] for name, key in keys.items()}
-    return _samples(path, tensors, inputs, network.rounding), arrays[LABEL_NAME]
+    return _samples(path, tensors, inputs, rounding), arrays[LABEL_NAME]
+
+
+def first_labeled(path: Path) -> Sample | NDArray:
+    """Return the inputs of the first sample of a file of labeled samples: an array for `x`, or arrays by name.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or contains no labeled samples.
+    """
+    with open_arrays(path) as file:
+        stored = _stored_inputs(path, file)
+    sample = first_sample(path)
+    assert isinstance(sample, dict)
+    return sample[INPUT_NAME] if stored == [INPUT_NAME] else {name: sample[name] for name in stored}
+
+
+def _stored_inputs(path: Path, file: ArrayFile) -> list[str]:
+    """Return the names of the inputs in a file of labeled samples; raise InputError if it has no labels."""
+    if not file.named or LABEL_NAME not in file.arrays:
+        raise InputError(
+            f"{path}: must be an .npz file with inputs in {INPUT_NAME!r} and labels in {LABEL_NAME!r}"
+        )
+    return [name for name in file.arrays if name != LABEL_NAME]
 
 
 def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
 from compiler.ir.graph import Graph
@@ -94,21 +95,78 @@ def read_module(
     with _quiet(), torch.no_grad(), tempfile.TemporaryDirectory(prefix="mla-") as folder:
         program = exported(torch, model, example, dynamic_shapes, title)
         check_outputs(program, title)
-        onnx_program = guarded(
-            lambda: torch.onnx.export(
-                program,
-                (),
-                dynamo=True,
-                verbose=False,
-                dynamic_shapes=dynamic_shapes,
-                custom_translation_table=translations(torch, program),
-            ),
-            f"{title} cannot be exported to ONNX",
-        )
+        check_inference(torch, program, title)
+        onnx_program = _as_onnx(torch, program, dynamic_shapes, title)
         named(onnx_program.model, program)
         path = Path(folder) / f"{_file_name(title)}.onnx"
         onnx_program.save(path)
         return _read(path, title, sizes)
+
+
+#: Maximum number of operators without an ONNX equivalent that one message lists.
+_MAX_MISSING = 20
+#: Part of PyTorch's message about an operator without an ONNX equivalent: namespace, name and overload.
+_NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='(\w+)\.(\w+)', overload='(\w+)'\)>")
+
+
+def _as_onnx(torch: Any, program: Any, dynamic_shapes: Any, title: str) -> Any:
+    """Export a program to ONNX.
+
+    PyTorch's exporter stops at the first operator that ONNX does not have. Such operators become nodes of the same name
+    in the domain of PyTorch's namespace, so that the ONNX front end lists all of them.
+    """
+    table = translations(torch, program)
+
+    def export() -> Any:
+        return torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=dynamic_shapes,
+            custom_translation_table=table,
+        )
+
+    for _ in range(_MAX_MISSING):
+        try:
+            return guarded(export, f"{title} cannot be exported to ONNX")
+        except InputError as error:
+            found = _NO_FUNCTION.search(str(error))
+            if found is None:
+                raise
+            space, name, overload = found.groups()
+            target = getattr(getattr(getattr(torch.ops, space), name), overload)
+            if target in table:
+                raise
+            table[target] = _unknown_operator(space, name, len(target._schema.returns))
+    return guarded(export, f"{title} cannot be exported to ONNX")
+
+
+def _unknown_operator(space: str, name: str, outputs: int) -> Callable:
+    """Return a translation to an ONNX node of an operator that ONNX does not have."""
+    onnxscript, schemas = importlib.import_module("onnxscript"), importlib.import_module("onnx").defs.OpSchema
+    variadic = schemas.FormalParameterOption.Variadic
+    schema = schemas(
+        name,
+        space,
+        1,
+        inputs=[schemas.FormalParameter("inputs", "T", param_option=variadic, is_homogeneous=False)],
+        outputs=[schemas.FormalParameter(f"output{number}", "T") for number in range(outputs)],
+        type_constraints=[("T", [f"tensor({each})" for each in _ONNX_TYPES], "")],
+    )
+    operator = onnxscript.values.Op(onnxscript.values.Opset(space, 1), name, schema)
+
+    def translation(*arguments: Any, **_named: Any) -> Any:
+        return operator(*(each for each in arguments if isinstance(each, onnxscript.ir.Value)))
+
+    return translation
+
+
+#: Names of the types of ONNX tensors.
+_ONNX_TYPES = (
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("bfloat16", "float16", "float", "double", "complex64", "complex128"),
+)
 
 
 def _read(path: Path, title: str, sizes: Mapping[str, int] | None) -> Graph:
@@ -286,6 +344,60 @@ def _inference(torch: Any, model: Any) -> Iterator[None]:
             module.training = training
 
 
+def evaluated(
+    model: TorchModel, sample: Mapping[str, NDArray], bound: Mapping[str, NDArray], title: str
+) -> list[NDArray]:
+    """Return the outputs of a module in PyTorch, in evaluation mode.
+
+    Parameters
+    ----------
+    model : TorchModel
+        The module, with the example inputs from which the inputs of the sample are named.
+    sample : dict of arrays
+        Inputs by the names that `read_module` gives them.
+    bound : dict of arrays
+        Values, by name, of inputs that are not in the sample: arrays, or scalars for all elements.
+    title : str
+        Name of the module for error messages.
+
+    Raises
+    ------
+    InputError
+        The module cannot be exported or fails.
+    """
+    torch = torch_library()
+    pytree = importlib.import_module("torch.utils._pytree")
+    module, example = model.model, model.example
+    if isinstance(module, torch.export.ExportedProgram):
+        args, named = module.example_inputs or ((), {})
+        names, module = list(module.graph_signature.user_inputs), module.module()
+    elif example is not None:
+        args, named = _arguments(torch, example, title)
+        with _quiet():
+            names = _input_names(torch, model, title) if bound else list(named or sample)
+    else:
+        args, named = ((), dict(sample)) if len(sample) > 1 else (tuple(sample.values()), {})
+        names = list(sample)
+    leaves, spec = pytree.tree_flatten((args, named))
+
+    def value(name: str, leaf: Any) -> Any:
+        if name in sample:
+            return torch.from_numpy(np.array(sample[name]))
+        return torch.from_numpy(np.array(bound[name])).to(leaf.dtype).expand(leaf.shape)
+
+    given = [value(*pair) for pair in zip(names, leaves, strict=True)]
+    args, named = pytree.tree_unflatten(given, spec)
+    with _inference(torch, module), torch.no_grad():
+        made = pytree.tree_leaves(module(*args, **named))
+    return [each.numpy() for each in made if each is not None]
+
+
+def _input_names(torch: Any, model: TorchModel, title: str) -> list[str]:
+    """Return the names of all inputs of an exported module."""
+    program = exported(torch, model.model, model.example, model.dynamic_shapes, title)
+    return list(program.graph_signature.user_inputs)
+
+
 def check_outputs(program: Any, title: str) -> None:
     """Check that a program returns only tensors or None.
 
@@ -297,6 +409,48 @@ def check_outputs(program: Any, title: str) -> None:
     for name, output in zip(_output_names(program), program.graph_signature.user_outputs, strict=True):
         if not isinstance(output, str | None):
             raise InputError(f"{title}: {name} must be a tensor, not {shown(output)}")
+
+
+#: Arguments of operators that state whether they run in training mode, and with which probability they drop values.
+_TRAINING, _PROBABILITY = ("train", "training"), ("p", "dropout", "dropout_p")
+
+
+def check_inference(torch: Any, program: Any, title: str) -> None:
+    """Check that a program is in evaluation mode, draws no random numbers and changes neither inputs nor buffers.
+
+    Raises
+    ------
+    InputError
+        The program does one of these things, which the accelerator cannot do as PyTorch does them.
+    """
+    random = torch.Tag.nondeterministic_seeded
+    modules = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
+    nodes = [node for module in modules for node in module.graph.nodes if hasattr(node.target, "_schema")]
+    for node in nodes:
+        given = _arguments_by_name(node)
+        modes = [given[name] for name in _TRAINING if name in given]
+        if any(given.get(name) == 0 for name in _PROBABILITY):
+            continue  # nothing is dropped
+        if any(modes):
+            raise InputError(f"{title}: {node.target} is in training mode: call eval() of the module first")
+        if random in node.target.tags and not modes:
+            raise InputError(f"{title}: {node.target} draws random numbers: make them an input")
+    if any(node.target._schema.is_mutable for node in nodes):  # perhaps only of intermediate values
+        program = program.run_decompositions({})
+    signature = program.graph_signature
+    changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    if changed:
+        raise InputError(
+            f"{title}: it changes {', '.join(changed)} in place, which a compiled network cannot do: return the new "
+            "values as outputs"
+        )
+
+
+def _arguments_by_name(node: Any) -> dict[str, Any]:
+    """Return the arguments of a node that calls an operator, with the operator's defaults."""
+    names = node.target._schema.arguments
+    given = {each.name: each.default_value for each in names if each.has_default_value()}
+    return given | dict(zip((each.name for each in names), node.args, strict=False)) | dict(node.kwargs)
 
 
 def named(model: Any, program: Any) -> None:

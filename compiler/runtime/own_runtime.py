@@ -1,6 +1,6 @@
-"""Execution of a model file in its own runtime: LiteRT for .tflite files, onnxruntime for .onnx files.
+"""Execution of a model in its own runtime: LiteRT for .tflite files, onnxruntime for .onnx files, or PyTorch.
 
-Both runtimes are optional packages; they are used only to compare results with those of the accelerator.
+The runtimes are optional packages; they are used only to compare results with those of the accelerator.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from compiler.frontends.torch_module import evaluated, is_reference, load_reference
 from compiler.util.plugin_registry import guarded
 from hw.errors import InputError
 
@@ -26,9 +27,9 @@ def own_runtime(
     Parameters
     ----------
     path : Path
-        A .tflite or .onnx file.
+        A .tflite or .onnx file, or `module:function` for a function that returns a PyTorch module.
     rounding : str
-        "reference" selects LiteRT's reference kernels, any other value LiteRT's default kernels; ignored for .onnx.
+        "reference" selects LiteRT's reference kernels, any other value LiteRT's default kernels; for .tflite only.
     outputs : sequence of str
         Names of the model's outputs, in the order of the file.
     bound : dict of arrays or numbers by name, optional
@@ -50,7 +51,11 @@ def own_runtime(
         return _litert(path, rounding, outputs, fixed)
     if suffix == ".onnx":
         return "onnxruntime", _onnxruntime(path, outputs, fixed)
-    raise InputError(f"{path}: only .tflite and .onnx files have a runtime to compare with")
+    if is_reference(path):
+        return "PyTorch", _torch(path, outputs, fixed)
+    raise InputError(
+        f"{path}: only .tflite and .onnx files and PyTorch modules have a runtime to compare with"
+    )
 
 
 def _litert(path: Path, rounding: str, outputs: Sequence[str], bound: Arrays) -> tuple[str, OwnRuntime]:
@@ -111,6 +116,16 @@ def _onnxruntime(path: Path, outputs: Sequence[str], bound: Arrays) -> OwnRuntim
         return dict(zip(outputs, session.run(list(outputs), given), strict=True))
 
     return lambda sample: guarded(lambda: run(sample), where)
+
+
+def _torch(path: Path, outputs: Sequence[str], bound: Arrays) -> OwnRuntime:
+    model = load_reference(str(path))
+
+    def run(sample: Mapping[str, NDArray]) -> Arrays:
+        arrays = evaluated(model, sample, bound, str(path))
+        return dict(zip(outputs, arrays, strict=True))
+
+    return lambda sample: guarded(lambda: run(sample), f"{path}: PyTorch rejects the model")
 
 
 #: Types of inputs that `--bind` accepts, by their names in onnxruntime.

@@ -1,6 +1,7 @@
 """Small networks of common kinds with seeded weights, created by functions that return (module, example)."""
 
 import importlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,70 @@ class ResNetBlock(nn.Module):
         y = F.relu(self.bn1(self.conv1(x)))
         y = F.relu(self.bn2(self.conv2(y)) + self.down(x))
         return self.head(torch.flatten(F.adaptive_avg_pool2d(y, 1), 1))
+
+
+class BasicBlock(nn.Module):
+    """A residual block of ResNet-18, as in torchvision."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample = None
+        if stride != 1 or inputs != outputs:
+            convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        y += shortcut
+        return self.relu(y)
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 of torchvision, with its layers, sizes and names of submodules."""
+
+    def __init__(self, classes: int = 1000):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1, self.relu, self.maxpool = nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        widths = (64, 64, 128, 256, 512)
+        for number, (before, after) in enumerate(itertools.pairwise(widths), 1):
+            blocks = [BasicBlock(before, after, 1 if number == 1 else 2), BasicBlock(after, after, 1)]
+            setattr(self, f"layer{number}", nn.Sequential(*blocks))
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(512, classes)
+
+    def forward(self, x):
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = layer(x)
+        return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+class VisionTransformer(nn.Module):
+    """Patches, a class token, positions, a pre-norm block and a head, as in torchvision's ViT."""
+
+    def __init__(self, width: int = 48, heads: int = 4, patch: int = 4, patches: int = 16):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.positions = nn.Parameter(0.1 * torch.randn(1, patches + 1, width))
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.self_attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, image):
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
+        y = self.ln_1(x)
+        x = x + self.self_attention(y, y, y, need_weights=False)[0]
+        x = x + self.mlp(self.ln_2(x))
+        return self.head(x[:, 0])
 
 
 class MobileNetBlock(nn.Module):

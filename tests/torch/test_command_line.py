@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from compiler.frontends.torch_module import load_reference
+
 SOURCE = """
 import torch
 from torch import nn
@@ -28,6 +30,16 @@ class Counted(nn.Module):
 class Sorted(nn.Module):
     def forward(self, x):
         return torch.linalg.svdvals(x)
+
+class Pair(nn.Module):
+    def forward(self, left, right):
+        return left - 2 * right
+
+def pair():
+    return Pair(), (torch.zeros(1, 4), torch.zeros(1, 4))
+
+def named_pair():
+    return Pair(), {"right": torch.zeros(1, 4), "left": torch.zeros(1, 4)}
 
 def small():
     print("user code says something")
@@ -159,3 +171,41 @@ def test_export_errors_are_one_message(mla, nets, function, text):
 def test_import_errors_are_one_message(complains, nets):
     complains(2, f"{nets}_broken cannot be imported: SyntaxError: ", "run", f"{nets}_broken:f")
     complains(2, "no_such_module:f: there is no module no_such_module", "run", "no_such_module:f")
+
+
+def labeled(tmp_path, nets: str, count: int = 12):
+    """Write labeled samples whose labels are the classes that PyTorch computes; return the file."""
+    torch = importlib.import_module("torch")
+    images = np.random.default_rng(4).normal(size=(count, 3, 6, 6)).astype(np.float32)
+    with torch.no_grad():
+        labels = load_reference(f"{nets}:small").model.eval()(torch.from_numpy(images)).argmax(1).numpy()
+    np.savez(tmp_path / "labeled.npz", x=images, y=labels)
+    return tmp_path / "labeled.npz"
+
+
+GOLDEN = ("--target", "n4", "--device", "golden", "--json", "-")
+
+
+@pytest.mark.parametrize("name", ["network", "small"])
+def test_accuracy_beside_pytorch(mla, nets, tmp_path, name):
+    arguments = ("eval", f"{nets}:{name}", "--data", labeled(tmp_path, nets), *GOLDEN)
+    result = mla(*arguments)
+    assert result.status == 0, result.err
+    assert "quantizing with the first 12 samples of" in result.err
+    found = json.loads(result.out)
+    assert (found["reference"], found["reference_top1"], found["samples"]) == ("PyTorch", 1, 12)
+    assert found["same_class"] >= 11
+    assert found["same_class"] == round(12 * found["top1"])
+    assert json.loads(mla(*arguments, "--no-reference").out)["reference"] is None
+
+
+@pytest.mark.parametrize("name", ["pair", "named_pair"])
+def test_accuracy_with_several_inputs_and_a_bound_one(mla, nets, tmp_path, name):
+    rng = np.random.default_rng(5)
+    a, b = (rng.normal(size=(6, 1, 4)).astype(np.float32) for _ in range(2))
+    np.savez(tmp_path / "pair.npz", left=a, right=b, y=(a - 2 * b).reshape(6, 4))
+    np.savez(tmp_path / "one.npz", left=a, y=(a - 2).reshape(6, 4))
+    for given in (("pair.npz",), ("one.npz", "--bind", "right=1")):
+        result = mla("eval", f"{nets}:{name}", "--metric", "mae", "--data", *given, *GOLDEN)
+        found = json.loads(result.out)
+        assert found["reference_mae"] < 1e-6 < found["mae"] < 0.05

@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto
 
 from compiler.frontends.onnx.node import Declared, FileNode, OnnxModel, OnnxSource
-from compiler.frontends.onnx.registry import DEFAULT, MIN_OPSET, check_version, versions_of
+from compiler.frontends.onnx.registry import CONVERSIONS, DEFAULT, MIN_OPSET, check_version, versions_of
 from compiler.frontends.onnx.subgraphs import inlined
-from compiler.frontends.onnx.values import INTERFACE, NARROW, ConstantValue, read_tensor, type_name
+from compiler.frontends.onnx.values import INTERFACE, NARROW, ConstantValue, read_tensor, type_name, widened
 from hw.errors import InputError, shown
 
 
@@ -230,6 +230,39 @@ def _declared(value: Any) -> Declared:
             _check_text(size.dim_param)
         shape = tuple(d.dim_value if d.dim_value > 0 else d.dim_param or None for d in kind.shape.dim)
     return Declared(value.name, INTERFACE[kind.elem_type], shape)
+
+
+def wrong_types(graph: Any) -> tuple[list[str], list[Declared]]:
+    """Return what is wrong with the types of a graph's inputs, outputs and constants, and the other inputs.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Graph of a model, which may be damaged; damage is left to `read_proto`.
+    """
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    typed = [v for v in (*inputs, *graph.output) if v.type.WhichOneof("value") == "tensor_type"]
+    types = {v.name: v.type.tensor_type.elem_type for v in typed}
+    refused = {name: number for name, number in types.items() if number and number not in INTERFACE}
+    refused |= {t.name: t.data_type for t in graph.initializer if widened(t.data_type) is None}
+    texts = [
+        f"tensor {shown(name)}: type {type_name(number)} is not supported" for name, number in refused.items()
+    ]
+    return texts, [_declared(v) for v in inputs if v.name not in refused] if texts else []
+
+
+def unknown_nodes(model: onnx.ModelProto) -> list[tuple[str, str, str]]:
+    """Return name, operator and an empty reason of each node whose operator is neither ONNX's nor converted."""
+    functions = {(each.domain, each.name) for each in model.functions}
+    found: list[tuple[str, str, str]] = []
+    for index, node in enumerate(model.graph.node):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        op = node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
+        defined = op in CONVERSIONS or onnx.defs.has(node.op_type, domain)
+        if not defined and (node.domain, node.op_type) not in functions:
+            found.append((node.name or f"{op.lower()}_{index}", op, ""))
+    return found
 
 
 def _node(index: int, source: OnnxSource, opset: int, folder: Path | None) -> FileNode:

@@ -24,7 +24,7 @@ import compiler.frontends.onnx.ops.quantize
 import compiler.frontends.onnx.ops.shape  # noqa: F401
 from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
-from compiler.frontends.onnx.file import parsed, read_proto
+from compiler.frontends.onnx.file import parsed, read_proto, unknown_nodes, wrong_types
 from compiler.frontends.onnx.function_bodies import function_body
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import NO_WAY, on_host
@@ -62,6 +62,10 @@ from compiler.ir.tensor import IDENTITY, Tensor
 from hw.errors import InputError, shown
 
 
+class OpenSizesError(InputError):
+    """Error for a model with dimensions that have no size."""
+
+
 def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declared]:
     """Return the inputs with all dimensions resolved to integers.
 
@@ -75,8 +79,10 @@ def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declare
 
     Raises
     ------
+    OpenSizesError
+        Sizes are missing; the message lists all of them.
     InputError
-        Sizes are missing (the message lists all of them), or a given size matches no dimension.
+        An input has no shape, or a given size matches no dimension.
     """
     batches = {v.shape[0] for v in inputs if v.shape and isinstance(v.shape[0], str)}
     used: set[str] = set()
@@ -88,7 +94,7 @@ def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declare
             " ".join(f"--size {name}=N" for name in missing),
             "it" if len(missing) == 1 else "them",
         )
-        raise InputError(f"{dimensions} {have} no size; give {them} as {options}")
+        raise OpenSizesError(f"{dimensions} {have} no size; give {them} as {options}")
     unused = [name for name in sizes if name not in used]
     if unused:
         raise InputError(f"no input has a dimension {shown(unused[0])} without a size")
@@ -208,6 +214,40 @@ def _unused(name: str, graph: Graph, output_names: set[str]) -> str:
 _MAX_REPEATED_NODES = 1 << 14
 
 
+#: Maximum number of tensors of unsupported types listed in an error message.
+_MAX_WRONG = 20
+
+
+def _more(texts: Sequence[str]) -> str:
+    return f" and {len(texts) - _MAX_WRONG} more" if len(texts) > _MAX_WRONG else ""
+
+
+def _all_obstacles(
+    texts: list[str], inputs: list[Declared], sizes: Mapping[str, int], proto: ModelProto
+) -> str:
+    """Return one message about all that is known to prevent an import before nodes are converted.
+
+    Parameters
+    ----------
+    texts : list of str
+        Messages about types or sizes.
+    inputs : list of Declared
+        Inputs whose sizes were not resolved yet.
+    sizes : dict
+        Sizes by dimension name.
+    proto : ModelProto
+        The model, whose nodes without a conversion are listed.
+    """
+    try:
+        with_sizes(inputs, sizes)
+    except OpenSizesError as error:
+        texts = [*texts, str(error)]
+    except InputError:
+        pass  # of no use until the types are right
+    unknown = unknown_nodes(proto)
+    return "; ".join([*texts, *([str(UnsupportedNodesError(unknown))] if unknown else [])])
+
+
 class GraphReader:
     """Importer of one ONNX model, including its subgraphs.
 
@@ -226,8 +266,17 @@ class GraphReader:
         proto = source if isinstance(source, ModelProto) else parsed(source)
         self.name = path.stem if path else proto.graph.name or "model"
         self.refused: list[Refused] = []
+        wrong, inputs = wrong_types(proto.graph)
+        if wrong:
+            texts = [
+                f"{', '.join(wrong[:_MAX_WRONG])}{_more(wrong)} (convert the model to float32, int8 or int32)"
+            ]
+            raise InputError(_all_obstacles(texts, inputs, sizes, proto))
         model = read_proto(proto, path.parent if path else None)
-        declared = with_sizes(model.inputs, sizes)
+        try:
+            declared = with_sizes(model.inputs, sizes)
+        except OpenSizesError as error:
+            raise InputError(_all_obstacles([str(error)], [], sizes, proto)) from None
         model, declared = _bound(model, declared, bind)
         self.folder = ConstantFolder(model)  # shared with the readers of subgraphs
         self.model = replace(model, inputs=declared).used()

@@ -28,8 +28,7 @@ def read_tflite(path: Path) -> Graph:
     Raises
     ------
     InputError
-        The file cannot be read, is damaged, or has operators without a conversion; the message lists the first of these
-        operators.
+        The file cannot be read, is damaged, or has operators that cannot be converted; the message lists these.
     """
     try:
         data = path.read_bytes()
@@ -102,7 +101,7 @@ DAMAGE = (
     UnicodeDecodeError,
     MemoryError,
 )
-#: Maximum number of nodes listed in an error message.
+#: Maximum number of operators or tensors listed in an error message.
 _MAX_LISTED = 20
 #: Index of an omitted optional input.
 _ABSENT = -1
@@ -136,18 +135,9 @@ class TfliteReader:
         """Convert the whole graph."""
         count = self._count(self.source.OperatorsLength(), "operators")
         operators = [self._operator(i) for i in range(count)]
-        for operator in operators:
-            if operator.kind in STATE:
-                raise InputError(
-                    f"operator {operator.name!r}: models that keep state from one sample to the next are not "
-                    "supported; make the state an input and an output"
-                )
-        unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS.keys() | KNOWN]
-        if unknown:
-            more = f" and {len(unknown) - _MAX_LISTED} more" if len(unknown) > _MAX_LISTED else ""
-            raise InputError(
-                f"there is no conversion for node {', '.join(unknown[:_MAX_LISTED])}{more}{WHERE_LISTED}"
-            )
+        obstacles = self._obstacles(operators)
+        if obstacles:
+            raise InputError("; ".join(obstacles))
         computed = {index for operator in operators for index in operator.outputs}
         self.tensors = [self._tensor(i, name) for i, name in enumerate(self._names())]
         for i in _indices(self.source.InputsAsNumpy()):
@@ -156,9 +146,47 @@ class TfliteReader:
             if tensor is not None and tensor.constant and i not in computed:
                 self.build.graph.add_tensor(tensor)
         self.results = {self._at(i).name for i in _indices(self.source.OutputsAsNumpy())}
-        for operator in operators:
-            self._convert(operator)
+        self._convert_all(operators)
         return self.build.graph.finish([self._at(i).name for i in _indices(self.source.OutputsAsNumpy())])
+
+    def _obstacles(self, operators: Sequence[TfliteOperator]) -> list[str]:
+        """Return messages about all operators without a conversion and all tensors of unsupported types."""
+        texts: list[str] = []
+        keeping = [f"{o.name!r}" for o in operators if o.kind in STATE]
+        if keeping:
+            texts.append(
+                f"operator {_listed(keeping)}: models that keep state from one sample to the next are not supported; "
+                "make the state an input and an output"
+            )
+        known_kinds = CONVERTERS.keys() | KNOWN | STATE
+        unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in known_kinds]
+        if unknown:
+            texts.append(f"there is no conversion for node {_listed(unknown)}{WHERE_LISTED}")
+        types = [(name, self.source.Tensors(i).Type()) for i, name in enumerate(self._names())]
+        refused = [
+            f"tensor {name!r}: type {_TYPE_NAMES.get(number, f'number {number}')} is not supported"
+            for name, number in types
+            if number not in DTYPES and not (keeping and number == tflite.TensorType.RESOURCE)
+        ]
+        return [*texts, *([_listed(refused)] if refused else [])]
+
+    def _convert_all(self, operators: Sequence[TfliteOperator]) -> None:
+        """Convert all operators; the message about those that cannot be converted names all of them.
+
+        Operators that read results of an operator that cannot be converted are not tried.
+        """
+        failed: list[str] = []
+        broken: set[int] = set()
+        for operator in operators:
+            if broken.isdisjoint(operator.inputs):
+                try:
+                    self._convert(operator)
+                    continue
+                except InputError as error:
+                    failed.append(str(error))
+            broken.update(operator.outputs)
+        if failed:
+            raise InputError(_listed(failed, "; "))
 
     def _convert(self, operator: TfliteOperator) -> None:
         try:
@@ -216,9 +244,6 @@ class TfliteReader:
         """
         source = self.source.Tensors(index)
         shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
-        if source.Type() not in DTYPES:
-            type_name = _TYPE_NAMES.get(source.Type(), f"number {source.Type()}")
-            raise InputError(f"tensor {name!r}: type {type_name} is not supported")
         if 0 in shape:
             return None
         dtype = DTYPES[source.Type()]
@@ -283,6 +308,12 @@ def _unpacked(data: NDArray, shape: tuple[int, ...]) -> NDArray[np.int8]:
     bytes_ = data.astype(np.uint8)
     nibbles = np.stack([bytes_ << 4, bytes_ & 0xF0], -1).reshape(-1)[:count]
     return (nibbles.view(np.int8) >> 4).reshape(shape)
+
+
+def _listed(texts: Sequence[str], between: str = ", ") -> str:
+    """Return texts as a list that ends with the number of texts left out, if there are many."""
+    more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
+    return f"{between.join(texts[:_MAX_LISTED])}{more}"
 
 
 def _array(values: object) -> Sequence:

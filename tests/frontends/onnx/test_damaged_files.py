@@ -132,6 +132,26 @@ def test_all_unknown_operators_are_named_in_one_message(tmp_path: Path) -> None:
     ]
 
 
+def test_types_sizes_and_operators_are_named_in_one_message(tmp_path: Path) -> None:
+    made = small(
+        node("Warp", "x", "a"),
+        node("Relu", "a", "y"),
+        node("Wonder", "z", "w", domain="my.own"),
+        shape=("n", "width"),
+    )
+    made.graph.input.append(helper.make_tensor_value_info("z", TensorProto.BFLOAT16, [2]))
+    made.graph.output.append(helper.make_tensor_value_info("w", TensorProto.COMPLEX64, [2]))
+    unknown = "there is no conversion for node 'Warp:a' (Warp), 'Wonder:w' (my.own.Wonder); "
+    listed = "docs/operators.md lists the operators"
+    sizes = "dimension 1 of input 'x' has no size; give it as --size width=N; "
+    assert rejection(tmp_path, made) == (
+        "tensor 'z': type bfloat16 is not supported, tensor 'w': type complex64 is not supported (convert the model to "
+        f"float32, int8 or int32); {sizes}{unknown}{listed}"
+    )
+    del made.graph.input[-1], made.graph.output[-1], made.graph.node[-1]
+    assert rejection(tmp_path, made) == f"{sizes}there is no conversion for node 'Warp:a' (Warp); {listed}"
+
+
 def test_unsupported_variants_run_on_the_host_with_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     cut = np.array([-1, 0, 0, 1])
@@ -207,7 +227,8 @@ def test_unsupported_variants_run_on_the_host_with_a_reason(tmp_path: Path) -> N
         ),
         (
             small(node("Relu", "x", "y"), kind=TensorProto.BFLOAT16),
-            "tensor 'x': type bfloat16 is not supported",
+            "tensor 'x': type bfloat16 is not supported, tensor 'y': type bfloat16 is not supported (convert the model "
+            "to float32, int8 or int32)",
         ),
         (
             small(node("Relu", "x", "y"), shape=("n", "width")),

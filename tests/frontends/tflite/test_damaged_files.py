@@ -180,3 +180,15 @@ def test_all_unknown_operators_are_named_in_one_message(tmp_path: Path) -> None:
         "there is no conversion for node 'topk_v2_0' (TOPK_V2), 'unique_2' (UNIQUE); "
         "docs/operators.md lists the operators"
     )
+
+
+def test_all_operators_that_cannot_be_converted_are_named_in_one_message(tmp_path: Path) -> None:
+    """Operators that depend on such an operator are not listed."""
+    draft = Draft(np.random.default_rng(0), "int8")
+    x = draft.input((2, 30, 4))
+    for _ in range(2):
+        y = draft.op("TRANSPOSE", [x, draft.held(np.array([0, 0]))], (2, 30, 4))
+        draft.op("RELU", [y], (2, 30, 4))
+    text = message(tmp_path, draft.file()) or ""
+    wrong = "its order of dimensions must be 3 numbers, not 2"
+    assert text == f"operator 'transpose_0': {wrong}; operator 'transpose_2': {wrong}"
