@@ -46,7 +46,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import with_sizes
 from compiler.runtime.dispatch.skip import check_single, single, tensor_named, with_skip
 from compiler.runtime.program_text import with_texts
-from compiler.runtime.stages import LayerInfo, Stage, control_of
+from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.trace import CompilationTrace
 from hw.config import MlaConfig
@@ -68,6 +68,8 @@ def build(
     def compile_variant(variant: CompileOptions) -> CompiledNetwork:
         return ModelCompiler(graph, config, variant, record).network(variant.schedule, record)
 
+    if options.skip is not None and graph.states:
+        raise InputError(f"skip: {graph.name!r} keeps state {graph.states[0].input!r} from one sample to the next")
     if options.batches:
         network = with_sizes(options, compile_variant)
     elif options.skip is None:
@@ -246,8 +248,8 @@ class _Compilation:
         return CompiledNetwork(
             name=graph.name,
             config=compiler.machine,
-            inputs=tuple(graph.tensors[n] for n in graph.inputs),
-            outputs=tuple(graph.tensors[n] for n in graph.outputs),
+            inputs=tuple(graph.tensors[n] for n in graph.sample_inputs),
+            outputs=tuple(graph.tensors[n] for n in graph.sample_outputs),
             stages=stages,
             schedule=self.given or Schedule(self.fusions, self.schedules),
             host=compiler.host,
@@ -256,6 +258,10 @@ class _Compilation:
             graph=graph,
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers),
             quantization=compiler.report,
+            states=tuple(
+                NetworkState(graph.tensors[state.input], graph.tensors[state.output], state.initial)
+                for state in graph.states
+            ),
         )
 
     def _stages(self, parts: Sequence[GraphPart], count: int, *, inside: bool) -> tuple[Stage, ...]:

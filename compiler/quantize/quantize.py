@@ -27,6 +27,7 @@ from compiler.quantize.ranges import (
     SoftmaxRange,
     choose,
     samples_of,
+    with_states,
 )
 from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
 from compiler.quantize.rewrite import Rewriter, means_as_pools
@@ -180,7 +181,7 @@ def quantize(
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
     graph = means_as_pools(without_hybrids(graph))
-    given = samples_of(graph, samples)
+    given = with_states(graph, samples_of(graph, samples))
     watched = SubgraphRecorder()
     floors = SoftmaxRange(graph)
     seen, values = _calibrated(graph, given, watched, floors)
