@@ -1,0 +1,117 @@
+"""TFLite files of recurrent operators with random weights and quantizations, and runs of LiteRT over many samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+from tests.support.one_operator import RESOLVERS, options
+from tests.support.tflite_graphs import FileGraph, Operator, packed
+
+
+def steps_in_litert(data: bytes, samples: Sequence[np.ndarray], rounding: str) -> list[list[np.ndarray]]:
+    """Invoke LiteRT on samples in turn, with its state carried over, and return the outputs of each."""
+    interpreter = Interpreter(
+        model_content=data, experimental_op_resolver_type=RESOLVERS[rounding], num_threads=1
+    )
+    interpreter.allocate_tensors()
+    (given,), out = interpreter.get_input_details(), []
+    for sample in samples:
+        interpreter.set_tensor(given["index"], sample)
+        interpreter.invoke()
+        out.append([interpreter.get_tensor(each["index"]) for each in interpreter.get_output_details()])
+    return out
+
+
+@dataclass(frozen=True)
+class LstmKind:
+    """Optional parts of an LSTM: coupled input gate, peepholes, projection, layer normalization, and clipping."""
+
+    cifg: bool = False
+    peephole: bool = False
+    projection: bool = False
+    norm: bool = False
+    clip: bool = False
+    time_major: bool = False
+
+
+def random_kind(rng: np.random.Generator) -> LstmKind:
+    """Return a random combination of optional parts."""
+    return LstmKind(*(bool(flag) for flag in rng.integers(0, 2, 6)))
+
+
+GATES = ("input", "forget", "cell", "output")
+
+
+def lstm(rng: np.random.Generator, kind: LstmKind, dtype: str = "int8", steps: int | None = None) -> bytes:
+    """Return a file with a UNIDIRECTIONAL_SEQUENCE_LSTM of type int8 or float32."""
+    batch, inputs, cells = (int(n) for n in rng.integers((1, 1, 1), (4, 20, 20)))
+    steps = int(rng.integers(1, 6)) if steps is None else steps
+    made = int(rng.integers(1, (cells if kind.peephole else 12) + 1)) if kind.projection else cells
+    whole = dtype == "int8"
+    tensors: dict[str, Any] = {}
+    meaning: dict[str, Any] = {}
+
+    def scale(low: float, high: float) -> float:
+        return float(np.float32(np.exp(rng.uniform(np.log(low), np.log(high)))))
+
+    def add(name: str, shape: tuple[int, ...], wanted: str, *quantization: Any) -> str:
+        tensors[name] = (shape, wanted if whole else "float32")
+        if whole and quantization:
+            meaning[name] = quantization
+        return name
+
+    def constant(name: str, shape: tuple[int, ...], wanted: str, size: int, real: float, *quantization: Any) -> str:
+        if whole:
+            tensors[name] = rng.integers(-size, size + 1, shape).astype(wanted)
+            meaning[name] = quantization
+        else:
+            tensors[name] = rng.normal(0, real, shape).astype(np.float32)
+        return name
+
+    sequence = (steps, batch) if kind.time_major else (batch, steps)
+    x = add("x", (*sequence, inputs), "int8", scale(0.005, 0.05), int(rng.integers(-128, 128)))
+    hidden = (scale(0.003, 0.01), int(rng.integers(-40, 40)))
+    output = (scale(0.003, 0.02), int(rng.integers(-40, 40))) if kind.projection else hidden
+    gates = [gate for gate in GATES if not (kind.cifg and gate == "input")]
+    names = {name: "" for name in range(24)}
+    names[0] = x
+    for number, gate in enumerate(GATES):
+        if gate not in gates:
+            continue
+        names[1 + number] = constant(f"w_{gate}", (cells, inputs), "int8", 127, 0.4, scale(0.002, 0.01), 0)
+        names[5 + number] = constant(f"r_{gate}", (cells, made), "int8", 127, 0.4, scale(0.002, 0.01), 0)
+        bias_scale = 2.0**-20 if kind.norm else 2.0**-12
+        names[12 + number] = constant(f"b_{gate}", (cells,), "int32", 4000, 0.3, bias_scale, 0)
+        if kind.peephole and gate != "cell":
+            places = {"input": 9, "forget": 10, "output": 11}
+            names[places[gate]] = constant(f"p_{gate}", (cells,), "int16", 32767, 0.3, scale(1e-5, 5e-5), 0)
+        if kind.norm:
+            names[20 + number] = constant(f"n_{gate}", (cells,), "int16", 32767, 0.5, scale(1e-5, 1e-4), 0)
+    if kind.projection:
+        names[16] = constant("projection", (made, cells), "int8", 127, 0.4, scale(0.002, 0.01), 0)
+        if rng.integers(2):
+            names[17] = constant("projection_bias", (made,), "int32", 3000, 0.2, hidden[0] * 0.004, 0)
+    names[18] = add("hidden_state", (batch, made), "int8", *output)
+    names[19] = add("cell_state", (batch, cells), "int16", 2.0 ** -int(rng.integers(9, 14)), 0)
+    y = add("y", (*sequence, made), "int8", *output)
+    between = []
+    if whole:
+        for gate in GATES:
+            between.append(add(f"between_{gate}", (1,), "int16", scale(1e-4, 1e-3), 0))
+        between.append(add("between_hidden", (1,), "int8", *hidden))
+    settings = options(
+        "UnidirectionalSequenceLSTM",
+        fusedActivationFunction=4,
+        cellClip=float(rng.uniform(0.5, 3)) if kind.clip else 0.0,
+        projClip=float(rng.uniform(0.2, 1)) if kind.clip else 0.0,
+        timeMajor=kind.time_major,
+        asymmetricQuantizeInputs=False,
+    )
+    count = 24 if kind.norm else 20
+    operator = Operator(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", [names[i] for i in range(count)], [y], settings, 1, between
+    )
+    return packed([FileGraph(tensors, [operator], [x], [y], meaning, ["hidden_state", "cell_state"])])
