@@ -221,11 +221,16 @@ def _data(tensor: Tensor) -> NDArray:
 def _sums(
     build: GraphBuilder, name: str, x: Tensor, weights: Sequence[Tensor], bias: NDArray | None
 ) -> Tensor:
-    """Add the products of x and of the weights of several gates, as int32 sums."""
+    """Add the products of x and of the weights of several gates, as int32 sums.
+
+    The nodes that read the sums scale them; the scale of the weights is 1 here, so that the sums have the scale of x.
+    """
+    assert x.quantization is not None
+    meaning = Quantization.per_tensor(x.quantization.scale[0])
     data = np.concatenate([_data(each) for each in weights])
     held = build.constant(f"{name}:weights", data, Quantization.per_tensor(1.0))
-    more = [] if bias is None else [build.constant(f"{name}:bias", bias.astype(np.int32))]
-    out = Tensor(build.fresh(name), (*x.shape[:-1], len(data)), "int32")
+    more = [] if bias is None else [build.constant(f"{name}:bias", bias.astype(np.int32), meaning)]
+    out = Tensor(build.fresh(name), (*x.shape[:-1], len(data)), "int32", meaning)
     return build.node(name, "dense", [x, held, *more], out)
 
 
