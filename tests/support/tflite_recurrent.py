@@ -115,3 +115,48 @@ def lstm(rng: np.random.Generator, kind: LstmKind, dtype: str = "int8", steps: i
         "UNIDIRECTIONAL_SEQUENCE_LSTM", [names[i] for i in range(count)], [y], settings, 1, between
     )
     return packed([FileGraph(tensors, [operator], [x], [y], meaning, ["hidden_state", "cell_state"])])
+
+
+def svdf(rng: np.random.Generator, dtype: str = "int8", activation: int = 0, layers: int = 1) -> bytes:
+    """Return a file with a chain of SVDF operators of type int8 or float32."""
+    whole = dtype == "int8"
+    tensors: dict[str, Any] = {}
+    meaning: dict[str, Any] = {}
+    operators, variables = [], []
+
+    def scale(low: float, high: float) -> float:
+        return float(np.float32(np.exp(rng.uniform(np.log(low), np.log(high)))))
+
+    def add(name: str, shape: tuple[int, ...], wanted: str, *quantization: Any) -> str:
+        tensors[name] = (shape, wanted if whole else "float32")
+        if whole:
+            meaning[name] = quantization
+        return name
+
+    def constant(name: str, shape: tuple[int, ...], wanted: str, size: int, *quantization: Any) -> str:
+        if whole:
+            tensors[name] = rng.integers(-size, size + 1, shape).astype(wanted)
+            meaning[name] = quantization
+        else:
+            tensors[name] = rng.normal(0, 0.4, shape).astype(np.float32)
+        return name
+
+    batch, size = (int(n) for n in rng.integers((1, 1), (4, 20)))
+    x = add("x", (batch, size), "int8", scale(0.01, 0.1), int(rng.integers(-128, 128)))
+    for number in range(layers):
+        units, rank, memory = (int(n) for n in rng.integers((1, 1, 1), (10, 4, 12)))
+        filters, state_scale, time_scale = units * rank, scale(1e-4, 1e-3), scale(1e-5, 1e-4)
+        feature = constant(f"feature{number}", (filters, size), "int8", 127, scale(0.002, 0.01), 0)
+        time = constant(f"time{number}", (filters, memory), "int16", 32767, time_scale, 0)
+        bias = constant(f"bias{number}", (units,), "int32", 100000, state_scale * time_scale, 0)
+        state = add(f"state{number}", (batch, memory * filters), "int16", state_scale, 0)
+        largest = state_scale * time_scale * 32767 * 15000 * (memory * rank) ** 0.5
+        y = add(f"y{number}", (batch, units), "int8", largest / 100, int(rng.integers(-100, 100)))
+        settings = options(
+            "SVDF", rank=rank, fusedActivationFunction=activation, asymmetricQuantizeInputs=False
+        )
+        held = bias if rng.integers(4) else ""
+        operators.append(Operator("SVDF", [x, feature, time, held, state], [y], settings, 3 if whole else 1))
+        variables.append(state)
+        x, size = y, units
+    return packed([FileGraph(tensors, operators, ["x"], [x], meaning, variables)])

@@ -13,7 +13,7 @@ import numpy as np
 import tflite
 from numpy.typing import NDArray
 
-from compiler.frontends.builder import GraphBuilder
+from compiler.frontends.builder import ACTIVATIONS, GraphBuilder
 from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.frontends.tflite.state import read_state, write_state
 from compiler.ir.tensor import Quantization, Tensor
@@ -25,6 +25,8 @@ _GATE_SCALE = np.float32(2.0**-12)
 #: Number of intermediate results whose quantizations an int8 LSTM declares: four gates and the hidden state.
 _INTERMEDIATES = 5
 _INT16_MAX = (1 << 15) - 1
+#: Epsilon of the layer normalization of LiteRT's float LSTM.
+_EPSILON = 1e-8
 
 #: Function that adds the nodes of one step to a builder: from the inputs of the step and the states to the output of
 #: the step and the new states.
@@ -367,20 +369,325 @@ def _sequence_lstm(c: TfliteConversion) -> None:
     _lstm(c, options, time_major=options.TimeMajor())
 
 
+@converts("LSTM")
+def _single_lstm(c: TfliteConversion) -> None:
+    options = c.options(tflite.LSTMOptions)
+    if options.KernelType() != tflite.LSTMKernelType.FULL:
+        raise c.error("only the full kernel is supported, not the basic one")
+    if len(c.given(1)[0].shape) != 2:
+        raise c.error("its input must have two dimensions")
+    _lstm(c, options, time_major=False)
+
+
 def _lstm(c: TfliteConversion, options: Any, *, time_major: bool) -> None:
     x = _sequence(c, c.given(1)[0], time_major=time_major)
-    weights = _lstm_weights(c, x.shape[-1])
-    if options.FusedActivationFunction() != tflite.ActivationFunctionType.TANH:
-        raise c.error("its activation must be tanh")
-    h, cell = read_state(c, 18), read_state(c, 19)
+    flat = time_major or len(c.given(1)[0].shape) == 2
+    y = _lstm_direction(c, options, x, (1, 18), flat=flat)
+    _result(c, y, c.output, time_major=time_major)
+
+
+def _lstm_direction(
+    c: TfliteConversion,
+    options: Any,
+    x: Tensor,
+    places: tuple[int, int],
+    *,
+    flat: bool = False,
+    backward: bool = False,
+) -> Tensor:
+    """Add one direction of an LSTM, and return the outputs of all steps (time, batch, outputs).
+
+    Parameters
+    ----------
+    c : TfliteConversion
+        The operator.
+    options : object
+        Options of the operator.
+    x : Tensor
+        Input (time, batch, size).
+    places : (int, int)
+        Indices of the first operand with weights and of the hidden state, which the cell state follows.
+    flat, backward : bool
+        As in `_integer_step` and `_in_steps`.
+    """
+    first, at = places
+    weights = _lstm_weights(c, x.shape[-1], first)
+    h, cell = read_state(c, at), read_state(c, at + 1)
     made = weights.h["forget"].shape[1]
     shapes = ((x.shape[1], made), (x.shape[1], weights.x["forget"].shape[0]))
     if (h.shape, cell.shape) != shapes:
         raise c.error(f"its states must have shapes {list(shapes)}, not {[h.shape, cell.shape]}")
     limits = (options.CellClip(), options.ProjClip())
-    flat = time_major or len(c.given(1)[0].shape) == 2
-    rows, step = _integer_step(c, weights, x, h, cell, limits, flat=flat)
-    y, (h, cell) = _in_steps(c, "loop", [rows], [h, cell], step)
-    write_state(c, 18, h)
-    write_state(c, 19, cell)
-    _result(c, y, c.output, time_major=time_major)
+    if x.dtype == "int8":
+        if options.FusedActivationFunction() != tflite.ActivationFunctionType.TANH:
+            raise c.error("the activation of an int8 LSTM must be tanh")
+        rows, step = _integer_step(c, weights, x, h, cell, limits, flat=flat)
+    else:
+        rows, step = _float_step(c, weights, x, options)
+    part = "backward" if backward else "loop"
+    y, states = _in_steps(c, part, [rows], [h, cell], step, backward=backward)
+    for index, state in enumerate(states):
+        write_state(c, at + index, state)
+    return y
+
+
+def _emit(
+    build: GraphBuilder, name: str, op: str, inputs: list[Tensor], shape: Sequence[int], **attributes: Any
+) -> Tensor:
+    """Add a float node, and return its result."""
+    return build.node(name, op, inputs, Tensor(build.fresh(name), tuple(shape), "float32"), **attributes)
+
+
+def _real(build: GraphBuilder, name: str, tensors: Sequence[Tensor]) -> Tensor:
+    """Add a float32 constant with the concatenated contents of constants, whose integers are dequantized."""
+    parts = [
+        _data(each) if each.quantization is None else each.quantization.dequantized(_data(each))
+        for each in tensors
+    ]
+    return build.constant(name, np.concatenate(parts).astype(np.float32))
+
+
+def _floats(c: TfliteConversion, *tensors: Tensor) -> None:
+    """Raise InputError unless activations are float32."""
+    for tensor in tensors:
+        if tensor.dtype != "float32":
+            raise c.error(f"{tensor.name!r} must be int8 or float32 like the other activations, not {tensor.dtype}")
+
+
+def _activated(c: TfliteConversion, build: GraphBuilder, name: str, x: Tensor, activation: int) -> Tensor:
+    """Add an activation by its number in the format, and return its result."""
+    kinds = tflite.ActivationFunctionType
+    if activation == kinds.NONE:
+        return x
+    if activation == kinds.TANH:
+        return _emit(build, name, "tanh", [x], x.shape)
+    limits = {kinds.RELU: "relu", kinds.RELU6: "relu6", kinds.RELU_N1_TO_1: "relu_n1_to_1"}.get(activation)
+    if limits is None:
+        raise c.error(f"activation {activation} is not supported")
+    low, high = ACTIVATIONS[limits] or (0.0, 0.0)
+    return _emit(build, name, "clip", [x], x.shape, low=low, high=high)
+
+
+def _float_step(c: TfliteConversion, weights: _LstmWeights, x: Tensor, options: Any) -> tuple[Tensor, Step]:
+    """Return the products of the whole input, and the step of an LSTM with float activations."""
+    _floats(c, x)
+    name, gates, activation = c.operator.name, weights.gates, options.FusedActivationFunction()
+    held = _real(c.build, f"{name}:weights", [weights.x[gate] for gate in gates])
+    bias = [] if weights.normalized else [_real(c.build, f"{name}:bias", [weights.bias[gate] for gate in gates])]
+    driven = _emit(c.build, f"{name}:products", "dense", [x, held, *bias], (*x.shape[:2], held.shape[0]))
+
+    def step(build: GraphBuilder, rows: list[Tensor], states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        h, cell = states
+
+        def emit(part: str, op: str, inputs: list[Tensor], shape: Sequence[int] = cell.shape, **more: Any) -> Tensor:
+            return _emit(build, f"{name}:{part}", op, inputs, shape, **more)
+
+        def clipped(part: str, value: Tensor, limit: float) -> Tensor:
+            return emit(part, "clip", [value], value.shape, low=-limit, high=limit) if limit > 0 else value
+
+        recurrent = _real(build, f"{name}:recurrent_weights", [weights.h[gate] for gate in gates])
+        total = emit("recurrent", "dense", [h, recurrent], rows[0].shape)
+        total = emit("sum", "add", [rows[0], total], rows[0].shape)
+
+        def gate(kind: str, state: Tensor) -> Tensor:
+            spans = {"starts": (0, gates.index(kind) * cell.shape[1]), "sizes": cell.shape, "steps": (1, 1)}
+            value = emit(f"{kind}_sum", "slice", [total], **spans)
+            if kind in weights.cell:
+                peephole = _real(build, f"{name}:{kind}_peephole", [weights.cell[kind]])
+                seen = emit(f"{kind}_cell", "mul", [state, peephole])
+                value = emit(f"{kind}_seen", "add", [value, seen])
+            if kind in weights.norm:
+                factors = _real(build, f"{name}:{kind}_norm", [weights.norm[kind]])
+                offsets = _real(build, f"{name}:{kind}_bias", [weights.bias[kind]])
+                value = emit(f"{kind}_normal", "layer_norm", [value, factors, offsets], axis=1, epsilon=_EPSILON)
+            if kind == "cell":
+                return _activated(c, build, f"{name}:{kind}", value, activation)
+            return emit(kind, "sigmoid", [value])
+
+        forget, new = gate("forget", cell), gate("cell", cell)
+        if "input" in gates:
+            opened = gate("input", cell)
+        else:
+            opened = emit("input", "sub", [build.constant(f"{name}:one", np.ones((1,), np.float32)), forget])
+        kept = emit("kept", "mul", [forget, cell])
+        added = emit("added", "mul", [opened, new])
+        cell = clipped("cell_clip", emit("cell_state", "add", [kept, added]), options.CellClip())
+        bent = _activated(c, build, f"{name}:bent", cell, activation)
+        y = emit("hidden", "mul", [gate("output", cell), bent])
+        if weights.projection is not None:
+            extra = [] if weights.projection_bias is None else [weights.projection_bias]
+            operands = [_real(build, f"{name}:projection_{i}", [each]) for i, each in enumerate((weights.projection, *extra))]
+            y = clipped("projection_clip", emit("projection", "dense", [y, *operands], h.shape), options.ProjClip())
+        return y, [y, cell]
+
+    return driven, step
+
+
+@converts("BIDIRECTIONAL_SEQUENCE_LSTM")
+def _bidirectional_lstm(c: TfliteConversion) -> None:
+    options = c.options(tflite.BidirectionalSequenceLSTMOptions)
+    _no_auxiliary(c, 39)
+    x = _sequence(c, c.given(1)[0], time_major=options.TimeMajor())
+    _floats(c, x)
+    runs = [
+        _lstm_direction(c, options, x, (1, 35)),
+        _lstm_direction(c, options, x, (18, 37), backward=True),
+    ]
+    _merged(c, runs, options)
+
+
+def _no_auxiliary(c: TfliteConversion, first: int) -> None:
+    if any(tensor is not None for tensor in c.inputs[first:]):
+        raise c.error("auxiliary inputs are not supported")
+
+
+def _merged(c: TfliteConversion, runs: list[Tensor], options: Any) -> None:
+    """Add the nodes of the outputs of two directions, which are joined if the operator merges them."""
+    major = options.TimeMajor()
+    if not options.MergeOutputs():
+        if len(c.outputs) != len(runs):
+            raise c.error("must have two outputs")
+        for run, output in zip(runs, c.outputs, strict=True):
+            _result(c, run, output, time_major=major)
+        return
+    shape = (*runs[0].shape[:2], sum(run.shape[2] for run in runs))
+    _result(c, _emit(c.build, f"{c.operator.name}:both", "concat", runs, shape, axis=2), c.output, time_major=major)
+
+
+def _rnn(
+    c: TfliteConversion, x: Tensor, places: tuple[int, int], activation: int, *, backward: bool = False
+) -> Tensor:
+    """Add one direction of an RNN, and return the outputs of all steps (time, batch, units).
+
+    `places` are the indices of the input weights, which recurrent weights and bias follow, and of the hidden state.
+    """
+    _floats(c, x)
+    first, at = places
+    held, recurrent, bias = (c.inputs[first + i] if first + i < len(c.inputs) else None for i in range(3))
+    h = read_state(c, at)
+    if len(h.shape) != 2 or h.shape[0] != x.shape[1]:
+        raise c.error(f"its state {list(h.shape)} does not fit its input")
+    units = h.shape[1]
+    for tensor, shape in ((held, (units, x.shape[2])), (recurrent, (units, units)), (bias, (units,))):
+        if tensor is None or tensor.data is None or tensor.shape != shape:
+            raise c.error(f"its weights and its bias must be constants, the next of shape {list(shape)}")
+    assert held is not None and recurrent is not None and bias is not None
+    part = "backward" if backward else "loop"
+    name, weights = f"{c.operator.name}:{part}", recurrent
+    operands = [x, *(_real(c.build, f"{name}:{i}", [each]) for i, each in enumerate((held, bias)))]
+    driven = _emit(c.build, f"{name}:products", "dense", operands, (*x.shape[:2], units))
+
+    def step(build: GraphBuilder, rows: list[Tensor], states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        again = _emit(build, f"{name}:recurrent", "dense", [states[0], _real(build, f"{name}:weights", [weights])], h.shape)
+        y = _activated(c, build, f"{name}:hidden", _emit(build, f"{name}:sum", "add", [rows[0], again], h.shape), activation)
+        return y, [y]
+
+    y, (state,) = _in_steps(c, part, [driven], [h], step, backward=backward)
+    write_state(c, at, state)
+    return y
+
+
+@converts("RNN")
+def _single_rnn(c: TfliteConversion) -> None:
+    x = c.given(1)[0]
+    if len(x.shape) != 2:
+        raise c.error("its input must have two dimensions")
+    activation = c.options(tflite.RNNOptions).FusedActivationFunction()
+    _result(c, _rnn(c, _sequence(c, x, time_major=True), (1, 4), activation), c.output, time_major=True)
+
+
+@converts("UNIDIRECTIONAL_SEQUENCE_RNN")
+def _sequence_rnn(c: TfliteConversion) -> None:
+    options = c.options(tflite.SequenceRNNOptions)
+    x = _sequence(c, c.given(1)[0], time_major=options.TimeMajor())
+    y = _rnn(c, x, (1, 4), options.FusedActivationFunction())
+    _result(c, y, c.output, time_major=options.TimeMajor())
+
+
+@converts("BIDIRECTIONAL_SEQUENCE_RNN")
+def _bidirectional_rnn(c: TfliteConversion) -> None:
+    options = c.options(tflite.BidirectionalSequenceRNNOptions)
+    _no_auxiliary(c, 9)
+    x = _sequence(c, c.given(1)[0], time_major=options.TimeMajor())
+    activation = options.FusedActivationFunction()
+    runs = [_rnn(c, x, (1, 4), activation), _rnn(c, x, (5, 8), activation, backward=True)]
+    _merged(c, runs, options)
+
+
+@converts("SVDF")
+def _svdf(c: TfliteConversion) -> None:
+    """Convert a filter bank whose state holds the features of the last steps, (batch, filters * memory)."""
+    options = c.options(tflite.SVDFOptions)
+    x, feature, time, *_ = c.given(4)
+    bias, rank = c.inputs[3] if len(c.inputs) > 3 else None, options.Rank()
+    if len(x.shape) != 2 or len(feature.shape) != 2 or len(time.shape) != 2 or rank < 1:
+        raise c.error("its input and weights must have two dimensions, and its rank must be positive")
+    (batch, size), (filters, memory) = x.shape, time.shape
+    if feature.shape != (filters, size) or filters % rank:
+        raise c.error(f"weights {list(feature.shape)} and {list(time.shape)} do not fit {list(x.shape)}")
+    units = filters // rank
+    for tensor, shape in ((feature, feature.shape), (time, time.shape), (bias, (units,))):
+        if tensor is not None and (tensor.data is None or tensor.shape != shape):
+            raise c.error(f"{tensor.name!r} must be constants of shape {list(shape)}")
+    c.expect((batch, units))
+    state = read_state(c, 4)
+    if state.shape != (batch, filters * memory):
+        raise c.error(f"its state must have shape {[batch, filters * memory]}, not {list(state.shape)}")
+    convert = _integer_svdf if x.dtype == "int8" else _float_svdf
+    write_state(c, 4, convert(c, x, feature, time, bias, state))
+
+
+def _integer_svdf(
+    c: TfliteConversion, x: Tensor, feature: Tensor, time: Tensor, bias: Tensor | None, state: Tensor
+) -> Tensor:
+    """Add the nodes of LiteRT's integer SVDF, and return the new state."""
+    _typed(c, x, "int8", zero=True)
+    _typed(c, feature, "int8")
+    _typed(c, time, "int16")
+    _typed(c, state, "int16")
+    _typed(c, c.output, "int8", zero=True)
+    if bias is not None and bias.dtype != "int32":
+        raise c.error(f"{bias.name!r} must be int32, not {bias.dtype}")
+    options, name = c.options(tflite.SVDFOptions), c.operator.name
+    if options.FusedActivationFunction() != tflite.ActivationFunctionType.RELU:
+        raise c.error("the activation of an int8 SVDF must be relu, which LiteRT requires and then ignores")
+    rank = options.Rank()
+    sums = _sums(c.build, f"{name}:features", x, [feature], None)
+    first = _scale(c, x) * _scale(c, feature) / _scale(c, state)
+    second = _scale(c, state) * _scale(c, time) / _scale(c, c.output)
+    new = c.build.between(state, f"{state.name}:next")
+    c.build.node(f"{name}:state", "svdf_state", [sums, state], new, scale=float(first))
+    c.make("svdf", [new, time, *([] if bias is None else [bias])], rank=rank, scale=float(second))
+    return new
+
+
+def _float_svdf(
+    c: TfliteConversion, x: Tensor, feature: Tensor, time: Tensor, bias: Tensor | None, state: Tensor
+) -> Tensor:
+    """Add the nodes of an SVDF with float activations, and return the new state."""
+    _floats(c, x, state)
+    build, name, options = c.build, c.operator.name, c.options(tflite.SVDFOptions)
+    (batch, _), (filters, memory) = x.shape, time.shape
+
+    def emit(part: str, op: str, inputs: list[Tensor], shape: Sequence[int], **more: Any) -> Tensor:
+        return _emit(build, f"{name}:{part}", op, inputs, shape, **more)
+
+    def shaped(part: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+        out = Tensor(build.fresh(f"{name}:{part}"), shape, "float32")
+        return build.node(out.name, "reshape", [value], out, shape=shape)
+
+    made = emit("features", "dense", [x, _real(build, f"{name}:weights", [feature])], (batch, filters))
+    parts = [shaped("column", made, (batch, filters, 1))]
+    if memory > 1:
+        spans = {"starts": (0, 0, 1), "sizes": (batch, filters, memory - 1), "steps": (1, 1, 1)}
+        old = shaped("memory", state, (batch, filters, memory))
+        parts.insert(0, emit("moved", "slice", [old], spans["sizes"], **spans))
+    whole = emit("next", "concat", parts, (batch, filters, memory), axis=2)
+    products = emit("products", "mul", [whole, _real(build, f"{name}:time", [time])], whole.shape)
+    filtered = emit("filtered", "reduce_sum", [products], (batch, filters), axes=(2,), keep=False)
+    ranks = shaped("ranks", filtered, (batch, filters // options.Rank(), options.Rank()))
+    y = emit("sums", "reduce_sum", [ranks], ranks.shape[:2], axes=(2,), keep=False)
+    if bias is not None:
+        y = emit("biased", "add", [y, _real(build, f"{name}:bias", [bias])], y.shape)
+    c.make_shaped(_activated(c, build, f"{name}:activated", y, options.FusedActivationFunction()))
+    return shaped("state", whole, state.shape)
