@@ -29,7 +29,7 @@ from compiler.cost.roofline import (
 )
 from compiler.initial_schedule.fit_memory import fit
 from compiler.initial_schedule.initial import estimates, initial_schedule
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph, rebuild
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
 from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
@@ -140,6 +140,11 @@ class ModelCompiler:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling, without caches keyed by object identity."""
         return vars(self) | {"_lowered": {}, "_codegens": {}}
+
+    def open_states(self) -> None:
+        """Make the states plain inputs and outputs, so that measurements supply and compare them like others."""
+        if self.graph.states:
+            self.graph = rebuild(self.graph, self.graph).keep(())
 
     def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[LoweredNetwork]:
         """Return the layers of each part on the accelerator for the given fusions; the result is cached.
