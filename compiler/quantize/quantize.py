@@ -213,7 +213,7 @@ def quantize(
         TensorReport(name, *_scale_and_zero(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
         for name, tensor in names.items()
     )
-    outputs = output_reports([n for n in graph.outputs if n in errors], errors, _from_integers(result))
+    outputs = output_reports([n for n in graph.sample_outputs if n in errors], errors, _from_integers(result))
     tensors += tuple(each for report in reports for each in report.tensors)
     reasons = dict(rewriter.reasons) | unseen
     for report in reports:

@@ -160,3 +160,83 @@ def svdf(rng: np.random.Generator, dtype: str = "int8", activation: int = 0, lay
         variables.append(state)
         x, size = y, units
     return packed([FileGraph(tensors, operators, ["x"], [x], meaning, variables)])
+
+
+def rnn(rng: np.random.Generator, kind: str, *, time_major: bool = False, merge: bool = False) -> bytes:
+    """Return a file with a float RNN, UNIDIRECTIONAL_SEQUENCE_RNN or BIDIRECTIONAL_SEQUENCE_RNN."""
+    batch, steps, size, units = (int(n) for n in rng.integers((1, 1, 1, 1), (4, 6, 12, 12)))
+    tensors: dict[str, Any] = {}
+    single, both = kind == "RNN", kind.startswith("BIDIRECTIONAL")
+    lead = (batch,) if single else (steps, batch) if time_major else (batch, steps)
+    tensors["x"] = ((*lead, size), "float32")
+    names, states = ["x"], []
+    for direction in ("fw", "bw") if both else ("fw",):
+        for part, shape in (("w", (units, size)), ("r", (units, units)), ("b", (units,))):
+            tensors[f"{direction}_{part}"] = rng.normal(0, 0.4, shape).astype(np.float32)
+            names.append(f"{direction}_{part}")
+        tensors[f"{direction}_h"] = ((batch, units), "float32")
+        names.append(f"{direction}_h")
+        states.append(f"{direction}_h")
+    made = ["y"] if merge or not both else ["y", "z"]
+    for name in made:
+        tensors[name] = ((*lead, units * (2 if merge else 1)), "float32")
+    activation: dict[str, Any] = {"fusedActivationFunction": int(rng.choice([1, 4]))}
+    if not single:
+        activation["timeMajor"] = time_major
+    if both:
+        activation["mergeOutputs"] = merge
+        names += [""] * 3
+    option = "RNN" if single else "BidirectionalSequenceRNN" if both else "SequenceRNN"
+    operator = Operator(kind, names, made, options(option, **activation, asymmetricQuantizeInputs=False))
+    return packed([FileGraph(tensors, [operator], ["x"], made, {}, states)])
+
+
+def bidirectional_lstm(rng: np.random.Generator, *, time_major: bool = False, merge: bool = False) -> bytes:
+    """Return a file with a float BIDIRECTIONAL_SEQUENCE_LSTM."""
+    batch, steps, size, cells = (int(n) for n in rng.integers((1, 1, 1, 1), (4, 6, 12, 12)))
+    tensors: dict[str, Any] = {}
+    lead = (steps, batch) if time_major else (batch, steps)
+    tensors["x"] = ((*lead, size), "float32")
+    names = {i: "" for i in range(48)} | {0: "x"}
+    for first in (1, 18):
+        for offset, shape in ((0, (cells, size)), (4, (cells, cells)), (11, (cells,))):
+            for gate in range(4):
+                name = names[first + offset + gate] = f"c{first + offset + gate}"
+                tensors[name] = rng.normal(0, 0.4, shape).astype(np.float32)
+    states = []
+    for index in range(35, 39):
+        names[index] = f"state{index}"
+        tensors[names[index]] = ((batch, cells), "float32")
+        states.append(names[index])
+    made = ["y"] if merge else ["y", "z"]
+    for name in made:
+        tensors[name] = ((*lead, cells * (2 if merge else 1)), "float32")
+    settings = options(
+        "BidirectionalSequenceLSTM",
+        fusedActivationFunction=4,
+        cellClip=0.0,
+        projClip=0.0,
+        mergeOutputs=merge,
+        timeMajor=time_major,
+        asymmetricQuantizeInputs=False,
+    )
+    operator = Operator("BIDIRECTIONAL_SEQUENCE_LSTM", [names[i] for i in range(48)], made, settings)
+    return packed([FileGraph(tensors, [operator], ["x"], made, {}, states)])
+
+
+def counter(initial: bool = True) -> bytes:
+    """Return a file that adds its input to a resource variable, which starts at 5 if `initial` is set."""
+    handle = Operator("VAR_HANDLE", [], ["h"], options("VarHandle", container="", sharedName="total"))
+    tensors: dict[str, Any] = {"h": ((), "resource"), "c": np.full((1, 4), 5, np.float32)}
+    start = FileGraph(tensors, [handle, Operator("ASSIGN_VARIABLE", ["h", "c"], [], options("AssignVariable"))], [], [])
+    shape = ((1, 4), "float32")
+    tensors = {"x": shape, "h": ((), "resource"), "before": shape, "after": shape}
+    operators = [
+        handle,
+        Operator("READ_VARIABLE", ["h"], ["before"], options("ReadVariable")),
+        Operator("ADD", ["before", "x"], ["after"], options("Add", fusedActivationFunction=0, potScaleInt16=False)),
+        Operator("ASSIGN_VARIABLE", ["h", "after"], [], options("AssignVariable")),
+    ]
+    if initial:
+        operators.insert(0, Operator("CALL_ONCE", [], [], options("CallOnce", initSubgraphIndex=1)))
+    return packed([FileGraph(tensors, operators, ["x"], ["after"]), *([start] if initial else [])])

@@ -25,6 +25,8 @@ _GATE_SCALE = np.float32(2.0**-12)
 #: Number of intermediate results whose quantizations an int8 LSTM declares: four gates and the hidden state.
 _INTERMEDIATES = 5
 _INT16_MAX = (1 << 15) - 1
+#: Index of the operand with the coefficients of the input gate's normalization.
+_NORMS = 20
 #: Epsilon of the layer normalization of LiteRT's float LSTM.
 _EPSILON = 1e-8
 
@@ -150,7 +152,7 @@ class _LstmWeights:
         return bool(self.norm)
 
 
-def _lstm_weights(c: TfliteConversion, size: int, first: int = 1, norms: int = 20) -> _LstmWeights:
+def _lstm_weights(c: TfliteConversion, size: int, first: int) -> _LstmWeights:
     """Return the operands of an LSTM after checking their shapes.
 
     Parameters
@@ -161,11 +163,8 @@ def _lstm_weights(c: TfliteConversion, size: int, first: int = 1, norms: int = 2
         Number of values of the input in a step.
     first : int
         Index of the operand with the input gate's weights.
-    norms : int
-        Index of the operand with the input gate's normalization.
     """
-    given = [*c.inputs, *[None] * (first + 23 - len(c.inputs))]
-    at = first
+    given, at = [*c.inputs, *[None] * (first + 23 - len(c.inputs))], first
 
     def part(start: int, names: Sequence[str]) -> dict[str, Tensor]:
         found = {name: given[start + i] for i, name in enumerate(names)}
@@ -173,7 +172,8 @@ def _lstm_weights(c: TfliteConversion, size: int, first: int = 1, norms: int = 2
 
     x, h = part(at, _GATES), part(at + 4, _GATES)
     cell, bias = part(at + 8, ("input", "forget", "output")), part(at + 11, _GATES)
-    norm = part(norms, _GATES) if len(c.inputs) > norms else {}
+    # Operands of a bidirectional LSTM have no normalization.
+    norm = {} if c.kind == "BIDIRECTIONAL_SEQUENCE_LSTM" else part(_NORMS, _GATES)
     gates = _GATES if "input" in x else _GATES[1:]
     projection, projection_bias = given[at + 15], given[at + 16]
     if cell and gates != _GATES:
