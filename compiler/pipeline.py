@@ -69,7 +69,9 @@ def build(
         return ModelCompiler(graph, config, variant, record).network(variant.schedule, record)
 
     if options.skip is not None and graph.states:
-        raise InputError(f"skip: {graph.name!r} keeps state {graph.states[0].input!r} from one sample to the next")
+        raise InputError(
+            f"skip: {graph.name!r} keeps state {graph.states[0].input!r} from one sample to the next"
+        )
     if options.batches:
         network = with_sizes(options, compile_variant)
     elif options.skip is None:

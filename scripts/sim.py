@@ -119,7 +119,9 @@ def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
 def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:
     """Return the source of requests, one for each image."""
     (tensor,) = network.inputs
-    return RequestSource(iter([Request({tensor.name: image.reshape(tensor.shape)}) for image in digits.images]))
+    return RequestSource(
+        iter([Request({tensor.name: image.reshape(tensor.shape)}) for image in digits.images])
+    )
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -118,7 +118,12 @@ def adaptation(name: str, method: str, seed: int) -> list[AdaptationRow]:
     history = ServingHistory(clocked=True)
     samples = islice(cycle(random_samples(job.graph, seed, _SOME)), count)
     with open_machine(serving) as device, progress(f"serving {name}", count, "requests") as task:
-        serve(serving, device, RequestSource(map(Request, samples)), [history, ServingProgress(task, clocked=True)])
+        serve(
+            serving,
+            device,
+            RequestSource(map(Request, samples)),
+            [history, ServingProgress(task, clocked=True)],
+        )
     return [
         _row(name, at, dram, history, _from_scratch(job, dram))
         for at, dram in zip(change_requests, (_SLOW, DEFAULT_DRAM), strict=True)

@@ -456,14 +456,18 @@ OPS: dict[str, Spec] = {
         "state",
         _LSTM | {"clip": "count"},
     ),
-    "lstm_hidden": Spec((3, 6), "hidden state of an int8 LSTM, from the same sums and the new cell state", _LSTM),
+    "lstm_hidden": Spec(
+        (3, 6), "hidden state of an int8 LSTM, from the same sums and the new cell state", _LSTM
+    ),
     "rescale": Spec(
         (1, 1),
         "integers times `scale` in 31-bit fixed point, plus a zero point, within low..high",
         {"scale": "real", "low": "int", "high": "int"},
     ),
     "svdf_state": Spec(
-        (2, 2), "state of an int8 SVDF, moved by one step, with the products of the new input", {"scale": "real"}
+        (2, 2),
+        "state of an int8 SVDF, moved by one step, with the products of the new input",
+        {"scale": "real"},
     ),
     "svdf": Spec(
         (2, 3),

@@ -31,7 +31,7 @@ def _narrow(values: Int64) -> Int64:
 
 def _constant(value: int) -> int:
     """Return a 31-bit constant with 15 bits, as gemmlowp rounds it."""
-    return min(_HIGH, int(half_away(np.int64(value), 16)))
+    return min(_HIGH, int(half_away(np.asarray(value, np.int64), 16)))
 
 
 def _times(a: Int64, b: Int64 | int) -> Int64:
@@ -107,12 +107,12 @@ def _inverse_root(value: int) -> tuple[int, int]:
     shift, value = shift - pairs, value << 2 * pairs
 
     def times(a: int, b: int) -> int:
-        return int(half_up(np.int64(a * b), 31))
+        return int(half_up(np.asarray(a * b, np.int64), 31))
 
     def left(a: int, bits: int) -> int:
         return max(-(1 << 31), min(a << bits, (1 << 31) - 1))
 
-    half, x = int(half_away(np.int64(value >> 1), 1)), 1 << 28
+    half, x = int(half_away(np.asarray(value >> 1, np.int64), 1)), 1 << 28
     for _ in range(5):
         cube = left(times(times(x, x), x), 6)
         x = left(times(_THREE_HALVES, x) - times(half, cube), 3)
@@ -137,12 +137,18 @@ def _normalized(values: Int64, weights: Int64, bias: Int64, ratio: float) -> Int
     ratio : float
         Scale of the coefficients.
     """
-    out, count, guard = np.empty_like(values), values.shape[1], max(1, int(np.float32(10000) * np.float32(ratio)))
+    out, count, guard = (
+        np.empty_like(values),
+        values.shape[1],
+        max(1, int(np.float32(10000) * np.float32(ratio))),
+    )
     for row, line in enumerate(values):
-        mean = int(_quotient(np.int64(line.sum() * 1024), count))
+        mean = int(_quotient(np.asarray(line.sum() * 1024), count))
         variance = int((line * line).sum()) * ((1 << 20) // count) - mean * mean
-        inverse = int(_quotient(np.int64(variance), 1 << 20))
-        scaled = scale(1024 * line - mean, *_inverse_root(guard if inverse < 1 else inverse), 0, Rounding.DOUBLE)
+        inverse = int(_quotient(np.asarray(variance, np.int64), 1 << 20))
+        scaled = scale(
+            1024 * line - mean, *_inverse_root(guard if inverse < 1 else inverse), 0, Rounding.DOUBLE
+        )
         sums = (scaled * weights + bias).astype(np.int32).astype(np.int64)  # LiteRT's sum is an int32
         rounded = _quotient(sums + np.where(sums > 0, 512, -512), 1024)
         out[row] = _narrow(multiplied(rounded, float(ratio) * 4096))

@@ -77,9 +77,9 @@ MAX_STREAMS = 1 << 16
 class Server:
     """Serves requests on a live machine, with results in order; versions can be changed between requests.
 
-    If the network has states, each request reads and updates the states of its stream, and waits for the previous
-    request of that stream. Each request runs on a single version. Requests are interleaved if some stages run on the host, but run one at a
-    time if the network has control flow.
+    Each request runs on a single version. Requests are interleaved if some stages run on the host, but run one at a
+    time if the network has control flow. If the network has states, each request reads and updates the states of its
+    stream, and waits for the previous request of that stream.
 
     Parameters
     ----------
@@ -196,7 +196,9 @@ class Server:
         while any(flight.stream == stream for flight in self._in_flight):
             self._wait()
         if stream not in self._streams and len(self._streams) == MAX_STREAMS:
-            raise InputError(f"there are states of {MAX_STREAMS:,} streams already; use the name of one of them")
+            raise InputError(
+                f"there are states of {MAX_STREAMS:,} streams already; use the name of one of them"
+            )
         initial = self.current.network.initial
         states = initial if reset else self._streams.get(stream, initial)
         self._streams[stream] = states

@@ -46,6 +46,7 @@ STABLE = {
     "ElementwiseLayer": "name nodes ops x y shapes macs batch other spread stream src stage fields table drain",
     "Execution": "key when cycles utilization where load_bytes store_bytes conflicts reuse energy_uj bound",
     "Floor": "macs bytes",
+    "GraphState": "input output initial",
     "Guard": "compare selector value",
     "HostNode": "node op reason edge",
     "HpmOp": "kind size window stride groups",
@@ -67,6 +68,7 @@ STABLE = {
         "serial_commands pipelined"
     ),
     "MoveLayer": "name nodes ops x y shapes macs batch copies constants",
+    "NetworkState": "input output initial",
     "Node": "name op inputs outputs attributes bodies",
     "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon gamma beta bits shift y_zp clip",
     "Op": "PASS ADD SUB MUL SQUARE",

@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def network(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> CompiledNe
     return compiled(data, tmp_path_factory.mktemp("model"))
 
 
-def compiled(data: bytes, folder: Path, **options: object) -> CompiledNetwork:
+def compiled(data: bytes, folder: Path, **options: Any) -> CompiledNetwork:
     """Write a file and compile it."""
     path = folder / "model.tflite"
     path.write_bytes(data)
@@ -61,7 +62,9 @@ def test_session_carries_states_as_litert_does(network: CompiledNetwork, data: b
 
 
 def test_products_run_on_the_accelerator(network: CompiledNetwork) -> None:
-    assert all(node.op in ("lstm_cell", "lstm_hidden", "rescale", "svdf_state", "svdf") for node in network.host)
+    assert all(
+        node.op in ("lstm_cell", "lstm_hidden", "rescale", "svdf_state", "svdf") for node in network.host
+    )
     assert any("dense" in info.ops for info in network.infos)
 
 

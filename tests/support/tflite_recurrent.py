@@ -63,7 +63,9 @@ def lstm(rng: np.random.Generator, kind: LstmKind, dtype: str = "int8", steps: i
             meaning[name] = quantization
         return name
 
-    def constant(name: str, shape: tuple[int, ...], wanted: str, size: int, real: float, *quantization: Any) -> str:
+    def constant(
+        name: str, shape: tuple[int, ...], wanted: str, size: int, real: float, *quantization: Any
+    ) -> str:
         if whole:
             tensors[name] = rng.integers(-size, size + 1, shape).astype(wanted)
             meaning[name] = quantization
@@ -76,7 +78,7 @@ def lstm(rng: np.random.Generator, kind: LstmKind, dtype: str = "int8", steps: i
     hidden = (scale(0.003, 0.01), int(rng.integers(-40, 40)))
     output = (scale(0.003, 0.02), int(rng.integers(-40, 40))) if kind.projection else hidden
     gates = [gate for gate in GATES if not (kind.cifg and gate == "input")]
-    names = {name: "" for name in range(24)}
+    names = dict.fromkeys(range(24), "")
     names[0] = x
     for number, gate in enumerate(GATES):
         if gate not in gates:
@@ -194,10 +196,12 @@ def rnn(rng: np.random.Generator, kind: str, *, time_major: bool = False, merge:
 def bidirectional_lstm(rng: np.random.Generator, *, time_major: bool = False, merge: bool = False) -> bytes:
     """Return a file with a float BIDIRECTIONAL_SEQUENCE_LSTM."""
     batch, steps, size, cells = (int(n) for n in rng.integers((1, 1, 1, 1), (4, 6, 12, 12)))
+    if merge and not time_major:
+        batch = 1  # LiteRT leaves parts of merged outputs undefined if there are several batches
     tensors: dict[str, Any] = {}
     lead = (steps, batch) if time_major else (batch, steps)
     tensors["x"] = ((*lead, size), "float32")
-    names = {i: "" for i in range(48)} | {0: "x"}
+    names = dict.fromkeys(range(48), "") | {0: "x"}
     for first in (1, 18):
         for offset, shape in ((0, (cells, size)), (4, (cells, cells)), (11, (cells,))):
             for gate in range(4):
@@ -228,13 +232,17 @@ def counter(initial: bool = True) -> bytes:
     """Return a file that adds its input to a resource variable, which starts at 5 if `initial` is set."""
     handle = Operator("VAR_HANDLE", [], ["h"], options("VarHandle", container="", sharedName="total"))
     tensors: dict[str, Any] = {"h": ((), "resource"), "c": np.full((1, 4), 5, np.float32)}
-    start = FileGraph(tensors, [handle, Operator("ASSIGN_VARIABLE", ["h", "c"], [], options("AssignVariable"))], [], [])
+    start = FileGraph(
+        tensors, [handle, Operator("ASSIGN_VARIABLE", ["h", "c"], [], options("AssignVariable"))], [], []
+    )
     shape = ((1, 4), "float32")
     tensors = {"x": shape, "h": ((), "resource"), "before": shape, "after": shape}
     operators = [
         handle,
         Operator("READ_VARIABLE", ["h"], ["before"], options("ReadVariable")),
-        Operator("ADD", ["before", "x"], ["after"], options("Add", fusedActivationFunction=0, potScaleInt16=False)),
+        Operator(
+            "ADD", ["before", "x"], ["after"], options("Add", fusedActivationFunction=0, potScaleInt16=False)
+        ),
         Operator("ASSIGN_VARIABLE", ["h", "after"], [], options("AssignVariable")),
     ]
     if initial:

@@ -195,9 +195,7 @@ class TfliteReader:
         try:
             inputs = [None if i == _ABSENT else self._found(i) for i in operator.inputs]
             outputs = [self._at(i) for i in operator.outputs if i not in self.resources]
-            conversion = TfliteConversion(
-                self.build, operator, inputs, outputs, self.states, self.variables
-            )
+            conversion = TfliteConversion(self.build, operator, inputs, outputs, self.states, self.variables)
             # Outputs of the graph are computed by nodes even if they are constant, provided that a conversion exists.
             wanted = any(tensor.name in self.results for tensor in outputs)
             constants = None if wanted and operator.kind in CONVERTERS else known(conversion)

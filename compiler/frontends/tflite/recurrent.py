@@ -158,7 +158,7 @@ def _lstm_weights(c: TfliteConversion, size: int, first: int) -> _LstmWeights:
     Parameters
     ----------
     c : TfliteConversion
-        The operator.
+        The operator that is converted.
     size : int
         Number of values of the input in a step.
     first : int
@@ -195,7 +195,9 @@ def _lstm_weights(c: TfliteConversion, size: int, first: int) -> _LstmWeights:
         shapes.append((projection_bias, (made,)))
     for tensor, shape in shapes:
         if tensor.data is None or tensor.shape != shape:
-            raise c.error(f"{tensor.name!r} must be constants of shape {list(shape)}, not {list(tensor.shape)}")
+            raise c.error(
+                f"{tensor.name!r} must be constants of shape {list(shape)}, not {list(tensor.shape)}"
+            )
     return _LstmWeights(gates, x, h, cell, bias, norm, projection, projection_bias)
 
 
@@ -251,7 +253,7 @@ def _integer_step(
     Parameters
     ----------
     c : TfliteConversion
-        The operator.
+        The operator that is converted.
     weights : _LstmWeights
         Weights of the gates.
     x, h, cell : Tensor
@@ -273,7 +275,9 @@ def _integer_step(
             raise c.error(f"{tensor.name!r} must be int32, not {tensor.dtype}")
     power = np.log2(_scale(c, cell))
     if power != round(float(power)) or not -15 <= power <= -9:
-        raise c.error(f"the scale of its cell state must be a power of two in 2**-15..2**-9, not {2.0**power:.6g}")
+        raise c.error(
+            f"the scale of its cell state must be a power of two in 2**-15..2**-9, not {2.0**power:.6g}"
+        )
     between = c.operator.intermediates
     if len(between) != _INTERMEDIATES or any(q is not None and not q.whole for q in between):
         raise c.error(f"an int8 LSTM must declare {_INTERMEDIATES} intermediate results")
@@ -286,7 +290,9 @@ def _integer_step(
             raise c.error("the zero point of its hidden state must not be -128")
         hidden = Quantization.per_tensor(hidden.scale[0], -hidden.zero_point[0])
         if weights.peephole and h.shape[1] > cell.shape[1]:
-            raise c.error("its peepholes need as many cells as outputs; LiteRT reads beyond the end of the weights")
+            raise c.error(
+                "its peepholes need as many cells as outputs; LiteRT reads beyond the end of the weights"
+            )
     scales: list[float] = []
     for gate in weights.gates:
         q = between[_GATES.index(gate)]
@@ -337,7 +343,14 @@ def _integer_step(
                 build.constant(f"{name}:biases", bias.reshape(norms.shape)),
             ]
         new_cell = build.between(old_cell, f"{name}:cell")
-        build.node(f"{name}:cell", "lstm_cell", [rows[0], recurrent, old_cell, *more], new_cell, **attributes, clip=clip)
+        build.node(
+            f"{name}:cell",
+            "lstm_cell",
+            [rows[0], recurrent, old_cell, *more],
+            new_cell,
+            **attributes,
+            clip=clip,
+        )
         shape = old_cell.shape
         made = Tensor(build.fresh(f"{name}:hidden"), shape, "int8", hidden)
         build.node(f"{name}:hidden", "lstm_hidden", [rows[0], recurrent, new_cell, *more], made, **attributes)
@@ -352,7 +365,9 @@ def _integer_step(
         given = None if extra is None else _data(extra)
         sums = _sums(build, f"{name}:projection", made, [projection], given)
         ratio = _scale(c, projection) * np.float32(hidden.scale[0]) / _scale(c, h)
-        limit = int(np.clip(np.float32(projection_limit) / _scale(c, h), 0, 127)) if projection_limit > 0 else 0
+        limit = (
+            int(np.clip(np.float32(projection_limit) / _scale(c, h), 0, 127)) if projection_limit > 0 else 0
+        )
         low, high = (-limit, limit) if limit else (-128, 127)
         return build.node(
             f"{name}:projected", "rescale", [sums], output, scale=float(ratio), low=low, high=high
@@ -400,7 +415,7 @@ def _lstm_direction(
     Parameters
     ----------
     c : TfliteConversion
-        The operator.
+        The operator that is converted.
     options : object
         Options of the operator.
     x : Tensor
@@ -451,7 +466,9 @@ def _floats(c: TfliteConversion, *tensors: Tensor) -> None:
     """Raise InputError unless activations are float32."""
     for tensor in tensors:
         if tensor.dtype != "float32":
-            raise c.error(f"{tensor.name!r} must be int8 or float32 like the other activations, not {tensor.dtype}")
+            raise c.error(
+                f"{tensor.name!r} must be int8 or float32 like the other activations, not {tensor.dtype}"
+            )
 
 
 def _activated(c: TfliteConversion, build: GraphBuilder, name: str, x: Tensor, activation: int) -> Tensor:
@@ -473,13 +490,17 @@ def _float_step(c: TfliteConversion, weights: _LstmWeights, x: Tensor, options: 
     _floats(c, x)
     name, gates, activation = c.operator.name, weights.gates, options.FusedActivationFunction()
     held = _real(c.build, f"{name}:weights", [weights.x[gate] for gate in gates])
-    bias = [] if weights.normalized else [_real(c.build, f"{name}:bias", [weights.bias[gate] for gate in gates])]
+    bias = (
+        [] if weights.normalized else [_real(c.build, f"{name}:bias", [weights.bias[gate] for gate in gates])]
+    )
     driven = _emit(c.build, f"{name}:products", "dense", [x, held, *bias], (*x.shape[:2], held.shape[0]))
 
     def step(build: GraphBuilder, rows: list[Tensor], states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         h, cell = states
 
-        def emit(part: str, op: str, inputs: list[Tensor], shape: Sequence[int] = cell.shape, **more: Any) -> Tensor:
+        def emit(
+            part: str, op: str, inputs: list[Tensor], shape: Sequence[int] = cell.shape, **more: Any
+        ) -> Tensor:
             return _emit(build, f"{name}:{part}", op, inputs, shape, **more)
 
         def clipped(part: str, value: Tensor, limit: float) -> Tensor:
@@ -499,7 +520,9 @@ def _float_step(c: TfliteConversion, weights: _LstmWeights, x: Tensor, options: 
             if kind in weights.norm:
                 factors = _real(build, f"{name}:{kind}_norm", [weights.norm[kind]])
                 offsets = _real(build, f"{name}:{kind}_bias", [weights.bias[kind]])
-                value = emit(f"{kind}_normal", "layer_norm", [value, factors, offsets], axis=1, epsilon=_EPSILON)
+                value = emit(
+                    f"{kind}_normal", "layer_norm", [value, factors, offsets], axis=1, epsilon=_EPSILON
+                )
             if kind == "cell":
                 return _activated(c, build, f"{name}:{kind}", value, activation)
             return emit(kind, "sigmoid", [value])
@@ -516,8 +539,13 @@ def _float_step(c: TfliteConversion, weights: _LstmWeights, x: Tensor, options: 
         y = emit("hidden", "mul", [gate("output", cell), bent])
         if weights.projection is not None:
             extra = [] if weights.projection_bias is None else [weights.projection_bias]
-            operands = [_real(build, f"{name}:projection_{i}", [each]) for i, each in enumerate((weights.projection, *extra))]
-            y = clipped("projection_clip", emit("projection", "dense", [y, *operands], h.shape), options.ProjClip())
+            operands = [
+                _real(build, f"{name}:projection_{i}", [each])
+                for i, each in enumerate((weights.projection, *extra))
+            ]
+            y = clipped(
+                "projection_clip", emit("projection", "dense", [y, *operands], h.shape), options.ProjClip()
+            )
         return y, [y, cell]
 
     return driven, step
@@ -551,7 +579,12 @@ def _merged(c: TfliteConversion, runs: list[Tensor], options: Any) -> None:
             _result(c, run, output, time_major=major)
         return
     shape = (*runs[0].shape[:2], sum(run.shape[2] for run in runs))
-    _result(c, _emit(c.build, f"{c.operator.name}:both", "concat", runs, shape, axis=2), c.output, time_major=major)
+    _result(
+        c,
+        _emit(c.build, f"{c.operator.name}:both", "concat", runs, shape, axis=2),
+        c.output,
+        time_major=major,
+    )
 
 
 def _rnn(
@@ -578,8 +611,20 @@ def _rnn(
     driven = _emit(c.build, f"{name}:products", "dense", operands, (*x.shape[:2], units))
 
     def step(build: GraphBuilder, rows: list[Tensor], states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        again = _emit(build, f"{name}:recurrent", "dense", [states[0], _real(build, f"{name}:weights", [weights])], h.shape)
-        y = _activated(c, build, f"{name}:hidden", _emit(build, f"{name}:sum", "add", [rows[0], again], h.shape), activation)
+        again = _emit(
+            build,
+            f"{name}:recurrent",
+            "dense",
+            [states[0], _real(build, f"{name}:weights", [weights])],
+            h.shape,
+        )
+        y = _activated(
+            c,
+            build,
+            f"{name}:hidden",
+            _emit(build, f"{name}:sum", "add", [rows[0], again], h.shape),
+            activation,
+        )
         return y, [y]
 
     y, (state,) = _in_steps(c, part, [driven], [h], step, backward=backward)

@@ -90,7 +90,9 @@ class TfliteStates:
         tensor = self.current[key]
         wrong = (tensor.shape, tensor.dtype) != (like.shape, like.dtype)
         if wrong or not same_values(tensor.quantization, like.quantization):
-            raise InputError(f"variable {shown(like.name)} is read with another type or scale than it was assigned")
+            raise InputError(
+                f"variable {shown(like.name)} is read with another type or scale than it was assigned"
+            )
         return tensor
 
     def unused(self, name: str) -> str:
@@ -177,5 +179,7 @@ def _call_once(c: TfliteConversion) -> None:
     options = c.options(tflite.CallOnceOptions)
     for key, value in c.operator.initialized(options.InitSubgraphIndex()).items():
         if key in c.states.current or key in c.states.initial:
-            raise c.error(f"variable {shown(key[1])} is in use before its initialization, or is initialized twice")
+            raise c.error(
+                f"variable {shown(key[1])} is in use before its initialization, or is initialized twice"
+            )
         c.states.initial[key] = value
