@@ -146,19 +146,14 @@ class TfliteReader:
 
     def graph(self) -> Graph:
         """Convert the whole graph."""
-        self._convert_all()
+        self._convert_all(nested=self.index > 0)
         outputs = [self._at(i).name for i in _indices(self.source.OutputsAsNumpy())]
-        if self.index and (self.states.current or self.states.initial):
-            raise InputError(
-                f"graph {self.index}: variables in a subgraph of control flow are not supported; read them before the "
-                "control flow and assign them after it"
-            )
         ends, states = self.states.finish(outputs)
         return self.build.graph.finish(ends).keep(states)
 
     def assigned(self) -> dict[tuple[str, str], NDArray]:
         """Convert an initialization graph, and return the contents that it assigns to resource variables."""
-        self._convert_all()
+        self._convert_all(nested=False)
         out: dict[tuple[str, str], NDArray] = {}
         for key, tensor in self.states.current.items():
             if tensor.data is None or not isinstance(key, tuple):
@@ -166,7 +161,8 @@ class TfliteReader:
             out[key] = tensor.data
         return out
 
-    def _convert_all(self) -> None:
+    def _convert_all(self, *, nested: bool) -> None:
+        """Convert all operators; `nested` is True in a subgraph of control flow."""
         count = self._count(self.source.OperatorsLength(), "operators")
         operators = [self._operator(i) for i in range(count)]
         unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS.keys() | KNOWN]
@@ -178,7 +174,7 @@ class TfliteReader:
         computed = {index for operator in operators for index in operator.outputs}
         names = self._names()
         self.tensors = [self._tensor(i, name) for i, name in enumerate(names)]
-        self.states = TfliteStates(self.build, set(names))
+        self.states = TfliteStates(self.build, set(names), nested)
         held = [self.source.Tensors(i) for i in range(len(names))]
         self.resources = {i for i, each in enumerate(held) if each.Type() == tflite.TensorType.RESOURCE}
         self.variables = frozenset(i for i, each in enumerate(held) if each.IsVariable())

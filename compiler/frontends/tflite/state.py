@@ -30,6 +30,8 @@ class TfliteStates:
         Builder of the graph.
     reserved : set of str
         Names of the tensors of the file, which states must not use.
+    nested : bool
+        True in a subgraph of control flow, where states are not supported.
     handles : dict
         Resource variables by the index of the tensor that refers to them.
     initial : dict
@@ -42,10 +44,19 @@ class TfliteStates:
 
     build: GraphBuilder
     reserved: set[str]
+    nested: bool
     handles: dict[int, StateKey] = field(default_factory=dict)
     initial: dict[StateKey, NDArray] = field(default_factory=dict)
     current: dict[StateKey, Tensor] = field(default_factory=dict)
     inputs: dict[StateKey, Tensor] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise InputError in a subgraph of control flow."""
+        if self.nested:
+            raise InputError(
+                "variables in a subgraph of control flow are not supported; read them before the control flow and "
+                "assign them after it"
+            )
 
     def key(self, index: int) -> StateKey:
         """Return the variable to which a tensor refers.
@@ -125,6 +136,7 @@ def read_state(c: TfliteConversion, index: int) -> Tensor:
     tensor = c.inputs[index] if index < len(c.inputs) else None
     if tensor is None or c.operator.inputs[index] not in c.variables:
         raise c.error(f"input {index} must be a variable tensor, which keeps the state")
+    c.states.check()
     # LiteRT resets int8 variables to the byte of their zero point, and others to zero.
     q = tensor.quantization
     start = q.zero_point[0] if q is not None and tensor.dtype == "int8" else 0
@@ -145,6 +157,7 @@ def _handle(c: TfliteConversion) -> None:
     container, name = ((text or b"").decode() for text in (options.Container(), options.SharedName()))
     if len(c.operator.outputs) != 1:
         raise c.error("must have one output")
+    c.states.check()
     c.states.handles[c.operator.outputs[0]] = (container, name)
 
 
