@@ -1,6 +1,9 @@
 """States of networks: carried from sample to sample by sessions, packages and servers, and refused in batches."""
 
 import io
+import json
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +11,16 @@ import numpy as np
 import pytest
 
 import compiler
+from compiler.frontends.tflite import read_tflite
 from compiler.ir.graph import Graph, GraphError, GraphState
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.package.reader import MANIFEST
 from compiler.runtime.package.writer import from_bytes, to_bytes
 from compiler.serving.server import Server, serving_bytes
 from cosim.golden import GoldenDevice
+from hw.config import load_target
 from hw.errors import InputError
 from tests.support import tflite_recurrent as files
 from tests.support.tflite_recurrent import LstmKind, steps_in_litert
@@ -21,13 +29,15 @@ from tests.support.tflite_recurrent import LstmKind, steps_in_litert
 _SAMPLES = 20
 
 
-@pytest.fixture(scope="module", params=("lstm", "svdf"))
+@pytest.fixture(scope="module", params=("lstm", "svdf", "filter"))
 def data(request: pytest.FixtureRequest) -> bytes:
-    """A streaming model: an LSTM with one step per sample, or two SVDF layers."""
+    """A streaming model: an LSTM with one step per sample, two SVDF layers, or dense layers with variables."""
     rng = np.random.default_rng(4)
     if request.param == "lstm":
         return files.lstm(rng, LstmKind(projection=True), steps=1)
-    return files.svdf(rng, activation=1, layers=2)
+    return (
+        files.streaming_filter(rng) if request.param == "filter" else files.svdf(rng, activation=1, layers=2)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +159,36 @@ def test_float_model_is_quantized_with_its_states(tmp_path: Path) -> None:
 def test_state_must_be_an_input_and_an_output() -> None:
     with pytest.raises(GraphError, match="state 's' must be an input and an output"):
         Graph("g").keep([GraphState("s", "t", np.zeros(1, np.int8))])
+
+
+def test_tuning_sees_states_as_inputs_and_outputs(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(data)
+    graph = read_tflite(path)
+    compiled = ModelCompiler(graph, load_target("n8"), CompileOptions(rounding="reference"))
+    compiled.open_states()
+    network = compiled.network()
+    assert graph.states and not network.states
+    assert {state.input for state in graph.states} < {tensor.name for tensor in network.inputs}
+    assert {state.output for state in graph.states} < {tensor.name for tensor in network.outputs}
+
+
+def test_damaged_states_of_a_compiled_file_are_refused(network: CompiledNetwork) -> None:
+    def tampered(change: Callable[[dict], object]) -> None:
+        source, target = zipfile.ZipFile(io.BytesIO(to_bytes(network))), io.BytesIO()
+        with zipfile.ZipFile(target, "w") as archive:
+            for name in source.namelist():
+                content = source.read(name)
+                if name == MANIFEST:
+                    manifest = json.loads(content)
+                    change(manifest)
+                    content = json.dumps(manifest).encode()
+                archive.writestr(name, content)
+        with pytest.raises(InputError, match="damaged compiled network"):
+            from_bytes(io.BytesIO(target.getvalue()))
+
+    tampered(lambda manifest: manifest.pop("states"))
+    tampered(lambda manifest: manifest["states"].clear())
+    tampered(lambda manifest: manifest["states"][0]["input"].update(shape=[7]))
+    tampered(lambda manifest: manifest["states"][0]["input"].update(name="x"))
+    tampered(lambda manifest: manifest["states"][0]["output"].update(name="nothing"))

@@ -15,11 +15,13 @@ _STEPS = 1000
 _MODELS = 300
 
 
-@pytest.mark.parametrize("kind", ("lstm", "projected", "svdf"))
+@pytest.mark.parametrize("kind", ("lstm", "projected", "svdf", "filter"))
 def test_streams_of_many_steps(kind: str, tmp_path: Path) -> None:
     rng, path = generator(), tmp_path / "model.tflite"
     if kind == "svdf":
         data = files.svdf(rng, activation=1, layers=3)
+    elif kind == "filter":
+        data = files.streaming_filter(rng)
     else:
         data = files.lstm(rng, LstmKind(projection=kind == "projected", norm=kind == "projected"), steps=1)
     path.write_bytes(data)

@@ -248,3 +248,52 @@ def counter(initial: bool = True) -> bytes:
     if initial:
         operators.insert(0, Operator("CALL_ONCE", [], [], options("CallOnce", initSubgraphIndex=1)))
     return packed([FileGraph(tensors, operators, ["x"], ["after"]), *([start] if initial else [])])
+
+
+def streaming_filter(rng: np.random.Generator, layers: int = 2) -> bytes:
+    """Return a file of int8 dense layers over the last steps of their inputs, which resource variables hold."""
+    size, tensors, operators, initial = int(rng.integers(4, 20)), {}, [], []
+    meaning: dict[str, Any] = {"x": (0.05, int(rng.integers(-20, 20)))}
+    start: dict[str, Any] = {}
+    tensors["x"], x = ((1, 1, size), "int8"), "x"
+    for i in range(layers):
+        memory, units = int(rng.integers(2, 6)), int(rng.integers(4, 20))
+        handle = Operator(
+            "VAR_HANDLE", [], [f"h{i}"], options("VarHandle", container="", sharedName=f"memory{i}")
+        )
+        tensors[f"h{i}"] = start[f"h{i}"] = ((), "resource")
+        for name, steps in (("old", memory), ("all", memory + 1), ("new", memory)):
+            tensors[f"{name}{i}"], meaning[f"{name}{i}"] = ((1, steps, size), "int8"), meaning[x]
+        for name, value in (("first", [0, 1, 0]), ("last", [1, memory + 1, size]), ("step", [1, 1, 1])):
+            tensors[f"{name}{i}"] = np.array(value, np.int32)
+        tensors[f"w{i}"] = rng.integers(-127, 128, (units, (memory + 1) * size)).astype(np.int8)
+        meaning[f"w{i}"] = (0.01, 0)
+        tensors[f"y{i}"], meaning[f"y{i}"] = ((1, 1, units), "int8"), (0.1, int(rng.integers(-20, 20)))
+        tensors[f"f{i}"], meaning[f"f{i}"] = ((1, units), "int8"), meaning[f"y{i}"]
+        tensors[f"s{i}"] = np.array([1, 1, units], np.int32)
+        cut = options(
+            "StridedSlice",
+            beginMask=0,
+            endMask=0,
+            ellipsisMask=0,
+            newAxisMask=0,
+            shrinkAxisMask=0,
+            offset=False,
+        )
+        flat = options("FullyConnected", fusedActivationFunction=0, keepNumDims=False)
+        operators += [
+            handle,
+            Operator("READ_VARIABLE", [f"h{i}"], [f"old{i}"], options("ReadVariable")),
+            Operator("CONCATENATION", [f"old{i}", x], [f"all{i}"], options("Concatenation", axis=1), 2),
+            Operator(
+                "STRIDED_SLICE", [f"{n}{i}" for n in ("all", "first", "last", "step")], [f"new{i}"], cut, 2
+            ),
+            Operator("ASSIGN_VARIABLE", [f"h{i}", f"new{i}"], [], options("AssignVariable")),
+            Operator("FULLY_CONNECTED", [f"all{i}", f"w{i}", ""], [f"f{i}"], flat, 4),
+            Operator("RESHAPE", [f"f{i}", f"s{i}"], [f"y{i}"], options("Reshape", newShape=[1, 1, units])),
+        ]
+        start[f"c{i}"] = np.full((1, memory, size), meaning[x][1], np.int8)
+        initial += [handle, Operator("ASSIGN_VARIABLE", [f"h{i}", f"c{i}"], [], options("AssignVariable"))]
+        x, size = f"y{i}", units
+    operators.insert(0, Operator("CALL_ONCE", [], [], options("CallOnce", initSubgraphIndex=1)))
+    return packed([FileGraph(tensors, operators, ["x"], [x], meaning), FileGraph(start, initial, [], [])])

@@ -179,6 +179,6 @@ def test_variables_in_subgraphs_are_rejected(tmp_path: Path) -> None:
     handle = Operator("VAR_HANDLE", [], ["h"], options("VarHandle", container="", sharedName="v"))
     first.operators.insert(0, handle)
     assert rejection(tmp_path, [main, first, second]) == (
-        "operator 'if_2': operator 'var_handle_0': variables in a subgraph of control flow are not supported; read them "
-        "before the control flow and assign them after it"
+        "operator 'if_2': operator 'var_handle_0': variables in a subgraph of control flow are not supported; read "
+        "them before the control flow and assign them after it"
     )
