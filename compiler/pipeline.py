@@ -30,7 +30,7 @@ from compiler.cost.roofline import (
 )
 from compiler.initial_schedule.fit_memory import fit
 from compiler.initial_schedule.initial import estimates, initial_schedule
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph, rebuild
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
 from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
@@ -48,7 +48,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import with_sizes
 from compiler.runtime.dispatch.skip import check_single, single, tensor_named, with_skip
 from compiler.runtime.program_text import with_texts
-from compiler.runtime.stages import LayerInfo, Stage, control_of
+from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.trace import CompilationTrace
 from hw.config import MlaConfig
@@ -70,6 +70,10 @@ def build(
     def compile_variant(variant: CompileOptions) -> CompiledNetwork:
         return ModelCompiler(graph, config, variant, record).network(variant.schedule, record)
 
+    if options.skip is not None and graph.states:
+        raise InputError(
+            f"skip: {graph.name!r} keeps state {graph.states[0].input!r} from one sample to the next"
+        )
     if options.batches:
         network = with_sizes(options, compile_variant)
     elif options.skip is None:
@@ -141,6 +145,11 @@ class ModelCompiler:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling, without caches keyed by object identity."""
         return vars(self) | {"_lowered": {}, "_codegens": {}}
+
+    def open_states(self) -> None:
+        """Make the states plain inputs and outputs, so that measurements supply and compare them like others."""
+        if self.graph.states:
+            self.graph = rebuild(self.graph, self.graph).keep(())
 
     def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[LoweredNetwork]:
         """Return the layers of each part on the accelerator for the given fusions; the result is cached.
@@ -252,8 +261,8 @@ class _Compilation:
         return CompiledNetwork(
             name=graph.name,
             config=compiler.machine,
-            inputs=tuple(graph.tensors[n] for n in graph.inputs),
-            outputs=tuple(graph.tensors[n] for n in graph.outputs),
+            inputs=tuple(graph.tensors[n] for n in graph.sample_inputs),
+            outputs=tuple(graph.tensors[n] for n in graph.sample_outputs),
             stages=stages,
             schedule=self.given or Schedule(self.fusions, self.schedules),
             host=compiler.host,
@@ -262,6 +271,10 @@ class _Compilation:
             graph=graph,
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers),
             quantization=compiler.report,
+            states=tuple(
+                NetworkState(graph.tensors[state.input], graph.tensors[state.output], state.initial)
+                for state in graph.states
+            ),
         )
 
     def _stages(self, parts: Sequence[GraphPart], count: int, *, inside: bool) -> tuple[Stage, ...]:

@@ -24,7 +24,7 @@ from compiler.online_tuning.serve import Serving, open_machine, serve
 from compiler.options import DEFAULT_DRAM, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serving.request import RequestSource
+from compiler.serving.request import Request, RequestSource
 from compiler.util.files import write_output, write_report
 from compiler.util.progress import progress
 from compiler.visualize.svg.charts import draw_serving
@@ -119,7 +119,9 @@ def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
 def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:
     """Return the source of requests, one for each image."""
     (tensor,) = network.inputs
-    return RequestSource(iter([{tensor.name: image.reshape(tensor.shape)} for image in digits.images]))
+    return RequestSource(
+        iter([Request({tensor.name: image.reshape(tensor.shape)}) for image in digits.images])
+    )
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.quantize.ranges import random_samples
-from compiler.serving.request import RequestSource
+from compiler.serving.request import Request, RequestSource
 from compiler.serving.server import MAX_IN_FLIGHT
 from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
@@ -118,7 +118,12 @@ def adaptation(name: str, method: str, seed: int) -> list[AdaptationRow]:
     history = ServingHistory(clocked=True)
     samples = islice(cycle(random_samples(job.graph, seed, _SOME)), count)
     with open_machine(serving) as device, progress(f"serving {name}", count, "requests") as task:
-        serve(serving, device, RequestSource(samples), [history, ServingProgress(task, clocked=True)])
+        serve(
+            serving,
+            device,
+            RequestSource(map(Request, samples)),
+            [history, ServingProgress(task, clocked=True)],
+        )
     return [
         _row(name, at, dram, history, _from_scratch(job, dram))
         for at, dram in zip(change_requests, (_SLOW, DEFAULT_DRAM), strict=True)

@@ -73,6 +73,7 @@ def _whole(value: Any) -> bytes:
     if isinstance(value, Graph):
         tensors, nodes = ([digest(part) for part in parts.values()] for parts in (value.tensors, value.nodes))
         ends = [digest(value.name), digest(value.inputs), digest(value.outputs)]
+        ends += [digest(value.states)] if value.states else []
         return b"g" + _many(b"l", tensors) + _many(b"l", nodes) + _many(b"l", ends)
     kind, _ = identity_of(type(value))
     return b"d" + _text(kind) + _many(b"l", [digest(item) for item in items(value)])

@@ -114,7 +114,7 @@ class ModelSource:
         from compiler.quantize.plan import is_float
 
         graph = self.graph
-        tensors = [graph.tensors[each] for each in graph.inputs]
+        tensors = [graph.tensors[each] for each in graph.sample_inputs]
         facts = _Facts(
             name(graph), is_float(simplify(graph)), [(t.name, list(t.shape), t.dtype) for t in tensors]
         )

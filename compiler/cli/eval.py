@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files, integer
+from compiler.cli.options import (
+    add_json,
+    add_memory,
+    add_reset,
+    add_seed,
+    add_target,
+    check_files,
+    check_reset,
+    integer,
+)
 from compiler.util.files import PACKAGE_SUFFIX, report
 from compiler.util.plugin_registry import guarded, is_reference, load_reference
 from compiler.util.tables import Column, figures, format_table
@@ -70,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-reference", action="store_true", help="do not run the model in LiteRT, onnxruntime or PyTorch"
     )
+    add_reset(parser)
     add_compile(parser)
     add_target(parser)
     add_memory(parser)
@@ -89,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     check_files(args)
     metric = _metric(args.metric)
     network = network_of(args)
+    check_reset(args, network)
     samples, labels = read_labeled(args.data, args.limit, network.sample, network.rounding)
     if args.metric == _CLASSES:
         _check_classes(args.data, network, labels)
@@ -96,7 +107,14 @@ def run(args: argparse.Namespace) -> int:
     with open_device(network, args.device, 1, args.dram_latency, rate, log) as device:
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(
-            device, network, samples, lambda _text: None, steadily=False, proofs=proofs, rate=rate
+            device,
+            network,
+            samples,
+            lambda _text: None,
+            steadily=False,
+            proofs=proofs,
+            rate=rate,
+            reset=args.reset_state,
         )
     name, reference = _reference(args, network, samples)
     accuracy = _finite(args.metric, args.device, metric(result.outputs, labels))
@@ -234,7 +252,9 @@ def _reference(
         log(f"{args.model}: no comparison, as compiled networks have no runtime to compare with")
         return None, None
     names = [tensor.name for tensor in network.outputs]
-    name, infer = own_runtime(args.model, network.rounding, names, read_bound(args.bind))
+    name, infer = own_runtime(
+        args.model, network.rounding, names, read_bound(args.bind), reset=args.reset_state
+    )
     rows = []
     with progress(f"running {name}", len(samples), "samples") as task:
         for sample in samples:

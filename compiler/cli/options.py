@@ -8,11 +8,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compiler.util.files import check_output
+from compiler.util.progress import log
 from hw.config import DEFAULT_TARGET, target_names
 from hw.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from compiler.runtime.compiled import CompiledNetwork
 
 #: Limits of the DRAM model in cycles and in bytes per cycle.
 _MAX_LATENCY = _MAX_RATE = 1_000_000
@@ -126,6 +130,25 @@ def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
         "(default: 0,255 for float inputs; for 8-bit inputs the pixel range maps to the full integer range)",
     )
     parser.add_argument("--limit", metavar="K", type=integer(1), help="use only the first K samples")
+
+
+def add_reset(parser: argparse.ArgumentParser) -> None:
+    """Add the option that resets the states of the model before each sample."""
+    parser.add_argument(
+        "--reset-state",
+        action="store_true",
+        help="start each sample from the model's initial state (default: the samples are a sequence, and each starts "
+        "from the state that the previous one left)",
+    )
+
+
+def check_reset(args: argparse.Namespace, network: "CompiledNetwork") -> None:
+    """Report the states that a network keeps between samples; raise InputError for `--reset-state` without states."""
+    names = [state.name for state in network.states]
+    if names and not args.reset_state:
+        log(f"keeps state from one sample to the next: {', '.join(map(shown, names))}")
+    if args.reset_state and not names:
+        raise InputError(f"--reset-state: {network.name} keeps no state from one sample to the next")
 
 
 def _scale(text: str) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import itertools
 import json
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,21 +17,24 @@ from compiler.cli.exit_status import warn
 from compiler.cli.inputs import Sample, read_samples
 from compiler.ir.tensor import Tensor
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.serving.request import RequestSource
+from compiler.serving.request import Request, RequestSource
 from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
 STDIN = Path("-")
 _NUMPY, _ZIP = b"\x93NUMPY", b"PK"
 _CHUNK = 1 << 16
+#: Maximum length of the name of a stream.
+_MAX_STREAM_NAME = 256
 
 
 def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSource:
     """Return a source of requests, limited to the number given by `--requests`.
 
     A file has samples along the first axis, as for `mla run`. It is repeated if it has fewer samples than `--requests`.
-    Standard input contains the same kind of file, or one JSON line per request: an array, or arrays by input name.
-    Without `--input`, the samples are random.
+    Standard input contains the same kind of file, or one JSON line per request: an array, or arrays by input name. If
+    the network has states, the object may also name the `stream`, and `reset` its states; all requests of a file are of
+    one stream. Without `--input`, the samples are random.
 
     Raises
     ------
@@ -44,9 +47,10 @@ def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSo
     if args.input is None:
         count = args.requests or 1
         warn(f"no --input: using {counted(count, 'random sample')} (seed {args.seed})")
-        return RequestSource(_random_requests(network, args.seed, count))
+        return RequestSource(map(Request, _random_requests(network, args.seed, count)))
     samples = read_samples(network.sample, args.input, args.requests, args.seed, network)
-    return RequestSource(itertools.islice(itertools.cycle(samples), args.requests or len(samples)))
+    repeated = itertools.islice(itertools.cycle(samples), args.requests or len(samples))
+    return RequestSource(map(Request, repeated))
 
 
 def _random_requests(network: CompiledNetwork, seed: int, count: int) -> Iterator[Sample]:
@@ -94,12 +98,13 @@ class _Lines(Iterator[bytes]):
         self._left, self._ended = self._left + data, not data
 
 
-def _from_stdin(network: CompiledNetwork, lines: _Lines) -> Iterator[Sample]:
+def _from_stdin(network: CompiledNetwork, lines: _Lines) -> Iterator[Request]:
     first = next(lines, b"")
     if not first:
         raise InputError("standard input is empty: expected samples as .npy, .npz or JSON lines")
     if first.startswith((_NUMPY, _ZIP)):
-        yield from read_samples(network.sample, _Named(first + lines.rest()), None, 0)  # type: ignore[arg-type]
+        samples = read_samples(network.sample, _Named(first + lines.rest()), None, 0)  # type: ignore[arg-type]
+        yield from map(Request, samples)
         return
     for number, line in enumerate(itertools.chain([first], lines), 1):
         if line.strip():
@@ -113,7 +118,7 @@ class _Named(io.BytesIO):
         return "standard input"
 
 
-def _parse(network: CompiledNetwork, where: str, line: bytes) -> Sample:
+def _parse(network: CompiledNetwork, where: str, line: bytes) -> Request:
     """Parse a request from a line of JSON."""
     try:
         value = json.loads(line)
@@ -124,13 +129,30 @@ def _parse(network: CompiledNetwork, where: str, line: bytes) -> Sample:
         if len(names) != 1:
             raise InputError(f"{where}: the model has inputs {', '.join(names)}: give an object with each")
         value = {names[0]: value}
+    stream, reset = _stream(network, where, value, names)
     if missing := [name for name in names if name not in value]:
         raise InputError(f"{where}: missing input {', '.join(map(repr, missing))}")
     if unknown := [name for name in value if name not in names]:
         raise InputError(
             f"{where}: unknown input {', '.join(map(shown, unknown))}; the model has {', '.join(map(repr, names))}"
         )
-    return {tensor.name: _array(where, tensor, value[tensor.name]) for tensor in network.sample}
+    inputs = {tensor.name: _array(where, tensor, value[tensor.name]) for tensor in network.sample}
+    return Request(inputs, stream, reset)
+
+
+def _stream(
+    network: CompiledNetwork, where: str, value: dict[str, Any], names: Sequence[str]
+) -> tuple[str, bool]:
+    """Remove the name of the stream, and whether to reset its states, from a request; inputs of these names remain."""
+    if not network.states:
+        return "", False
+    stream = "" if "stream" in names else value.pop("stream", "")
+    reset = False if "reset" in names else value.pop("reset", False)
+    if not isinstance(stream, str) or len(stream) > _MAX_STREAM_NAME:
+        raise InputError(f"{where}: stream must be a text of at most {_MAX_STREAM_NAME} characters")
+    if not isinstance(reset, bool):
+        raise InputError(f"{where}: reset must be true or false, not {shown(reset)}")
+    return stream, reset
 
 
 def _array(where: str, tensor: Tensor, value: Any) -> NDArray:

@@ -20,10 +20,12 @@ from compiler.cli.options import (
     add_clock,
     add_json,
     add_memory,
+    add_reset,
     add_samples,
     add_seed,
     add_target,
     check_files,
+    check_reset,
 )
 from compiler.util.files import PACKAGE_SUFFIX, report, write_output
 from compiler.util.progress import log
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="record all signals of the chip in an FST file, for GTKWave or Surfer; builds a separate simulator once",
     )
+    add_reset(parser)
     add_clock(parser)
     add_compile(parser)
     add_dispatch(parser)
@@ -80,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     network = network_of(args)
     for each in network.host:
         log(f"runs on the host: {each.node} ({each.op}): {each.reason}")
+    check_reset(args, network)
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     report_provenance(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
@@ -91,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         ) as device,
     ):
         proofs = None if args.no_cache else ContentStore()
-        result = run_samples(device, network, samples, log, proofs=proofs, rate=rate)
+        result = run_samples(device, network, samples, log, proofs=proofs, rate=rate, reset=args.reset_state)
     whole = head(args, args.device, rate) | document(network, result, rate, args.clock)
     whole["warnings"] = warnings()
     if args.out:

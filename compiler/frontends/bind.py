@@ -73,7 +73,7 @@ def bind_inputs(graph: Graph, bind: Mapping[str, NDArray]) -> Graph:
     """
     if not bind:
         return graph
-    check_names(graph.inputs, bind)
+    check_names(graph.sample_inputs, bind)
     changed = {
         name: replace(
             graph.tensors[name],

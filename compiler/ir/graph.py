@@ -91,6 +91,25 @@ def _short(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
+@identity("GraphState", "input", "output", "initial")
+@dataclass(frozen=True, eq=False)
+class GraphState:
+    """State of a model: a tensor that keeps its contents from one sample to the next.
+
+    Parameters
+    ----------
+    input, output : str
+        Names of the graph's input that receives the state, and of the output that is the state of the next sample;
+        both have the same shape and type.
+    initial : array
+        Contents for the first sample.
+    """
+
+    input: str
+    output: str
+    initial: NDArray
+
+
 class Graph:
     """Model, represented by nodes and tensors.
 
@@ -107,7 +126,9 @@ class Graph:
     tensors, nodes : dict
         Tensors and nodes by name.
     inputs, outputs : list of str
-        Names of the tensors that the user supplies and receives.
+        Names of the tensors that the user supplies and receives, followed by those of the states.
+    states : tuple of GraphState
+        Tensors that keep their contents from one sample to the next.
     """
 
     def __init__(self, name: str):
@@ -116,6 +137,7 @@ class Graph:
         self.nodes: dict[str, Node] = {}
         self.inputs: list[str] = []
         self.outputs: list[str] = []
+        self.states: tuple[GraphState, ...] = ()
         self._producer: dict[str, Node] = {}
         self._consumers: dict[str, list[Node]] = {}
 
@@ -174,6 +196,39 @@ class Graph:
                 raise GraphError(f"no node computes the output {name!r}")
         self.outputs = list(outputs)
         return self
+
+    def keep(self, states: Iterable[GraphState]) -> "Graph":
+        """Declare the states of a finished graph, and return the graph.
+
+        Raises
+        ------
+        GraphError
+            A state is not an input and an output of the graph, or they and the initial contents do not fit together.
+        """
+        self.states = tuple(states)
+        for state in self.states:
+            if state.input not in self.inputs or state.output not in self.outputs:
+                raise GraphError(f"state {state.input!r} must be an input and an output of {self.name!r}")
+            given, made = self.tensors[state.input], self.tensors[state.output]
+            for other in (made, state.initial):
+                if (tuple(other.shape), str(other.dtype)) != (given.shape, given.dtype):
+                    raise GraphError(
+                        f"state {state.input!r} must remain {given.dtype}{list(given.shape)}, not become "
+                        f"{other.dtype}{list(other.shape)}"
+                    )
+        return self
+
+    @property
+    def sample_inputs(self) -> list[str]:
+        """Names of the inputs that are not states."""
+        states = {state.input for state in self.states}
+        return [name for name in self.inputs if name not in states]
+
+    @property
+    def sample_outputs(self) -> list[str]:
+        """Names of the outputs that are not states."""
+        states = {state.output for state in self.states}
+        return [name for name in self.outputs if name not in states]
 
     @property
     def ends(self) -> Ends:
@@ -254,7 +309,7 @@ def rebuild(
     outputs: Iterable[str] | None = None,
     changed: Mapping[str, Tensor] | None = None,
 ) -> Graph:
-    """Build a graph from the given nodes and the tensors that they use.
+    """Build a graph from the given nodes and the tensors that they use; states remain if their ends remain.
 
     Parameters
     ----------
@@ -282,7 +337,8 @@ def rebuild(
             new.add_tensor(tensors[name])
     for node in chosen:
         new.add_node(node)
-    return new.finish(outs)
+    kept = [state for state in graph.states if state.input in ins and state.output in outs]
+    return new.finish(outs).keep(kept)
 
 
 _TIMES = ":times_over_"

@@ -192,6 +192,14 @@ def unary(text: str, attributes: Mapping[str, str] | None = None, output: Quanti
 
 
 _WINDOW = {"kernel": "pair", "strides": "pair", "pads": "pads"}
+_LSTM = {
+    "cifg": "bool",
+    "peephole": "bool",
+    "norm": "bool",
+    "scales": "reals",
+    "outputs": "positive",
+    "flat": "bool",
+}
 _CONV = {"strides": "pair", "pads": "pads", "dilations": "pair"}
 
 #: Operators by name. Optional inputs are last. A bias has no zero point, and its scale is that of the input times that
@@ -450,6 +458,32 @@ OPS: dict[str, Spec] = {
     "logical_and": Spec((2, 2), "a and b", batch=BatchRule.ALIGNED),
     "logical_or": Spec((2, 2), "a or b", batch=BatchRule.ALIGNED),
     "logical_not": Spec((1, 1), "not x", batch=BatchRule.ALWAYS),
+    # LiteRT's integer kernels of recurrent operators (compiler/reference/recurrent.py); their matrix products are dense
+    # nodes with int32 results.
+    "lstm_cell": Spec(
+        (3, 6),
+        "new cell state of an int8 LSTM, from the sums of products of the input and of the hidden state, and the cell "
+        "state",
+        _LSTM | {"clip": "count"},
+    ),
+    "lstm_hidden": Spec(
+        (3, 6), "hidden state of an int8 LSTM, from the same sums and the new cell state", _LSTM
+    ),
+    "rescale": Spec(
+        (1, 1),
+        "integers times `scale` in 31-bit fixed point, plus a zero point, within low..high",
+        {"scale": "real", "low": "int", "high": "int"},
+    ),
+    "svdf_state": Spec(
+        (2, 2),
+        "state of an int8 SVDF, moved by one step, with the products of the new input",
+        {"scale": "real"},
+    ),
+    "svdf": Spec(
+        (2, 3),
+        "products of an int8 SVDF's state and weights, summed over time and ranks, plus bias",
+        {"rank": "positive", "scale": "real"},
+    ),
     # Control flow; compiler/ir/control.py describes the operands, subgraphs and outputs.
     "if": Spec((1, None), "one of two subgraphs, selected by a condition", {}, ("then", "else")),
     "loop": Spec(

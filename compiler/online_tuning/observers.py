@@ -204,6 +204,7 @@ class JsonLines(ServingObserver):
         self.event(
             {
                 "index": result.index,
+                **({"stream": result.stream} if result.version.network.states else {}),
                 "cycles": result.cycles if self.clocked else None,
                 "delay_cycles": result.delay if self.clocked else None,
                 "together": result.batch_size,

@@ -25,7 +25,7 @@ from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.serving.dynamic_batcher import DynamicBatcher
-from compiler.serving.request import Arrays, RequestSource
+from compiler.serving.request import Request, RequestSource
 from compiler.serving.server import (
     INTERRUPTED,
     VERSIONS,
@@ -135,6 +135,11 @@ class _Run:
     def __init__(
         self, serving: Serving, device: Device, listeners: Sequence[ServingObserver], stack: ExitStack
     ):
+        if serving.job and serving.network.states:
+            raise InputError(
+                f"{serving.network.name} keeps state {serving.network.states[0].name!r} from one request to the next: "
+                "programs cannot be tuned while serving (--adapt); use mla tune"
+            )
         self.serving, self.device, self.listeners = serving, device, listeners
         self.server = Server(device, serving.network, serving.max_in_flight, serving.proofs)
         self.requests = DynamicBatcher(self.server) if serving.network.batch > 1 else self.server
@@ -155,10 +160,10 @@ class _Run:
                 if not requests.ready():
                     self._results(wait=True)
                 with stop.waiting():
-                    inputs = next(requests.each, None)
-                if inputs is None:
+                    request = next(requests.each, None)
+                if request is None:
                     break
-                self._one(inputs)
+                self._one(request)
             except InputError as error:
                 error_to_raise = error
                 break
@@ -170,12 +175,15 @@ class _Run:
             raise error_to_raise
         return INTERRUPTED if stop.requested else 0
 
-    def _one(self, inputs: Arrays) -> None:
+    def _one(self, request: Request) -> None:
         server, number = self.server, self.requests.submitted
         for change in self.serving.changes:
             if change.at == number:
                 self.device.set_dram_timing(change.latency, change.rate)
-        self.requests.submit(inputs)
+        if isinstance(self.requests, Server):
+            self.requests.submit(request.inputs, stream=request.stream, reset=request.reset)
+        else:
+            self.requests.submit(request.inputs)
         self._results(wait=False)
         dram = self.serving.dram
         if self.adapter:

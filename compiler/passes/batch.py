@@ -26,10 +26,14 @@ def with_batch(graph: Graph, batch: int) -> Graph:
     Raises
     ------
     InputError
-        A node cannot process a batch; the message names it.
+        A node cannot process a batch, or the graph has a state; the message names it.
     """
     if batch == 1:
         return graph
+    if graph.states:
+        raise InputError(
+            f"a batch of {batch}: {graph.name!r} keeps state {graph.states[0].input!r} from one sample to the next"
+        )
     return _Batcher(graph, batch).run()
 
 

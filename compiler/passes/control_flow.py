@@ -236,7 +236,7 @@ class _Resolver:
         for node in self.old:
             self._copy(node, self.old, names, "")
         self.new.finish([self._output(name, names) for name in self.old.outputs])
-        return self._renamed()
+        return self._renamed().keep(self.old.states)
 
     def _copy(self, node: Node, source: Graph, names: Names, prefix: str) -> None:
         """Copy a node of `source`, folded or resolved if possible; `names` maps its tensor names to new names."""

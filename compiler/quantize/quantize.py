@@ -33,6 +33,7 @@ from compiler.quantize.ranges import (
     SoftmaxRange,
     choose,
     samples_of,
+    with_states,
 )
 from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
 from compiler.quantize.rewrite import Rewriter
@@ -192,7 +193,7 @@ def quantize(
     if why is not None:
         raise InputError(f"{graph.name!r} {why}")
     graph = prepared(without_hybrids(graph), {*skip, *int16})
-    given = samples_of(graph, samples)
+    given = with_states(graph, samples_of(graph, samples))
     watched = SubgraphRecorder()
     floors = SoftmaxRange(graph)
     seen, means, values = _calibrated(graph, given, watched, floors)
@@ -239,7 +240,7 @@ def quantize(
         TensorReport(name, *_scale_and_zero(tensor), method(name, tensor), errors[name].sqnr_db)
         for name, tensor in names.items()
     )
-    outputs = output_reports([n for n in graph.outputs if n in errors], errors, _from_integers(result))
+    outputs = output_reports([n for n in graph.sample_outputs if n in errors], errors, _from_integers(result))
     tensors += tuple(each for report in reports for each in report.tensors)
     reasons = dict(rewriter.reasons) | unseen
     for report in reports:

@@ -11,6 +11,7 @@ from compiler.ir.graph import Graph, Node, random_input, rebuild
 from compiler.ir.ops import MOVING
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes.index_bounds import index_bounds
+from compiler.reference import evaluate
 from hw.errors import InputError
 
 #: Upper bound on the sum of softmax outputs below the floor, 1/16 of the output's quantization step.
@@ -343,11 +344,24 @@ def samples_of(graph: Graph, given: Calibration) -> list[Sample]:
     return [_checked(graph, sample) for sample in samples]
 
 
+def with_states(graph: Graph, samples: Sequence[Sample]) -> list[Sample]:
+    """Add the states to samples of a graph, which are a sequence: each sample starts from the states of the last."""
+    if not graph.states:
+        return list(samples)
+    states, out = {state.input: state.initial for state in graph.states}, []
+    for sample in samples:
+        out.append(sample | states)
+        results = evaluate(graph, out[-1])
+        states = {state.input: results[state.output] for state in graph.states}
+    return out
+
+
 def random_samples(graph: Graph, seed: int, count: int = RANDOM_SAMPLES) -> list[Sample]:
     """Generate random samples: standard normal floats, and integers within the graph's bounds."""
     rng, bounds = np.random.default_rng(seed), index_bounds(graph)
     return [
-        {name: random_input(rng, graph.tensors[name], bounds) for name in graph.inputs} for _ in range(count)
+        {name: random_input(rng, graph.tensors[name], bounds) for name in graph.sample_inputs}
+        for _ in range(count)
     ]
 
 
@@ -365,19 +379,19 @@ def _split(graph: Graph, given: Mapping[str, NDArray]) -> list[Sample]:
 def _named(graph: Graph, sample: Mapping[str, NDArray] | NDArray) -> Sample:
     if isinstance(sample, Mapping):
         return dict(sample)
-    if len(graph.inputs) != 1:
-        raise InputError(f"calibration: a sample must name the inputs {', '.join(graph.inputs)}")
-    return {graph.inputs[0]: np.asarray(sample)}
+    names = graph.sample_inputs
+    if len(names) != 1:
+        raise InputError(f"calibration: a sample must name the inputs {', '.join(names)}")
+    return {names[0]: np.asarray(sample)}
 
 
 def _checked(graph: Graph, sample: Sample) -> Sample:
     """Check a sample, and reshape its arrays to the shapes of the inputs; a leading dimension of 1 may be missing."""
-    if sample.keys() != set(graph.inputs):
-        raise InputError(
-            f"calibration: inputs must be {', '.join(graph.inputs)}, not {', '.join(sample) or 'none'}"
-        )
+    names = graph.sample_inputs
+    if sample.keys() != set(names):
+        raise InputError(f"calibration: inputs must be {', '.join(names)}, not {', '.join(sample) or 'none'}")
     out = {}
-    for name in graph.inputs:
+    for name in names:
         tensor, array = graph.tensors[name], np.asarray(sample[name])
         shapes = (tensor.shape, tensor.shape[1:] if tensor.shape[:1] == (1,) else tensor.shape)
         if array.shape not in shapes or array.dtype != tensor.dtype:

@@ -327,7 +327,7 @@ class Rewriter:
                 self._quantize(node)
         for name in old.outputs:
             self._as_float(name, EDGE)
-        return new.finish(list(old.outputs))
+        return new.finish(list(old.outputs)).keep(old.states)
 
     def _copy(self, node: Node) -> None:
         """Copy a node that remains in floating point."""

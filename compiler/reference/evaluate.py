@@ -24,6 +24,7 @@ from compiler.reference.node_invocation import (
     finished,
 )
 from compiler.reference.normalization import NORM, SOFTMAX
+from compiler.reference.recurrent import RECURRENT
 from compiler.reference.reduce import POOL, REDUCE
 from compiler.reference.shape import SHAPE
 from hw.errors import InputError, shown
@@ -218,6 +219,7 @@ OPERATORS: dict[str, Operator] = (
     | SHAPE
     | QUANTIZE
     | LOGIC
+    | RECURRENT
     | {"onnx": onnx_node, "function": function}
 )
 

@@ -20,7 +20,12 @@ OwnRuntime = Callable[[Mapping[str, NDArray]], Arrays]
 
 
 def own_runtime(
-    path: Path, rounding: str, outputs: Sequence[str], bound: Mapping[str, Any] | None = None
+    path: Path,
+    rounding: str,
+    outputs: Sequence[str],
+    bound: Mapping[str, Any] | None = None,
+    *,
+    reset: bool = False,
 ) -> tuple[str, OwnRuntime]:
     """Open a model in its own runtime.
 
@@ -34,6 +39,8 @@ def own_runtime(
         Names of the model's outputs, in the order of the file.
     bound : dict of arrays or numbers by name, optional
         Values of inputs that are not in the samples.
+    reset : bool
+        True to start each sample from the initial states of the model, False to run the samples as a sequence.
 
     Returns
     -------
@@ -48,7 +55,7 @@ def own_runtime(
     fixed = {name: np.asarray(value) for name, value in (bound or {}).items()}
     suffix = path.suffix.lower()
     if suffix == ".tflite":
-        return _litert(path, rounding, outputs, fixed)
+        return _litert(path, rounding, outputs, fixed, reset=reset)
     if suffix == ".onnx":
         return "onnxruntime", _onnxruntime(path, outputs, fixed)
     if is_reference(path):
@@ -58,7 +65,9 @@ def own_runtime(
     )
 
 
-def _litert(path: Path, rounding: str, outputs: Sequence[str], bound: Arrays) -> tuple[str, OwnRuntime]:
+def _litert(
+    path: Path, rounding: str, outputs: Sequence[str], bound: Arrays, *, reset: bool
+) -> tuple[str, OwnRuntime]:
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError:
@@ -66,13 +75,21 @@ def _litert(path: Path, rounding: str, outputs: Sequence[str], bound: Arrays) ->
     reference = rounding == "reference"
     kernels = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
     where = f"{path}: LiteRT rejects the model"
-    interpreter = guarded(
-        lambda: Interpreter(str(path), experimental_op_resolver_type=kernels, num_threads=1), where
-    )
+
+    def opened() -> Any:
+        return guarded(
+            lambda: Interpreter(str(path), experimental_op_resolver_type=kernels, num_threads=1), where
+        )
+
+    interpreter = opened()
     inputs, made = interpreter.get_input_details(), interpreter.get_output_details()
     shapes: list[tuple[int, ...]] = []
 
     def run(sample: Mapping[str, NDArray]) -> Arrays:
+        nonlocal interpreter
+        if reset and shapes:  # LiteRT cannot reset resource variables
+            interpreter = opened()
+            shapes.clear()
         arrays = [
             sample[each["name"]]
             if each["name"] in sample

@@ -151,8 +151,11 @@ def run_samples(
     steadily: bool = True,
     proofs: ContentStore | None = None,
     rate: float | None = None,
+    reset: bool = False,
 ) -> Run:
     """Run every batch separately and then, if `steadily`, some batches back to back.
+
+    If the network has states, the samples are a sequence; if `reset`, each sample starts from the initial states.
 
     An incomplete batch is padded with its last sample; programs for smaller batches ignore the padding. `recorder`, if
     given, is the same device with a probe; it records the activity of its units during the first batch. `say` is called
@@ -179,6 +182,8 @@ def run_samples(
     cycles, results, floors, recording = [], [], [], None
     with progress(f"running {network.name}", len(samples), "samples") as task:
         for number, (group, inputs) in enumerate(zip(groups, filled, strict=True), 1):
+            if reset:
+                session.reset()
             runs, taken = session.runs, session.taken
             if recorder and number == 1:
                 recorder.start_probe()

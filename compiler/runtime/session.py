@@ -142,6 +142,9 @@ class PlacedStage:
 class Session:
     """Network that is ready to run on a device, with memory laid out and programs loaded.
 
+    If the network has states, each run starts from the states that the previous one computed; `reset` restores the
+    initial states.
+
     Parameters
     ----------
     device : Device
@@ -165,6 +168,9 @@ class Session:
         Cycles spent on loading programs so far.
     seconds : float
         Wall time from doorbells to interrupts so far.
+    states : dict
+        States of the next run: arrays by name, which may be stored and assigned again, for example to run several
+        streams in turn.
     progress : callable
         Called periodically during a long run with the number of cycles so far.
     on_program : callable or None
@@ -183,6 +189,7 @@ class Session:
         self.device, self.network, self.proofs = device, network, proofs
         self.driver = Driver(device, _RING_SLOTS)
         self.load_cycles, self.seconds = 0, 0.0
+        self.states: dict[str, NDArray] = network.initial
         self.progress: Callable[[int], None] = lambda _cycles: None
         self.on_program: Callable[[PlacedStage, int], None] | None = None
         self._cycles, self._trips = 0, Trips()
@@ -207,6 +214,10 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session of {shown(self.network.name)} on {self.device!r}>"
 
+    def reset(self) -> None:
+        """Restore the initial states, so that the next run is the first sample of a new sequence."""
+        self.states = self.network.initial
+
     def run(self, inputs: Arrays, count: int | None = None) -> dict[str, NDArray]:
         """Return the outputs of one sample, or of a batch."""
         return self.measure(inputs, count)[0]
@@ -222,11 +233,12 @@ class Session:
         InputError
             An input is missing, unknown, or has another shape or type than the model's, or `count` exceeds the batch.
         """
-        values: dict[str, NDArray] = self.network.check(inputs)
+        values: dict[str, NDArray] = self.network.check(inputs) | self.network.check_states(self.states)
         self._counts[0] = self.network.count(self.network.batch if count is None else count)
         before, self._trips = self._cycles, Trips()
         self._stages(self.network.stages, values)
         made = {tensor.name: value_of(tensor, values) for tensor in self.network.outputs}
+        self.states = self.network.next_states(values)
         return made, self._cycles - before
 
     def tensor_view(self, name: str, sample: int = 0) -> NDArray:
@@ -286,7 +298,10 @@ class Session:
                 values |= self._read_outputs(placed)
 
     def throughput_cycles(self, samples: Sequence[Arrays], counts: Sequence[int]) -> float | None:
-        """Return the cycles per sample of a back-to-back run; None if stages run on the host or programs are reloaded.
+        """Return the cycles per sample of a back-to-back run.
+
+        The result is None if stages run on the host, if programs are reloaded, or if the network has states: the host
+        passes them on after each sample.
 
         If the samples are batches, `counts` contains the number of valid samples in each batch.
 
@@ -295,7 +310,8 @@ class Session:
         ValidationError
             The programs are not safe at the addresses of these samples.
         """
-        if len(self.network.stages) != 1 or not self.network.stages[0].code or not self.resident:
+        stages = self.network.stages
+        if len(stages) != 1 or not stages[0].code or not self.resident or self.network.states:
             return None
         (placed,) = self.loaded
         self._counts[: len(samples)] = [self.network.count(count) for count in counts]

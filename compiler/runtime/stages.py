@@ -135,6 +135,29 @@ def control_of(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
     return Control(node.name, node.op, node.attributes, tuple(graph.ins(node)), outputs, tuple(bodies))
 
 
+@identity("NetworkState", "input", "output", "initial")
+@dataclass(frozen=True, eq=False)
+class NetworkState:
+    """State of a network: a tensor that keeps its contents from one sample to the next.
+
+    Parameters
+    ----------
+    input, output : Tensor
+        Tensor that the stages read, and tensor that they compute for the next sample.
+    initial : array
+        Contents for the first sample.
+    """
+
+    input: Tensor
+    output: Tensor
+    initial: NDArray
+
+    @property
+    def name(self) -> str:
+        """Name of the state, for messages and reports."""
+        return self.input.name
+
+
 @identity("Smaller", "batch", "floor", "infos")
 @dataclass(frozen=True)
 class BatchVariant:
@@ -174,7 +197,7 @@ class StagedNetwork:
     config : MlaConfig
         Hardware configuration that the network was compiled for.
     inputs, outputs : tuples of Tensor
-        Inputs and outputs of the model.
+        Inputs and outputs of the model, without the states.
     stages : tuple of Stage
         Stages on the accelerator and on the host, in execution order.
     schedule : Schedule
@@ -196,6 +219,8 @@ class StagedNetwork:
     smaller : tuple of BatchVariant
         Variants for smaller batches, in ascending order. The hardware selects the smallest sufficient variant
         by the last operand of the macro-instructions, the number of valid samples.
+    states : tuple of NetworkState
+        Tensors that keep their contents from one sample to the next.
     origin : Origin
         Provenance of the network.
     compile_seconds : float
@@ -216,6 +241,7 @@ class StagedNetwork:
     quantization: QuantizationReport | None = None
     batch: int = 1
     smaller: tuple[BatchVariant, ...] = ()
+    states: tuple[NetworkState, ...] = ()
     origin: Origin = Origin.COMPILED
     compile_seconds: float = 0.0
 
@@ -226,6 +252,18 @@ class StagedNetwork:
             f"{self.config.n}x{self.config.n} array, {len(self.host)} nodes on the host; "
             f"{signature(self.inputs, self.outputs)}>"
         )
+
+    @property
+    def initial(self) -> dict[str, NDArray]:
+        """Initial contents of the states by name."""
+        return {state.name: state.initial for state in self.states}
+
+    def next_states(self, values: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        """Return the states of the next sample by name, given the values of all tensors of a sample."""
+        return {
+            state.name: values[state.output.name] if state.output.data is None else state.output.data
+            for state in self.states
+        }
 
     @property
     def sample(self) -> tuple[Tensor, ...]:
@@ -328,6 +366,10 @@ class StagedNetwork:
             An input is missing, unknown, or has another shape or type than the model's.
         """
         return _checked(self.inputs, inputs)
+
+    def check_states(self, states: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        """Check states and return them in the order of the network; raise the errors of `check`."""
+        return _checked([state.input for state in self.states], states)
 
     def check_sample(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
         """Check the inputs of one sample and return them in the model's order; raise the errors of `check`."""

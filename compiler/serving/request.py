@@ -16,6 +16,25 @@ _MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
+class Request:
+    """Request of a client.
+
+    Parameters
+    ----------
+    inputs : dict
+        Input arrays of one sample by name.
+    stream : str
+        Name of the stream whose states the request reads and updates, if the network has states.
+    reset : bool
+        True to start from the initial states.
+    """
+
+    inputs: Arrays
+    stream: str = ""
+    reset: bool = False
+
+
+@dataclass(frozen=True)
 class MacroTime:
     """Timing of a completed macro-instruction.
 
@@ -61,6 +80,8 @@ class RequestResult:
         Number of later requests in flight when this request completed.
     batch_size : int
         Number of requests in the batch of this request.
+    stream : str
+        Name of the stream of this request.
     """
 
     index: int
@@ -74,13 +95,15 @@ class RequestResult:
     disturbed: bool
     queued_after: int
     batch_size: int = 1
+    stream: str = ""
 
 
 @dataclass(eq=False)
 class InFlightRequest:
     """Request in flight, with its buffer slot.
 
-    `count` is the number of samples of the batch that are used. `steps` is None when all stages are complete.
+    `count` is the number of samples of the batch that are used. `states` are the states of the stream before the
+    request. `steps` is None when all stages are complete.
     `issued_at` is the cycle in which the current stage was issued, and `inside` is the nesting depth of subgraphs.
     `begun` is the number of starts, and `loads` is the number of programs that the server had loaded at the last start.
     """
@@ -90,6 +113,8 @@ class InFlightRequest:
     slot: int
     version: Version
     count: int
+    stream: str = ""
+    states: Arrays = field(default_factory=dict)
     issued_at: int = 0
     loads: int = 0
     steps: Steps | None = None
@@ -116,6 +141,7 @@ class InFlightRequest:
             tuple(self.runs),
             disturbed,
             queued_after,
+            stream=self.stream,
         )
 
 
@@ -140,16 +166,16 @@ class Clock:
 
 @dataclass(frozen=True)
 class RequestSource:
-    """Stream of request inputs.
+    """Source of requests.
 
     Parameters
     ----------
     each : iterator
-        Iterator over the inputs of each request.
+        Iterator over the requests.
     ready : callable
         Returns True if the next request is available without waiting. Otherwise, requests in flight are completed
         first.
     """
 
-    each: Iterator[Arrays]
+    each: Iterator[Request]
     ready: Callable[[], bool] = lambda: True

@@ -22,6 +22,7 @@ from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.status import TrapError, TrapReport
+from hw.errors import InputError
 from hw.isa.macro_instruction import SLOT_BYTES
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -69,13 +70,16 @@ class _RestartedError(Exception):
 RING_SLOTS = 256
 #: Maximum number of requests in flight.
 MAX_IN_FLIGHT = 4
+#: Maximum number of streams whose states are kept.
+MAX_STREAMS = 1 << 16
 
 
 class Server:
     """Serves requests on a live machine, with results in order; versions can be changed between requests.
 
     Each request runs on a single version. Requests are interleaved if some stages run on the host, but run one at a
-    time if the network has control flow.
+    time if the network has control flow. If the network has states, each request reads and updates the states of its
+    stream, and waits for the previous request of that stream.
 
     Parameters
     ----------
@@ -129,6 +133,7 @@ class Server:
         self._index = 0
         self._last: Version | None = None  # version of the previous result
         self._in_flight: deque[InFlightRequest] = deque()
+        self._streams: dict[str, Arrays] = {}  # states by name of the stream
         self._ready: deque[RequestResult] = deque()
         self.prefetch(self.current)
         self.driver.counters.read(
@@ -150,28 +155,54 @@ class Server:
         """Number of requests in flight."""
         return len(self._in_flight)
 
-    def submit(self, inputs: Arrays, count: int | None = None) -> int:
+    def submit(
+        self, inputs: Arrays, count: int | None = None, *, stream: str = "", reset: bool = False
+    ) -> int:
         """Submit a request and return its index; block while there is no free slot.
 
-        Only the first `count` samples of a batch are used (default: all).
+        Parameters
+        ----------
+        inputs : dict
+            Input arrays by name.
+        count : int or None
+            Number of samples of the batch that are used, from the first; None for all.
+        stream : str
+            Name of the stream whose states the request reads and updates, if the network has states.
+        reset : bool
+            True to start from the initial states.
 
         Raises
         ------
         InputError
-            An input is missing or unknown, or its shape or type differs from the model's.
+            An input is missing or unknown, or its shape or type differs from the model's; or there are too many
+            streams.
         """
         network = self.current.network
         checked, count = network.check(inputs), network.batch if count is None else count
         network.count(count)
+        states = self._states(stream, reset=reset) if network.states else {}
         while len(self._in_flight) == self.max_in_flight:
             self._wait()
         taken = {flight.slot for flight in self._in_flight}
         slot = min(set(range(self.max_in_flight)) - taken)
-        flight = InFlightRequest(self._index, checked, slot, self.current, count)
+        flight = InFlightRequest(self._index, checked, slot, self.current, count, stream, states)
         self._index += 1
         self._in_flight.append(flight)
         self._begin(flight)
         return flight.index
+
+    def _states(self, stream: str, *, reset: bool) -> Arrays:
+        """Return the states of a stream after its requests in flight are complete."""
+        while any(flight.stream == stream for flight in self._in_flight):
+            self._wait()
+        if stream not in self._streams and len(self._streams) == MAX_STREAMS:
+            raise InputError(
+                f"there are states of {MAX_STREAMS:,} streams already; use the name of one of them"
+            )
+        initial = self.current.network.initial
+        states = initial if reset else self._streams.get(stream, initial)
+        self._streams[stream] = states
+        return states
 
     def results(self, *, wait: bool = False) -> list[RequestResult]:
         """Return the results since the last call, in order; with `wait`, block until no request is in flight."""
@@ -210,7 +241,7 @@ class Server:
 
     def _begin(self, flight: InFlightRequest) -> None:
         flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
-        flight.values, flight.inside = dict(flight.inputs), 0
+        flight.values, flight.inside = {**flight.inputs, **flight.states}, 0
         flight.begun, flight.loads = flight.begun + 1, self.queue.resident_programs.loads
         flight.steps = self._steps(flight, flight.version.network.stages, flight.values)
         self._advance(flight, None)
@@ -278,6 +309,8 @@ class Server:
             if self.rejects(result):
                 self._rerun()
                 return
+            if flight.states:
+                self._streams[flight.stream] = flight.version.network.next_states(flight.values)
             self._in_flight.popleft()
             self._last = flight.version
             self._ready.append(result)

@@ -47,6 +47,7 @@ STABLE = {
     "ElementwiseLayer": "name nodes ops x y shapes macs batch other spread stream src stage fields table drain",
     "Execution": "key when cycles utilization where load_bytes store_bytes conflicts reuse energy_uj bound",
     "Floor": "macs bytes",
+    "GraphState": "input output initial",
     "Guard": "compare selector value",
     "HostNode": "node op reason edge",
     "HpmOp": "kind size window stride groups",
@@ -68,6 +69,7 @@ STABLE = {
         "serial_commands pipelined"
     ),
     "MoveLayer": "name nodes ops x y shapes macs batch copies constants",
+    "NetworkState": "input output initial",
     "Node": "name op inputs outputs attributes bodies",
     "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon gamma beta bits shift y_zp clip",
     "NodeLimit": "node share",

@@ -9,7 +9,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from compiler.api import compile
 from scripts.networks.digits import MODEL, load_digits_split
+from tests.support.tflite_recurrent import steps_in_litert, svdf
 from tests.support.trained_networks import Reference, model
 
 GOLDEN = ("--device", "golden")
@@ -222,3 +224,23 @@ def test_bound_input_reaches_the_reference(mla, tmp_path):
         wanted = np.mean((sign * (rows @ weights)).reshape(20, 4).argmax(1) == labels)
         assert found["reference_top1"] == wanted
         assert found["same_class"] >= 16  # the accelerator computes in int8
+
+
+@pytest.mark.parametrize("reset", (False, True))
+def test_samples_of_a_model_with_states_are_a_sequence_unless_it_is_reset(mla, tmp_path, reset):
+    data, file = svdf(np.random.default_rng(4), activation=1), tmp_path / "samples.npz"
+    path = tmp_path / "svdf.tflite"
+    path.write_bytes(data)
+    (x,), (y,) = (compile(path, "n4").inputs, compile(path, "n4").outputs)
+    samples = np.random.default_rng(0).integers(-128, 128, (4, *x.shape)).astype(np.int8)
+    runs = [steps_in_litert(data, [sample], "reference")[0] for sample in samples]
+    wanted = runs if reset else steps_in_litert(data, samples, "reference")
+    np.savez(file, x=samples, y=np.array([each[0] for each in wanted]).reshape(4, *y.shape))
+    options = ("--reset-state",) if reset else ()
+    report = evaluated(mla, path, "--data", file, "--metric", "mae", "--target", "n4", *options)
+    assert report["mae"] == report["reference_mae"] == 0
+
+
+def test_reset_needs_a_model_with_states(mla, digits):
+    result = mla("eval", MODEL, "--data", digits[0], "--reset-state", *GOLDEN)
+    assert result.status == 2 and "keeps no state from one sample to the next" in result.err, result.err

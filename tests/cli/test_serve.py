@@ -18,6 +18,7 @@ from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from hw.config import load_target
 from scripts.networks.digits import MODEL
+from tests.support.tflite_recurrent import steps_in_litert, svdf
 
 N4 = ("--target", "n4", "--device", "golden")
 
@@ -256,3 +257,38 @@ def test_closed_output_pipe():
         process.stdout.close()
         assert process.wait(timeout=60) == 1
         assert "Traceback" not in process.stderr.read().decode()
+
+
+def test_states_of_streams_are_kept_and_reset(mla, monkeypatch, tmp_path):
+    data = svdf(np.random.default_rng(4), activation=1)
+    path = tmp_path / "svdf.tflite"
+    path.write_bytes(data)
+    (x,) = compile(path, "n4").inputs
+    samples = np.random.default_rng(0).integers(-128, 128, (3, *x.shape)).astype(np.int8)
+    wanted = [
+        hashlib.sha256(each.tobytes()).hexdigest() for (each,) in steps_in_litert(data, samples, "reference")
+    ]
+    streams = ["a", "b", "a", "b", "a"]
+    requests = [
+        {"x": samples[at].tolist(), "stream": name} for at, name in zip((0, 0, 1, 1, 0), streams, strict=True)
+    ]
+    requests[-1]["reset"] = True
+    feed(monkeypatch, "\n".join(map(json.dumps, requests)).encode())
+    result = mla("serve", path, "--input", "-", *N4)
+    assert result.status == 0, result.err
+    found = check(result.out, [wanted[at] for at in (0, 0, 1, 1, 0)])
+    assert [line["stream"] for line in found] == streams
+    for key, value, message in (
+        ("stream", 3, "stream must be a text"),
+        ("reset", 1, "reset must be true or false"),
+    ):
+        feed(monkeypatch, json.dumps({"x": samples[0].tolist(), key: value}).encode())
+        result = mla("serve", path, "--input", "-", *N4)
+        assert result.status == 2 and message in result.err, result.err
+
+
+def test_models_with_states_cannot_be_tuned_while_serving(mla, tmp_path):
+    path = tmp_path / "svdf.tflite"
+    path.write_bytes(svdf(np.random.default_rng(4), activation=1))
+    result = mla("serve", path, "--requests", "2", "--adapt", "--target", "n4")
+    assert result.status == 2 and "cannot be tuned while serving (--adapt)" in result.err, result.err

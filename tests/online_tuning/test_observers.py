@@ -15,7 +15,7 @@ from compiler.ir.graph import Graph
 from compiler.online_tuning.observers import ServingHistory, ServingProgress, in_words
 from compiler.online_tuning.search_worker import SearchJob
 from compiler.online_tuning.serve import Serving, open_machine, serve
-from compiler.serving.request import RequestSource
+from compiler.serving.request import Request, RequestSource
 from compiler.util.progress import ProgressTask
 from compiler.visualize.svg.charts import draw_serving
 from hw.config import load_target
@@ -61,7 +61,7 @@ def tuned(graph: Graph) -> tuple[ServingHistory, str]:
         ProgressTask("serving", REQUESTS, "requests"),
     )
     with open_machine(serving) as device, redirect_stderr(out):
-        requests = RequestSource(model.inputs(number) for number in range(REQUESTS))
+        requests = RequestSource(Request(model.inputs(number)) for number in range(REQUESTS))
         status = serve(serving, device, requests, [history, ServingProgress(task, clocked=True)])
     assert status == 0
     return history, out.getvalue() + task.describe(3.0)

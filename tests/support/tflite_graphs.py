@@ -14,13 +14,14 @@ from tests.numerics.litert import tensor
 
 @dataclass
 class Operator:
-    """An operator, identified by its name in the format; inputs and outputs are names of tensors."""
+    """An operator, identified by its name in the format; inputs and outputs are names of tensors, "" if omitted."""
 
     kind: str
     inputs: Sequence[str]
     outputs: Sequence[str]
     options: tuple[int, object] | None = None
     version: int = 1
+    intermediates: Sequence[str] = ()
 
 
 @dataclass
@@ -32,6 +33,7 @@ class FileGraph:
     inputs: Sequence[str]
     outputs: Sequence[str]
     meaning: dict[str, Any] = field(default_factory=dict)
+    variables: Sequence[str] = ()
     int4: set[str] = field(default_factory=set)
 
 
@@ -57,6 +59,9 @@ def _graph(graph: FileGraph, buffers: list, kinds: list[tuple[str, int]]) -> sch
     made, places = schema.SubGraphT(), {name: i for i, name in enumerate(graph.tensors)}
     made.tensors = [_tensor(name, each, graph, buffers) for name, each in graph.tensors.items()]
     made.inputs, made.outputs = ([places[name] for name in part] for part in (graph.inputs, graph.outputs))
+    for name in graph.variables:
+        made.tensors[places[name]].isVariable = True
+    places[""] = -1
     made.operators = []
     for each in graph.operators:
         operator = schema.OperatorT()
@@ -64,6 +69,7 @@ def _graph(graph: FileGraph, buffers: list, kinds: list[tuple[str, int]]) -> sch
         operator.inputs, operator.outputs = (
             [places[name] for name in part] for part in (each.inputs, each.outputs)
         )
+        operator.intermediates = [places[name] for name in each.intermediates]
         if each.options is not None:
             operator.builtinOptionsType, operator.builtinOptions = each.options
         made.operators.append(operator)

@@ -1,11 +1,20 @@
 """TFLite front end: file reader, constant folding, and operator conversions with one module per family."""
 
-from compiler.frontends.tflite import control, convolution, elementwise, fallback, pooling, reshape
+from compiler.frontends.tflite import (
+    control,
+    convolution,
+    elementwise,
+    fallback,
+    pooling,
+    recurrent,
+    reshape,
+    state,
+)
 from compiler.frontends.tflite.constant_folding import KNOWN
 from compiler.frontends.tflite.reader import read_tflite
 from compiler.frontends.tflite.registry import CONVERTERS
 
 #: Modules whose import registers all conversions.
-FAMILIES = (control, convolution, elementwise, fallback, pooling, reshape)
+FAMILIES = (control, convolution, elementwise, fallback, pooling, recurrent, reshape, state)
 
 __all__ = ["CONVERTERS", "FAMILIES", "KNOWN", "read_tflite"]

@@ -24,8 +24,6 @@ _COMPARISONS = {
     "LOGICAL_AND": ("logical_and", False),
     "LOGICAL_OR": ("logical_or", False),
 }
-#: Operators of stateful models, which are not supported.
-STATE = frozenset(("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"))
 
 
 def inline(build: GraphBuilder, graph: Graph, inputs: list[Tensor], prefix: str) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from compiler.frontends.builder import WHERE_LISTED, GraphBuilder
 from compiler.frontends.tflite.constant_folding import KNOWN, known
-from compiler.frontends.tflite.control import STATE
 from compiler.frontends.tflite.registry import CONVERTERS, TfliteConversion, TfliteOperator
+from compiler.frontends.tflite.state import TfliteStates
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
@@ -67,7 +67,7 @@ class _File:
             raise InputError(f"there is no graph {index}, only {self.model.SubgraphsLength()}")
         if index not in self._graphs:
             self._graphs[index] = None
-            self._graphs[index] = TfliteReader(self.model, index, self.name, self.size, self.graph).graph()
+            self._graphs[index] = self._reader(index).graph()
         graph = self._graphs[index]
         if graph is None:
             raise InputError(f"graph {index} is a subgraph of itself")
@@ -75,6 +75,21 @@ class _File:
         if self._nodes > _MAX_NODES:
             raise InputError(f"its subgraphs have more than {_MAX_NODES:,} nodes")
         return graph
+
+    def initialized(self, index: int) -> dict[tuple[str, str], NDArray]:
+        """Return the contents that a graph assigns to resource variables, by container and name.
+
+        Raises
+        ------
+        InputError
+            The graph does not exist, or computes other than constants.
+        """
+        if not 0 < index < self.model.SubgraphsLength():
+            raise InputError(f"there is no graph {index} to initialize variables")
+        return self._reader(index).assigned()
+
+    def _reader(self, index: int) -> "TfliteReader":
+        return TfliteReader(self.model, index, self.name, self.size, self)
 
 
 #: Numpy names of TFLite types.
@@ -120,57 +135,69 @@ class TfliteReader:
         Name of the file.
     size : int
         Size of the file in bytes.
-    subgraph : function
-        Function that returns the converted graph with a given index in the file.
+    file : _File
+        The file, which converts other graphs.
     """
 
-    def __init__(
-        self, model: tflite.Model, index: int, name: str, size: int, subgraph: Callable[[int], Graph]
-    ):
-        self.model, self.size, self.subgraph = model, size, subgraph
+    def __init__(self, model: tflite.Model, index: int, name: str, size: int, file: _File):
+        self.model, self.size, self.file, self.index = model, size, file, index
         self.source = model.Subgraphs(index)
         self.build = GraphBuilder(name if not index else f"{name}:{index}")
 
     def graph(self) -> Graph:
         """Convert the whole graph."""
+        self._convert_all(nested=self.index > 0)
+        outputs = [self._at(i).name for i in _indices(self.source.OutputsAsNumpy())]
+        ends, states = self.states.finish(outputs)
+        return self.build.graph.finish(ends).keep(states)
+
+    def assigned(self) -> dict[tuple[str, str], NDArray]:
+        """Convert an initialization graph, and return the contents that it assigns to resource variables."""
+        self._convert_all(nested=False)
+        out: dict[tuple[str, str], NDArray] = {}
+        for key, tensor in self.states.current.items():
+            if tensor.data is None or not isinstance(key, tuple):
+                raise InputError(f"graph {self.index}: initial contents of variables must be constants")
+            out[key] = tensor.data
+        return out
+
+    def _convert_all(self, *, nested: bool) -> None:
+        """Convert all operators; `nested` is True in a subgraph of control flow."""
         count = self._count(self.source.OperatorsLength(), "operators")
         operators = [self._operator(i) for i in range(count)]
         obstacles = self._obstacles(operators)
         if obstacles:
             raise InputError("; ".join(obstacles))
         computed = {index for operator in operators for index in operator.outputs}
-        self.tensors = [self._tensor(i, name) for i, name in enumerate(self._names())]
+        names = self._names()
+        self.tensors = [self._tensor(i, name) for i, name in enumerate(names)]
+        self.states = TfliteStates(self.build, set(names), nested)
+        held = [self.source.Tensors(i) for i in range(len(names))]
+        self.resources = {i for i, each in enumerate(held) if each.Type() == tflite.TensorType.RESOURCE}
+        self.variables = frozenset(i for i, each in enumerate(held) if each.IsVariable())
         for i in _indices(self.source.InputsAsNumpy()):
             self.build.graph.add_input(self._at(i))
         for i, tensor in enumerate(self.tensors):
             if tensor is not None and tensor.constant and i not in computed:
                 self.build.graph.add_tensor(tensor)
         self.results = {self._at(i).name for i in _indices(self.source.OutputsAsNumpy())}
-        self._convert_all(operators)
-        return self.build.graph.finish([self._at(i).name for i in _indices(self.source.OutputsAsNumpy())])
+        self._convert_each(operators)
 
     def _obstacles(self, operators: Sequence[TfliteOperator]) -> list[str]:
         """Return messages about all operators without a conversion and all tensors of unsupported types."""
         texts: list[str] = []
-        keeping = [f"{o.name!r}" for o in operators if o.kind in STATE]
-        if keeping:
-            texts.append(
-                f"operator {_listed(keeping)}: models that keep state from one sample to the next are not supported; "
-                "make the state an input and an output"
-            )
-        known_kinds = CONVERTERS.keys() | KNOWN | STATE
-        unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in known_kinds]
+        unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS.keys() | KNOWN]
         if unknown:
             texts.append(f"there is no conversion for node {_listed(unknown)}{WHERE_LISTED}")
         types = [(name, self.source.Tensors(i).Type()) for i, name in enumerate(self._names())]
         refused = [
             f"tensor {name!r}: type {_TYPE_NAMES.get(number, f'number {number}')} is not supported"
             for name, number in types
-            if number not in DTYPES and not (keeping and number == tflite.TensorType.RESOURCE)
+            if number not in DTYPES and number != tflite.TensorType.RESOURCE
         ]
         return [*texts, *([_listed(refused)] if refused else [])]
 
-    def _convert_all(self, operators: Sequence[TfliteOperator]) -> None:
+    def _convert_each(self, operators: Sequence[TfliteOperator]) -> None:
         """Convert all operators; the message about those that cannot be converted names all of them.
 
         Operators that read results of an operator that cannot be converted are not tried.
@@ -191,8 +218,8 @@ class TfliteReader:
     def _convert(self, operator: TfliteOperator) -> None:
         try:
             inputs = [None if i == _ABSENT else self._found(i) for i in operator.inputs]
-            outputs = [self._at(i) for i in operator.outputs]
-            conversion = TfliteConversion(self.build, operator, inputs, outputs)
+            outputs = [self._at(i) for i in operator.outputs if i not in self.resources]
+            conversion = TfliteConversion(self.build, operator, inputs, outputs, self.states, self.variables)
             # Outputs of the graph are computed by nodes even if they are constant, provided that a conversion exists.
             wanted = any(tensor.name in self.results for tensor in outputs)
             constants = None if wanted and operator.kind in CONVERTERS else known(conversion)
@@ -234,17 +261,22 @@ class TfliteReader:
             options=operator.BuiltinOptions(),
             inputs=_indices(operator.InputsAsNumpy()),
             outputs=_indices(operator.OutputsAsNumpy()),
-            subgraph=self.subgraph,
+            subgraph=self.file.graph,
+            initialized=self.file.initialized,
+            intermediates=tuple(
+                self._quantization(self.source.Tensors(i)) if 0 <= i < self.source.TensorsLength() else None
+                for i in _indices(operator.IntermediatesAsNumpy())
+            ),
         )
 
     def _tensor(self, index: int, name: str) -> Tensor | None:
-        """Decode and return a tensor, or return None if it has no elements.
+        """Decode and return a tensor, or return None if it has no elements or refers to a variable.
 
         Constants in float16 are converted to float32, and constants in int4 to int8.
         """
         source = self.source.Tensors(index)
         shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
-        if 0 in shape:
+        if 0 in shape or source.Type() == tflite.TensorType.RESOURCE:
             return None
         dtype = DTYPES[source.Type()]
         try:

@@ -6,15 +6,19 @@ optional input) and its outputs. The outputs have shape, type and quantization b
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tflite
+from numpy.typing import NDArray
 
 from compiler.frontends.builder import ACTIVATIONS, GraphBuilder
 from compiler.ir.graph import Graph
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from compiler.frontends.tflite.state import TfliteStates
 
 _Options = TypeVar("_Options")
 _FUSED = {
@@ -38,6 +42,11 @@ class TfliteOperator:
         Indices of the operands and results among the tensors of the graph.
     subgraph : function
         Function that returns the converted graph with a given index in the file.
+    initialized : function
+        Function that returns the contents that a graph with a given index assigns to resource variables, by container
+        and name.
+    intermediates : tuple of Quantization or None
+        Quantizations of the intermediate results of a recurrent operator.
     """
 
     name: str
@@ -46,6 +55,8 @@ class TfliteOperator:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     subgraph: Callable[[int], Graph]
+    initialized: "Callable[[int], dict[tuple[str, str], NDArray]]"
+    intermediates: tuple[Quantization | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,12 +73,18 @@ class TfliteConversion:
         Inputs of the operator; None for an omitted input.
     outputs : list of Tensor
         Output tensors, which are not yet in the graph.
+    states : TfliteStates
+        States of the graph.
+    variables : frozenset of int
+        Indices of the tensors that keep their contents between samples.
     """
 
     build: GraphBuilder
     operator: TfliteOperator
     inputs: list[Tensor | None]
     outputs: list[Tensor]
+    states: "TfliteStates"
+    variables: frozenset[int]
 
     @property
     def kind(self) -> str:

@@ -15,7 +15,7 @@ from compiler.codegen.executable import StageExecutable
 from compiler.codegen.split_programs import ProgramPart
 from compiler.cost.roofline import Floor
 from compiler.ir.control import mismatch
-from compiler.ir.graph import Graph, Node
+from compiler.ir.graph import Graph, GraphState, Node
 from compiler.ir.identity import restored
 from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
@@ -23,7 +23,7 @@ from compiler.lowering.partition import HostNode
 from compiler.quantize.report import QuantizationReport
 from compiler.reference.evaluate import check_node
 from compiler.runtime.compiled import CompiledNetwork
-from compiler.runtime.stages import BatchVariant, Body, Control, LayerInfo, Stage
+from compiler.runtime.stages import BatchVariant, Body, Control, LayerInfo, NetworkState, Stage
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 from hw.isa.enums import Compare
@@ -54,7 +54,7 @@ def tuples(value: Any) -> Any:
     return tuple(tuples(each) for each in value) if isinstance(value, list) else value
 
 
-FORMAT, VERSION = "mla network", 4
+FORMAT, VERSION = "mla network", 5
 #: Name of the archive's member with everything except programs, images and constants.
 MANIFEST = "manifest.json"
 
@@ -78,6 +78,7 @@ class PackageReader:
         self.config = restored(MlaConfig, m["config"])
         inputs = self._tensors(m["inputs"])
         outputs = self._with_contents("output", m["outputs"])
+        states = self._states(m["states"])
         smaller = self._smaller(m["smaller"], m["batch"])
         self.sizes = len(smaller)
         return CompiledNetwork(
@@ -85,16 +86,43 @@ class PackageReader:
             config=self.config,
             inputs=inputs,
             outputs=outputs,
-            stages=self._stages("", m["stages"], inputs, outputs),
+            stages=self._stages(
+                "",
+                m["stages"],
+                (*inputs, *(state.input for state in states)),
+                (*outputs, *(state.output for state in states)),
+            ),
             schedule=Schedule.from_json(json.dumps(m["schedule"])),
             host=tuple(self._host(each) for each in m["host"]),
             rounding=typed(m["rounding"], str, "rounding"),
             floor=self._floor(m["floor"]),
             batch=self._batch(m["batch"]),
             smaller=smaller,
-            graph=self._graph("graph", m["graph"]) if m["graph"] else None,
+            states=states,
+            graph=self._whole_graph(states) if m["graph"] else None,
             quantization=QuantizationReport.from_document(m["quantization"]) if m["quantization"] else None,
         )
+
+    def _whole_graph(self, states: Sequence[NetworkState]) -> Graph:
+        graph = self._graph("graph", self.manifest["graph"])
+        return graph.keep(GraphState(each.input.name, each.output.name, each.initial) for each in states)
+
+    def _states(self, values: list) -> tuple[NetworkState, ...]:
+        """Read the states; the input, the output and the initial contents of a state have the same shape and type."""
+        inputs = self._tensors([each["input"] for each in values])
+        outputs = self._with_contents("state_output", [each["output"] for each in values])
+        states = []
+        for number, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
+            if (given.shape, given.dtype) != (made.shape, made.dtype):
+                raise ValueError(f"state {given.name!r} changes its shape or type")
+            initial = self._constant(f"state{number}.bin", values[number]["input"]).data
+            states.append(NetworkState(given, made, np.asarray(initial)))
+        names = [tensor.name for tensor in (*self._tensors(self.manifest["inputs"]), *inputs)]
+        if len(set(names)) < len(names):
+            raise ValueError("two inputs or states have the same name")
+        if states and self.manifest["batch"] != 1:
+            raise ValueError("a network with states cannot have batches")
+        return tuple(states)
 
     def _host(self, values: dict) -> HostNode:
         texts = (typed(values[key], str, key) for key in ("node", "op", "reason"))

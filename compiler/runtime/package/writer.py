@@ -61,6 +61,7 @@ def to_bytes(network: CompiledNetwork, *, whole: bool = False) -> bytes:
             "smaller": [stored(each) for each in network.smaller],
             "inputs": [_tensor(tensor) for tensor in network.inputs],
             "outputs": _with_contents(put, "output", network.outputs),
+            "states": _states(put, network),
             "host": [stored(each) for each in network.host],
             "floor": stored(network.floor),
             "schedule": json.loads(network.schedule.to_json()),
@@ -122,6 +123,14 @@ def _damaged(error: Exception) -> InputError:
 
 
 _Put = Callable[[str, bytes | str], None]
+
+
+def _states(put: _Put, network: CompiledNetwork) -> list[dict[str, Any]]:
+    for number, state in enumerate(network.states):
+        put(f"state{number}.bin", _contents(state.initial))
+    outputs = _with_contents(put, "state_output", [state.output for state in network.states])
+    inputs = [_tensor(state.input) for state in network.states]
+    return [{"input": one, "output": other} for one, other in zip(inputs, outputs, strict=True)]
 
 
 def _stages(put: _Put, folder: str, stages: Sequence[Stage]) -> list[dict[str, Any]]:

@@ -87,6 +87,7 @@ class Measurer:
     ):
         self.conditions, self.log = conditions, log
         self.prepared = ModelCompiler(graph, conditions.config, replace(options, dram=conditions.dram))
+        self.prepared.open_states()
         self.first = self.prepared.network()
         if not self.first.codes:
             raise InputError(f"{graph.name}: no operator runs on the accelerator: nothing to measure")

@@ -173,10 +173,12 @@ def test_damaged_control_flow(tmp_path: Path) -> None:
     )
 
 
-def test_state_between_samples_is_rejected(tmp_path: Path) -> None:
-    main, *others = choosing()
-    main.operators.insert(0, Operator("CALL_ONCE", [], [], options("CallOnce", initSubgraphIndex=1)))
-    assert rejection(tmp_path, [main, *others]) == (
-        "operator 'call_once_0': models that keep state from one sample to the next are not supported; make the state "
-        "an input and an output"
+def test_variables_in_subgraphs_are_rejected(tmp_path: Path) -> None:
+    main, first, second = choosing()
+    first.tensors["h"] = ((), "resource")
+    handle = Operator("VAR_HANDLE", [], ["h"], options("VarHandle", container="", sharedName="v"))
+    first.operators.insert(0, handle)
+    assert rejection(tmp_path, [main, first, second]) == (
+        "operator 'if_2': operator 'var_handle_0': variables in a subgraph of control flow are not supported; read "
+        "them before the control flow and assign them after it"
     )
