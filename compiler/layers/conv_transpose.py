@@ -144,6 +144,7 @@ def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) ->
     The buffers of all phases may be in use at the same time.
     """
     largest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
+    context = replace(context, consecutive=len(layer.phases) > 1)
     for free in (context.free // len(layer.phases), context.free):
         found = list(conv_tilings(replace(context, free=free), largest))
         for cycles, schedule in found:

@@ -1,14 +1,23 @@
 """Depthwise convolutions in the stream mode of MATRIX (docs/machine.md)."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_rows, pieces
+from compiler.commands.tile_buffers import (
+    BufferRotation,
+    CodegenContext,
+    ColumnStrip,
+    TileBuffers,
+    column_strips,
+    image_lines,
+    image_rows,
+    pieces,
+)
 from compiler.ir.identity import identity
 from compiler.layers.base import Drain, Layer
 from compiler.layers.conv.layer import ConvLayer
@@ -27,6 +36,8 @@ from compiler.layers.tiling_context import (
     images,
     input_rows,
     param_blocks_per_buffer,
+    strip_images,
+    strip_widths,
     sum_buffers,
 )
 from compiler.schedule.schedule import LayerSchedule
@@ -90,26 +101,57 @@ def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
     return out, channels // size
 
 
-#: Maximum number of vertical strips of a depthwise convolution.
+#: Maximum number of strips of columns of an image whose rows are loaded as a whole.
 _MAX_STRIPS = 4
 
 
+def _separate(strips: int) -> bool:
+    """Return True if the input of each strip is loaded separately, False if whole image rows are loaded."""
+    return strips > _MAX_STRIPS
+
+
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
-    """Yield the tilings of a depthwise convolution that fit the on-chip memories."""
+    """Yield the tilings of a depthwise convolution that fit the on-chip memories.
+
+    More than a few strips are tried only if nothing else fits.
+    """
+    found = list(_tilings(context, layer, _widths(context, layer)))
+    if not found:
+        whole = images(layer)[1].w
+        most = min(context.acc_rows // 2, ceil_div(whole, _MAX_STRIPS + 1))
+        widths = strip_widths(whole, most, context.config.n)
+        found = list(_tilings(context, layer, [_passes(context, layer, width) for width in widths]))
+    yield from found
+
+
+def _passes(context: TilingContext, layer: DepthwiseLayer, width: int) -> tuple[int, int]:
+    """Return a strip width and its number of passes."""
+    x, y = images(layer)
+    return width, stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
+
+
+def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[tuple[int, int]]) -> Tilings:
+    """Yield the tilings with strips of some widths, each with its number of passes."""
     config, n = context.config, context.config.n
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks = ceil_div(channels, n)
-    for columns, (width, passes) in product(
-        cuts(min(blocks, config.param_slots // 2)), _widths(context, layer)
-    ):
-        pitch, strips = stream_pitch(layer, x.w, y.w, width), ceil_div(y.w, width)
+    for columns, (width, passes) in product(cuts(min(blocks, config.param_slots // 2)), widths):
+        pitch = stream_pitch(layer, x.w, y.w, width)
+        strips, piece, _ = strip_images(x, y, width, layer.strides[1], layer.weights.shape[1])
+        separate = _separate(strips)
         for rows in cuts(y.h):
             sums = rows * width * columns
             if 2 * sums > context.acc_rows:
                 continue
             for rows_per_load in (y.h, rows) if not context.x_on_chip else (y.h,):
-                x_bytes = input_rows(rows_per_load, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
+                x_bytes = (
+                    input_rows(rows_per_load, layer.strides[0], kernel_h, x.h)
+                    * (piece if separate else x).w
+                    * columns
+                    * n
+                    + n
+                )
                 used = columns * kernel_h * taps * n * 2
                 used += 0 if context.x_on_chip else 2 * x_bytes
                 used += 0 if context.y_on_chip else 2 * sums * n * DTYPE_BYTES[layer.drain.dtype]
@@ -123,7 +165,12 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
                 bus = (
                     0
                     if context.x_on_chip
-                    else batch * ceil_div(y.h, rows_per_load) * blocks * x_bytes / (columns * n)
+                    else batch
+                    * (strips if separate else 1)
+                    * ceil_div(y.h, rows_per_load)
+                    * blocks
+                    * x_bytes
+                    / (columns * n)
                 )
                 bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
                 cycles = max(array, bus, tiles * TILE_CYCLES) + sums + tiles * 10
@@ -145,10 +192,9 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
 def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
     """Return candidate strip widths and their numbers of passes: the whole width, and widths that need fewer passes."""
     out: list[tuple[int, int]] = []
-    x, y = images(layer)
+    _, y = images(layer)
     for strips in range(1, _MAX_STRIPS + 1):
-        width = ceil_div(y.w, strips)
-        passes = stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
+        width, passes = _passes(context, layer, ceil_div(y.w, strips))
         if not out or passes < out[-1][1]:
             out.append((width, passes))
     return out
@@ -163,7 +209,9 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     rows, width = min(s.rows, rows_per_load), min(s.width, y.w)
     pitch = stream_pitch(layer, x.w, y.w, width)
     rows_per_pass = max(kernel_rows(context.config, layer, pitch), 1)
-    passes, strips = ceil_div(kernel_h, rows_per_pass), ceil_div(y.w, width)
+    passes = ceil_div(kernel_h, rows_per_pass)
+    strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
+    separate = _separate(strips)
     keep, size = columns == 1 and passes == 1, DTYPE_BYTES[layer.drain.dtype]
 
     def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
@@ -185,12 +233,15 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                 range(layer.batch), range(0, y.h, rows_per_load), range(strips)
             ):
                 high, across = min(rows_per_load, y.h - start), min(width, y.w - strip * width)
-                image = lines(input_rows(high, stride, kernel_h, x.h) * x.w, channels_wide, channels, n)
+                count = input_rows(high, stride, kernel_h, x.h)
+                image = lines(count * (piece if separate else x).w, channels_wide, channels, n)
+                if separate and channels_wide == channels:
+                    image = lines(count, piece.w * channels, x.w * channels, n)
                 for offset in range(0, high, rows):
                     count = min(rows, high - offset)
                     loads: list[tuple[str, object, float]] = []
                     if not context.x_on_chip:
-                        loads.append(("x", (block, number, start), image))
+                        loads.append(("x", (block, number, start, strip * separate), image))
                     loads.append(("w", block, float(wide * kernel_h * taps)))
                     beats = lines(count * across, channels_wide * size, channels * size, n)
                     key = (0, number, start + offset, strip, block)
@@ -270,30 +321,36 @@ class DepthwiseSteps:
     def __init__(self, context: CodegenContext, layer: DepthwiseLayer):
         self.context, self.layer, self.config = context, layer, context.config
         self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
-        self._select_image(0)
+        self.x, self.y = (images[0] for images in self.images)
         n, schedule = self.config.n, context.schedule
         self.kernel_h, self.taps, channels = layer.weights.shape
         self.channels, self.blocks = channels, ceil_div(channels, n)
         self.columns = min(schedule.columns, self.blocks)
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.rows_per_load)
-        #: First output column and number of columns of each strip.
-        self.strips = list(pieces(self.y.w, schedule.width))
-        self._select_strip(0)
+        self.strips = column_strips(
+            self.y.w, schedule.width, layer.strides[1], layer.pads[1], self.taps, self.x.w
+        )
+        if not _separate(len(self.strips)):
+            self.strips = [
+                replace(strip, start=0, size=self.x.w, before=strip.before + strip.start)
+                for strip in self.strips
+            ]
+        self._select(0, self.strips[0])
         self.groups = kernel_rows(self.config, layer, self.pitch)
         self.passes = stream_passes(self.config, layer, self.pitch)
         self._allocate_buffers()
 
-    def _select_strip(self, strip: int) -> None:
-        """Select the strip for which code is generated next."""
-        self.strip = strip
-        self.column, self.width = self.strips[strip]
-        self.pitch = stream_pitch(self.layer, self.x.w, self.y.w, self.width)
-
-    def _select_image(self, number: int) -> None:
-        """Select the image of the batch for which code is generated next."""
-        self.number = number
-        self.x, self.y = (images[number] for images in self.images)
+    def _select(self, number: int, strip: ColumnStrip) -> None:
+        """Select the image of the batch, and its columns, for which code is generated next."""
+        self.number, self.strip = number, strip
+        x, y = (images[number] for images in self.images)
+        self.pitch = stream_pitch(self.layer, x.w, y.w, strip.count)
+        self.x = x.columns(strip.start, strip.size)
+        self.x_pixel, self.x_row = self.x.pixel, self.x.row
+        if not self.x.on_chip:
+            self.x_pixel = min(self.columns * self.config.n, self.channels)
+            self.x_row = self.x.w * self.x_pixel
 
     def _allocate_buffers(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
@@ -307,49 +364,29 @@ class DepthwiseSteps:
         )
         self.w = TileBuffers(w_buffer, self._load_w)
         self.p = parameters(self.context, layer.name, layer.drain, self.columns)
+        width = max(strip.count for strip in self.strips)
         self.acc = BufferRotation(
-            BufferMemory.ACC, f"{layer.name}.acc", self.rows * self.width * self.columns, schedule.acc_buffers
+            BufferMemory.ACC, f"{layer.name}.acc", self.rows * width * self.columns, schedule.acc_buffers
         )
-        self.drains = [
-            Epilogue(
-                self.context,
-                layer.name,
-                layer.drain,
-                [y.columns(column, width) for y in self.images[1]],
-                self.rows,
-                self.columns,
-                column=column,
-            )
-            for column, width in self.strips
-        ]
-        self.x_pixel, self.x_row = self.x.pixel, self.x.row
+        self.drain = Epilogue(
+            self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns, width=width
+        )
         if not self.x.on_chip:
-            self.x_pixel = min(self.columns * n, self.channels)
-            self.x_row = self.x.w * self.x_pixel
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows_per_load))
-            buffer = CircularBuffer(
-                BufferMemory.SP, f"{layer.name}.x", most * self.x_row + n, schedule.x_buffers
+            size = most * max(strip.size for strip in self.strips) * self.x_pixel + n
+            self.x_tiles = TileBuffers(
+                CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load_x
             )
-            self.x_tiles = TileBuffers(buffer, self._load_x)
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
         layer = self.layer
         return image_rows(start, rows, layer.strides[0], layer.pads[0], self.kernel_h, self.x.h)
 
     def _load_x(self, key: Hashable, address: BufferRef) -> list[Command]:
-        _, start, rows, block = key  # type: ignore[misc]
+        *_, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
         width = min(self.x_pixel, self.channels - block * self.config.n)
-        lines = (
-            {"len": count * self.x_row}
-            if width == self.x.pixel
-            else {
-                "len": width,
-                "y_count": count * self.x.w,
-                "dram_y": self.x.pixel,
-                "dst_y": self.x_pixel,
-            }
-        )
+        lines = image_lines(self.x, count, width, "dst", self.x_pixel, self.x_row)
         source = self.x.address(first, 0, block * self.config.n)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
@@ -366,17 +403,15 @@ class DepthwiseSteps:
             for block, blocks in pieces(self.blocks, self.columns)
             for number in range(self.layer.batch)
             for start, rows in pieces(self.y.h, self.rows_per_load)
-            for strip in range(len(self.strips))
+            for strip in self.strips
             for step in self._strip(number, start, rows, strip, block, blocks)
         ]
 
     def _strip(
-        self, number: int, start: int, rows: int, strip: int, block: int, blocks: int
+        self, number: int, start: int, rows: int, strip: ColumnStrip, block: int, blocks: int
     ) -> list[TileStep]:
-        self._select_image(number)
-        self._select_strip(strip)
-        drain = self.drains[strip]
-        drain.select_image(number)
+        self._select(number, strip)
+        self.drain.select(number, strip.first, strip.count)
         out = []
         keep = blocks == 1 and self.passes == 1
         self.row = 0
@@ -385,7 +420,7 @@ class DepthwiseSteps:
             if self.x.on_chip:
                 base, first, image = self.x.address(0, 0, block * self.config.n), 0, self.x.h
             else:
-                base = self.x_tiles.get((number, start, rows, block), step)
+                base = self.x_tiles.get((number, strip.start, strip.size, start, rows, block), step)
                 first, image = self._image(start, rows)
             acc, weights = self.acc.next(), self.w.get(block, step)
             more = keep and offset + count < rows
@@ -407,7 +442,7 @@ class DepthwiseSteps:
                     )
                 )
             how = self.p.fields(block, step)
-            drain.add(step, acc, how, start + offset, count, block, blocks)
+            self.drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out
 
@@ -424,7 +459,9 @@ class DepthwiseSteps:
         lead = before * self.pitch + taps.columns - 1
         length = streamed * self.pitch
         if not more:
-            length = (rows - 1) * stride * self.pitch + lead + (self.width - 1) * self.layer.strides[1] + 1
+            length = (
+                (rows - 1) * stride * self.pitch + lead + (self.strip.count - 1) * self.layer.strides[1] + 1
+            )
         self.row = row + streamed
         word = MATRIX_WORD.pack(
             dw=1,
@@ -450,14 +487,14 @@ class DepthwiseSteps:
             "u_y": 1,
             "v_x": 1,
             "v_lim": self.x.w,
-            "v0": self.column * layer.strides[1] - layer.pads[1] + tap,
+            "v0": self.strip.before + tap,
             "w_row": n,
             "w_oc": self.w_block,
             "acc_x": 1,
-            "acc_y": self.width,
-            "acc_oc": rows * self.width,
+            "acc_y": self.strip.count,
+            "acc_oc": rows * self.strip.count,
             "n_tail": (self.channels - 1) % n + 1 if last else 0,
-            "dw_out_w": self.width,
+            "dw_out_w": self.strip.count,
             "dw_sx": layer.strides[1],
             "dw_sy": layer.strides[0],
         }

@@ -14,6 +14,8 @@ VERSION = 2
 _MAX_RESULT_BUFFERS = 256
 #: Maximum value of a size, which exceeds the sizes of every layer.
 _MAX_SIZE = 1 << 24
+#: Width of a tile that includes all columns.
+ALL_COLUMNS = 1 << 16
 #: Fields that may be 0.
 _MAY_BE_NONE = ("prefetch", "stream_channel_blocks")
 
@@ -84,7 +86,8 @@ class LayerSchedule:
     rows_per_load : int
         Output rows whose input rows are loaded together; they form one or more tiles.
     width : int
-        Output columns of a tile of a depthwise convolution; with fewer columns, the line buffers hold more rows.
+        Output columns of a tile of a convolution or a pool (packed pixels count as one); an image with more columns is
+        split into strips. In a depthwise convolution, the line buffers hold more rows of narrow strips.
     columns : int
         Blocks of N output channels of a tile.
     depth : int
@@ -132,7 +135,7 @@ class LayerSchedule:
 
     rows: int = 1 << 16
     rows_per_load: int = 1 << 16
-    width: int = 1 << 16
+    width: int = ALL_COLUMNS
     columns: int = 1 << 16
     depth: int = 1 << 16
     param_blocks: int = 1 << 16
