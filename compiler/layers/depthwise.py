@@ -7,7 +7,14 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
 from compiler.commands.tile_buffers import (
     BufferRotation,
     CodegenContext,
@@ -19,7 +26,7 @@ from compiler.commands.tile_buffers import (
     pieces,
 )
 from compiler.ir.identity import identity
-from compiler.layers.base import Drain, Layer
+from compiler.layers.base import Drain, Image, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import with_drain
 from compiler.layers.epilogue import Epilogue, parameters
@@ -47,18 +54,25 @@ from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
 
 
-@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "x_zp")
+@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "dilations", "x_zp")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
-    """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels)."""
+    """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels).
+
+    A dilated convolution, whose strides are 1, is computed as one convolution without dilation for each phase: the
+    pixels whose row and column have the same remainders when divided by the dilations.
+    """
 
     weights: NDArray
     drain: Drain
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
     x_zp: int = 0
 
 
+#: Minimum pixels of a phase; with fewer, the commands of all phases take longer than a grouped convolution.
+_MIN_PHASE_PIXELS = 256
 #: Maximum number of channels per group of a grouped convolution that replaces depthwise ones.
 _GROUP_CHANNELS = 16
 
@@ -80,10 +94,95 @@ def lower_depthwise(low: LoweringContext) -> Layer:
         "batch": low.x.shape[0],
     }
     zero = zero_of(weights)
-    if a["dilations"] == (1, 1) and not zero:
-        return DepthwiseLayer(**common, weights=weights.data)
+    kernel, x = weights.shape[:2], common["shapes"][common["x"]]
+    dilations = tuple(1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
+    if not zero and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, y, low.x.shape[0])):
+        return DepthwiseLayer(**common, weights=weights.data, dilations=dilations)
     data, groups = _block_diagonal_groups(weights.data, zero)
     return ConvLayer(**common, weights=data, groups=groups, dilations=a["dilations"], w_zp=zero)
+
+
+def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, y: Image, batch: int) -> bool:
+    """Return True if a dilated convolution can be computed phase by phase with enough pixels in each phase."""
+    down, across = dilations
+    return (
+        strides == (1, 1)
+        and (batch == 1 or down == 1)
+        and down <= x.h // batch
+        and across <= x.w
+        and (y.h // batch // down) * (y.w // across) >= _MIN_PHASE_PIXELS
+    )
+
+
+@dataclass(frozen=True)
+class _PhaseLine:
+    """One phase along a dimension.
+
+    Parameters
+    ----------
+    y_first, y_count : int
+        First output, and the number of outputs.
+    x_first, x_count : int
+        First input, and the number of inputs.
+    pad : int
+        Padding before the inputs of the phase.
+    """
+
+    y_first: int
+    y_count: int
+    x_first: int
+    x_count: int
+    pad: int
+
+
+def _phase_lines(outputs: int, inputs: int, dilation: int, pad: int) -> list[_PhaseLine]:
+    """Return the phases along a dimension, the largest first."""
+    lines = []
+    for first in range(min(dilation, outputs)):
+        before, start = divmod(first - pad, dilation)
+        x_count = ceil_div(inputs - start, dilation)
+        lines.append(_PhaseLine(first, ceil_div(outputs - first, dilation), start, x_count, -before))
+    return lines
+
+
+def _phases(layer: DepthwiseLayer) -> list[tuple[DepthwiseLayer, _PhaseLine, _PhaseLine]]:
+    """Return the convolutions without dilation that a layer consists of, each with its rows and columns."""
+    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+    rows, columns = (
+        _phase_lines(*sizes, dilation, pad)
+        for sizes, dilation, pad in zip(((y.h, x.h), (y.w, x.w)), layer.dilations, layer.pads, strict=False)
+    )
+    out = []
+    for down, across in product(rows, columns):
+        shapes = {
+            name: replace(image, h=down.x_count, w=across.x_count)
+            if name == layer.x
+            else replace(image, h=down.y_count, w=across.y_count)
+            for name, image in layer.shapes.items()
+        }
+        part = replace(
+            layer,
+            name=f"{layer.name}.{len(out)}",
+            shapes=shapes,
+            pads=(down.pad, across.pad, 0, 0),
+            dilations=(1, 1),
+        )
+        out.append((part, down, across))
+    return out
+
+
+def _phase_layout(
+    layout: TensorLayout, image: Image, dilations: tuple[int, int], first: tuple[int, int]
+) -> TensorLayout:
+    """Return the layout of the pixels of a phase, the first of which is at row and column `first`."""
+    return replace(
+        layout,
+        h=image.h,
+        w=image.w,
+        pixel=dilations[1] * layout.pixel,
+        row=dilations[0] * layout.row,
+        offset=layout.offset + first[0] * layout.row + first[1] * layout.pixel,
+    )
 
 
 def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
@@ -113,8 +212,15 @@ def _separate(strips: int) -> bool:
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
     """Yield the tilings of a depthwise convolution that fit the on-chip memories.
 
-    More than a few strips are tried only if nothing else fits.
+    More than a few strips are tried only if nothing else fits. Two consecutive phases of a dilated convolution are
+    active at the same time, so each gets half of the memory.
     """
+    if layer.dilations != (1, 1):
+        phases = _phases(layer)
+        half = replace(context, free=context.free // 2, acc_rows=context.acc_rows // 2)
+        for cycles, schedule in depthwise_tilings(half, phases[0][0]):
+            yield cycles * len(phases), schedule
+        return
     found = list(_tilings(context, layer, _widths(context, layer)))
     if not found:
         whole = images(layer)[1].w
@@ -201,7 +307,14 @@ def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, in
 
 
 def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a depthwise convolution; loops: channel blocks, images, loads of rows, strips, tiles."""
+    """Return the tile model of a depthwise convolution; loops: channel blocks, images, loads of rows, strips, tiles.
+
+    A dilated convolution is represented by its largest phase, repeated for each phase.
+    """
+    if layer.dilations != (1, 1):
+        phases = _phases(layer)
+        pipeline = depthwise_tile_model(phases[0][0], s, context)
+        return replace(pipeline, count=pipeline.count * len(phases))
     n, (x, y) = context.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
@@ -501,8 +614,17 @@ class DepthwiseSteps:
 
 
 def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
-    """Generate the steps of a depthwise convolution."""
-    return DepthwiseSteps(context, layer).steps()
+    """Generate the steps of a depthwise convolution, phase by phase."""
+    if layer.dilations == (1, 1):
+        return DepthwiseSteps(context, layer).steps()
+    out = []
+    for part, rows, columns in _phases(layer):
+        layouts = dict(context.layouts)
+        for name, image in part.shapes.items():
+            first = (rows.x_first, columns.x_first) if name == layer.x else (rows.y_first, columns.y_first)
+            layouts[name] = _phase_layout(context.layouts[name], image, layer.dilations, first)
+        out += DepthwiseSteps(replace(context, layouts=layouts), part).steps()
+    return out
 
 
 KIND = LayerKind(
