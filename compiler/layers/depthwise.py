@@ -54,7 +54,7 @@ from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
 
 
-@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "dilations", "x_zp")
+@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "dilations", "x_zp", added=("dilations",))
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
     """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels).
@@ -200,20 +200,15 @@ def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
     return out, channels // size
 
 
-#: Maximum number of strips of columns of an image whose rows are loaded as a whole.
-_MAX_STRIPS = 4
-
-
-def _separate(strips: int) -> bool:
-    """Return True if the input of each strip is loaded separately, False if whole image rows are loaded."""
-    return strips > _MAX_STRIPS
+#: Maximum number of tiles across an image whose rows are loaded as a whole.
+_MAX_ACROSS = 4
 
 
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
     """Yield the tilings of a depthwise convolution that fit the on-chip memories.
 
-    More than a few strips are tried only if nothing else fits. Two consecutive phases of a dilated convolution are
-    active at the same time, so each gets half of the memory.
+    Strips, which are loaded separately, are tried only if nothing else fits. Two consecutive phases of a dilated
+    convolution are active at the same time, so each gets half of the memory.
     """
     if layer.dilations != (1, 1):
         phases = _phases(layer)
@@ -221,23 +216,27 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
         for cycles, schedule in depthwise_tilings(half, phases[0][0]):
             yield cycles * len(phases), schedule
         return
-    found = list(_tilings(context, layer, _widths(context, layer)))
+    found = list(_tilings(context, layer, _widths(context, layer), separate=False))
     if not found:
-        whole = images(layer)[1].w
-        most = min(context.acc_rows // 2, ceil_div(whole, _MAX_STRIPS + 1))
-        widths = strip_widths(whole, most, context.config.n)
-        found = list(_tilings(context, layer, [_passes(context, layer, width) for width in widths]))
+        widths = strip_widths(images(layer)[1].w, context.acc_rows // 2, context.config.n)
+        passes = [_passes(context, layer, width) for width in widths]
+        found = list(_tilings(context, layer, passes, separate=True))
     yield from found
 
 
 def _passes(context: TilingContext, layer: DepthwiseLayer, width: int) -> tuple[int, int]:
-    """Return a strip width and its number of passes."""
+    """Return a width and its number of passes."""
     x, y = images(layer)
     return width, stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
 
 
-def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[tuple[int, int]]) -> Tilings:
-    """Yield the tilings with strips of some widths, each with its number of passes."""
+def _tilings(
+    context: TilingContext, layer: DepthwiseLayer, widths: list[tuple[int, int]], *, separate: bool
+) -> Tilings:
+    """Yield the tilings with some widths, each with its number of passes.
+
+    If `separate`, the input of each strip of that width is loaded separately; otherwise, whole rows are loaded.
+    """
     config, n = context.config, context.config.n
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
@@ -245,7 +244,6 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[tuple[i
     for columns, (width, passes) in product(cuts(min(blocks, config.param_slots // 2)), widths):
         pitch = stream_pitch(layer, x.w, y.w, width)
         strips, piece, _ = strip_images(x, y, width, layer.strides[1], layer.weights.shape[1])
-        separate = _separate(strips)
         for rows in cuts(y.h):
             sums = rows * width * columns
             if 2 * sums > context.acc_rows:
@@ -285,7 +283,7 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[tuple[i
                     LayerSchedule(
                         rows=rows,
                         rows_per_load=rows_per_load,
-                        width=width,
+                        **{"strip_width" if separate else "width": width},
                         columns=columns,
                         param_blocks=param_blocks_per_buffer(config, blocks, columns),
                         acc_buffers=sum_buffers(context, sums),
@@ -296,10 +294,10 @@ def _tilings(context: TilingContext, layer: DepthwiseLayer, widths: list[tuple[i
 
 
 def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
-    """Return candidate strip widths and their numbers of passes: the whole width, and widths that need fewer passes."""
+    """Return candidate widths and their numbers of passes: the whole width, and widths that need fewer passes."""
     out: list[tuple[int, int]] = []
     _, y = images(layer)
-    for strips in range(1, _MAX_STRIPS + 1):
+    for strips in range(1, _MAX_ACROSS + 1):
         width, passes = _passes(context, layer, ceil_div(y.w, strips))
         if not out or passes < out[-1][1]:
             out.append((width, passes))
@@ -319,12 +317,12 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
     columns, rows_per_load = min(s.columns, blocks), min(s.rows_per_load, y.h)
-    rows, width = min(s.rows, rows_per_load), min(s.width, y.w)
+    rows, width = min(s.rows, rows_per_load), min(s.width, s.strip_width, y.w)
     pitch = stream_pitch(layer, x.w, y.w, width)
     rows_per_pass = max(kernel_rows(context.config, layer, pitch), 1)
     passes = ceil_div(kernel_h, rows_per_pass)
     strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
-    separate = _separate(strips)
+    separate = s.strip_width < y.w
     keep, size = columns == 1 and passes == 1, DTYPE_BYTES[layer.drain.dtype]
 
     def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
@@ -442,9 +440,14 @@ class DepthwiseSteps:
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.rows_per_load)
         self.strips = column_strips(
-            self.y.w, schedule.width, layer.strides[1], layer.pads[1], self.taps, self.x.w
+            self.y.w,
+            min(schedule.width, schedule.strip_width),
+            layer.strides[1],
+            layer.pads[1],
+            self.taps,
+            self.x.w,
         )
-        if not _separate(len(self.strips)):
+        if schedule.strip_width >= self.y.w:  # all tiles across the image use the same rows
             self.strips = [
                 replace(strip, start=0, size=self.x.w, before=strip.before + strip.start)
                 for strip in self.strips

@@ -171,13 +171,13 @@ def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
         work = batch * strips * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1]
         start = 0 if context.x_on_chip else x_bytes / n
         cycles = max(work, tiles * TILE_CYCLES) + start + tiles * 4
-        yield cycles, LayerSchedule(rows=rows, width=width, columns=columns, on_chip=context.y_on_chip)
+        yield cycles, LayerSchedule(rows=rows, strip_width=width, columns=columns, on_chip=context.y_on_chip)
 
 
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a pooling layer, with tiles of strips, output rows and channel blocks."""
     n, (whole_x, whole_y) = context.config.n, images(layer)
-    strips, x, y = strip_images(whole_x, whole_y, s.width, layer.strides[1], layer.kernel[1])
+    strips, x, y = strip_images(whole_x, whole_y, s.strip_width, layer.strides[1], layer.kernel[1])
     blocks = ceil_div(x.c, n)
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
     taps = layer.kernel[0] * layer.kernel[1]
@@ -212,7 +212,7 @@ class PoolSteps:
         self.n, schedule = context.config.n, context.schedule
         self.x, self.y = (images[0] for images in self.images)
         self.strips = column_strips(
-            self.y.w, schedule.width, layer.strides[1], layer.pads[1], layer.kernel[1], self.x.w
+            self.y.w, schedule.strip_width, layer.strides[1], layer.pads[1], layer.kernel[1], self.x.w
         )
         self.blocks = ceil_div(self.x.c, self.n)
         self.columns = min(schedule.columns, self.blocks)

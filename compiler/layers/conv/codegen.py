@@ -69,7 +69,7 @@ class ConvSteps:
         self.columns = min(schedule.columns, self.blocks)
         self.strips = column_strips(
             self.y.w,
-            schedule.width,
+            schedule.strip_width,
             layer.strides[1],
             layer.pads[1],
             (self.kernel_w - 1) * layer.dilations[1] + 1,

@@ -50,7 +50,7 @@ class _Cut:
         reach = (kernel_w - 1) * layer.dilations[1] + 1
         #: Bytes of an image row of input and output.
         self.x_row, self.y_row = self.x.w * self.x.c, self.y.w * self.y.c
-        self.strips, self.x, self.y = strip_images(self.x, self.y, s.width, stride_w, reach)
+        self.strips, self.x, self.y = strip_images(self.x, self.y, s.strip_width, stride_w, reach)
         #: Number of images that are processed one after the other: strips of the images of a batch.
         self.images = layer.batch * self.strips
         self.taps, self.out_c = self.kernel_h * kernel_w, out_c
@@ -384,7 +384,7 @@ class ConvTiler:
         return cycles * layer.groups, LayerSchedule(
             rows=tile.rows,
             rows_per_load=tile.rows_per_load,
-            width=self.width,
+            strip_width=self.width,
             columns=tile.columns,
             depth=tile.depth if self.layout == Im2colLayout.PIXELS else tile.depth * self.taps,
             order=tile.order,
