@@ -47,7 +47,7 @@ from compiler.layers.tiling_context import (
     strip_widths,
     sum_buffers,
 )
-from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
@@ -95,7 +95,8 @@ def lower_depthwise(low: LoweringContext) -> Layer:
     }
     zero = zero_of(weights)
     kernel, x = weights.shape[:2], common["shapes"][common["x"]]
-    dilations = tuple(1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
+    down, across = (1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
+    dilations = down, across
     if not zero and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, y, low.x.shape[0])):
         return DepthwiseLayer(**common, weights=weights.data, dilations=dilations)
     data, groups = _block_diagonal_groups(weights.data, zero)
@@ -283,7 +284,8 @@ def _tilings(
                     LayerSchedule(
                         rows=rows,
                         rows_per_load=rows_per_load,
-                        **{"strip_width" if separate else "width": width},
+                        width=ALL_COLUMNS if separate else width,
+                        strip_width=width if separate else ALL_COLUMNS,
                         columns=columns,
                         param_blocks=param_blocks_per_buffer(config, blocks, columns),
                         acc_buffers=sum_buffers(context, sums),

@@ -182,11 +182,7 @@ def _dims(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, int
             f"a reduction of {list(shape)} over axes {list(axes)} has too many strides"
         )
     k0, r0, k1, r1 = outer + [1] * (4 - len(outer))
-    if (
-        max(k1, k1 * r1) > _MAX_COUNT
-        or (k1 > 1 and r1 > _MAX_SHARED_STRIDE)
-        or math.prod(outer) > 1 << 31
-    ):
+    if max(k1, k1 * r1) > _MAX_COUNT or (k1 > 1 and r1 > _MAX_SHARED_STRIDE) or math.prod(outer) > 1 << 31:
         raise UnsupportedLoweringError(
             f"a reduction of {list(shape)} over axes {list(axes)} has strides that are too long"
         )

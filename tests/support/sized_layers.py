@@ -181,9 +181,10 @@ def pool(draft: SizedDraft) -> Tensor:
     kw, sw, _, (left, right), ow = _window(draft, w, (2, 3, 8, 40), dilated=False)
     x = draft.input((1, h, w, c))
     op = str(draft.rng.choice(("max_pool2d", "avg_pool2d")))
-    more = {"count_pads": False} if op == "avg_pool2d" else {}
-    window = {"kernel": (kh, kw), "strides": (sh, sw), "pads": (top, left, bottom, right)}
-    return draft.node(op, [x], (1, oh, ow, c), like=x, **window, **more)
+    window: dict[str, object] = {"kernel": (kh, kw), "strides": (sh, sw), "pads": (top, left, bottom, right)}
+    if op == "avg_pool2d":
+        window["count_pads"] = False
+    return draft.into(op, [x], Tensor("y", (1, oh, ow, c), "int8", x.quantization), **window)
 
 
 def reduction(draft: SizedDraft) -> Tensor:
@@ -300,7 +301,7 @@ KINDS: dict[str, tuple[Callable[[SizedDraft], Tensor], int]] = {
     "product": (product, 0),
     "pool": (pool, 0),
     "reduction": (reduction, 0),
-    "softmax": (softmax, 0),
+    "softmax": (softmax, 1),
     "normalization": (normalization, 1),
     "elementwise": (elementwise, 0),
     "move": (move, 0),
