@@ -4,8 +4,7 @@
 
 1. the graph passes (`compiler.passes.PASSES`);
 2. quantization of a float model, or replacement of float chains in a quantized model by lookup tables;
-3. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), batching, and splitting
-   of convolutions and pools whose rows do not fit the memories (`passes/split_columns.py`);
+3. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), and batching;
 4. partition into parts on the accelerator and on the host, and choice of fusions.
 
 `ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
@@ -29,7 +28,7 @@ from compiler.cost.roofline import (
     network_floor,
 )
 from compiler.initial_schedule.fit_memory import fit
-from compiler.initial_schedule.initial import estimates, initial_schedule
+from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph, rebuild
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
@@ -39,7 +38,6 @@ from compiler.passes import simplify
 from compiler.passes.batch import with_batch
 from compiler.passes.constant_folding import name_apart
 from compiler.passes.split_bytes import split_bytes
-from compiler.passes.split_columns import split_columns
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import left_float, obstacle
 from compiler.quantize.ranges import random_samples
@@ -115,8 +113,7 @@ class ModelCompiler:
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
         graph, self.report = _integer_graph(graph, options)
-        graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
-        self.graph = split_columns(graph, self.config, self._fits)
+        self.graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
         record.graphs["quantized"] = self.graph
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
         self.parts, reasons = partition(self.graph, options.rounding, self.skip)
@@ -130,17 +127,6 @@ class ModelCompiler:
         self.fusions = tuple(fusion for each in self._device for fusion in fuse_epilogues(each))
         self._lowered: dict[tuple[tuple[str, ...], ...], list[LoweredNetwork]] = {}
         self._codegens: dict[int, LayerCodegen] = {}
-
-    def _fits(self, graph: Graph) -> bool:
-        """Return whether the layers of a graph fit the memories; True for nodes that cannot be lowered."""
-        lowered = lower(graph, group(graph, ()), self.options.rounding)
-        if lowered.refused:
-            return True
-        try:
-            estimates(self.config, lowered, self.options.dram)
-        except InputError:
-            return False
-        return True
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling, without caches keyed by object identity."""

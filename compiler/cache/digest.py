@@ -47,7 +47,7 @@ def _encoded(value: Any) -> bytes:
     if value is None or isinstance(value, (bool, np.bool_)):
         return b"N" if value is None else b"T" if value else b"F"
     if isinstance(value, Enum):
-        kind, members = identity_of(type(value))
+        kind, members, _ = identity_of(type(value))
         return b"e" + _text(kind) + _text(members[value.name])
     if isinstance(value, (int, np.integer)):
         return b"i" + _text(str(int(value)))
@@ -75,7 +75,7 @@ def _whole(value: Any) -> bytes:
         ends = [digest(value.name), digest(value.inputs), digest(value.outputs)]
         ends += [digest(value.states)] if value.states else []
         return b"g" + _many(b"l", tensors) + _many(b"l", nodes) + _many(b"l", ends)
-    kind, _ = identity_of(type(value))
+    kind = identity_of(type(value)).name
     return b"d" + _text(kind) + _many(b"l", [digest(item) for item in items(value)])
 
 

@@ -99,6 +99,8 @@ class _Arranger:
     def run(self, in_time: Sequence[tuple[int, Command]]) -> list[Command]:
         loads = deque(in_time)
         for slot, step in enumerate(self.steps):
+            if slot and self._many_loads(self.steps[slot - 1], step):
+                self._due(slot + 1)
             while loads and loads[0][0] <= slot:
                 self._emit(loads.popleft()[1])
             if slot in self.after and not step.matrix:
@@ -113,6 +115,12 @@ class _Arranger:
                 self._due(slot + 1)
         self._due(len(self.steps) + 2)
         return self.out
+
+    @staticmethod
+    def _many_loads(before: TileStep, step: TileStep) -> bool:
+        """Return True if the loads of two steps exceed the semaphores' range unless the stores of `before` precede."""
+        only_moves = not before.matrix and not before.fuse
+        return only_moves and len(before.loads) + len(step.loads) > SEMAPHORE_MAX
 
     def _emit_fuse_only(self, step: TileStep) -> None:
         """Emit a FUSE-only step of interleaved layers, before delayed FUSE commands of preceding MATRIX steps."""
@@ -136,7 +144,7 @@ class _Arranger:
                 for ref in command.reads():
                     early = max(early, made.get(ref.buffer, 0))
                 if len(readers) >= _MAX_LOADS_AHEAD:
-                    early = max(early, readers[-_MAX_LOADS_AHEAD] + 1)
+                    early = max(early, min(readers[-_MAX_LOADS_AHEAD] + 1, slot))
                 readers.append(slot)
                 yield Load(command, early, slot)
             for command in (*step.matrix, *step.fuse, *step.stores):

@@ -127,6 +127,85 @@ def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height:
     return first, max(min(high, height - 1) - first + 1, 1)
 
 
+@dataclass(frozen=True)
+class ColumnStrip:
+    """Adjacent columns of an output image, and the columns of the input image that they need.
+
+    Parameters
+    ----------
+    first, count : int
+        First output column, and the number of output columns.
+    start, size : int
+        First input column, and the number of input columns, at least 1.
+    before : int
+        Column of the kernel's first element, relative to `start`; negative for padding.
+    """
+
+    first: int
+    count: int
+    start: int
+    size: int
+    before: int
+
+
+def column_strips(
+    outputs: int, width: int, stride: int, left: int, reach: int, inputs: int
+) -> list[ColumnStrip]:
+    """Return strips of at most `width` of the `outputs` columns of a window operator.
+
+    Parameters
+    ----------
+    outputs, inputs : int
+        Number of columns of the output and of the input image.
+    width : int
+        Maximum number of output columns of a strip.
+    stride : int
+        Distance between the windows, in input columns.
+    left : int
+        Columns of padding before the image.
+    reach : int
+        Number of input columns that a window covers.
+    """
+    strips = []
+    for first, count in pieces(outputs, width):
+        start, size = image_rows(first, count, stride, left, reach, inputs)
+        if count == outputs:  # so that the image is loaded as a whole
+            start, size = 0, inputs
+        strips.append(ColumnStrip(first, count, start, size, first * stride - left - start))
+    return strips
+
+
+def image_lines(
+    image: TensorLayout, rows: int, width: int, side: str, pixel: int, row: int | None = None
+) -> dict[str, int]:
+    """Return the LOAD or STORE fields that transfer `width` bytes of each pixel of some rows of an image in DRAM.
+
+    Parameters
+    ----------
+    image : TensorLayout
+        Image, or a strip of its columns, in DRAM.
+    rows : int
+        Number of image rows.
+    width : int
+        Bytes of each pixel that are transferred.
+    side : str
+        Prefix of the fields for the scratchpad: "dst" for a LOAD, "src" for a STORE.
+    pixel, row : int
+        Distance between pixels, and between rows, in the scratchpad; rows are contiguous if `row` is None.
+    """
+    line = image.w * pixel
+    row = line if row is None else row
+    together = rows == 1 or (image.even and row == line)
+    if width == image.pixel == pixel:
+        if together:
+            return {"len": rows * line}
+        return {"len": line, "y_count": rows, "dram_y": image.row, f"{side}_y": row}
+    lines = {"len": width, "dram_y": image.pixel, f"{side}_y": pixel}
+    if together:
+        return lines | {"y_count": rows * image.w}
+    return lines | {"y_count": image.w, "z_count": rows, "dram_z": image.row, f"{side}_z": row}
+
+
 class Tables:
     """Lookup tables of a layer, loaded once into table slots.
 

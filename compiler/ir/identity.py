@@ -3,11 +3,12 @@
 The stable names of a type and of its fields are part of the data that `stored` returns, which is saved as JSON. They
 are also part of digests (`compiler.cache.digest`), which are keys of database entries. The names are declared once, at
 the type's definition or at the end of this module, in the order of the fields or members. Renaming a class, a field or
-a member in Python does not affect stored data. A new field needs a new name at its position in the declaration.
+a member in Python does not affect stored data. A new field needs a new name at its position in the declaration. If it
+is declared as `added`, data and digests from before it was added remain valid for objects with its default.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,16 +28,19 @@ class Identity(NamedTuple):
         Stable name of the type, unique among all types.
     parts : dict
         Stable names of the fields or members, by Python name and in the order of declaration.
+    omitted : dict
+        Defaults of the fields that are omitted where they have their default, by stable name.
     """
 
     name: str
     parts: dict[str, str]
+    omitted: Mapping[str, Any]
 
 
 _IDENTITIES: dict[type, Identity] = {}
 
 
-def identity(name: str, *parts: str) -> Callable[[T], T]:
+def identity(name: str, *parts: str, added: tuple[str, ...] = ()) -> Callable[[T], T]:
     """Return a class decorator that declares the stable names of a dataclass or an enumeration.
 
     Parameters
@@ -46,6 +50,8 @@ def identity(name: str, *parts: str) -> Callable[[T], T]:
     parts : str
         Stable names of the fields or members in order. If a base class has stable names, only the names of the
         additional fields are given.
+    added : tuple of str
+        Stable names of fields that are omitted where they have their default.
 
     Raises
     ------
@@ -64,7 +70,9 @@ def identity(name: str, *parts: str) -> Callable[[T], T]:
         known = base | dict(zip(more, parts, strict=True))
         if len(set(known.values())) != len(known) or any(name == each.name for each in _IDENTITIES.values()):
             raise TypeError(f"{name} must be the name of one type, and each name within it that of one part")
-        _IDENTITIES[kind] = Identity(name, {each: known[each] for each in own})
+        base_omitted = _IDENTITIES[bases[0]].omitted if bases else {}
+        omitted = {known[item.name]: item.default for item in _fields(kind) if known[item.name] in added}
+        _IDENTITIES[kind] = Identity(name, {each: known[each] for each in own}, {**base_omitted, **omitted})
         return kind
 
     return declare
@@ -73,6 +81,11 @@ def identity(name: str, *parts: str) -> Callable[[T], T]:
 def _parts(kind: Any) -> list[str]:
     """Return the Python names of the fields of a dataclass or the members of an enumeration."""
     return list(kind.__members__) if issubclass(kind, Enum) else [item.name for item in fields(kind)]
+
+
+def _fields(kind: Any) -> tuple[Field, ...]:
+    """Return the fields of a dataclass; none for an enumeration."""
+    return () if issubclass(kind, Enum) else fields(kind)
 
 
 def identity_of(kind: type) -> Identity:
@@ -95,15 +108,18 @@ def identities() -> dict[type, Identity]:
 
 
 def items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the stable names and the values of the fields of a dataclass, in order.
+    """Yield the stable names and the values of the fields of a dataclass, in order, without omitted fields.
 
     Raises
     ------
     TypeError
         The type has no stable names.
     """
-    for field, name in identity_of(type(value)).parts.items():
-        yield name, getattr(value, field)
+    _, parts, omitted = identity_of(type(value))
+    for field, name in parts.items():
+        found = getattr(value, field)
+        if name not in omitted or found != omitted[name]:
+            yield name, found
 
 
 def stored(value: Any) -> Any:

@@ -10,6 +10,7 @@ from compiler.commands.tile_buffers import CodegenContext
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.conv.codegen import conv_steps
+from compiler.layers.conv.input_layout import repeated
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
@@ -18,7 +19,7 @@ from compiler.layers.lowering_context import LoweringContext, UnsupportedLowerin
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
-from hw.isa.enums import Rounding
+from hw.isa.enums import DTYPE_BYTES, Rounding
 
 
 @identity("Phase", "conv", "offset")
@@ -30,12 +31,24 @@ class Phase:
     offset: tuple[int, int]
 
 
-@identity("ConvTransposeLayer", "phases", "strides")
+@identity("ConvTransposeLayer", "phases", "merged", "strides")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvTransposeLayer(Layer):
-    """Transposed convolution as ordinary convolutions whose results are interleaved with `strides` (rows, columns)."""
+    """Transposed convolution as ordinary convolutions whose results are interleaved with `strides` (rows, columns).
+
+    Parameters
+    ----------
+    phases : tuple of Phase
+        One convolution for each phase of rows and columns.
+    merged : tuple of Phase
+        One convolution for each phase of rows, whose pixels are the pixels of all phases of columns; empty if the
+        columns are not a multiple of the stride. Its channels are contiguous in memory.
+    strides : (int, int)
+        Distance between the rows, and between the columns, of a phase.
+    """
 
     phases: tuple[Phase, ...]
+    merged: tuple[Phase, ...]
     strides: tuple[int, int]
 
 
@@ -72,23 +85,22 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
         _lines(size, kernel, *(a[key][axis] for key in ("strides", "dilations", "pads")))
         for axis, (size, kernel) in enumerate(zip((height, y.w), weights.shape[1:3], strict=True))
     ]
-    phases = []
-    for number, (rows, columns) in enumerate((r, c) for r in lines[0] for c in lines[1]):
-        image = replace(y, h=batch * rows.count, w=columns.count)
-        part = _taps(weights.data, rows.taps, columns.taps, zero_of(weights))
-        conv = ConvLayer(
-            **common
-            | {"name": f"{common['name']}.{number}", "shapes": common["shapes"] | {common["y"]: image}},
-            macs=image.h * image.w * part.size,
-            weights=part,
-            drain=drain,
-            groups=a["groups"],
-            batch=batch,
-            pads=(rows.pad, columns.pad, 0, 0),
-            x_zp=affine(low.x).zero_point,
-            w_zp=zero_of(weights),
-        )
-        phases.append(Phase(conv, (rows.offset, columns.offset)))
+    conv = ConvLayer(
+        **common,
+        weights=weights.data,
+        drain=drain,
+        groups=a["groups"],
+        batch=batch,
+        x_zp=affine(low.x).zero_point,
+        w_zp=zero_of(weights),
+    )
+    phases = [
+        _phase(conv, number, rows, (columns,))
+        for number, (rows, columns) in enumerate((r, c) for r in lines[0] for c in lines[1])
+    ]
+    across, merged = a["strides"][1], []
+    if across > 1 and y.w % across == 0 and a["groups"] == 1 and drain.residual is None:
+        merged = [_phase(conv, number, rows, _aligned(lines[1])) for number, rows in enumerate(lines[0])]
     reached = [
         _reached(size, made, kernel, *(a[key][axis] for key in ("strides", "dilations", "pads")))
         for axis, (size, made, kernel) in enumerate(
@@ -97,7 +109,9 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
     ]
     taps = weights.shape[1] * weights.shape[2]
     macs = batch * reached[0] * reached[1] * (weights.elements // taps)
-    return ConvTransposeLayer(**common, macs=macs, phases=tuple(phases), strides=a["strides"], batch=batch)
+    return ConvTransposeLayer(
+        **common, macs=macs, phases=tuple(phases), merged=tuple(merged), strides=a["strides"], batch=batch
+    )
 
 
 def _reached(size: int, made: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
@@ -125,6 +139,35 @@ def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list
     return out
 
 
+def _aligned(lines: list[_Line]) -> tuple[_Line, ...]:
+    """Return phases whose taps begin and end at the same inputs; missing taps are added."""
+    pad = max(line.pad for line in lines)
+    length = max(len(line.taps) + pad - line.pad for line in lines)
+    out = []
+    for line in lines:
+        before = (None,) * (pad - line.pad)
+        after = (None,) * (length - len(line.taps) - len(before))
+        out.append(replace(line, taps=(*before, *line.taps, *after), pad=pad))
+    return tuple(out)
+
+
+def _phase(conv: ConvLayer, number: int, rows: _Line, columns: tuple[_Line, ...]) -> Phase:
+    """Return the convolution of a phase of rows and one or more phases of columns, whose pixels are concatenated."""
+    y = conv.shapes[conv.y]
+    image = replace(y, h=conv.batch * rows.count, w=columns[0].count, c=len(columns) * y.c)
+    part = np.concatenate([_taps(conv.weights, rows.taps, line.taps, conv.w_zp) for line in columns])
+    made = replace(
+        conv,
+        name=f"{conv.name}.{number}",
+        shapes=conv.shapes | {conv.y: image},
+        macs=image.h * image.w * part.size,
+        weights=part,
+        drain=repeated(conv.drain, len(columns)),
+        pads=(rows.pad, columns[0].pad, 0, 0),
+    )
+    return Phase(made, (rows.offset, columns[0].offset))
+
+
 def _taps(
     weights: NDArray, rows: tuple[int | None, ...], columns: tuple[int | None, ...], zero: int
 ) -> NDArray:
@@ -138,16 +181,32 @@ def _taps(
     return out
 
 
+def _merges(layer: ConvTransposeLayer, s: LayerSchedule) -> bool:
+    """Return True if a schedule selects the convolutions with merged phases: packed pixels include all phases."""
+    return bool(layer.merged) and s.pixels_per_pass % layer.strides[1] == 0
+
+
 def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) -> Tilings:
     """Yield the tilings of the largest phase, if possible with an equal share of the memory for each phase.
 
     The buffers of all phases may be in use at the same time.
     """
-    largest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
-    for free in (context.free // len(layer.phases), context.free):
+    across = layer.strides[1]
+    for phases, pixels in ((layer.phases, 1), (layer.merged, across)):
+        for cycles, schedule in _phase_tilings(context, phases):
+            if pixels > 1 or across == 1 or schedule.pixels_per_pass == 1:
+                yield cycles, replace(schedule, pixels_per_pass=pixels * schedule.pixels_per_pass)
+
+
+def _phase_tilings(context: TilingContext, phases: tuple[Phase, ...]) -> Tilings:
+    if not phases:
+        return
+    largest = max((phase.conv for phase in phases), key=lambda conv: conv.macs)
+    context = replace(context, consecutive=len(phases) > 1)
+    for free in (context.free // len(phases), context.free):
         found = list(conv_tilings(replace(context, free=free), largest))
         for cycles, schedule in found:
-            yield cycles * len(layer.phases), schedule
+            yield cycles * len(phases), schedule
         if found:
             return
 
@@ -156,19 +215,34 @@ def conv_transpose_tile_model(
     layer: ConvTransposeLayer, s: LayerSchedule, context: LayerContext
 ) -> TilePipeline:
     """Return the tile model of a transposed convolution: its largest phase, repeated for each phase."""
-    largest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
+    phases, s = _selected(layer, s)
+    largest = max((phase.conv for phase in phases), key=lambda conv: conv.macs)
     pipeline = conv_tile_model(largest, s, context)
-    return replace(pipeline, count=pipeline.count * len(layer.phases))
+    return replace(pipeline, count=pipeline.count * len(phases))
+
+
+def _selected(layer: ConvTransposeLayer, s: LayerSchedule) -> tuple[tuple[Phase, ...], LayerSchedule]:
+    """Return the phases that a schedule selects, and the schedule of their convolutions."""
+    if _merges(layer, s):
+        return layer.merged, replace(s, pixels_per_pass=s.pixels_per_pass // layer.strides[1])
+    return layer.phases, s
 
 
 def conv_transpose_steps(context: CodegenContext, layer: ConvTransposeLayer) -> list[TileStep]:
     """Generate the steps of a transposed convolution, phase by phase."""
     y = context.layouts[layer.y]
+    phases, schedule = _selected(layer, context.schedule)
+    if phases is layer.merged and y.pixel != y.c * DTYPE_BYTES[layer.shapes[layer.y].dtype]:
+        phases = layer.phases
     return [
         step
-        for phase in layer.phases
+        for phase in phases
         for step in conv_steps(
-            replace(context, layouts=context.layouts | {layer.y: _phase_layout(y, layer.strides, phase)}),
+            replace(
+                context,
+                schedule=schedule,
+                layouts=context.layouts | {layer.y: _phase_layout(y, layer.strides, phase)},
+            ),
             phase.conv,
         )
     ]
@@ -179,7 +253,7 @@ def _phase_layout(y: TensorLayout, strides: tuple[int, int], phase: Phase) -> Te
     image = phase.conv.shapes[phase.conv.y]
     first = y.address(*phase.offset)
     return TensorLayout(
-        y.buffer, image.h, image.w, y.c, strides[1] * y.pixel, strides[0] * y.row, first.offset
+        y.buffer, image.h, image.w, image.c, strides[1] * y.pixel, strides[0] * y.row, first.offset
     )
 
 

@@ -1,16 +1,32 @@
 """Depthwise convolutions in the stream mode of MATRIX (docs/machine.md)."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_rows, pieces
+from compiler.commands.commands import (
+    BufferMemory,
+    BufferRef,
+    CircularBuffer,
+    Command,
+    TensorLayout,
+    TileStep,
+)
+from compiler.commands.tile_buffers import (
+    BufferRotation,
+    CodegenContext,
+    ColumnStrip,
+    TileBuffers,
+    column_strips,
+    image_lines,
+    image_rows,
+    pieces,
+)
 from compiler.ir.identity import identity
-from compiler.layers.base import Addend, Drain, Layer
+from compiler.layers.base import Addend, Drain, Image, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import summand_bytes, with_drain
 from compiler.layers.epilogue import Epilogue, parameters
@@ -27,24 +43,31 @@ from compiler.layers.tiling_context import (
     images,
     input_rows,
     param_blocks_per_buffer,
+    strip_images,
+    strip_widths,
     sum_buffers,
 )
-from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding, Unit
 
 
-@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "x_zp")
+@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "dilations", "x_zp", added=("dilations",))
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
-    """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels)."""
+    """Depthwise convolution; the shape of `weights` is (kernel_h, kernel_w, channels).
+
+    A dilated convolution, whose strides are 1, is computed as one convolution without dilation for each phase: the
+    pixels whose row and column have the same remainders when divided by the dilations.
+    """
 
     weights: NDArray
     drain: Drain
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
     x_zp: int = 0
 
     @property
@@ -53,6 +76,8 @@ class DepthwiseLayer(Layer):
         return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
 
 
+#: Minimum pixels of a phase; with fewer, the commands of all phases take longer than a grouped convolution.
+_MIN_PHASE_PIXELS = 256
 #: Maximum number of channels per group of a grouped convolution that replaces depthwise ones.
 _GROUP_CHANNELS = 16
 
@@ -74,10 +99,96 @@ def lower_depthwise(low: LoweringContext) -> Layer:
         "batch": low.x.shape[0],
     }
     zero = zero_of(weights)
-    if a["dilations"] == (1, 1) and not zero:
-        return DepthwiseLayer(**common, weights=weights.data)
+    kernel, x = weights.shape[:2], common["shapes"][common["x"]]
+    down, across = (1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
+    dilations = down, across
+    if not zero and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, y, low.x.shape[0])):
+        return DepthwiseLayer(**common, weights=weights.data, dilations=dilations)
     data, groups = _block_diagonal_groups(weights.data, zero)
     return ConvLayer(**common, weights=data, groups=groups, dilations=a["dilations"], w_zp=zero)
+
+
+def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, y: Image, batch: int) -> bool:
+    """Return True if a dilated convolution can be computed phase by phase with enough pixels in each phase."""
+    down, across = dilations
+    return (
+        strides == (1, 1)
+        and (batch == 1 or down == 1)
+        and down <= x.h // batch
+        and across <= x.w
+        and (y.h // batch // down) * (y.w // across) >= _MIN_PHASE_PIXELS
+    )
+
+
+@dataclass(frozen=True)
+class _PhaseLine:
+    """One phase along a dimension.
+
+    Parameters
+    ----------
+    y_first, y_count : int
+        First output, and the number of outputs.
+    x_first, x_count : int
+        First input, and the number of inputs.
+    pad : int
+        Padding before the inputs of the phase.
+    """
+
+    y_first: int
+    y_count: int
+    x_first: int
+    x_count: int
+    pad: int
+
+
+def _phase_lines(outputs: int, inputs: int, dilation: int, pad: int) -> list[_PhaseLine]:
+    """Return the phases along a dimension, the largest first."""
+    lines = []
+    for first in range(min(dilation, outputs)):
+        before, start = divmod(first - pad, dilation)
+        x_count = ceil_div(inputs - start, dilation)
+        lines.append(_PhaseLine(first, ceil_div(outputs - first, dilation), start, x_count, -before))
+    return lines
+
+
+def _phases(layer: DepthwiseLayer) -> list[tuple[DepthwiseLayer, _PhaseLine, _PhaseLine]]:
+    """Return the convolutions without dilation that a layer consists of, each with its rows and columns."""
+    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+    rows, columns = (
+        _phase_lines(*sizes, dilation, pad)
+        for sizes, dilation, pad in zip(((y.h, x.h), (y.w, x.w)), layer.dilations, layer.pads, strict=False)
+    )
+    out = []
+    for down, across in product(rows, columns):
+        shapes = {
+            name: replace(image, h=down.x_count, w=across.x_count)
+            if name == layer.x
+            else replace(image, h=down.y_count, w=across.y_count)
+            for name, image in layer.shapes.items()
+        }
+        part = replace(
+            layer,
+            name=f"{layer.name}.{len(out)}",
+            shapes=shapes,
+            pads=(down.pad, across.pad, 0, 0),
+            dilations=(1, 1),
+        )
+        out.append((part, down, across))
+    return out
+
+
+def _phase_layout(
+    layout: TensorLayout, image: Image, dilations: tuple[int, int], first: tuple[int, int]
+) -> TensorLayout:
+    """Return the layout of the pixels of a phase, the first of which is at row and column `first`."""
+    return replace(
+        layout,
+        h=image.h,
+        w=image.w,
+        pixel=dilations[1] * layout.pixel,
+        row=dilations[0] * layout.row,
+        offset=layout.offset + first[0] * layout.row + first[1] * layout.pixel,
+    )
 
 
 def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
@@ -95,26 +206,62 @@ def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
     return out, channels // size
 
 
-#: Maximum number of vertical strips of a depthwise convolution.
-_MAX_STRIPS = 4
+#: Maximum number of tiles across an image whose rows are loaded as a whole.
+_MAX_ACROSS = 4
 
 
 def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
-    """Yield the tilings of a depthwise convolution that fit the on-chip memories."""
+    """Yield the tilings of a depthwise convolution that fit the on-chip memories.
+
+    Strips, which are loaded separately, are tried only if nothing else fits. Two consecutive phases of a dilated
+    convolution are active at the same time, so each gets half of the memory.
+    """
+    if layer.dilations != (1, 1):
+        phases = _phases(layer)
+        half = replace(context, free=context.free // 2, acc_rows=context.acc_rows // 2)
+        for cycles, schedule in depthwise_tilings(half, phases[0][0]):
+            yield cycles * len(phases), schedule
+        return
+    found = list(_tilings(context, layer, _widths(context, layer), separate=False))
+    if not found:
+        widths = strip_widths(images(layer)[1].w, context.acc_rows // 2, context.config.n)
+        passes = [_passes(context, layer, width) for width in widths]
+        found = list(_tilings(context, layer, passes, separate=True))
+    yield from found
+
+
+def _passes(context: TilingContext, layer: DepthwiseLayer, width: int) -> tuple[int, int]:
+    """Return a width and its number of passes."""
+    x, y = images(layer)
+    return width, stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
+
+
+def _tilings(
+    context: TilingContext, layer: DepthwiseLayer, widths: list[tuple[int, int]], *, separate: bool
+) -> Tilings:
+    """Yield the tilings with some widths, each with its number of passes.
+
+    If `separate`, the input of each strip of that width is loaded separately; otherwise, whole rows are loaded.
+    """
     config, n = context.config, context.config.n
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks = ceil_div(channels, n)
-    for columns, (width, passes) in product(
-        cuts(min(blocks, config.param_slots // 2)), _widths(context, layer)
-    ):
-        pitch, strips = stream_pitch(layer, x.w, y.w, width), ceil_div(y.w, width)
+    for columns, (width, passes) in product(cuts(min(blocks, config.param_slots // 2)), widths):
+        pitch = stream_pitch(layer, x.w, y.w, width)
+        strips, piece, _ = strip_images(x, y, width, layer.strides[1], layer.weights.shape[1])
         for rows in cuts(y.h):
             sums = rows * width * columns
             if 2 * sums > context.acc_rows:
                 continue
             for rows_per_load in (y.h, rows) if not context.x_on_chip else (y.h,):
-                x_bytes = input_rows(rows_per_load, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
+                x_bytes = (
+                    input_rows(rows_per_load, layer.strides[0], kernel_h, x.h)
+                    * (piece if separate else x).w
+                    * columns
+                    * n
+                    + n
+                )
                 used = columns * kernel_h * taps * n * 2
                 used += 0 if context.x_on_chip else 2 * x_bytes
                 used += 0 if context.y_on_chip else 2 * sums * n * DTYPE_BYTES[layer.drain.dtype]
@@ -130,7 +277,12 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
                 bus = (
                     0
                     if context.x_on_chip
-                    else batch * ceil_div(y.h, rows_per_load) * blocks * x_bytes / (columns * n)
+                    else batch
+                    * (strips if separate else 1)
+                    * ceil_div(y.h, rows_per_load)
+                    * blocks
+                    * x_bytes
+                    / (columns * n)
                 )
                 bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
                 cycles = max(array, bus, tiles * TILE_CYCLES) + sums + tiles * 10
@@ -139,7 +291,8 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
                     LayerSchedule(
                         rows=rows,
                         rows_per_load=rows_per_load,
-                        width=width,
+                        width=ALL_COLUMNS if separate else width,
+                        strip_width=width if separate else ALL_COLUMNS,
                         columns=columns,
                         param_blocks=param_blocks_per_buffer(config, blocks, columns),
                         acc_buffers=sum_buffers(context, sums),
@@ -150,27 +303,35 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
 
 
 def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
-    """Return candidate strip widths and their numbers of passes: the whole width, and widths that need fewer passes."""
+    """Return candidate widths and their numbers of passes: the whole width, and widths that need fewer passes."""
     out: list[tuple[int, int]] = []
-    x, y = images(layer)
-    for strips in range(1, _MAX_STRIPS + 1):
-        width = ceil_div(y.w, strips)
-        passes = stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
+    _, y = images(layer)
+    for strips in range(1, _MAX_ACROSS + 1):
+        width, passes = _passes(context, layer, ceil_div(y.w, strips))
         if not out or passes < out[-1][1]:
             out.append((width, passes))
     return out
 
 
 def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a depthwise convolution; loops: channel blocks, images, loads of rows, strips, tiles."""
+    """Return the tile model of a depthwise convolution; loops: channel blocks, images, loads of rows, strips, tiles.
+
+    A dilated convolution is represented by its largest phase, repeated for each phase.
+    """
+    if layer.dilations != (1, 1):
+        phases = _phases(layer)
+        pipeline = depthwise_tile_model(phases[0][0], s, context)
+        return replace(pipeline, count=pipeline.count * len(phases))
     n, (x, y) = context.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
     columns, rows_per_load = min(s.columns, blocks), min(s.rows_per_load, y.h)
-    rows, width = min(s.rows, rows_per_load), min(s.width, y.w)
+    rows, width = min(s.rows, rows_per_load), min(s.width, s.strip_width, y.w)
     pitch = stream_pitch(layer, x.w, y.w, width)
     rows_per_pass = max(kernel_rows(context.config, layer, pitch), 1)
-    passes, strips = ceil_div(kernel_h, rows_per_pass), ceil_div(y.w, width)
+    passes = ceil_div(kernel_h, rows_per_pass)
+    strips, piece, _ = strip_images(x, y, width, layer.strides[1], taps)
+    separate = s.strip_width < y.w
     keep, size = columns == 1 and passes == 1, DTYPE_BYTES[layer.drain.dtype]
 
     def streamed(row: int, rows: int, across: int, first: bool, last: bool) -> int:
@@ -192,12 +353,15 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
                 range(layer.batch), range(0, y.h, rows_per_load), range(strips)
             ):
                 high, across = min(rows_per_load, y.h - start), min(width, y.w - strip * width)
-                image = lines(input_rows(high, stride, kernel_h, x.h) * x.w, channels_wide, channels, n)
+                count = input_rows(high, stride, kernel_h, x.h)
+                image = lines(count * (piece if separate else x).w, channels_wide, channels, n)
+                if separate and channels_wide == channels:
+                    image = lines(count, piece.w * channels, x.w * channels, n)
                 for offset in range(0, high, rows):
                     count = min(rows, high - offset)
                     loads: list[tuple[str, object, float]] = []
                     if not context.x_on_chip:
-                        loads.append(("x", (block, number, start), image))
+                        loads.append(("x", (block, number, start, strip * separate), image))
                     loads.append(("w", block, float(wide * kernel_h * taps)))
                     beats = lines(count * across, channels_wide * size, channels * size, n)
                     key = (0, number, start + offset, strip, block)
@@ -277,30 +441,41 @@ class DepthwiseSteps:
     def __init__(self, context: CodegenContext, layer: DepthwiseLayer):
         self.context, self.layer, self.config = context, layer, context.config
         self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
-        self._select_image(0)
+        self.x, self.y = (images[0] for images in self.images)
         n, schedule = self.config.n, context.schedule
         self.kernel_h, self.taps, channels = layer.weights.shape
         self.channels, self.blocks = channels, ceil_div(channels, n)
         self.columns = min(schedule.columns, self.blocks)
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.rows_per_load)
-        #: First output column and number of columns of each strip.
-        self.strips = list(pieces(self.y.w, schedule.width))
-        self._select_strip(0)
+        self.strips = column_strips(
+            self.y.w,
+            min(schedule.width, schedule.strip_width),
+            layer.strides[1],
+            layer.pads[1],
+            self.taps,
+            self.x.w,
+        )
+        if schedule.strip_width >= self.y.w:  # all tiles across the image use the same rows
+            self.strips = [
+                replace(strip, start=0, size=self.x.w, before=strip.before + strip.start)
+                for strip in self.strips
+            ]
+        self._select(0, self.strips[0])
         self.groups = kernel_rows(self.config, layer, self.pitch)
         self.passes = stream_passes(self.config, layer, self.pitch)
         self._allocate_buffers()
 
-    def _select_strip(self, strip: int) -> None:
-        """Select the strip for which code is generated next."""
-        self.strip = strip
-        self.column, self.width = self.strips[strip]
-        self.pitch = stream_pitch(self.layer, self.x.w, self.y.w, self.width)
-
-    def _select_image(self, number: int) -> None:
-        """Select the image of the batch for which code is generated next."""
-        self.number = number
-        self.x, self.y = (images[number] for images in self.images)
+    def _select(self, number: int, strip: ColumnStrip) -> None:
+        """Select the image of the batch, and its columns, for which code is generated next."""
+        self.number, self.strip = number, strip
+        x, y = (images[number] for images in self.images)
+        self.pitch = stream_pitch(self.layer, x.w, y.w, strip.count)
+        self.x = x.columns(strip.start, strip.size)
+        self.x_pixel, self.x_row = self.x.pixel, self.x.row
+        if not self.x.on_chip:
+            self.x_pixel = min(self.columns * self.config.n, self.channels)
+            self.x_row = self.x.w * self.x_pixel
 
     def _allocate_buffers(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
@@ -314,49 +489,29 @@ class DepthwiseSteps:
         )
         self.w = TileBuffers(w_buffer, self._load_w)
         self.p = parameters(self.context, layer.name, layer.drain, self.columns)
+        width = max(strip.count for strip in self.strips)
         self.acc = BufferRotation(
-            BufferMemory.ACC, f"{layer.name}.acc", self.rows * self.width * self.columns, schedule.acc_buffers
+            BufferMemory.ACC, f"{layer.name}.acc", self.rows * width * self.columns, schedule.acc_buffers
         )
-        self.drains = [
-            Epilogue(
-                self.context,
-                layer.name,
-                layer.drain,
-                [y.columns(column, width) for y in self.images[1]],
-                self.rows,
-                self.columns,
-                column=column,
-            )
-            for column, width in self.strips
-        ]
-        self.x_pixel, self.x_row = self.x.pixel, self.x.row
+        self.drain = Epilogue(
+            self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns, width=width
+        )
         if not self.x.on_chip:
-            self.x_pixel = min(self.columns * n, self.channels)
-            self.x_row = self.x.w * self.x_pixel
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows_per_load))
-            buffer = CircularBuffer(
-                BufferMemory.SP, f"{layer.name}.x", most * self.x_row + n, schedule.x_buffers
+            size = most * max(strip.size for strip in self.strips) * self.x_pixel + n
+            self.x_tiles = TileBuffers(
+                CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load_x
             )
-            self.x_tiles = TileBuffers(buffer, self._load_x)
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
         layer = self.layer
         return image_rows(start, rows, layer.strides[0], layer.pads[0], self.kernel_h, self.x.h)
 
     def _load_x(self, key: Hashable, address: BufferRef) -> list[Command]:
-        _, start, rows, block = key  # type: ignore[misc]
+        *_, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
         width = min(self.x_pixel, self.channels - block * self.config.n)
-        lines = (
-            {"len": count * self.x_row}
-            if width == self.x.pixel
-            else {
-                "len": width,
-                "y_count": count * self.x.w,
-                "dram_y": self.x.pixel,
-                "dst_y": self.x_pixel,
-            }
-        )
+        lines = image_lines(self.x, count, width, "dst", self.x_pixel, self.x_row)
         source = self.x.address(first, 0, block * self.config.n)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
@@ -373,17 +528,15 @@ class DepthwiseSteps:
             for block, blocks in pieces(self.blocks, self.columns)
             for number in range(self.layer.batch)
             for start, rows in pieces(self.y.h, self.rows_per_load)
-            for strip in range(len(self.strips))
+            for strip in self.strips
             for step in self._strip(number, start, rows, strip, block, blocks)
         ]
 
     def _strip(
-        self, number: int, start: int, rows: int, strip: int, block: int, blocks: int
+        self, number: int, start: int, rows: int, strip: ColumnStrip, block: int, blocks: int
     ) -> list[TileStep]:
-        self._select_image(number)
-        self._select_strip(strip)
-        drain = self.drains[strip]
-        drain.select_image(number)
+        self._select(number, strip)
+        self.drain.select(number, strip.first, strip.count)
         out = []
         keep = blocks == 1 and self.passes == 1
         self.row = 0
@@ -392,7 +545,7 @@ class DepthwiseSteps:
             if self.x.on_chip:
                 base, first, image = self.x.address(0, 0, block * self.config.n), 0, self.x.h
             else:
-                base = self.x_tiles.get((number, start, rows, block), step)
+                base = self.x_tiles.get((number, strip.start, strip.size, start, rows, block), step)
                 first, image = self._image(start, rows)
             acc, weights = self.acc.next(), self.w.get(block, step)
             more = keep and offset + count < rows
@@ -414,7 +567,7 @@ class DepthwiseSteps:
                     )
                 )
             how = self.p.fields(block, step)
-            drain.add(step, acc, how, start + offset, count, block, blocks)
+            self.drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out
 
@@ -431,7 +584,9 @@ class DepthwiseSteps:
         lead = before * self.pitch + taps.columns - 1
         length = streamed * self.pitch
         if not more:
-            length = (rows - 1) * stride * self.pitch + lead + (self.width - 1) * self.layer.strides[1] + 1
+            length = (
+                (rows - 1) * stride * self.pitch + lead + (self.strip.count - 1) * self.layer.strides[1] + 1
+            )
         self.row = row + streamed
         word = MATRIX_WORD.pack(
             dw=1,
@@ -457,22 +612,31 @@ class DepthwiseSteps:
             "u_y": 1,
             "v_x": 1,
             "v_lim": self.x.w,
-            "v0": self.column * layer.strides[1] - layer.pads[1] + tap,
+            "v0": self.strip.before + tap,
             "w_row": n,
             "w_oc": self.w_block,
             "acc_x": 1,
-            "acc_y": self.width,
-            "acc_oc": rows * self.width,
+            "acc_y": self.strip.count,
+            "acc_oc": rows * self.strip.count,
             "n_tail": (self.channels - 1) % n + 1 if last else 0,
-            "dw_out_w": self.width,
+            "dw_out_w": self.strip.count,
             "dw_sx": layer.strides[1],
             "dw_sy": layer.strides[0],
         }
 
 
 def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
-    """Generate the steps of a depthwise convolution."""
-    return DepthwiseSteps(context, layer).steps()
+    """Generate the steps of a depthwise convolution, phase by phase."""
+    if layer.dilations == (1, 1):
+        return DepthwiseSteps(context, layer).steps()
+    out = []
+    for part, rows, columns in _phases(layer):
+        layouts = dict(context.layouts)
+        for name, image in part.shapes.items():
+            first = (rows.x_first, columns.x_first) if name == layer.x else (rows.y_first, columns.y_first)
+            layouts[name] = _phase_layout(context.layouts[name], image, layer.dilations, first)
+        out += DepthwiseSteps(replace(context, layouts=layouts), part).steps()
+    return out
 
 
 KIND = LayerKind(

@@ -1,8 +1,9 @@
 """Elementwise operators: sums and products of tensors, and functions of one operand as lookup tables."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -105,9 +106,16 @@ class ElementwiseLayer(Layer):
         """Names of the first tensor and, if present, the second."""
         return (self.x, *([self.other] if self.other else []))
 
+    @property
+    def by_channel(self) -> bool:
+        """True if parameters or the second operand differ from channel to channel."""
+        return self.drain is not None or (self.other is not None and self.broadcast != Broadcast.ALL)
+
 
 #: Element types of operators with a form for int16.
 _UP_TO_16 = (*BYTES, "int16")
+#: Maximum number of pixels of a tile, from the 16 bits of FUSE's counts.
+_MAX_ROWS = 0xFFFF
 #: Rounding mode of sums of bytes, by kernels.
 _SUMS = {"reference": Rounding.DOUBLE, "xnnpack": Rounding.SINGLE, "onnxruntime": Rounding.EVEN}
 
@@ -277,18 +285,32 @@ def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
 
 
 def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
-    """Yield the tilings of an elementwise layer that fit the on-chip memories."""
+    """Yield the tilings of an elementwise layer that fit, with some of the channels only if nothing else fits."""
     n, y = context.config.n, layer.shapes[layer.y]
     total = ceil_div(y.h * y.w * y.c, n)
     sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]
+    inside = context.x_on_chip and context.y_on_chip
+    of_pixel = 2 * y.c * (sizes[0] * (not context.x_on_chip) + sizes[-1] * (not context.y_on_chip))
+    if layer.other and layer.broadcast in (Broadcast.ALL, Broadcast.CHANNEL):
+        of_pixel += y.c * sizes[1]
+    found = False
     for rows in cuts(total):
         used = 2 * rows * n * sum(sizes)
-        if (used > context.free and not (context.x_on_chip and context.y_on_chip)) or rows > 0xFFFF:
+        if (used > context.free and not inside) or rows > _MAX_ROWS:
             continue
-        tiles = ceil_div(total, rows)
+        if layer.by_channel and min(rows, y.h * y.w) * of_pixel > context.config.sp_bytes:
+            continue
+        tiles, found = ceil_div(total, rows), True
         # A row of wider elements needs one read or write per byte of an element.
         work = total * max(sizes)
         yield max(work, tiles * TILE_CYCLES) + 2 * rows, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
+    blocks = ceil_div(y.c, n)
+    for columns, rows in product(cuts(blocks), cuts(y.h * y.w)) if not found else ():
+        if 2 * rows * columns * n * sum(sizes) > context.free or rows > _MAX_ROWS:
+            continue
+        tiles = ceil_div(y.h * y.w, rows) * ceil_div(blocks, columns)
+        cycles = max(total * max(sizes), tiles * TILE_CYCLES) + 2 * rows * columns
+        yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=context.y_on_chip)
 
 
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
@@ -338,7 +360,7 @@ class ElementwiseSteps:
         self.total = self.pixels * self.channels
         names = (layer.x, layer.y, *([layer.other] if layer.other else []))
         compact = all(context.layouts[name].compact(self._bytes(name)) for name in names)
-        self.flat = compact and not self._by_channel()
+        self.flat = compact and not layer.by_channel
         if self.flat:
             self.pixels, self.channels = ceil_div(self.total, self.n), self.n
         self.blocks = ceil_div(self.channels, self.n)
@@ -354,11 +376,6 @@ class ElementwiseSteps:
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
         return [self._tile(start, count) for start, count in pieces(self.pixels, self.rows)]
-
-    def _by_channel(self) -> bool:
-        """Return True if parameters or the second operand differ from channel to channel."""
-        layer = self.layer
-        return layer.drain is not None or (layer.other is not None and layer.broadcast != Broadcast.ALL)
 
     def _bytes(self, name: str) -> int:
         return DTYPE_BYTES[self.layer.shapes[name].dtype]
@@ -518,8 +535,29 @@ class ElementwiseSteps:
 
 
 def elementwise_steps(context: CodegenContext, layer: ElementwiseLayer) -> list[TileStep]:
-    """Generate the steps of an elementwise layer."""
-    return ElementwiseSteps(context, layer).steps()
+    """Generate the steps of an elementwise layer, for one range of channels after the other."""
+    image, width = layer.shapes[layer.y], context.schedule.columns * context.config.n
+    if width >= image.c or not layer.by_channel:
+        return ElementwiseSteps(context, layer).steps()
+    out = []
+    for first, count in pieces(image.c, width):
+        shapes = {
+            name: replace(each, c=count) if each.c == image.c else each for name, each in layer.shapes.items()
+        }
+        layouts = {
+            name: replace(
+                context.layouts[name],
+                c=count,
+                offset=context.layouts[name].offset + first * DTYPE_BYTES[each.dtype],
+            )
+            if each.c == count and layer.shapes[name].c == image.c
+            else context.layouts[name]
+            for name, each in shapes.items()
+        }
+        drain = layer.drain and layer.drain.part(slice(first, first + count))
+        part = replace(layer, name=f"{layer.name}.{first}", shapes=shapes, drain=drain)
+        out += ElementwiseSteps(replace(context, layouts=context.layouts | layouts), part).steps()
+    return out
 
 
 KIND = LayerKind(

@@ -11,7 +11,7 @@ from compiler.commands.commands import (
     TensorLayout,
     TileStep,
 )
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers
+from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_lines
 from compiler.layers.base import Addend, Drain, Residual
 from compiler.util.scaling import bias_image, bytes_word, param_image
 from compiler.util.tiles import ceil_div
@@ -161,8 +161,8 @@ class Epilogue:
         Image rows and channel blocks of a full tile.
     channel : int
         First channel of y that is written.
-    column : int
-        Column of the whole image at which y begins, if y has only some of the columns.
+    width : int or None
+        Image columns of a full tile; None: all columns.
     """
 
     def __init__(
@@ -174,11 +174,10 @@ class Epilogue:
         rows: int,
         columns: int,
         channel: int = 0,
-        column: int = 0,
+        width: int | None = None,
     ):
-        self.context, self.drain, self.images = context, drain, y
-        self.channel, self.column = channel, column
-        self.select_image(0)
+        self.context, self.drain, self.images, self.channel = context, drain, y, channel
+        self.select(0, 0, y[0].w if width is None else width)
         self.n = context.config.n
         self.channels = len(drain.bias)
         self.bytes = DTYPE_BYTES[drain.dtype]
@@ -197,9 +196,10 @@ class Epilogue:
         """True if an int32 tensor is added to the sums before requantization."""
         return isinstance(self.drain.residual, Addend)
 
-    def select_image(self, number: int) -> None:
-        """Select the image of the batch that is drained next."""
-        self.number, self.y = number, self.images[number]
+    def select(self, number: int, column: int, width: int) -> None:
+        """Select the image of the batch, and the `width` columns from `column`, that are drained next."""
+        self.number, self.column = number, column
+        self.y = self.images[number].columns(column, width)
 
     def add(
         self,
@@ -242,7 +242,7 @@ class Epilogue:
                     Unit.STORE,
                     dram=self.y.address(start, 0, first),
                     src=address,
-                    **self._store(rows, width),
+                    **image_lines(self.y, rows, width, "src", width),
                 )
             )
 
@@ -258,19 +258,6 @@ class Epilogue:
             return {"x_count": rows * self.y.w, "a_v": 1}
         return {"x_count": self.y.w, "y_count": rows, "a_u": self.y.w, "a_v": 1, "u_y": 1, "v_x": 1}
 
-    def _store(self, rows: int, width: int) -> dict[str, int]:
-        if self.y.even:
-            return _lines(self.y, rows * self.y.w, width, "src_y")
-        return {
-            "len": width,
-            "y_count": self.y.w,
-            "dram_y": self.y.pixel,
-            "src_y": width,
-            "z_count": rows,
-            "dram_z": self.y.row,
-            "src_z": self.y.w * width,
-        }
-
     def _residual(
         self, step: TileStep, start: int, pixels: int, channel: int, lanes: int
     ) -> dict[str, int | BufferRef]:
@@ -283,7 +270,7 @@ class Epilogue:
         if layout.on_chip:
             address, pixel, row = layout.address(start, 0, first), layout.pixel, layout.row
         else:
-            address = self.other.get((self.number, start, pixels, first, width), step)
+            address = self.other.get((self.number, self.column, start, pixels, first, width), step)
             pixel, row = width, self.y.w * width
         stream = "b" if self._adds_sums else "r"
         rows = {} if self.y.even else {f"{stream}_y": row}
@@ -297,30 +284,12 @@ class Epilogue:
     def _summand(self, residual: Residual) -> TensorLayout:
         """Return the layout of the second operand of the residual addition, for the selected image."""
         layout = self.context.layouts[residual.tensor].parts(len(self.images))[self.number]
-        return layout if self.y.even else layout.columns(self.column, self.y.w)
+        return layout.columns(self.column, self.y.w)
 
     def _load_other(self, key: Hashable, address: BufferRef) -> list[Command]:
-        _, start, pixels, first, width = key  # type: ignore[misc]
+        *_, start, pixels, first, width = key  # type: ignore[misc]
         residual = self.drain.residual
         assert residual is not None
         layout = self._summand(residual)
-        if self.y.even:
-            lines = _lines(layout, pixels, width, "dst_y")
-        else:
-            lines = {
-                "len": width,
-                "y_count": layout.w,
-                "dram_y": layout.pixel,
-                "dst_y": width,
-                "z_count": pixels // layout.w,
-                "dram_z": layout.row,
-                "dst_z": layout.w * width,
-            }
+        lines = image_lines(layout, pixels // layout.w, width, "dst", width)
         return [self.context.command(Unit.LOAD, dram=layout.address(start, 0, first), dst=address, **lines)]
-
-
-def _lines(layout: TensorLayout, pixels: int, width: int, pitch: str) -> dict[str, int]:
-    """Return the transfer fields for `width` channels of consecutive pixels; they are contiguous in the scratchpad."""
-    if width == layout.pixel:
-        return {"len": pixels * width}
-    return {"len": width, "y_count": pixels, "dram_y": layout.pixel, pitch: width}

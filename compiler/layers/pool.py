@@ -7,7 +7,16 @@ from itertools import groupby, product
 import numpy as np
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, image_rows, pieces
+from compiler.commands.tile_buffers import (
+    BufferRotation,
+    CodegenContext,
+    ColumnStrip,
+    TileBuffers,
+    column_strips,
+    image_lines,
+    image_rows,
+    pieces,
+)
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
@@ -27,8 +36,10 @@ from compiler.layers.tiling_context import (
     Tilings,
     images,
     input_rows,
+    strip_images,
+    strip_widths,
 )
-from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
 from compiler.util.scaling import halves_word
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
@@ -36,6 +47,8 @@ from hw.isa.enums import DTYPE_BYTES, Post, Reduce, Rounding, Unit
 
 #: Element types of operands and results, which are equal.
 _TYPES = (*BYTES, "int16")
+#: Number of strip widths that fit, beginning with the largest, from which the best is chosen.
+_FITTING_WIDTHS = 4
 #: Maximum number of different element counts of windows, each of which needs separate commands.
 _MAX_COUNTS = 64
 
@@ -133,51 +146,73 @@ def lower_pool(low: LoweringContext) -> Layer:
     return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
 
 
+#: Maximum number of rows and columns of a tile, whose coordinates have 16 bits with a sign.
+_MAX_COORDINATE = 0x7FFF
+
+
 def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
-    """Yield the tilings of a pooling layer that fit the on-chip memories."""
-    n, (x, y) = context.config.n, images(layer)
+    """Yield the tilings of a pooling layer that fit; strips of columns are tried only if nothing else fits."""
+    _, y = images(layer)
+    widths = strip_widths(y.w, _MAX_COORDINATE // layer.strides[1], context.config.n)
+    fitting = 0
+    for width in (ALL_COLUMNS, *widths):
+        found = list(_tilings(context, layer, width))
+        yield from found
+        fitting += bool(found)
+        if (found and width == ALL_COLUMNS) or fitting == _FITTING_WIDTHS:
+            return
+
+
+def _tilings(context: TilingContext, layer: PoolLayer, width: int) -> Tilings:
+    """Yield the tilings with strips of `width` columns."""
+    n, batch = context.config.n, layer.batch
+    strips, x, y = strip_images(*images(layer), width, layer.strides[1], layer.kernel[1])
+    if x.w + layer.kernel[1] > _MAX_COORDINATE:
+        return
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
-    for columns in cuts(blocks):
-        for rows in cuts(y.h):
-            x_bytes = (
-                input_rows(rows, layer.strides[0], layer.kernel[0], x.h) * x.w * columns * n + n
-            ) * size
-            used = 0 if context.x_on_chip else 2 * x_bytes
-            used += 0 if context.y_on_chip else 2 * rows * y.w * columns * n * size
-            if used > context.free:
-                continue
-            tiles = layer.batch * ceil_div(blocks, columns) * ceil_div(y.h, rows)
-            work = layer.batch * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1] * size
-            start = 0 if context.x_on_chip else x_bytes / n
-            cycles = max(work, tiles * TILE_CYCLES) + start + tiles * 4
-            yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=context.y_on_chip)
+    for columns, rows in product(cuts(blocks), cuts(y.h)):
+        if rows * layer.strides[0] + layer.kernel[0] > _MAX_COORDINATE:
+            continue
+        x_bytes = (input_rows(rows, layer.strides[0], layer.kernel[0], x.h) * x.w * columns * n + n) * size
+        used = 0 if context.x_on_chip else 2 * x_bytes
+        used += 0 if context.y_on_chip else 2 * rows * y.w * columns * n * size
+        if used > context.free:
+            continue
+        tiles = batch * strips * ceil_div(blocks, columns) * ceil_div(y.h, rows)
+        work = batch * strips * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1] * size
+        start = 0 if context.x_on_chip else x_bytes / n
+        cycles = max(work, tiles * TILE_CYCLES) + start + tiles * 4
+        yield cycles, LayerSchedule(rows=rows, strip_width=width, columns=columns, on_chip=context.y_on_chip)
 
 
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a pooling layer, with tiles of output rows and channel blocks."""
-    n, (x, y) = context.config.n, images(layer)
+    """Return the tile model of a pooling layer, with tiles of strips, output rows and channel blocks."""
+    n, (whole_x, whole_y) = context.config.n, images(layer)
+    strips, x, y = strip_images(whole_x, whole_y, s.strip_width, layer.strides[1], layer.kernel[1])
     blocks, size = ceil_div(x.c, n), DTYPE_BYTES[x.dtype]
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
     taps = layer.kernel[0] * layer.kernel[1]
 
+    def beats(rows: int, w: int, width: int, whole: int) -> float:
+        if strips > 1 and width == x.c:
+            return lines(rows, w * width * size, whole * width * size, n)
+        return lines(rows * w, width * size, x.c * size, n)
+
     def tiles() -> Iterator[PipelineTile]:
-        for number in range(layer.batch):
+        for number in range(layer.batch * strips):
             for start in range(0, y.h, rows):
                 for block in range(0, blocks, columns):
                     high, wide = min(rows, y.h - start), min(columns, blocks - block)
                     width = min(wide * n, x.c - block * n)
-                    count = input_rows(high, layer.strides[0], layer.kernel[0], x.h) * x.w
-                    loads = (
-                        ()
-                        if context.x_on_chip
-                        else (("x", (number, start, block), lines(count, width * size, x.c * size, n)),)
-                    )
-                    store = 0.0 if context.y_on_chip else lines(high * y.w, width * size, x.c * size, n)
+                    count = input_rows(high, layer.strides[0], layer.kernel[0], x.h)
+                    image = beats(count, x.w, width, whole_x.w)
+                    loads = () if context.x_on_chip else (("x", (number, start, block), image),)
+                    store = 0.0 if context.y_on_chip else beats(high, y.w, width, whole_y.w)
                     yield PipelineTile(
                         loads, 0.0, high * y.w * wide * taps * size, store, 2 - context.y_on_chip
                     )
 
-    count = layer.batch * ceil_div(y.h, rows) * ceil_div(blocks, columns)
+    count = layer.batch * strips * ceil_div(y.h, rows) * ceil_div(blocks, columns)
     return TilePipeline(tiles(), count, {"x": s.x_buffers}, 1, s.y_buffers)
 
 
@@ -187,9 +222,12 @@ class PoolSteps:
     def __init__(self, context: CodegenContext, layer: PoolLayer):
         self.context, self.layer = context, layer
         self.images = [context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y)]
-        self.x, self.y = (images[0] for images in self.images)
         self.n, schedule = context.config.n, context.schedule
         self.size = DTYPE_BYTES[layer.shapes[layer.x].dtype]
+        self.x, self.y = (images[0] for images in self.images)
+        self.strips = column_strips(
+            self.y.w, schedule.strip_width, layer.strides[1], layer.pads[1], layer.kernel[1], self.x.w
+        )
         self.blocks = ceil_div(self.x.c, self.n)
         self.columns = min(schedule.columns, self.blocks)
         self.rows = min(schedule.rows, self.y.h)
@@ -198,14 +236,15 @@ class PoolSteps:
         if not self.x.on_chip:
             self.pixel = width
             most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
-            size = most * self.x.w * width + self.n * self.size
+            size = most * max(strip.size for strip in self.strips) * width + self.n * self.size
             self.tiles = TileBuffers(
                 CircularBuffer(BufferMemory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load
             )
+        across = max(strip.count for strip in self.strips)
         self.out = BufferRotation(
             BufferMemory.SP,
             f"{layer.name}.y",
-            self.rows * self.y.w * width + self.n * self.size,
+            self.rows * across * width + self.n * self.size,
             schedule.y_buffers,
         )
 
@@ -214,52 +253,50 @@ class PoolSteps:
         return image_rows(start, rows, layer.strides[0], layer.pads[0], layer.kernel[0], self.x.h)
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
-        _, start, rows, block = key  # type: ignore[misc]
+        *_, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
         width = min(self.pixel, (self.x.c - block * self.n) * self.size)
-        lines = {"len": count * self.x.w * width}
-        if width != self.x.pixel:
-            lines = {
-                "len": width,
-                "y_count": count * self.x.w,
-                "dram_y": self.x.pixel,
-                "dst_y": self.pixel,
-            }
+        lines = image_lines(self.x, count, width, "dst", self.pixel)
         source = self.x.address(first, 0, block * self.n * self.size)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
         return [
-            self._tile(number, start, rows, block, blocks)
+            self._tile(number, strip, start, rows, block, blocks)
             for number in range(self.layer.batch)
+            for strip in self.strips
             for start, rows in pieces(self.y.h, self.rows)
             for block, blocks in pieces(self.blocks, self.columns)
         ]
 
-    def _tile(self, number: int, start: int, rows: int, block: int, blocks: int) -> TileStep:
-        self.x, self.y = (images[number] for images in self.images)
+    def _tile(
+        self, number: int, strip: ColumnStrip, start: int, rows: int, block: int, blocks: int
+    ) -> TileStep:
+        x, y = (images[number] for images in self.images)
+        self.x, self.y = x.columns(strip.start, strip.size), y.columns(strip.first, strip.count)
         step, layer, first = TileStep(), self.layer, block * self.n * self.size
         lanes = min(blocks * self.n, self.x.c - block * self.n)
         width = lanes * self.size
         if self.x.on_chip:
             base, image_first, image = self.x.address(0, 0, first), 0, self.x.h
         else:
-            base = self.tiles.get((number, start, rows, block), step)
+            base = self.tiles.get((number, strip.first, start, rows, block), step)
             image_first, image = self._image(start, rows)
         address, pixel = (
             (self.y.address(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
         )
-        for top, height, left, columns, words in self._parts(start, rows):
+        row = self.y.row if self.y.on_chip else self.y.w * pixel
+        for top, height, left, columns, words in self._parts(strip, start, rows):
             step.fuse.append(
                 self.context.command(
                     Unit.FUSE,
                     a_base=base,
                     a_n=self.n * self.size,
-                    a_u=self.x.w * self.pixel,
+                    a_u=self.x.row if self.x.on_chip else self.x.w * self.pixel,
                     a_v=self.pixel,
                     u0=(start + top) * layer.strides[0] - layer.pads[0] - image_first,
-                    v0=left * layer.strides[1] - layer.pads[1],
+                    v0=left * layer.strides[1] + strip.before,
                     u_y=layer.strides[0],
                     u_wy=1,
                     v_x=layer.strides[1],
@@ -271,25 +308,24 @@ class PoolSteps:
                     x_count=columns,
                     y_count=height,
                     n_count=blocks,
-                    d_base=address.plus((top * self.y.w + left) * pixel),
+                    d_base=address.plus(top * row + left * pixel),
                     d_x=pixel,
-                    d_y=self.y.w * pixel,
+                    d_y=row,
                     d_n=self.n * self.size,
                     lanes_tail=(lanes - 1) % self.n + 1,
                     **words,
                 )
             )
         if not self.y.on_chip:
-            pixels = rows * self.y.w
-            lines = {"len": pixels * width}
-            if width != self.y.pixel:
-                lines = {"len": width, "y_count": pixels, "src_y": width, "dram_y": self.y.pixel}
+            lines = image_lines(self.y, rows, width, "src", width)
             step.stores.append(
                 self.context.command(Unit.STORE, dram=self.y.address(start, 0, first), src=address, **lines)
             )
         return step
 
-    def _parts(self, start: int, rows: int) -> Iterator[tuple[int, int, int, int, dict[str, int]]]:
+    def _parts(
+        self, strip: ColumnStrip, start: int, rows: int
+    ) -> Iterator[tuple[int, int, int, int, dict[str, int]]]:
         """Yield the rectangles of a tile, one per command: first row, rows, first column, columns, fuse words.
 
         If averages exclude padding, each number of elements inside the image needs a separate factor.
@@ -298,15 +334,18 @@ class PoolSteps:
         if known:
             yield 0, rows, 0, self.y.w, self._words(next(iter(layer.scaled.values()), {}))
             return
-        sizes = ((self.x.h, self.y.h), (self.x.w, self.y.w))
+        x, y = (images[0] for images in self.images)
+        sizes = ((x.h, y.h), (x.w, y.w))
         down, across = (
             inside(size, layer.kernel[i], layer.strides[i], layer.pads[i], outputs)
             for i, (size, outputs) in enumerate(sizes)
         )
         for (first, count, high), (left, columns, wide) in product(down, across):
             top, end = max(first, start), min(first + count, start + rows)
-            if top < end:
-                yield top - start, end - top, left, columns, self._words(layer.scaled[high * wide])
+            near, far = max(left, strip.first), min(left + columns, strip.first + strip.count)
+            if top < end and near < far:
+                words = self._words(layer.scaled[high * wide])
+                yield top - start, end - top, near - strip.first, far - near, words
 
     def _words(self, scaled: Mapping[str, int]) -> dict[str, int]:
         """Return the fuse words; averages use `scaled` or divide by the elements inside the image."""

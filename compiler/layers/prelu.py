@@ -75,6 +75,11 @@ class PReluLayer(ElementwiseLayer):
     rounding: Rounding
     clip: tuple[int, int]
 
+    @property
+    def by_channel(self) -> bool:
+        """True: every channel, or every element, has a separate slope."""
+        return True
+
 
 def lower_prelu(low: LoweringContext) -> PReluLayer:
     """Lower a PReLU with the first rounding mode that reproduces the host's results for all values and slopes.
@@ -185,9 +190,6 @@ class PReluSteps(ElementwiseSteps):
         self.high = BufferRotation(
             BufferMemory.SP, f"{layer.name}.high", size * DTYPE_BYTES[Dtype.I16], context.schedule.y_buffers
         )
-
-    def _by_channel(self) -> bool:
-        return True
 
     def _load_slopes(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, count = key  # type: ignore[misc]

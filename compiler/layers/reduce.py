@@ -207,11 +207,7 @@ def _dims(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, int
             f"a reduction of {list(shape)} over axes {list(axes)} has too many strides"
         )
     k0, r0, k1, r1 = outer + [1] * (4 - len(outer))
-    if (
-        max(r0, k1, k1 * r1) > _MAX_COUNT
-        or (k1 > 1 and r1 > _MAX_SHARED_STRIDE)
-        or math.prod(outer) > 1 << 31
-    ):
+    if max(k1, k1 * r1) > _MAX_COUNT or (k1 > 1 and r1 > _MAX_SHARED_STRIDE) or math.prod(outer) > 1 << 31:
         raise UnsupportedLoweringError(
             f"a reduction of {list(shape)} over axes {list(axes)} has strides that are too long"
         )
@@ -317,7 +313,8 @@ class ReduceSteps:
         blocks = ceil_div(self.c, n)
         # A reduction is split into pieces by rows if there are several, otherwise by channels.
         self.by_rows = self.r0 > 1 or not layer.lanes
-        self.depth = min(schedule.depth, self.r0 if self.by_rows else blocks)
+        most = max(_MAX_COUNT // (self.k1 * self.r1), 1)
+        self.depth = min(schedule.depth, self.r0, most) if self.by_rows else min(schedule.depth, blocks)
         self.columns = min(schedule.columns, blocks) if not layer.lanes else blocks
         far = _MAX_COORDINATE // self.r0 if self.r0 <= _MAX_STRIDE else 1
         self.rows = min(schedule.rows, self.k0, max(far, 1), _MAX_COORDINATE // self.k1)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
@@ -12,11 +12,13 @@ from compiler.layers.base import Layer
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.tile_pipeline import RECIPROCAL_CYCLES, TilePipeline, row_tile_model
-from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings, check_row
+from compiler.layers.tiling_context import TILE_CYCLES, LayerContext, TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Unit
+
+_Fields = dict[str, int | BufferRef]
 
 
 @identity("SoftmaxLayer", "scale", "step", "y_zp", "clip")
@@ -40,15 +42,30 @@ class SoftmaxLayer(Layer):
     clip: tuple[int, int]
 
 
+#: Maximum elements of a row, so that the sum of the high parts of the exponentials fits int32.
+_MAX_ELEMENTS = (1 << 17) - 1
+#: Maximum elements of a row whose exponentials have the unit of their sum. Exponentials of longer rows have all 29
+#: bits, and only their sum is rounded, because many small exponentials would otherwise be lost.
+_MAX_SAME_UNIT = 1 << 14
 #: Smallest input scale of a softmax; with a finer one, the exponentials would have too few bits.
 _MIN_SCALE = 2.0**-16
 
 
 def lower_softmax(low: LoweringContext) -> Layer:
-    """Lower a softmax along the last axis."""
+    """Lower a softmax along the last axis.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        The axis is not the last one, a row is too long, or the result's scale is out of range.
+    """
     a, x = low.anchor.attributes, low.x
     if a["axis"] != len(x.shape) - 1:
         raise UnsupportedLoweringError("softmax is along the last dimension only")
+    if x.shape[-1] > _MAX_ELEMENTS:
+        raise UnsupportedLoweringError(
+            f"a softmax over {x.shape[-1]:,} elements, more than {_MAX_ELEMENTS:,}"
+        )
     y = affine(low.y)
     if not _MIN_SCALE <= y.scale <= 1:
         raise UnsupportedLoweringError(
@@ -64,29 +81,43 @@ def lower_softmax(low: LoweringContext) -> Layer:
 
 
 def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
-    """Yield the tilings of a softmax that fit the on-chip memories."""
+    """Yield the tilings of a softmax that fit, with parts of a row only if whole rows do not fit."""
     n, x = context.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
-    check_row(context, layer, x.c, blocks + 1)
-    for rows in cuts(total):
-        used = rows * (
-            2 * blocks * n + (0 if context.x_on_chip else 2 * x.c) + (0 if context.y_on_chip else 2 * x.c)
-        )
+    moved = 2 * (2 - context.x_on_chip - context.y_on_chip)
+    found = False
+    for rows in cuts(total) if x.c <= _MAX_SAME_UNIT else ():
+        used = rows * (2 * blocks * n + moved * x.c)
         if used > context.free or rows * (1 + blocks) > context.acc_rows:
             continue
-        tiles = ceil_div(total, rows)
+        tiles, found = ceil_div(total, rows), True
         yield (
             total * blocks * 5 + tiles * 5 * TILE_CYCLES + rows * blocks,
             LayerSchedule(rows=rows, on_chip=context.y_on_chip),
+        )
+    for columns in cuts(blocks) if context.alone and not found else ():
+        parts = ceil_div(blocks, columns)
+        if (2 + moved) * columns * n > context.free or columns + 3 * parts + _TOTALS > context.acc_rows:
+            continue
+        yield (
+            total * (blocks * 6 + parts * 6 * TILE_CYCLES) + columns,
+            LayerSchedule(rows=1, columns=columns, on_chip=context.y_on_chip),
         )
 
 
 def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a softmax."""
     blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
+    if s.columns < blocks or layer.shapes[layer.x].c > _MAX_SAME_UNIT:
+        passes = 6 * ceil_div(blocks, s.columns)
+        return row_tile_model(layer, replace(s, rows=1), context, passes, 8 * blocks + RECIPROCAL_CYCLES, 2)
     return row_tile_model(layer, s, context, 5, 7 * blocks + max(blocks, RECIPROCAL_CYCLES), 2)
 
 
+#: Accumulator rows of a row in parts: the scaled sums of high and low bits, their sum, and the maximum.
+_TOTALS = 4
+#: Bits by which the sums of the low bits of a part are rounded, if the sum of the row is rounded.
+_PART_BITS = 8
 _LOW_BITS = 15
 
 
@@ -98,72 +129,166 @@ class SoftmaxSteps:
         self.x, self.y = context.layouts[layer.x], context.layouts[layer.y]
         self.total, self.cols = self.x.h * self.x.w, self.x.c
         self.blocks = ceil_div(self.cols, self.n)
-        self.rows = min(context.schedule.rows, self.total)
         name, schedule = layer.name, context.schedule
-        row = self.blocks * self.n
+        #: Blocks of a part of a row; a row in parts is read three times: for its maximum, its sum and its results.
+        self.part = min(schedule.columns, self.blocks)
+        self.in_parts = self.part < self.blocks or self.cols > _MAX_SAME_UNIT
+        self.rows = 1 if self.in_parts else min(schedule.rows, self.total)
+        row = self.part * self.n
         if not self.x.on_chip:
             buffer = CircularBuffer(
-                BufferMemory.SP, f"{name}.x", self.rows * self.cols + self.n, schedule.x_buffers
+                BufferMemory.SP, f"{name}.x", self.rows * min(row, self.cols) + self.n, schedule.x_buffers
             )
             self.tiles = TileBuffers(buffer, self._load)
-        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", self.rows * self.cols, schedule.y_buffers)
+        size = self.rows * min(row, self.cols)
+        self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
         self.low = BufferRotation(BufferMemory.SP, f"{name}.low", self.rows * row * 2, 1)
         self.stats = BufferRotation(BufferMemory.ACC, f"{name}.rows", self.rows, 1)
-        self.exps = BufferRotation(BufferMemory.ACC, f"{name}.exp", self.rows * self.blocks, 1)
-        self.tables = Tables(context, name, softmax_tables(layer.scale, self.cols))
+        self.exps = BufferRotation(BufferMemory.ACC, f"{name}.exp", self.rows * self.part, 1)
+        parts = ceil_div(self.blocks, self.part)
+        self.sums = BufferRotation(BufferMemory.ACC, f"{name}.sums", 3 * parts + _TOTALS - 1, 1)
+        unit = self.cols if self.cols <= _MAX_SAME_UNIT else 1
+        self.tables = Tables(context, name, softmax_tables(layer.scale, unit))
+        #: Bits by which the sum is rounded, so that it fits int32.
+        self.rounded = 0 if self.cols <= _MAX_SAME_UNIT else (self.cols - 1).bit_length() - 1
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
-        start, rows = key  # type: ignore[misc]
-        source = self.x.address().plus(start * self.cols)
-        return [self.context.command(Unit.LOAD, dram=source, dst=address, len=rows * self.cols)]
+        start, count = key  # type: ignore[misc]
+        source = self.x.address().plus(start)
+        return [self.context.command(Unit.LOAD, dram=source, dst=address, len=count)]
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
+        if self.in_parts:
+            return [step for row in range(self.total) for step in self._row(row)]
         return [self._tile(start, rows) for start, rows in pieces(self.total, self.rows)]
+
+    def _source(self, step: TileStep, start: int, count: int) -> BufferRef:
+        """Return the address of `count` elements of x from element `start`."""
+        return self.x.address().plus(start) if self.x.on_chip else self.tiles.get((start, count), step)
 
     def _tile(self, start: int, rows: int) -> TileStep:
         step = TileStep()
-        x = (
-            self.x.address().plus(start * self.cols)
-            if self.x.on_chip
-            else self.tiles.get((start, rows), step)
-        )
-        y = self.y.address().plus(start * self.cols) if self.y.on_chip else self.out.next()
+        x = self._source(step, start * self.cols, rows * self.cols)
         low, stats, exps = self.low.next(), self.stats.next(), self.exps.next()
-        n, blocks = self.n, self.blocks
-        across = {"y_count": rows, "wx_count": blocks, "u_y": 1, "v_wx": 1}
-        along = {"y_count": rows, "x_count": blocks, "u_y": 1, "v_x": 1}
-        image = {"a_base": x, "a_u": self.cols, "a_v": n}
-        minus = {"b_base": stats, "b_y": 1}
-        tail = {"lanes_tail": (self.cols - 1) % n + 1}
-        out = self.layer.shapes[self.layer.y].dtype
-        source = {"a_src": 1, "a_dtype": self.layer.shapes[self.layer.x].dtype}
-        less = source | {"b_src": BSource.ACC, "b_bcast": 1, "op": Op.SUB}
-        wx, last = FUSE_DIMS.index("wx"), FUSE_DIMS.index("x")
-        for fields in (
-            across
-            | image
+        sums = {"wx_count": self.blocks, "v_wx": 1, "a_base": exps, "a_u": self.blocks, "a_v": 1}
+        passes = [
+            self._maximum(x, rows, self.blocks, stats),
+            *self._exponentials(step, x, rows, self.blocks, stats, low, exps),
+            *self._reciprocals(rows, sums, stats, stats),
+        ]
+        tail = {"lanes_tail": (self.cols - 1) % self.n + 1}
+        step.fuse += [self.context.command(Unit.FUSE, **(tail | fields)) for fields in passes]
+        self._results(step, start * self.cols, rows, self.cols, exps, stats)
+        return step
+
+    def _row(self, row: int) -> list[TileStep]:
+        """Return the steps of a row in parts: the maximum, the sums of low and high bits, and the results."""
+        n, start = self.n, row * self.cols
+        stats, sums = self.stats.next(), self.sums.next()
+        parts = [
+            (start + first * n, min(blocks * n, self.cols - first * n), blocks)
+            for first, blocks in pieces(self.blocks, self.part)
+        ]
+        count = len(parts)
+        low_sums, high_sums, totals = (sums.plus(i * count) for i in (1, 2, 3))
+        out = []
+        for number, (first, width, blocks) in enumerate(parts):
+            step = TileStep()
+            found = self._maximum(self._source(step, first, width), 1, blocks, sums.plus(number))
+            self._add(step, width, found)
+            out.append(step)
+        maximum = FUSE_STAGE.pack(reduce=Reduce.MAX, lane_reduce=Reduce.MAX)
+        self._add(out[-1], 1, self._column(sums, count) | {"d_base": stats, "stage": maximum})
+        for number, (first, width, blocks) in enumerate(parts):
+            step = TileStep()
+            x = self._source(step, first, width)
+            for table, base in enumerate((low_sums, high_sums)):
+                scale = _power_of_two(-_PART_BITS) if self.rounded and not table else {}
+                word = self.tables.word(
+                    step,
+                    table,
+                    table=1,
+                    reduce=Reduce.SUM,
+                    lane_reduce=Reduce.SUM,
+                    post=Post.SCALE if scale else Post.NONE,
+                    tail_dim=FUSE_DIMS.index("wx"),
+                )
+                fields = self._across(x, 1, blocks) | self._less(stats)
+                self._add(step, width, fields | scale | {"d_base": base.plus(number), "stage": word})
+            out.append(step)
+        scaled = FUSE_STAGE.pack(reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.SCALE)
+        dropped = self.rounded - _PART_BITS if self.rounded else 0
+        for number, (base, bits) in enumerate(((low_sums, -dropped), (high_sums, _LOW_BITS - self.rounded))):
+            total = _power_of_two(bits) | {"d_base": totals.plus(number), "stage": scaled}
+            self._add(out[-1], 1, self._column(base, count) | total)
+        for fields in self._reciprocals(1, self._column(totals, 2), stats, totals.plus(2)):
+            self._add(out[-1], 1, fields)
+        for first, width, blocks in parts:
+            step = TileStep()
+            low, exps = self.low.next(), self.exps.next()
+            x = self._source(step, first, width)
+            for fields in self._exponentials(step, x, 1, blocks, stats, low, exps):
+                self._add(step, width, fields)
+            self._results(step, first, 1, width, exps, stats)
+            out.append(step)
+        return out
+
+    def _add(self, step: TileStep, width: int, fields: _Fields) -> None:
+        """Add a pass over `width` elements to a step."""
+        tail = {"lanes_tail": (width - 1) % self.n + 1}
+        step.fuse.append(self.context.command(Unit.FUSE, **(tail | fields)))
+
+    @staticmethod
+    def _column(base: BufferRef, count: int) -> _Fields:
+        """Return the walk over the first lane of `count` accumulator rows."""
+        return {"a_base": base, "a_v": 1, "v_wx": 1, "wx_count": count, "lanes": 1}
+
+    def _across(self, x: BufferRef, rows: int, blocks: int) -> _Fields:
+        """Return the walk of a reduction over some rows of x."""
+        counts = {"y_count": rows, "wx_count": blocks, "u_y": 1, "v_wx": 1}
+        return counts | {"a_base": x, "a_u": self.cols, "a_v": self.n}
+
+    def _maximum(self, x: BufferRef, rows: int, blocks: int, to: BufferRef) -> _Fields:
+        """Return the fields of the pass that computes the maximum of each row."""
+        stage = FUSE_STAGE.pack(reduce=Reduce.MAX, lane_reduce=Reduce.MAX, tail_dim=FUSE_DIMS.index("wx"))
+        source = FUSE_SRC.pack(a_src=1, a_dtype=self.layer.shapes[self.layer.x].dtype)
+        return self._across(x, rows, blocks) | {"src": source, "d_base": to, "d_y": 1, "stage": stage}
+
+    def _less(self, stats: BufferRef, rounding: Rounding = Rounding.DOUBLE) -> _Fields:
+        """Return the fields that subtract the maximum of the row from each element."""
+        dtype = self.layer.shapes[self.layer.x].dtype
+        source = FUSE_SRC.pack(
+            a_src=1, a_dtype=dtype, b_src=BSource.ACC, b_bcast=1, op=Op.SUB, rounding=rounding
+        )
+        return {"src": source, "b_base": stats, "b_y": 1}
+
+    def _exponentials(
+        self,
+        step: TileStep,
+        x: BufferRef,
+        rows: int,
+        blocks: int,
+        stats: BufferRef,
+        low: BufferRef,
+        exps: BufferRef,
+    ) -> list[_Fields]:
+        """Return the fields of the passes that compute the exponentials: low bits first, then the sum of both parts."""
+        n, last = self.n, FUSE_DIMS.index("x")
+        image = {"y_count": rows, "x_count": blocks, "u_y": 1, "v_x": 1}
+        image |= {"a_base": x, "a_u": self.cols, "a_v": n}
+        return [
+            image
+            | self._less(stats)
             | {
-                "src": FUSE_SRC.pack(**source),
-                "d_base": stats,
-                "d_y": 1,
-                "stage": FUSE_STAGE.pack(reduce=Reduce.MAX, lane_reduce=Reduce.MAX, tail_dim=wx),
-            },
-            along
-            | image
-            | minus
-            | {
-                "src": FUSE_SRC.pack(**less),
                 "d_base": low,
                 "d_x": 2 * n,
                 "d_y": 2 * n * blocks,
                 "stage": self.tables.word(step, 0, table=1, d_dst=1, d_dtype=Dtype.I16, tail_dim=last),
             },
-            along
-            | image
-            | minus
+            image
+            | self._less(stats, Rounding.SINGLE)
             | {
-                "src": FUSE_SRC.pack(**less, rounding=Rounding.SINGLE),
                 "d_base": exps,
                 "d_x": 1,
                 "d_y": blocks,
@@ -178,41 +303,55 @@ class SoftmaxSteps:
                     step, 1, table=1, residual=1, r_dtype=Dtype.I16, r_raw=1, tail_dim=last
                 ),
             },
-            *self._reciprocals(rows, exps, stats),
-            along
-            | minus
-            | {
-                "src": FUSE_SRC.pack(
-                    b_src=BSource.ACC, requant=Requant.ROW, rq_lane=1, rounding=Rounding.EVEN
-                ),
-                "a_base": exps,
-                "a_u": blocks,
-                "a_v": 1,
-                "zp": self.layer.y_zp,
-                "d_base": y,
-                "d_x": n,
-                "clip_lo": self.layer.clip[0],
-                "clip_hi": self.layer.clip[1],
-                "d_y": self.cols,
-                "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=out, tail_dim=last),
-            },
-        ):
-            step.fuse.append(self.context.command(Unit.FUSE, **(tail | fields)))
-        if not self.y.on_chip:
-            target = self.y.address().plus(start * self.cols)
-            step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, len=rows * self.cols))
-        return step
+        ]
 
-    def _reciprocals(self, rows: int, exps: BufferRef, stats: BufferRef) -> list[dict[str, int | BufferRef]]:
-        """Return the fields of the passes that compute the reciprocal of each row's sum times the result's scale."""
+    def _results(
+        self, step: TileStep, start: int, rows: int, width: int, exps: BufferRef, stats: BufferRef
+    ) -> None:
+        """Add the pass and the store of the results; `start` is the index of the first element in the tensor."""
+        n, blocks = self.n, ceil_div(width, self.n)
+        y = self.y.address().plus(start) if self.y.on_chip else self.out.next()
+        rounding = FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rq_lane=1, rounding=Rounding.EVEN)
+        out = self.layer.shapes[self.layer.y].dtype
+        fields: _Fields = {
+            "y_count": rows,
+            "x_count": blocks,
+            "u_y": 1,
+            "v_x": 1,
+            "src": rounding,
+            "a_base": exps,
+            "a_u": blocks,
+            "a_v": 1,
+            "b_base": stats,
+            "b_y": 1,
+            "zp": self.layer.y_zp,
+            "d_base": y,
+            "d_x": n,
+            "clip_lo": self.layer.clip[0],
+            "clip_hi": self.layer.clip[1],
+            "d_y": self.cols,
+            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=out, tail_dim=FUSE_DIMS.index("x")),
+        }
+        self._add(step, width, fields)
+        if not self.y.on_chip:
+            target = self.y.address().plus(start)
+            step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, len=rows * width))
+
+    def _reciprocals(self, rows: int, sums: _Fields, stats: BufferRef, scaled_to: BufferRef) -> list[_Fields]:
+        """Return the fields of the passes that compute the reciprocal of each row's sum times the result's scale.
+
+        `sums` is the walk over the terms of the sum; a sum that must be multiplied by a factor is written to
+        `scaled_to`.
+        """
         bits = math.ceil(math.log2(self.layer.step))
         part = self.layer.step / 2.0**bits
         tail = FUSE_DIMS.index("wx")
-        whole = {"y_count": rows, "u_y": 1, "d_base": stats, "d_y": 1}
-        row = whole | {"wx_count": self.blocks, "v_wx": 1, "a_base": exps, "a_u": self.blocks, "a_v": 1}
+        whole = {"y_count": rows, "u_y": 1, "d_y": 1}
+        row = whole | sums
         inverse = {
+            "d_base": stats,
             "src": FUSE_SRC.pack(d_lane=1),
-            "post_shift": -bits,
+            "post_shift": -bits - self.rounded,
             "stage": FUSE_STAGE.pack(
                 reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP, tail_dim=tail
             ),
@@ -220,9 +359,19 @@ class SoftmaxSteps:
         if part == 1:
             return [row | inverse]
         scaled = FUSE_STAGE.pack(reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.SCALE, tail_dim=tail)
-        scaling = {"post_mult": round(part * (1 << 31)), "post_shift": 0, "stage": scaled}
-        again = whole | {"wx_count": 1, "a_base": stats, "a_u": 1, "lanes_tail": 1}
+        scaling = {
+            "d_base": scaled_to,
+            "post_mult": round(part * (1 << 31)),
+            "post_shift": 0,
+            "stage": scaled,
+        }
+        again = whole | {"wx_count": 1, "a_base": scaled_to, "a_u": 1, "lanes_tail": 1}
         return [row | scaling, again | inverse]
+
+
+def _power_of_two(bits: int) -> _Fields:
+    """Return the fields of a post-scale by 2**bits."""
+    return {"post_mult": 1 << 30, "post_shift": bits + 1}
 
 
 def softmax_steps(context: CodegenContext, layer: SoftmaxLayer) -> list[TileStep]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from compiler.layers.base import Image, Layer
 from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import LayerSchedule
+from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.errors import InputError
 
@@ -63,6 +64,9 @@ BUS_OVERHEAD = 1.15
 #: Maximum number of accumulator buffers; more buffers give no further speedup.
 MAX_SUM_BUFFERS = 4
 
+#: Maximum number of strip widths that are tried.
+_MAX_STRIP_WIDTHS = 12
+
 #: Cycles of units and semaphores from the end of a load to the use of the tile and its release.
 _TILE_LATENCY = 60
 
@@ -94,6 +98,8 @@ class TilingContext:
         True if the layer is not interleaved with other layers.
     first : bool
         True if no layer precedes this one.
+    consecutive : bool
+        True if the layer consists of several convolutions, two of which use the accumulator at the same time.
     dram : DramTiming
         Timing of the DRAM.
     """
@@ -108,6 +114,7 @@ class TilingContext:
     split_last_tile: bool = False
     alone: bool = True
     first: bool = False
+    consecutive: bool = False
     dram: DramTiming = DEFAULT_DRAM
 
     @property
@@ -132,6 +139,42 @@ def images(layer: Layer) -> tuple[Image, Image]:
     if layer.batch == 1:
         return x, y
     return replace(x, h=x.h // layer.batch), replace(y, h=y.h // layer.batch)
+
+
+def strip_images(x: Image, y: Image, width: int, stride: int, reach: int) -> tuple[int, Image, Image]:
+    """Return the number of strips of `width` output columns, and the shapes of a strip of input and output.
+
+    Parameters
+    ----------
+    x, y : Image
+        Shapes of one image of the input and of the output.
+    width : int
+        Maximum number of output columns of a strip.
+    stride : int
+        Distance between the windows, in input columns.
+    reach : int
+        Number of input columns that a window covers.
+    """
+    if width >= y.w:
+        return 1, x, y
+    return ceil_div(y.w, width), replace(x, w=(width - 1) * stride + reach), replace(y, w=width)
+
+
+def strip_widths(width: int, most: int, n: int) -> list[int]:
+    """Return candidate widths, up to `most`, of strips of an image of `width` columns; largest first.
+
+    Wide strips are multiples of `n`, so that they begin at the start of a bus beat.
+    """
+    found: list[int] = []
+    size = min(most, width - 1)
+    while size > 0 and len(found) < _MAX_STRIP_WIDTHS:
+        even = ceil_div(width, ceil_div(width, size))
+        if even >= n:
+            even = min(ceil_div(even, n) * n, size // n * n)
+        if even not in found:
+            found.append(even)
+        size = min(size * 2 // 3, even - 1)
+    return found
 
 
 def param_blocks_per_buffer(config: MlaConfig, blocks: int, columns: int) -> int:

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from compiler.ir.identity import identity, identity_of, stored
+from compiler.ir.identity import identity, identity_of, items, stored
 from compiler.schedule.program_override import ProgramText, text_of
 from hw.errors import InputError, shown
 
@@ -14,6 +14,8 @@ VERSION = 2
 _MAX_RESULT_BUFFERS = 256
 #: Maximum value of a size, which exceeds the sizes of every layer.
 _MAX_SIZE = 1 << 24
+#: Width of a strip that includes all columns.
+ALL_COLUMNS = 1 << 16
 #: Fields that may be 0.
 _MAY_BE_NONE = ("prefetch", "stream_channel_blocks")
 
@@ -43,6 +45,7 @@ _NAMES = (
     "stream_channel_blocks",
     "same_program_as_previous",
     "own_counter_tag",
+    "strip_width",
 )
 
 
@@ -72,6 +75,8 @@ _NAMES = (
     "planes",
     "joined",
     "counted",
+    "strip_width",
+    added=("strip_width",),
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
@@ -128,11 +133,14 @@ class LayerSchedule:
     own_counter_tag : bool
         True to count the layer's cycles with a separate tag, False to count them with the previous layer's tag. After a
         tag change, a unit may stall for about a hundred cycles until the previous counters are saved.
+    strip_width : int
+        Output columns of a strip of a convolution, a depthwise convolution or a pool (packed pixels count as one). An
+        image with more columns is split into strips, which are loaded, computed and stored separately.
     """
 
     rows: int = 1 << 16
     rows_per_load: int = 1 << 16
-    width: int = 1 << 16
+    width: int = ALL_COLUMNS
     columns: int = 1 << 16
     depth: int = 1 << 16
     param_blocks: int = 1 << 16
@@ -154,6 +162,7 @@ class LayerSchedule:
     stream_channel_blocks: int = 0
     same_program_as_previous: bool = False
     own_counter_tag: bool = True
+    strip_width: int = ALL_COLUMNS
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -206,7 +215,7 @@ class Schedule:
     def to_json(self) -> str:
         """Return the schedule as a JSON document."""
         layers = {
-            name: {key: getattr(layer, item) for key, item in _FIELDS[VERSION].items()}
+            name: {_KEYS[stable]: value for stable, value in items(layer)}
             for name, layer in self.layers.items()
         }
         return json.dumps({"schema_version": VERSION} | stored(self) | {"layers": layers}, indent=1)
@@ -255,6 +264,8 @@ _FIELDS: dict[int, dict[str, str]] = {
     1: {stable: item for item, stable in identity_of(LayerSchedule).parts.items()},
     2: dict(zip(_NAMES, identity_of(LayerSchedule).parts, strict=True)),
 }
+#: Names of a layer's fields in documents of the current version by their stable names.
+_KEYS = dict(zip(identity_of(LayerSchedule).parts.values(), _NAMES, strict=True))
 
 
 def _names(group: Any) -> bool:

@@ -23,7 +23,9 @@ class Objective(StrEnum):
 
 #: Transformations by name, with the fields of a layer's schedule that each one changes.
 TRANSFORMATIONS: dict[str, frozenset[str]] = {
-    "tiling": frozenset({"rows", "rows_per_load", "width", "columns", "depth", "param_blocks"}),
+    "tiling": frozenset(
+        {"rows", "rows_per_load", "width", "strip_width", "columns", "depth", "param_blocks"}
+    ),
     "order": frozenset({"order"}),
     "layout": frozenset({"fold_kernel_width", "im2col", "pixels_per_pass"}),
     "buffers": frozenset({"x_buffers", "w_buffers", "y_buffers", "acc_buffers", "param_buffers"}),

@@ -221,11 +221,10 @@ def test_unsupported_operators_are_named(
         compile(draft.graph.finish(["y"]), "n8", strict=True)
 
 
-@pytest.mark.parametrize("op", ["softmax", "layer_norm"])
-def test_rows_too_long_for_the_accumulator_are_named(op: str) -> None:
+def test_rows_too_long_for_the_accumulator_are_named() -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((2, 8000))
     y = Tensor("y", x.shape, "int8", Quantization.per_tensor(1 / 256, -128))
-    draft.into(op, [x], y, axis=1, **({"beta": 1.0} if op == "softmax" else NORM))
-    with pytest.raises(InputError, match=f"{op} of 8000 elements holds .* rows of the accumulator"):
+    draft.into("layer_norm", [x], y, axis=1, **NORM)
+    with pytest.raises(InputError, match=r"layer_norm of 8000 elements holds .* rows of the accumulator"):
         compile(draft.graph.finish(["y"]), "n4")

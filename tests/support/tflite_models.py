@@ -131,8 +131,8 @@ class Draft:
 
     def file(self) -> bytes:
         """Return the file's contents."""
-        parts = (self.tensors, self.operators, self.inputs, self.outputs, self.meaning, self.int4)
-        return packed([FileGraph(*parts)])
+        parts = (self.tensors, self.operators, self.inputs, self.outputs, self.meaning)
+        return packed([FileGraph(*parts, int4=self.int4)])
 
     def narrow(self, name: str) -> None:
         """Store random weights as int4; their values are drawn again."""

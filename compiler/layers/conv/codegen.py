@@ -7,7 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileBuffers, pieces
+from compiler.commands.tile_buffers import (
+    BufferRotation,
+    CodegenContext,
+    ColumnStrip,
+    TileBuffers,
+    column_strips,
+    pieces,
+)
 from compiler.layers.conv.input_layout import Im2colLayout, can_pack_pixels, layout_of, pack_pixels
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, split_first_tile, split_last_tile
@@ -60,6 +67,15 @@ class ConvSteps:
         self.rows_per_load = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.rows_per_load)
         self.columns = min(schedule.columns, self.blocks)
+        self.strips = column_strips(
+            self.y.w,
+            schedule.strip_width,
+            layer.strides[1],
+            layer.pads[1],
+            (self.kernel_w - 1) * layer.dilations[1] + 1,
+            self.x.w,
+        )
+        self.width = max(strip.count for strip in self.strips)
         self.k_size = min(schedule.depth, self.k_blocks)
         if self.layout != Im2colLayout.PIXELS:
             self.k_size = self.k_blocks
@@ -80,15 +96,15 @@ class ConvSteps:
         w_buffer = CircularBuffer(BufferMemory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
         self.w = TileBuffers(w_buffer, self._load_w)
         self.p = parameters(self.context, name, layer.drain.part(part), self.columns)
-        acc_tiles = ceil_div(self.blocks, self.columns) * ceil_div(self.y.h, self.rows) * layer.batch
+        tiles = layer.batch * len(self.strips) * ceil_div(self.y.h, self.rows)
         self.acc = BufferRotation(
             BufferMemory.ACC,
             f"{name}.acc",
-            self.rows * self.y.w * self.columns,
-            min(schedule.acc_buffers, acc_tiles),
+            self.rows * self.width * self.columns,
+            min(schedule.acc_buffers, ceil_div(self.blocks, self.columns) * tiles),
         )
         cut = ConvCut(self.k_blocks, self.k_size, self.rows_per_load, self.k_blocks * n - self.reduction)
-        self.image = ConvImage(self.context, layer, name, self.group, self.layout, cut)
+        self.image = ConvImage(self.context, layer, name, self.group, self.layout, cut, self.strips)
         self.drain = Epilogue(
             self.context,
             name,
@@ -97,6 +113,7 @@ class ConvSteps:
             self.rows,
             self.columns,
             self.group * self.out_c,
+            self.width,
         )
 
     def _weight_padding(self) -> int:
@@ -142,8 +159,9 @@ class ConvSteps:
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles in the schedule's order."""
         row_groups = [
-            (number, load_rows, start + first, rows)
+            (number, strip, load_rows, start + first, rows)
             for number in range(self.layer.batch)
+            for strip in self.strips
             for load_rows in pieces(self.y.h, self.rows_per_load)
             for start in [load_rows[0]]
             for first, rows in pieces(load_rows[1], self.rows)
@@ -162,6 +180,7 @@ class ConvSteps:
     def _tile(
         self,
         number: int,
+        strip: ColumnStrip,
         load_rows: Rows,
         start: int,
         rows: int,
@@ -172,15 +191,15 @@ class ConvSteps:
         last: bool,
     ) -> list[TileStep]:
         """Generate the steps of a tile: sums for each piece of the reduction dimension, and the drain of each part."""
-        self.image.select_image(number)
-        self.drain.select_image(number)
+        self.image.select(number, strip)
+        self.drain.select(number, strip.first, strip.count)
         tile = TilePart(start, rows, block, blocks, rows)
         self.image.load_partially = self.context.schedule.split_first_tile and first
         schedule, k_pieces = self.context.schedule, list(pieces(self.k_blocks, self.k_size))
-        few = ceil_div(self.config.n, self.y.w)
+        few = ceil_div(self.config.n, strip.count)
         name = f"{self.layer.name}.{self.group}"
         parts = (
-            split_last_tile(tile, name, few, self.y.w)
+            split_last_tile(tile, name, few, strip.count)
             if schedule.split_last_tile and last
             else [(tile, self.acc.next())]
         )
@@ -193,7 +212,7 @@ class ConvSteps:
         for (k, k_count), part, acc in work:
             pieced = [(part, acc)]
             if schedule.split_first_tile and first and k == 0:
-                pieced = split_first_tile(part, acc, few, self.y.w)
+                pieced = split_first_tile(part, acc, few, strip.count)
             for piece, sums in pieced:
                 step = TileStep(block=block)
                 step.matrix.append(self._matrix(step, sums, load_rows, piece, block, k, k_count))
@@ -240,7 +259,7 @@ class ConvSteps:
             "w_ic": n * n,
             "w_oc": self.w_part,
             "acc_x": 1,
-            "acc_oc": part.pitch * self.y.w,
+            "acc_oc": part.pitch * self.image.y.w,
         }
         image = self.image.get(step, load_rows, part.start, part.rows, k)
         return self.context.command(Unit.MATRIX, **(fields | image))

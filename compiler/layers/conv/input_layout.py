@@ -64,12 +64,13 @@ def pack_pixels(layer: ConvLayer, pixels: int) -> ConvLayer:
     return replace(
         layer,
         weights=weights.reshape(pixels * out_c, kernel_h, width, in_c),
-        drain=_repeated(drain, pixels),
+        drain=repeated(drain, pixels),
         strides=(layer.strides[0], stride * pixels),
         shapes=layer.shapes | {layer.y: image},
     )
 
 
-def _repeated(drain: Drain, pixels: int) -> Drain:
+def repeated(drain: Drain, pixels: int) -> Drain:
+    """Return the drain of `pixels` adjacent pixels, whose channels are concatenated."""
     parameters = {name: np.tile(getattr(drain, name), pixels) for name in ("bias", "mult", "exponent")}
     return replace(drain, **parameters)

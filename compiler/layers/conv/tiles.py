@@ -4,7 +4,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
-from compiler.commands.tile_buffers import CodegenContext, TileBuffers, image_rows, pieces
+from compiler.commands.tile_buffers import (
+    CodegenContext,
+    ColumnStrip,
+    TileBuffers,
+    image_lines,
+    image_rows,
+    pieces,
+)
 from compiler.layers.conv.input_layout import Im2colLayout
 from compiler.layers.conv.layer import ConvLayer
 from compiler.util.tiles import ceil_div
@@ -133,6 +140,8 @@ class ConvImage:
         Layout of the image rows in the scratchpad.
     cut : ConvCut
         Rows and blocks of each load.
+    strips : list of ColumnStrip
+        Strips of columns, each of which is loaded separately.
     """
 
     def __init__(
@@ -143,28 +152,22 @@ class ConvImage:
         group: int,
         layout: Im2colLayout,
         cut: ConvCut,
+        strips: list[ColumnStrip],
     ):
         self.context, self.layer, self.group, self.layout, self.cut = context, layer, group, layout, cut
-        self.n, self.y = context.config.n, context.layouts[layer.y].parts(layer.batch)[0]
-        self.images = context.layouts[layer.x].parts(layer.batch)
-        self.select_image(0)
+        self.n = context.config.n
+        self.images, self.outputs = (context.layouts[name].parts(layer.batch) for name in (layer.x, layer.y))
         _, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
-        self.left = self.right = 0
-        #: Distance in bytes between pixels, and between rows of the image or of a strip.
-        self.pixel, self.row = self.x.pixel, self.x.row
+        self.select(0, strips[0])
         if self.x.on_chip:
             return
-        if layout == Im2colLayout.ROWS:
-            self.left = layer.pads[1]
-            reach = (self.y.w - 1) * layer.strides[1] + self.kernel_w
-            self.right = max(reach - self.left - self.x.w, 0)
-        self.pixel = self.x.c if cut.whole else cut.k_size * self.n
-        self.row = (self.left + self.x.w + self.right) * self.pixel
-        if layout == Im2colLayout.STRIPS:
-            self.row = self.kernel_w * self.x.c
         row_groups = list(pieces(self.y.h, cut.rows_per_load))
-        size = max(self._size(*load_rows) for load_rows in row_groups) + self.n
-        count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch
+        size = 0
+        for strip in strips:
+            self.select(0, strip)
+            size = max(size, *(self._size(*load_rows) for load_rows in row_groups))
+        count = len(row_groups) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch * len(strips)
+        size += self.n
         buffer = CircularBuffer(BufferMemory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
         self.tiles = TileBuffers(buffer, self._begin)
         #: True if only the rows that the next part of a tile needs are loaded.
@@ -177,9 +180,24 @@ class ConvImage:
         """Number of pieces that are in the scratchpad at the same time."""
         return self.tiles.buffer.depth if not self.x.on_chip else _UNLIMITED_DEPTH
 
-    def select_image(self, number: int) -> None:
-        """Select the image of the batch for which code is generated next."""
-        self.number, self.x = number, self.images[number]
+    def select(self, number: int, strip: ColumnStrip) -> None:
+        """Select the image of the batch, and its columns, for which code is generated next."""
+        self.number, self.strip = number, strip
+        self.x = self.images[number].columns(strip.start, strip.size)
+        self.y = self.outputs[number].columns(strip.first, strip.count)
+        self.left = self.right = 0
+        #: Distance in bytes between pixels, and between rows of the image or of the pixels under a kernel.
+        self.pixel, self.row = self.x.pixel, self.x.row
+        if self.x.on_chip:
+            return
+        if self.layout == Im2colLayout.ROWS:
+            self.left = max(-strip.before, 0)
+            reach = (self.y.w - 1) * self.layer.strides[1] + self.kernel_w
+            self.right = max(strip.before + reach - self.x.w, 0)
+        self.pixel = self.x.c if self.cut.whole else self.cut.k_size * self.n
+        self.row = (self.left + self.x.w + self.right) * self.pixel
+        if self.layout == Im2colLayout.STRIPS:
+            self.row = self.kernel_w * self.x.c
 
     def _size(self, start: int, rows: int) -> int:
         if self.layout == Im2colLayout.STRIPS:
@@ -206,7 +224,9 @@ class ConvImage:
         layer = self.layer
         if self.layout == Im2colLayout.STRIPS:
             return {
-                "a_base": self._load_rows((self.number, *load_rows, k), (start, rows), step),
+                "a_base": self._load_rows(
+                    (self.number, self.strip.first, *load_rows, k), (start, rows), step
+                ),
                 "u0": (start - load_rows[0]) * layer.strides[0],
                 "x_count": self.y.w,
                 "y_count": rows,
@@ -220,7 +240,7 @@ class ConvImage:
             base, first, count = self.x.address(0, 0, self.group * self.in_c + k * self.n), 0, self.x.h
         else:
             first, count = self._rows(*load_rows)
-            base = self._load_rows((self.number, *load_rows, k), (start, rows), step)
+            base = self._load_rows((self.number, self.strip.first, *load_rows, k), (start, rows), step)
             if layer.groups > 1 and self.cut.whole:
                 base = base.plus(self.group * self.in_c)
         u0 = start * layer.strides[0] - layer.pads[0] - first
@@ -242,10 +262,10 @@ class ConvImage:
             "acc_y": self.y.w,
         }
         if self.layout == Im2colLayout.ROWS:
-            return walk
+            return walk | {"a_base": base.plus(max(self.strip.before, 0) * self.pixel)}
         return walk | {
             "kx_count": self.kernel_w,
-            "v0": -layer.pads[1],
+            "v0": self.strip.before,
             "v_kx": layer.dilations[1],
             "v_lim": self.x.w,
             "w_kx": self._w_row,
@@ -273,9 +293,9 @@ class ConvImage:
         self.rows_loaded[key] = 0
         return []
 
-    def _load_rows(self, key: tuple[int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
+    def _load_rows(self, key: tuple[int, int, int, int, int], part: Rows, step: TileStep) -> BufferRef:
         """Return the address of a tile and add loads of its missing rows, or only those needed by `part`, to `step`."""
-        _, start, rows, k = key
+        *_, start, rows, k = key
         address, there = self.tiles.get(key, step), self.rows_loaded[key]
         needed = total = self._reach(start, (start, rows))
         if self.load_partially:  # including the rows into which reads of the last row extend
@@ -300,27 +320,7 @@ class ConvImage:
         length = min(self.pixel, self.x.c - channel)
         inner = address.plus(self.left * self.pixel)
         source = self.x.address(self._rows(*load_rows)[0] + part[0], 0, channel)
-        if length == self.x.c < self.x.pixel:
-            lines = {
-                "len": length,
-                "y_count": self.x.w,
-                "dram_y": self.x.pixel,
-                "dst_y": self.pixel,
-                "z_count": count,
-                "dram_z": self.x.row,
-                "dst_z": self.row,
-            }
-        elif length == self.x.c and not self.left + self.right:
-            lines = {"len": count * self.x.w * self.x.c}
-        elif length == self.x.c:
-            lines = {"len": self.x.w * self.x.c, "y_count": count, "dram_y": self.x.row, "dst_y": self.row}
-        else:
-            lines = {
-                "len": length,
-                "y_count": count * self.x.w,
-                "dram_y": self.x.pixel,
-                "dst_y": self.pixel,
-            }
+        lines = image_lines(self.x, count, length, "dst", self.pixel, self.row)
         borders = ((self.left, 0), (self.right, (self.left + self.x.w) * self.pixel))
         return [
             *(
@@ -334,7 +334,7 @@ class ConvImage:
     def _strips(self, load_rows: Rows, part: Rows, _: int, address: BufferRef) -> list[Command]:
         """Return the loads of some rows of all strips, and the fills of the padding around the image."""
         layer, pitch, line = self.layer, self._pitch(load_rows[1]), self.row
-        stride, left = layer.strides[1], layer.pads[1]
+        stride, before = layer.strides[1], self.strip.before
         first, count = self._rows(*load_rows)
         above = max(first - (load_rows[0] * layer.strides[0] - layer.pads[0]), 0)
         low, high = part[0], part[0] + part[1]
@@ -347,7 +347,7 @@ class ConvImage:
         if rows <= 0:
             return out
         for column, columns in self._columns():
-            at = column * stride - left
+            at = column * stride + before
             skip, end = max(-at, 0), min(at + self.kernel_w, self.x.w)
             if columns == 1 and (skip or end < at + self.kernel_w):
                 out.append(self._fill(address.plus(column * pitch + offset), rows * line, 1, 0))
@@ -371,8 +371,8 @@ class ConvImage:
 
     def _columns(self) -> list[tuple[int, int]]:
         """Return runs of output columns with similar strips as (first column, count); edge columns are single runs."""
-        stride, left = self.layer.strides[1], self.layer.pads[1]
-        inside = [c for c in range(self.y.w) if 0 <= c * stride - left <= self.x.w - self.kernel_w]
+        stride, before = self.layer.strides[1], self.strip.before
+        inside = [c for c in range(self.y.w) if 0 <= c * stride + before <= self.x.w - self.kernel_w]
         sides = [(c, 1) for c in range(self.y.w) if c not in inside]
         return [*sides, (inside[0], len(inside))] if inside else sides
 

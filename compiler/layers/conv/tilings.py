@@ -19,9 +19,11 @@ from compiler.layers.tiling_context import (
     images,
     input_rows,
     param_blocks_per_buffer,
+    strip_images,
+    strip_widths,
     sum_buffers,
 )
-from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule
 from compiler.util.tiles import ceil_div, cuts
 from hw.isa.enums import DTYPE_BYTES, Dtype
 
@@ -44,6 +46,13 @@ class _Cut:
             out_c *= s.pixels_per_pass
             kernel_w += (s.pixels_per_pass - 1) * stride_w
             self.y = replace(self.y, w=self.y.w // s.pixels_per_pass, c=self.y.c * s.pixels_per_pass)
+            stride_w *= s.pixels_per_pass
+        reach = (kernel_w - 1) * layer.dilations[1] + 1
+        #: Bytes of an image row of input and output.
+        self.x_row, self.y_row = self.x.w * self.x.c, self.y.w * self.y.c
+        self.strips, self.x, self.y = strip_images(self.x, self.y, s.strip_width, stride_w, reach)
+        #: Number of images that are processed one after the other: strips of the images of a batch.
+        self.images = layer.batch * self.strips
         self.taps, self.out_c = self.kernel_h * kernel_w, out_c
         self.layout = Im2colLayout.PIXELS
         if s.im2col and can_fold(layer, context.x_on_chip, Im2colLayout.STRIPS):
@@ -76,25 +85,31 @@ class _Cut:
         reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
         count = input_rows(rows, self.stride, reach, x.h)
         if self.layout == Im2colLayout.ROWS:
+            if self.strips > 1:
+                return lines(count, x.w * x.c, self.x_row, n)
             return count * (x.w + self.layer.pads[1] + self.layer.pads[3]) * x.c / n
+        if self.strips > 1 and self.parts == 1 and self.in_c == x.c:
+            return lines(count, x.w * x.c, self.x_row, n)
         return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n)
 
     def out(self, pixels: int, block: int) -> float:
         """Return the bus beats for storing the results of a tile."""
         width = min(self.columns * self.n, self.out_c - block * self.n)
+        if self.strips > 1 and width == self.y.c:
+            return lines(pixels // self.y.w, self.y.w * width * self.size, self.y_row * self.size, self.n)
         return lines(pixels, width * self.size, self.y.c * self.size, self.n)
 
 
 def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a convolution, with tiles of output rows, channel blocks and partial sums."""
     cut = _Cut(layer, s, context)
-    row_tiles = layer.batch * sum(
+    row_tiles = cut.images * sum(
         ceil_div(min(cut.rows_per_load, cut.y.h - first), cut.rows)
         for first in range(0, cut.y.h, cut.rows_per_load)
     )
     groups = ceil_div(cut.blocks, cut.columns)
     buffers = {
-        "x": max(1, min(s.x_buffers, layer.batch * ceil_div(cut.y.h, cut.rows_per_load) * cut.parts)),
+        "x": max(1, min(s.x_buffers, cut.images * ceil_div(cut.y.h, cut.rows_per_load) * cut.parts)),
         "w": max(1, min(s.w_buffers, groups * cut.parts)),
         "p": s.param_buffers,
         "r": s.y_buffers,
@@ -126,7 +141,7 @@ def _conv_tiles(cut: _Cut) -> Iterator[PipelineTile]:
 def _order(cut: _Cut, by_rows: bool) -> Iterator[tuple[int, int, int, int]]:
     row_groups = [
         (number, load_row, row)
-        for number in range(cut.layer.batch)
+        for number in range(cut.images)
         for load_row in range(0, cut.y.h, cut.rows_per_load)
         for row in range(load_row, min(load_row + cut.rows_per_load, cut.y.h), cut.rows)
     ]
@@ -210,6 +225,8 @@ _SPLIT_CANDIDATES = 4
 _MAX_SMALL_LOAD_LATENCIES = 4
 #: Minimum size of a first tile's input, in blocks of N beats, for which loading in parts is worthwhile.
 _MIN_SPLIT_INPUT_BLOCKS = 3
+#: Number of strip widths that fit, beginning with the largest, from which the best is chosen.
+_FITTING_WIDTHS = 4
 #: Minimum number of result tiles for draining the last one in parts, and maximum number of weight tiles in flight.
 _SPLIT_Y_BUFFERS, _MAX_WEIGHT_BUFFERS = 4, 8
 
@@ -233,11 +250,23 @@ _Found = tuple[float, LayerSchedule, ConvTile]
 class ConvTiler:
     """Generator of the tilings of a convolution whose image has a given layout."""
 
-    def __init__(self, context: TilingContext, layer: ConvLayer, layout: Im2colLayout, pixels_per_pass: int):
+    def __init__(
+        self,
+        context: TilingContext,
+        layer: ConvLayer,
+        layout: Im2colLayout,
+        pixels_per_pass: int,
+        width: int = ALL_COLUMNS,
+    ):
         self.context, self.layer, self.n = context, layer, context.config.n
         self.layout, self.pixels_per_pass, n = layout, pixels_per_pass, context.config.n
-        self.x, self.y = images(layer)
+        self.width = width
         out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
+        x, y = images(layer)
+        across = (self.kernel_w - 1) * layer.dilations[1] + 1
+        self.strips, self.x, self.y = strip_images(x, y, width, layer.strides[1], across)
+        #: Number of images that are processed one after the other: strips of the images of a batch.
+        self.images, self.x_row, self.y_row = layer.batch * self.strips, x.w * x.c, y.w * y.c
         self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
         self.passes = {
             Im2colLayout.PIXELS: self.taps * ceil_div(self.in_c, n),
@@ -245,11 +274,11 @@ class ConvTiler:
             Im2colLayout.STRIPS: ceil_div(self.in_c * self.taps, n),
         }[layout]
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
-        padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS else 0
+        padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
         self.line = (self.x.w + padding) * self.x.c
         self.k_blocks = ceil_div(self.in_c, n)
         # This saves five bus beats per block of channels and costs three additional FUSE cycles per pixel and block.
-        self.common_scale = layer.batch * self.y.h * self.y.w == 1 and layer.drain.common_scale
+        self.common_scale = self.images * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
     def image(self, rows_per_load: int, part: float) -> tuple[int, float]:
         """Return the size in bytes of the image rows of one load, and the bus beats for loading them."""
@@ -258,18 +287,18 @@ class ConvTiler:
         stride, n = self.layer.strides[0], self.n
         if self.layout == Im2colLayout.STRIPS:
             line = self.kernel_w * self.x.c
-            lines = self.y.w * ((rows_per_load - 1) * stride + self.kernel_h)
-            return lines * line + n, lines * (line + n - 1) / n
+            count = self.y.w * ((rows_per_load - 1) * stride + self.kernel_h)
+            return count * line + n, count * (line + n - 1) / n
         rows = input_rows(rows_per_load, stride, self.reach, self.x.h)
         size = int(rows * self.line * part) + n
         if part == 1.0:
-            return size, size / n
+            return size, size / n if self.strips == 1 else lines(rows, self.line, self.x_row, n)
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
 
     def tilings(self) -> Tilings:
         """Yield tilings with complete sums, and with partial sums if complete sums do not fit or delay the array."""
-        array = self.blocks * self.passes * max(self.layer.batch * self.y.h * self.y.w, self.n)
+        array = self.blocks * self.passes * max(self.images * self.y.h * self.y.w, self.n)
         enough = _SUFFICIENT_RATIO * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
         depths = cuts(self.k_blocks) if self.layout == Im2colLayout.PIXELS else [self.k_blocks]
         for depth in depths:
@@ -307,10 +336,10 @@ class ConvTiler:
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
         """Return the estimated cycles and the schedule of a tile; None if it does not fit."""
         context, layer, n = self.context, self.layer, self.n
-        tiles, groups = layer.batch * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
-        pixels, sums = layer.batch * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
-        row_loads = layer.batch * ceil_div(self.y.h, tile.rows_per_load)
-        if sums * min(2, tiles * groups) > context.acc_rows:
+        tiles, groups = self.images * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
+        pixels, sums = self.images * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
+        row_loads = self.images * ceil_div(self.y.h, tile.rows_per_load)
+        if sums * (2 if context.consecutive else min(2, tiles * groups)) > context.acc_rows:
             return None
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
@@ -367,6 +396,7 @@ class ConvTiler:
         return cycles * layer.groups, LayerSchedule(
             rows=tile.rows,
             rows_per_load=tile.rows_per_load,
+            strip_width=self.width,
             columns=tile.columns,
             depth=tile.depth if self.layout == Im2colLayout.PIXELS else tile.depth * self.taps,
             order=tile.order,
@@ -410,22 +440,36 @@ def _rows_per_load(rows: int, height: int, on_chip: bool) -> list[int]:
 def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
     """Yield the tilings of a convolution, or of a matrix product with constant weights.
 
-    Each group of channels has separate buffers, and two consecutive groups are active at the same time. Each group
-    therefore gets half of the memory if a tiling fits.
+    An image is split into strips of columns only if no tiling with whole rows fits. Each group of channels has separate
+    buffers, and two consecutive groups are active at the same time. Each group therefore gets half of the memory if a
+    tiling fits.
     """
+    contexts = [context]
     if layer.groups > 1:
-        found = list(_tilings(replace(context, free=context.free // 2), layer))
+        context = replace(context, consecutive=True)
+        contexts = [replace(context, free=context.free // 2), context]
+    for split, each in product((False, True), contexts):
+        found = list(_tilings(each, layer, split=split))
         if found:
             yield from found
             return
-    yield from _tilings(context, layer)
 
 
-def _tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
+def _tilings(context: TilingContext, layer: ConvLayer, *, split: bool) -> Tilings:
+    """Yield the tilings with whole image rows or, if `split`, with strips of some widths that fit."""
     for pixels_per_pass in pixel_packings(context, layer):
         wide = pack_pixels(layer, pixels_per_pass) if pixels_per_pass > 1 else layer
+        widths = [ALL_COLUMNS]
+        if split:
+            widths = strip_widths(images(wide)[1].w, context.acc_rows // 2, context.config.n)
         for layout in _layouts(context, wide):
-            yield from ConvTiler(context, wide, layout, pixels_per_pass).tilings()
+            fitting = 0
+            for width in widths:
+                found = list(ConvTiler(context, wide, layout, pixels_per_pass, width).tilings())
+                yield from found
+                fitting += bool(found)
+                if fitting == _FITTING_WIDTHS:
+                    break
 
 
 def pixel_packings(context: TilingContext, layer: ConvLayer) -> Iterator[int]:

@@ -52,7 +52,9 @@ _SPANS = {
     "counted": _FLAG,
 }
 _FIELD = {stable: name for name, stable in identity_of(LayerSchedule).parts.items()}
-assert _FIELD.keys() == _SPANS.keys()
+#: Fields without tokens, because the vocabulary is part of the trained models.
+_WITHOUT_TOKENS = ("strip_width",)
+assert _FIELD.keys() == {*_SPANS, *_WITHOUT_TOKENS}
 #: Ranges by field name.
 SPANS = {_FIELD[stable]: span for stable, span in _SPANS.items()}
 #: Token that precedes the value of a field, by field name.
@@ -63,6 +65,8 @@ _FIELDS = {token: name for name, token in NAMES.items()}
 
 def encode_schedule_delta(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
     """Encode the fields that differ from `base` as tokens, in field order and followed by the end token.
+
+    Fields without tokens are omitted: a decoded schedule has the values of its base.
 
     Raises
     ------

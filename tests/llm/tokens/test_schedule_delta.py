@@ -27,6 +27,7 @@ SCHEDULES = st.builds(
         else st.integers(SPANS[item.name].low, SPANS[item.name].high)
         | (st.just(1 << 16) if SPANS[item.name].all_too else st.nothing())
         for item in fields(LayerSchedule)
+        if item.name in SPANS
     },
 )
 
