@@ -10,7 +10,7 @@ import pytest
 from compiler.cli.parser import build_parser
 from tests.docs.test_paths import PAGES, ROOT
 
-_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 #: Options of commands of other projects.
 _FOREIGN = {"--nthreads", "--nworkers", "--hypothesis-profile"}
 
