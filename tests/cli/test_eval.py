@@ -234,7 +234,7 @@ def test_samples_of_a_model_with_states_are_a_sequence_unless_it_is_reset(mla, t
     (x,), (y,) = (compile(path, "n4").inputs, compile(path, "n4").outputs)
     samples = np.random.default_rng(0).integers(-128, 128, (4, *x.shape)).astype(np.int8)
     runs = [steps_in_litert(data, [sample], "reference")[0] for sample in samples]
-    wanted = runs if reset else steps_in_litert(data, samples, "reference")
+    wanted = runs if reset else steps_in_litert(data, list(samples), "reference")
     np.savez(file, x=samples, y=np.array([each[0] for each in wanted]).reshape(4, *y.shape))
     options = ("--reset-state",) if reset else ()
     report = evaluated(mla, path, "--data", file, "--metric", "mae", "--target", "n4", *options)

@@ -266,7 +266,8 @@ def test_states_of_streams_are_kept_and_reset(mla, monkeypatch, tmp_path):
     (x,) = compile(path, "n4").inputs
     samples = np.random.default_rng(0).integers(-128, 128, (3, *x.shape)).astype(np.int8)
     wanted = [
-        hashlib.sha256(each.tobytes()).hexdigest() for (each,) in steps_in_litert(data, samples, "reference")
+        hashlib.sha256(each.tobytes()).hexdigest()
+        for (each,) in steps_in_litert(data, list(samples), "reference")
     ]
     streams = ["a", "b", "a", "b", "a"]
     requests = [

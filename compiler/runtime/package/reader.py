@@ -55,6 +55,8 @@ def tuples(value: Any) -> Any:
 
 
 FORMAT, VERSION = "mla network", 5
+#: Earlier version, which is read as well: a network without states.
+_WITHOUT_STATES = 4
 #: Name of the archive's member with everything except programs, images and constants.
 MANIFEST = "manifest.json"
 
@@ -69,7 +71,7 @@ class PackageReader:
                 raise ValueError(f"member {info.filename!r} is compressed")
         self.manifest = json.loads(archive.read(MANIFEST))
         head = (self.manifest["format"], self.manifest["version"])
-        if head != (FORMAT, VERSION):
+        if head not in ((FORMAT, VERSION), (FORMAT, _WITHOUT_STATES)):
             raise ValueError(f"must be {FORMAT!r} version {VERSION}, not {head[0]!r} version {head[1]!r}")
 
     def network(self) -> CompiledNetwork:
@@ -78,7 +80,7 @@ class PackageReader:
         self.config = restored(MlaConfig, m["config"])
         inputs = self._tensors(m["inputs"])
         outputs = self._with_contents("output", m["outputs"])
-        states = self._states(m["states"])
+        states = self._states([] if m["version"] == _WITHOUT_STATES else m["states"])
         smaller = self._smaller(m["smaller"], m["batch"])
         self.sizes = len(smaller)
         return CompiledNetwork(
