@@ -78,7 +78,7 @@ def _read_options(given: Any) -> _Options:
 
 @dataclass
 class GraphReport:
-    """Where one captured graph runs, and why.
+    """Report on one captured graph: whether it runs on the accelerator, and why not.
 
     Parameters
     ----------

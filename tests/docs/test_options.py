@@ -12,7 +12,7 @@ from tests.docs.test_paths import PAGES, ROOT
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 #: Options of commands of other projects.
-_FOREIGN = {"--nthreads", "--nworkers", "--hypothesis-profile"}
+_FOREIGN = {"--nthreads", "--nworkers", "--hypothesis-profile", "--saved-model", "--opset"}
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:

@@ -19,6 +19,7 @@ def test_quantized_by_the_converter(name: str) -> None:
     network, reference = compile(path, "n4", cache=False), Reference(path)
     assert network.infos and not network.host
     (tensor,), (output,) = network.inputs, network.outputs
+    assert tensor.quantization is not None and output.quantization is not None
     scale, zero = tensor.quantization.scale[0], tensor.quantization.zero_point[0]
     for x, wanted in zip(SAMPLES["x"], SAMPLES["jax" if name == "jax" else "keras"], strict=True):
         stored = np.clip(np.rint(x / scale) + zero, -128, 127).astype(np.int8)[None]

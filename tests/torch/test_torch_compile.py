@@ -107,9 +107,10 @@ def test_graph_breaks_are_reported(capsys) -> None:
     module = Broken().eval()
     model = compiled(module, calibration_calls=2)
     with torch.inference_mode():
-        for _ in range(4):
-            x = torch.randn(1, 3, 6, 6)
-            found, wanted = model(x), module(x)
+        for _ in range(3):
+            model(torch.randn(1, 3, 6, 6))
+        x = torch.randn(1, 3, 6, 6)
+        found, wanted = model(x), module(x)
     assert min(errors(found, wanted)) > 28
     report = backend.report()
     first, second = report.graphs
