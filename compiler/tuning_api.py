@@ -14,8 +14,8 @@ from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.constraints import Constraints, Objective
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import GENERATORS_METHOD, LLM
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.registry import GENERATORS_METHOD, LLM
 from compiler.tuning.search.tuner import TuningResult, check_generators
 from compiler.tuning.search.tuner import tune as search_schedules
 from compiler.tuning_db.database import TuningDatabase
@@ -25,7 +25,7 @@ from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.tuning.generators.registry import GeneratorSpec
+    from compiler.tuning.registry import GeneratorSpec
 
 #: Search method if neither a method nor a generator is given.
 DEFAULT_METHOD = "coordinate"

@@ -29,8 +29,8 @@ from compiler.profile.measurement import Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import LLM, METHODS
 from compiler.tuning.search.method import Trial
-from compiler.tuning.search.registry import LLM, METHODS
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
 from scripts.jsonl_log import JsonlLog

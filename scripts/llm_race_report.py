@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from compiler.tuning.search.registry import LLM
+from compiler.tuning.registry import LLM
 from scripts.reports import write_report
 
 #: Trials after which methods are compared, and times in seconds at which curves are sampled.

@@ -30,8 +30,7 @@ from compiler.llm.generate.sampler import SampledAnswer, TokenGrammar, draw
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
 from compiler.llm.tokens.assembly_tokens import STOP
-from compiler.llm.tokens.layer_prompt import Programs, subjects_of
-from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.layer_prompt import Ask, Programs, subjects_of
 from compiler.llm.tokens.schedule_delta import END, ScheduleDeltaGrammar
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result

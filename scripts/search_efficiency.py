@@ -16,8 +16,8 @@ from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import METHODS
 from compiler.tuning.search.method import with_layer
-from compiler.tuning.search.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
 from scripts.measurement_cache import FileCache

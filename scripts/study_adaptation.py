@@ -29,7 +29,7 @@ from compiler.serving.request import Request, RequestSource
 from compiler.serving.server import MAX_IN_FLIGHT
 from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.registry import METHODS
+from compiler.tuning.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from compiler.util.progress import progress
 from hw.config import load_target

@@ -31,12 +31,11 @@ from compiler.tuning.constraints import Objective
 from compiler.tuning.edits.edit import EditError
 from compiler.tuning.edits.editable_programs import EditablePrograms
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import GENERATORS, LLM
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.search.program_edit_search import Edits, ProgramEditSearch
-from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
 from hw.errors import InputError

@@ -21,7 +21,7 @@ from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.registry import METHODS
+from compiler.tuning.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from compiler.util.progress import log
 from compiler.util.tables import Column, figures, format_table

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.llm.evaluate.race import held_out_points, race
     from compiler.llm.evaluate.sample_quality import GROUP_SIZE, figures, sampled
     from compiler.tuning.measure.measurer import Measurer
-    from compiler.tuning.search.registry import LLM, METHODS
+    from compiler.tuning.registry import LLM, METHODS
     from compiler.util.progress import log, progress
 
     baselines = [method_name(name) for name in args.methods.split(",") if name]
@@ -96,7 +96,7 @@ def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
     """Return mean ratios of the model's cycles, after one trial and after all, to each baseline's final cycles."""
     from compiler.llm.evaluate.race import mean_ratio
-    from compiler.tuning.search.registry import LLM
+    from compiler.tuning.registry import LLM
 
     return [
         {

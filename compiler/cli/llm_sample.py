@@ -120,7 +120,7 @@ def _answered(
     import numpy as np
 
     from compiler.llm.generate.sampler import SampledAnswer, draw
-    from compiler.llm.tokens.prompt_tokens import Ask
+    from compiler.llm.tokens.layer_prompt import Ask
     from compiler.llm.tokens.vocabulary import LANGUAGE
 
     rng = np.random.default_rng(args.seed)

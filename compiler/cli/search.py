@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.options import integer
 from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Prices, SpendingLimits, fields_of
-from compiler.tuning.generators.registry import GENERATORS
-from compiler.tuning.search.registry import GENERATORS_METHOD, LLM, METHODS
+from compiler.tuning.registry import GENERATORS, GENERATORS_METHOD, LLM, METHODS
 from compiler.util.plugin_registry import Registry, is_reference
 from compiler.util.tables import counted
 from hw.errors import InputError, shown

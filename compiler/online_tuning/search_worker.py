@@ -16,8 +16,8 @@ from compiler.quantize.ranges import random_samples
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import LLM
 from compiler.tuning.search.method import SearchMethod
-from compiler.tuning.search.registry import LLM
 from compiler.tuning.search.tuner import initial_schedules, make_method, store_best
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.program_cache import ProgramCache

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.tuning.generators.registry import GENERATORS
-from compiler.tuning.search.registry import METHODS
+from compiler.tuning.registry import GENERATORS, METHODS
 from hw.config import TARGETS
 from scripts.networks.digits import MODEL
 from tests.support import plugins

@@ -2,7 +2,7 @@
 
 from tests.structure.source_tree import modules
 
-MAX_COMPILER_FILES = 403
+MAX_COMPILER_FILES = 400
 
 
 def test_number_of_compiler_files() -> None:

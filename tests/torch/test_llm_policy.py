@@ -11,7 +11,7 @@ import pytest
 from compiler.llm.data.self_training import RolloutGroup
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.model.weights import load
-from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.layer_prompt import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training import loop
 from compiler.llm.training.grpo import GrpoPolicy, advantages, policy_loss, reinforce, tokenize_answers

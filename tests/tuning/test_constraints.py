@@ -16,7 +16,7 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork,
 from compiler.tuning.constraints import TRANSFORMATIONS, Constraints
 from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.registry import METHODS
+from compiler.tuning.registry import METHODS
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
 from hw.errors import InputError

@@ -11,8 +11,8 @@ import pytest
 from compiler.profile.measurement import Rejected
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.peephole import PeepholeGenerator
-from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import GENERATORS
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod
 from compiler.tuning.search.random_search import RandomSearch

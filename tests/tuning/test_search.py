@@ -6,7 +6,7 @@ from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.registry import METHODS
+from compiler.tuning.registry import METHODS
 from compiler.tuning.search.tuner import rejection_reason, tune
 
 TRIALS = 8

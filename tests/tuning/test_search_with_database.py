@@ -17,7 +17,7 @@ from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.worker_pool import WorkerGroup
-from compiler.tuning.search.registry import METHODS
+from compiler.tuning.registry import METHODS
 from compiler.tuning.search.tuner import TuningResult, tune
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import TrialEntry

@@ -13,10 +13,9 @@ from compiler.llm.data.held_out import MACHINES
 from compiler.llm.data.journal import read
 from compiler.llm.data.trajectories import EditTrajectory, Trajectory
 from compiler.llm.generate.program_request import MAX_PROGRAM_TOKENS
-from compiler.llm.tokens.layer_prompt import BEST, PromptSubject, want_of
+from compiler.llm.tokens.layer_prompt import BEST, Ask, PromptSubject, chief, want_of
 from compiler.llm.tokens.program_edits import MAX_EDITS, canonical, encode_edits
 from compiler.llm.tokens.program_summary import summary_tokens
-from compiler.llm.tokens.prompt_tokens import Ask, chief
 from compiler.llm.tokens.schedule_delta import encode_schedule_delta
 from compiler.pipeline import ModelCompiler
 from compiler.runtime.compiled import CompiledNetwork

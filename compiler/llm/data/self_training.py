@@ -15,8 +15,7 @@ from compiler.llm.generate.candidate_pool import CostReranker
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules
 from compiler.llm.generate.sampler import SampledAnswer, draw
 from compiler.llm.model.numpy_transformer import Gpt
-from compiler.llm.tokens.layer_prompt import Programs, subjects_of
-from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.layer_prompt import Ask, Programs, subjects_of
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.generators.generator import GeneratorTask

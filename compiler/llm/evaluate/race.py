@@ -16,7 +16,7 @@ from compiler.profile.measurement import Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, singles
 from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.registry import LLM
+from compiler.tuning.registry import LLM
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
 

@@ -23,8 +23,14 @@ from compiler.llm.generate.sampler import SampledAnswer, draw
 from compiler.llm.language_model_generator import LanguageModelGenerator
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
-from compiler.llm.tokens.layer_prompt import Programs, PromptSubject, subjects_of
-from compiler.llm.tokens.prompt_tokens import CAUSES, refused, rejected
+from compiler.llm.tokens.layer_prompt import (
+    REJECTIONS,
+    Programs,
+    PromptSubject,
+    refused,
+    rejected,
+    subjects_of,
+)
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
@@ -138,7 +144,7 @@ class LmGenerator(LanguageModelGenerator):
         if isinstance(result, Rejected):
             self._rejections[text] = rejected(result)
         elif not result.valid:
-            self._rejections[text] = CAUSES["same"]
+            self._rejections[text] = REJECTIONS["same"]
         else:
             tally.valid += 1
             self._measured(task, candidate, result)

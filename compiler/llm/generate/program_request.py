@@ -10,8 +10,7 @@ from compiler.llm.assembly.program_completer import FENCE
 from compiler.llm.assembly.tokenizer import decode_program, straight_line
 from compiler.llm.generate.requests import NAME, LmRequest
 from compiler.llm.tokens.assembly_tokens import STOP
-from compiler.llm.tokens.layer_prompt import BEST, Programs
-from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text

@@ -8,9 +8,8 @@ from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.llm.generate.sampler import EditsGrammar, TokenGrammar
-from compiler.llm.tokens.layer_prompt import BEST, Programs, PromptSubject
+from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs, PromptSubject
 from compiler.llm.tokens.program_edits import decode_edits
-from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.schedule_delta import SPANS, ScheduleDeltaGrammar, decode_schedule_delta
 from compiler.runtime.program_text import program_text
 from compiler.schedule.schedule import LayerSchedule

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from math import log2
 
@@ -14,13 +15,52 @@ from compiler.layers.registry import LAYER_KINDS, kind_of
 from compiler.layers.tiling_context import TilingContext
 from compiler.llm.tokens.integer_tokens import encode_number
 from compiler.llm.tokens.program_summary import summary_tokens
-from compiler.llm.tokens.prompt_tokens import Ask, chief
 from compiler.llm.tokens.schedule_delta import encode_schedule_delta
+from compiler.profile.measurement import Rejected
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
 from compiler.tuning.generators.generator import GeneratorTask
+from compiler.validate.errors import KINDS
+from hw.errors import InputError
 from hw.isa.counters import CAUSES
 from hw.isa.enums import DTYPE_BYTES
+
+
+class Ask(StrEnum):
+    """Answer type that a prompt can request."""
+
+    SCHEDULE = "ask schedule"
+    EDITS = "ask edits"
+    PROGRAM = "ask program"
+
+
+#: Measurement stages at which a candidate may fail, and outcomes of measured candidates that are not improvements.
+_STAGES = ("compile", "time", "trap", "same")
+#: Rejection tokens by cause; each error kind of the validator has its own token.
+REJECTIONS = {cause: f"rejected {cause}" for cause in (*_STAGES, *KINDS)}
+PROMPT_TOKENS = (*(ask.value for ask in Ask), *REJECTIONS.values())
+#: Part of the message about programs that exceed the instruction store.
+_TOO_LONG = "the store has"
+
+
+def rejected(result: Rejected) -> str:
+    """Return the rejection token of a candidate."""
+    if result.stage == "validate":
+        # The message of a ValidationError contains the error kind after the location.
+        kinds = (kind for kind in KINDS if f": {kind}: " in result.reason)
+        return REJECTIONS[next(kinds, "compile")]
+    return REJECTIONS.get(result.stage, REJECTIONS["compile"])
+
+
+def refused(error: InputError | ValueError) -> str:
+    """Return the rejection token of a candidate that does not compile."""
+    return REJECTIONS["size" if _TOO_LONG in str(error) else "compile"]
+
+
+def chief(layers: Sequence[Layer]) -> Layer:
+    """Return the main layer of a program: the first one with the maximum number of MACs."""
+    return max(layers, key=lambda layer: layer.macs)
+
 
 #: Logarithmic encoding of sizes: number of levels per doubling, and maximum level.
 _STEPS_PER_DOUBLING, _MAX_LEVEL = 3, 96
@@ -93,7 +133,7 @@ class PromptSubject:
         summary : sequence of str
             Summary of the program that the prompt describes, from `summary_tokens`.
         rejected : sequence of str
-            Reasons why earlier answers were rejected (`compiler.llm.tokens.prompt_tokens`).
+            Reasons why earlier answers were rejected (`compiler.llm.tokens.layer_prompt`).
 
         Raises
         ------

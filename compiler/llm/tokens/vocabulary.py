@@ -8,7 +8,6 @@ from compiler.llm.tokens import (
     layer_prompt,
     program_edits,
     program_summary,
-    prompt_tokens,
     schedule_delta,
 )
 
@@ -58,7 +57,7 @@ LANGUAGE = Vocabulary(
             *integer_tokens.TOKENS,
             *layer_prompt.TOKENS,
             *schedule_delta.TOKENS,
-            *prompt_tokens.TOKENS,
+            *layer_prompt.PROMPT_TOKENS,
             *program_summary.TOKENS,
             *program_edits.TOKENS,
             *assembly_tokens.TOKENS,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.llm.data.examples import Example, examples
 from compiler.llm.data.trajectories import Trajectory
-from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.layer_prompt import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE, PAD
 
 _PAD = LANGUAGE.number(PAD)

@@ -9,7 +9,7 @@ from typing import Any
 from compiler.llm.data.held_out import is_validation
 from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
-from compiler.llm.tokens.prompt_tokens import Ask
+from compiler.llm.tokens.layer_prompt import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.dataset import NetworkExamples, PromptOptions, TokenizedExample, tokenize_examples
 from compiler.llm.training.loop import Recipe, fit

@@ -7,8 +7,8 @@ from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
-from compiler.tuning.generators.registry import GENERATORS
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import GENERATORS
 from compiler.tuning.search.method import SearchMethod, Trial
 from hw.errors import InputError
 

@@ -9,11 +9,10 @@ from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.registry import GeneratorSpec, make_generators
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import GENERATORS_METHOD, LLM, METHODS, GeneratorSpec, make_generators
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.registry import GENERATORS_METHOD, LLM, METHODS
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:

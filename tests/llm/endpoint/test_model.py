@@ -13,7 +13,7 @@ from compiler.profile.measurement import Measurement
 from compiler.tuning.constraints import Constraints
 from compiler.tuning.generators.generator import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.search.registry import LLM
+from compiler.tuning.registry import LLM
 from compiler.tuning.search.tuner import TuningResult, tune
 from hw.errors import InputError
 from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON

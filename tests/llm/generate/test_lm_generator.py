@@ -8,8 +8,7 @@ import pytest
 
 from compiler.llm.generate.candidate_pool import CandidateBandit, CandidateKind
 from compiler.llm.generate.lm_generator import LmGenerator
-from compiler.llm.tokens.layer_prompt import Programs
-from compiler.llm.tokens.prompt_tokens import CAUSES, Ask, rejected
+from compiler.llm.tokens.layer_prompt import REJECTIONS, Ask, Programs, rejected
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
 from compiler.tuning.constraints import Constraints
@@ -81,7 +80,7 @@ def propose(
 def test_rejected_candidate_is_asked_for_twice_more_with_the_reason(task: GeneratorTask) -> None:
     model, writer, found = propose(task, CandidateKind.EDITS, [REFUSED] * 3)
     first, *again = model.questions
-    assert not [word for word in first if word in CAUSES.values()]
+    assert not [word for word in first if word in REJECTIONS.values()]
     for number, prompt in enumerate(again[:2], 1):
         at = len(first) - 3
         assert prompt == [*first[:at], *["rejected race"] * number, *first[at:]]
@@ -120,7 +119,7 @@ def test_whole_programs_are_safe_and_correct(name: str, rng: np.random.Generator
             writer.observe(candidate, result)
             texts |= {text.text for text in candidate.schedule.programs.values()}
     assert len(model.questions) == len(texts) == 3
-    assert all(Ask.PROGRAM in prompt and not {*prompt} & {*CAUSES.values()} for prompt in model.questions)
+    assert all(Ask.PROGRAM in prompt and not {*prompt} & {*REJECTIONS.values()} for prompt in model.questions)
 
 
 @pytest.mark.parametrize(

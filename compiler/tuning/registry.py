@@ -1,6 +1,7 @@
-"""Registry of generators.
+"""Registries of search methods and of generators, built-in and from plug-ins.
 
-To add a built-in generator, write its class and register the class here (docs/generators.md).
+To add a built-in search method or generator, write its class and register the class here (docs/tuning.md,
+docs/generators.md).
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,27 @@ from compiler.util.plugin_registry import Registry
 
 if TYPE_CHECKING:
     from compiler.tuning.generators.generator import Generator
+    from compiler.tuning.search.method import SearchMethod
+
+METHODS: "Registry[SearchMethod]" = Registry(
+    "search method",
+    group="mla.search_methods",
+    base="compiler.tuning.search.method:SearchMethod",
+    guard="compiler.tuning.plugin_errors:guarded_method",
+    classes={
+        "random": "compiler.tuning.search.random_search:RandomSearch",
+        "evolution": "compiler.tuning.search.evolution:EvolutionarySearch",
+        "coordinate": "compiler.tuning.search.coordinate:CoordinateSearch",
+        "hpm": "compiler.tuning.search.model_guided:ModelGuidedSearch",
+        "generators": "compiler.tuning.search.generator_search:GeneratorSearch",
+        "edits": "compiler.tuning.search.program_edit_search:ProgramEditSearch",
+    },
+)
+#: Name of the language-model method: `GeneratorSearch` with the model as its only generator.
+LLM = "llm"
+#: Name of the method that uses generators.
+GENERATORS_METHOD = "generators"
+
 
 #: Generators in the order in which they are queried: programs are rewritten after schedules are found.
 GENERATORS: "Registry[Generator]" = Registry(
