@@ -15,7 +15,7 @@ import compiler.frontends.onnx.ops.control_flow
 import compiler.frontends.onnx.ops.conv
 import compiler.frontends.onnx.ops.elementwise
 import compiler.frontends.onnx.ops.indexing
-import compiler.frontends.onnx.ops.lstm
+import compiler.frontends.onnx.ops.recurrent
 import compiler.frontends.onnx.ops.matmul
 import compiler.frontends.onnx.ops.pool_resize
 import compiler.frontends.onnx.ops.quantize
