@@ -243,9 +243,14 @@ class Sharing:
         self.parent: dict[str, str] = {}
         self.fixed: dict[str, Quantization] = {}
         self.covered: set[str] = set()
+        groups: dict[str, str] = {}
         for node in graph:
             if node.name not in kept:
                 self._add(node, kept)
+        for node in graph:
+            group = graph.tensors[node.outputs[0]].group
+            if group and node.name not in kept:
+                self._union(groups.setdefault(group, node.outputs[0]), node.outputs[0])
 
     def root(self, name: str) -> str:
         """Return the representative tensor of a tensor's group."""

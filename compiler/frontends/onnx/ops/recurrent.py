@@ -408,12 +408,14 @@ class _Direction:
         ys, last = dict[int, DynamicValue](), list[DynamicValue]()
         for t in reversed(order) if self.backward else order:
             at = emit.at(t)
+            emit.emitter.repetition = f":{at.part}:"
             rows = [
                 at.cut(value, 0, t, 1, f"x_{each.gates}")
                 for value, each in zip(driven, self.blocks, strict=True)
             ]
             last = step(at, rows, *states)
             states, ys[t] = [*last], last[0]
+        emit.emitter.repetition = ""
         return [ys[t] for t in order], last
 
     def _total(self, emit: _Emitter, block: _Block, row: DynamicValue, h: _State) -> DynamicValue:
