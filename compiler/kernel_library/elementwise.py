@@ -151,6 +151,8 @@ class ResidualScales(TypedDict):
 
 #: Left shift of the inputs of TFLite's ADD, and number of bits of XNNPACK's multipliers.
 LEFT_SHIFT = 20
+#: Left shift of the inputs of TFLite's ADD of int16, whose sums must fit 32 bits as well.
+LEFT_SHIFT_16 = 15
 
 
 def raw_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
@@ -168,11 +170,14 @@ def raw_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
     }
 
 
-def residual_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
-    """Return the fields of FUSE's residual addition for the quantizations of main value, residual and sum."""
+def residual_fields(x: Affine, r: Affine, y: Affine, left: int = LEFT_SHIFT) -> ResidualScales:
+    """Return the fields of FUSE's residual addition for the quantizations of main value, residual and sum.
+
+    `left` is the left shift of the main value and of the residual, which the command must contain as `r_ls`.
+    """
     twice = 2 * max(x.scale, r.scale)
     (x_mult, x_exp), (r_mult, r_exp) = (quantize_multiplier(part.scale / twice) for part in (x, r))
-    o_mult, o_exp = quantize_multiplier(twice / ((1 << LEFT_SHIFT) * y.scale))
+    o_mult, o_exp = quantize_multiplier(twice / ((1 << left) * y.scale))
     return {
         "zp_xr": halves_word(x.zero_point, r.zero_point),
         "x_mult": x_mult,

@@ -20,10 +20,10 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Table
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
-from compiler.kernel_library.elementwise import LEFT_SHIFT, mul, raw_fields, residual_fields
+from compiler.kernel_library.elementwise import LEFT_SHIFT, LEFT_SHIFT_16, mul, raw_fields, residual_fields
 from compiler.layers.base import Drain, Layer
 from compiler.layers.epilogue import Slots
-from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
+from compiler.layers.layer_kind import BYTES, BYTES_TO_BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lookup_table import is_unary, table_of
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.tile_pipeline import TileLoad, TilePipeline, even_tiles
@@ -98,6 +98,8 @@ class ElementwiseLayer(Layer):
         return (self.x, *([self.other] if self.other else []))
 
 
+#: Element types of sums and products.
+_SHORT = (*BYTES, "int16")
 #: Rounding mode of sums by kernels.
 _SUMS = {"reference": Rounding.DOUBLE, "xnnpack": Rounding.SINGLE, "onnxruntime": Rounding.EVEN}
 
@@ -137,25 +139,30 @@ def lower_binary(low: LoweringContext) -> Layer:
 
 def _sum(low: LoweringContext, a: Tensor, b: Tensor, *, swapped: bool) -> dict:
     """Return the layer fields of a sum or difference; `swapped` is True if `a` is the node's second operand."""
-    raw = low.rounding == "xnnpack"
-    fields = dict(
-        cast(dict[str, int], (raw_fields if raw else residual_fields)(affine(a), affine(b), affine(low.y)))
-    )
+    wide = low.y.dtype == "int16"
+    if not wide and "int16" in (a.dtype, b.dtype):
+        raise UnsupportedLoweringError(f"{low.anchor.op} of int16 operands with an 8-bit result")
+    raw, left = low.rounding == "xnnpack" and not wide, LEFT_SHIFT_16 if wide else LEFT_SHIFT
+    scales = (affine(a), affine(b), affine(low.y))
+    fields = dict(cast(dict[str, int], raw_fields(*scales) if raw else residual_fields(*scales, left)))
     if low.anchor.op == "sub":
         negative = "x_mult" if swapped else "r_mult"
         fields[negative] = -fields[negative]
     clip = clip_range(low.y)
-    rounding = _SUMS[low.rounding]
+    rounding = _SUMS["reference" if wide and low.rounding == "xnnpack" else low.rounding]
     return {
         "stream": "r",
         "src": {"rounding": rounding},
-        "stage": {"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT},
+        "stage": {"r_raw": int(raw), "r_ls": 0 if raw else left},
         "fields": {**fields, "r_lo": clip[0], "r_hi": clip[1]},
     }
 
 
 def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
-    rounding = Rounding.DOUBLE if low.rounding == "reference" else Rounding.EVEN
+    if low.y.dtype != "int16" and a.dtype == b.dtype == "int16":
+        raise UnsupportedLoweringError("mul of int16 operands with an 8-bit result")
+    exact = low.rounding == "reference" or (low.rounding == "xnnpack" and low.y.dtype == "int16")
+    rounding = Rounding.DOUBLE if exact else Rounding.EVEN
     how = mul(affine(a), affine(b), affine(low.y), rounding=rounding)
     clip = clip_range(low.y)
     return {
@@ -423,7 +430,8 @@ KIND = LayerKind(
     layer=ElementwiseLayer,
     lowerings={
         **dict.fromkeys(
-            BINARY_OPS, Lowering(lower_binary, BYTES_TO_BYTES, strided_input=True, strided_output=True)
+            BINARY_OPS,
+            Lowering(lower_binary, ElementTypes((_SHORT,), _SHORT), strided_input=True, strided_output=True),
         ),
         # Requantization is lowered as a move of elements, which supports more element types than a table.
         **dict.fromkeys(

@@ -1,12 +1,14 @@
 """Quantization plan of a float graph: the nodes to quantize, and groups of tensors that share a quantization."""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 
 from compiler.ir.graph import Graph, Node, rebuild
-from compiler.ir.ops import MOVING, OPS, QuantizedForm
+from compiler.ir.ops import BINARY_OPS, MOVING, OPS, QuantizedForm
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.report import INFINITE_VALUES
 from hw.errors import InputError, shown
@@ -297,3 +299,62 @@ class Sharing:
             return
         self.covered.add(x)
         self._union(out, x)
+
+
+#: Magnitude beyond which the function equals its limit within half a quantization step of its result.
+_SATURATION = {"sigmoid": math.log(511), "tanh": math.atanh(1 - 1 / 256)}
+
+
+def saturations(sharing: Sharing, wide: Collection[str]) -> dict[str, float]:
+    """Return the largest useful magnitude of groups of tensors that only sigmoid and tanh read as int8.
+
+    Parameters
+    ----------
+    sharing : Sharing
+        Groups of tensors of a float model.
+    wide : collection of str
+        Tensors that sums and products read as int16.
+
+    Returns
+    -------
+    dict
+        Magnitude by representative tensor of the group.
+    """
+    graph = sharing.graph
+    found: dict[str, float] = {}
+    for name in graph.tensors:
+        users = [node.op for node in graph.consumers(name) if not (name in wide and node.outputs[0] in wide)]
+        read = name not in graph.outputs and all(op in _SATURATION for op in users)
+        limit = max((_SATURATION[op] for op in users), default=0.0) if read else math.inf
+        root = sharing.root(name)
+        found[root] = max(limit, found.get(root, 0.0))
+    return {root: limit for root, limit in found.items() if 0 < limit < math.inf}
+
+
+def accumulated(graph: Graph, kept: Collection[str]) -> set[str]:
+    """Return the tensors that need more than 8 bits because rounding errors accumulate in them.
+
+    These are the states of unrolled recurrent networks (`Tensor.group`) that each step computes from the preceding
+    state by sums and products alone, such as the cell state of an LSTM, and the products that are added to them.
+
+    Parameters
+    ----------
+    graph : Graph
+        The float model to quantize.
+    kept : collection of str
+        Nodes that are not quantized.
+    """
+    nodes = [node for node in graph if node.op in BINARY_OPS and node.name not in kept]
+    outputs = {node.outputs[0]: node for node in nodes if graph.out(node).group}
+    steps = nx.DiGraph()
+    for name, node in outputs.items():
+        steps.add_edges_from(
+            (graph.tensors[each].group, graph.tensors[name].group) for each in node.inputs if each in outputs
+        )
+    states = set[str]()
+    for component in nx.strongly_connected_components(steps):
+        if len(component) > 1 or steps.has_edge(*component, *component):
+            states |= component
+    found = {name for name in outputs if graph.tensors[name].group in states}
+    summands = {each for name in found if outputs[name].op != "mul" for each in outputs[name].inputs}
+    return found | (summands & outputs.keys())

@@ -1,5 +1,6 @@
 """Post-training quantization of a float32 graph and its subgraphs to int8 operators."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,16 +8,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from compiler.ir.graph import Graph, rebuild
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.passes import simplify
 from compiler.quantize.plan import (
     EDGE,
     EDGE_INSIDE,
     Sharing,
+    accumulated,
     is_float,
     kept_float,
     names_in,
     obstacle,
+    saturations,
     without_hybrids,
 )
 from compiler.quantize.ranges import (
@@ -27,6 +30,7 @@ from compiler.quantize.ranges import (
     SoftmaxRange,
     choose,
     samples_of,
+    wide_of,
 )
 from compiler.quantize.report import OutputErrors, QuantizationReport, TensorReport, output_reports
 from compiler.quantize.rewrite import Rewriter, means_as_pools
@@ -189,7 +193,8 @@ def quantize(
     kept = kept_float(within, skip, {name for name, each in seen.items() if not each.finite})
     sharing = Sharing(within, kept)
     counting = {name: each for name, each in seen.items() if name not in sharing.covered}
-    choices = _choices(sharing, counting, floors)
+    wide = _wide(within, accumulated(within, kept), seen)
+    choices = _choices(sharing, counting, floors, saturations(sharing, wide))
     inside, reports, unseen = quantize_bodies(
         within,
         watched,
@@ -203,13 +208,25 @@ def quantize(
         ),
         is_float,
     )
-    rewriter = Rewriter(inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
+    rewriter = Rewriter(
+        inside,
+        kept,
+        lambda name: choices[sharing.root(name)].quantization,
+        per_channel,
+        wide,
+    )
     result = rewriter.run()
     measured = given[: _measured_count(watched, len(given), random=random)]
-    names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
+    integers = rewriter.integers | rewriter.shorts
+    names = {name: tensor for name, tensor in integers.items() if name not in sharing.covered}
     errors = _measured(floors, result, names, measured, values, rounding)
     tensors = tuple(
-        TensorReport(name, *_scale_and_zero(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
+        TensorReport(
+            name,
+            *_scale_and_zero(tensor),
+            "int16" if name in rewriter.shorts else choices[sharing.root(name)].method,
+            errors[name].sqnr_db,
+        )
         for name, tensor in names.items()
     )
     outputs = output_reports([n for n in graph.outputs if n in errors], errors, _from_integers(result))
@@ -218,7 +235,16 @@ def quantize(
     for report in reports:
         reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
     report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
-    return result, node_sensitivity(report, floors, result, rewriter.integers, measured, rounding)
+    return result, node_sensitivity(report, floors, result, integers, measured, rounding)
+
+
+def _wide(graph: Graph, names: set[str], seen: Mapping[str, RangeRecorder]) -> dict[str, Quantization]:
+    """Return the int16 quantization of each tensor in `names`; tensors of a group share one."""
+    groups: dict[str, list[RangeRecorder]] = defaultdict(list)
+    for name in names:
+        groups[graph.tensors[name].group].append(seen[name])
+    chosen = {group: wide_of(recorders) for group, recorders in groups.items()}
+    return {name: chosen[graph.tensors[name].group] for name in names}
 
 
 def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) -> int:
@@ -264,9 +290,13 @@ def _check_inputs(graph: Graph, seen: Mapping[str, RangeRecorder]) -> None:
 
 
 def _choices(
-    sharing: Sharing, seen: dict[str, RangeRecorder], floors: SoftmaxRange
+    sharing: Sharing, seen: dict[str, RangeRecorder], floors: SoftmaxRange, limits: Mapping[str, float]
 ) -> dict[str, RangeChoice]:
-    """Choose the quantization of each group of tensors; softmax inputs use the whole range above their floor."""
+    """Choose the quantization of each group of tensors.
+
+    Softmax inputs use the whole range above their floor; `limits` contains the largest useful magnitude of other
+    groups, by representative tensor.
+    """
     whole = {sharing.root(name) for name in floors.least}
     groups: dict[str, list[RangeRecorder]] = defaultdict(list)
     for node in sharing.graph:
@@ -280,7 +310,7 @@ def _choices(
     return {
         root: RangeChoice(sharing.fixed[root], "fixed")
         if root in sharing.fixed
-        else choose(group, whole=root in whole)
+        else choose(group, whole=root in whole, limit=limits.get(root, math.inf))
         for root, group in groups.items()
     }
 

@@ -147,10 +147,14 @@ _ARITHMETIC: dict[str, Callable[[float, NDArray, NDArray], Sequence[float | None
 
 #: Maximum number of elements recorded per tensor and sample, in addition to the extremes.
 KEPT = 1 << 14
+#: Maximum number of values, of all tensors with one quantization, that are compared for the choice of a range.
+_MAX_VALUES = 1 << 20
 #: Smallest scale, so that the product of two scales is a normal float32 value.
 MIN_SCALE = 1e-18
 #: Fraction of the values that a percentile range excludes at either end.
 _PERCENTILES = {"percentile 99.99": 1e-4, "percentile 99.9": 1e-3}
+#: Range of an int16 tensor relative to that of its recorded elements, and the largest int16.
+_HEADROOM, _INT16_MAX = 1.25, 32767
 #: Fractions of the full range that are tried in the search for the minimal mean squared error.
 _FRACTIONS = np.linspace(0.3, 0.98, 35)
 #: A narrower range is used only if its error is at most this fraction of that of the full range.
@@ -215,13 +219,26 @@ def affine_of(low: float, high: float) -> Quantization:
     return Quantization.per_tensor(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
 
 
-def stored(values: NDArray, q: Quantization) -> NDArray[np.int8]:
+def wide_of(seen: Iterable[RangeRecorder]) -> Quantization:
+    """Return the int16 quantization of tensors, whose scale is a power of two.
+
+    With such a scale, the float32 arithmetic of onnxruntime is exact, and FUSE computes the same integers. The range is
+    at least 1.25 times that of the recorded elements, because the states of other sequences may be larger.
+    """
+    largest = max(max(-each.low, each.high) for each in seen)
+    scale = 2.0 ** math.ceil(math.log2(largest * _HEADROOM / _INT16_MAX)) if largest else 1.0
+    return Quantization.per_tensor(max(scale, MIN_SCALE))
+
+
+def stored(values: NDArray, q: Quantization, dtype: str = "int8") -> NDArray:
     """Quantize floating-point values with a single scale."""
-    steps = np.rint(values.astype(np.float64) / q.scale[0]) + q.zero_point[0]
-    return np.clip(steps, -128, 127).astype(np.int8)
+    steps, limits = np.rint(values.astype(np.float64) / q.scale[0]) + q.zero_point[0], np.iinfo(dtype)
+    return np.clip(steps, limits.min, limits.max).astype(dtype)
 
 
-def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice:
+def choose(
+    seen: Iterable[RangeRecorder], *, whole: bool = False, limit: float = math.inf
+) -> RangeChoice:
     """Choose the shared quantization of tensors: the range with minimal mean squared error.
 
     Parameters
@@ -230,13 +247,17 @@ def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice
         Recorded elements of the tensors.
     whole : bool
         True to use the full range from minimum to maximum, as inputs of an exponential require.
+    limit : float
+        Magnitude beyond which the values have no visible effect.
     """
     group = list(seen)
-    low, high = min(s.low for s in group), max(s.high for s in group)
+    low, high = max(min(s.low for s in group), -limit), min(max(s.high for s in group), limit)
     if whole:
         return RangeChoice(affine_of(low, high), "min/max")
     parts = [part for s in group for part in s.parts]
     values = np.concatenate(parts) if parts else np.zeros(1, np.float32)
+    step = -(-values.size // _MAX_VALUES)
+    values = np.clip(values if step == 1 else np.append(values[::step], [low, high]), low, high)
     ranges = [("min/max", low, high)]
     for name, excluded in _PERCENTILES.items():
         below, above = np.quantile(values, [excluded, 1 - excluded])

@@ -140,13 +140,16 @@ class Rewriter:
         Returns the quantization of a tensor, given its name.
     per_channel : bool
         True for one weight scale per output channel.
+    wide : dict
+        Quantization of the tensors that sums and products compute as int16, by name; int8 copies are made for other
+        readers.
 
     Attributes
     ----------
     reasons : dict
         Reason why a node of the new graph runs on the host, by node name.
-    floats, integers : dict
-        Tensors of the new graph in the original type and as int8, by name of the float graph's tensor.
+    floats, integers, shorts : dict
+        Tensors of the new graph in the original type, as int8 and as int16, by name of the float graph's tensor.
     """
 
     def __init__(
@@ -155,12 +158,15 @@ class Rewriter:
         kept: Mapping[str, str],
         quantization: Callable[[str], Quantization],
         per_channel: bool,
+        wide: Mapping[str, Quantization],
     ):
         self.graph, self.kept, self.quantization, self.per_channel = graph, kept, quantization, per_channel
+        self.wide = wide
         self.build = GraphBuilder(graph.name)
         self.reasons: dict[str, str] = {}
         self.floats: dict[str, Tensor] = {}
         self.integers: dict[str, Tensor] = {}
+        self.shorts: dict[str, Tensor] = {}
         self._constants: dict[tuple[str, Quantization], Tensor] = {}
 
     def run(self) -> Graph:
@@ -194,8 +200,13 @@ class Rewriter:
         if node.op == "dequantize":
             self._convert_input(node, name, q)
             return
-        inputs = self._operands(node, q)
         output = self._unused(f"{name}:int8") if name in self.graph.outputs else name
+        if name in self.wide:
+            operands = [self.shorts.get(each) or self._operand(node, each, q) for each in node.inputs]
+            out = Tensor(output, old.shape, "int16", self.wide[name])
+            self.shorts[name] = self.build.node(node.name, node.op, operands, out, **node.attributes)
+            return
+        inputs = self._operands(node, q)
         out = Tensor(output, old.shape, "int8", q)
         self.integers[name] = self.build.node(node.name, node.op, inputs, out, **node.attributes)
 
@@ -258,7 +269,12 @@ class Rewriter:
         return self._constants[key]
 
     def _as_integers(self, name: str) -> Tensor:
-        """Return an activation as int8; add a quantize node if it does not exist as int8 yet."""
+        """Return an activation as int8; add a conversion if it does not exist as int8 yet."""
+        if name not in self.integers and name in self.shorts:
+            short = self.shorts[name]
+            out = Tensor(self._unused(f"{name}:narrow"), short.shape, "int8", self.quantization(name))
+            node = self._fresh_node(f"{name}:narrow")
+            self.integers[name] = self.build.node(node, "requantize", [short], out)
         if name not in self.integers:
             real = self.floats[name]
             node = self._fresh_node(f"{name}:quantize")
@@ -280,7 +296,8 @@ class Rewriter:
                 node = self._fresh_node(f"{name}:dequantize")
                 output = name if name in self.graph.outputs else self._unused(f"{name}:float")
                 out = Tensor(output, old.shape, old.dtype)
-                self.floats[name] = self.build.node(node, "dequantize", [self.integers[name]], out)
+                integers = self.shorts.get(name) or self.integers[name]
+                self.floats[name] = self.build.node(node, "dequantize", [integers], out)
                 self.reasons[node] = why
         return self.floats[name]
 

@@ -97,7 +97,7 @@ def _add_errors(
                 continue
             if node.op not in _EXACT:
                 errors[float_name].add(wanted[float_name], q.dequantized(found))
-            values[name] = np.asarray(stored(wanted[float_name], q))
+            values[name] = np.asarray(stored(wanted[float_name], q, found.dtype.name))
 
 
 def _operand(tensor: Tensor, values: Mapping[str, NDArray]) -> NDArray:

@@ -5,14 +5,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.kernel_library.elementwise import LEFT_SHIFT, raw_fields
+from compiler.kernel_library.elementwise import LEFT_SHIFT, LEFT_SHIFT_16, raw_fields
 from compiler.reference.fixed_point import Int64, multiplied, multiplied_real, round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits, requantized
 from compiler.util.scaling import Affine
 from cosim.semantics.fixed_point import half_up
 
-#: `LEFT_SHIFT` for int16 operands, whose sums must fit 32 bits as well.
-_LEFT_SHIFT_16 = 15
 #: Ratios of scales that XNNPACK's kernels support; LiteRT's own kernels are used otherwise.
 _SUM_RATIOS = (np.float32(2**-10), np.float32(2**8))
 _PRODUCT_RATIOS = (np.float32(2**-16), np.float32(2**8))
@@ -20,7 +18,7 @@ _PRODUCT_RATIOS = (np.float32(2**-16), np.float32(2**8))
 
 def _sum_reference(call: NodeInvocation, sign: int) -> Int64:
     """Compute LiteRT's sum: rescale operands to twice the larger scale with extra bits, add, and rescale the sum."""
-    left = _LEFT_SHIFT_16 if call.output.dtype == "int16" else LEFT_SHIFT
+    left = LEFT_SHIFT_16 if call.output.dtype == "int16" else LEFT_SHIFT
     twice = 2 * max(float(call.scale(0)), float(call.scale(1)))
     a, b = (multiplied(call.centred(i), float(call.scale(i)) / twice, left=left) for i in (0, 1))
     return multiplied(a + sign * b, twice / ((1 << left) * float(call.output_scale))) + call.output_zero
