@@ -27,6 +27,8 @@ from hw.errors import InputError, shown
 
 #: Maximum number of time steps; each is converted to about ten nodes.
 _MAX_STEPS = 1024
+#: Number of steps whose hidden states are kept separately until they are concatenated.
+_CHUNK = 32
 #: Gates of each operator in the order of their weights; the names are those of ONNX's formulas.
 _GATES = {"RNN": "h", "GRU": "zrh", "LSTM": "iofc"}
 #: Default activations of one direction.
@@ -385,7 +387,7 @@ class _Direction:
 
     def run(
         self, emit: _Emitter, x: DynamicValue, states: list[_State]
-    ) -> tuple[list[DynamicValue], list[DynamicValue]]:
+    ) -> tuple[DynamicValue, list[DynamicValue]]:
         """Process sequences of equal length.
 
         Parameters
@@ -399,14 +401,15 @@ class _Direction:
 
         Returns
         -------
-        states, last
-            The hidden states of all steps in the order of x, each of shape (1, batch, hidden), and the final states.
+        y, last
+            The hidden states of all steps in the order of x, (steps, batch, hidden), and the final states, each of
+            shape (1, batch, hidden).
         """
         step = {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.node.op]
         driven = [emit.dense(x, each.w, each.bias, f"driven_{each.gates}") for each in self.blocks]
-        order = range(x.shape[0])
-        ys, last = dict[int, DynamicValue](), list[DynamicValue]()
-        for t in reversed(order) if self.backward else order:
+        order = range(x.shape[0])[::-1] if self.backward else range(x.shape[0])
+        ys, chunks, last = list[DynamicValue](), list[DynamicValue](), list[DynamicValue]()
+        for t in order:
             at = emit.at(t)
             emit.emitter.repetition = f":{at.part}:"
             rows = [
@@ -414,9 +417,12 @@ class _Direction:
                 for value, each in zip(driven, self.blocks, strict=True)
             ]
             last = step(at, rows, *states)
-            states, ys[t] = [*last], last[0]
-        emit.emitter.repetition = ""
-        return [ys[t] for t in order], last
+            states, ys = [*last], [*ys, last[0]]
+            emit.emitter.repetition = ""
+            if len(ys) == _CHUNK or t == order[-1]:
+                chunks.append(emit.joined(ys[::-1] if self.backward else ys, 0, f"until{t}"))
+                ys = []
+        return emit.joined(chunks[::-1] if self.backward else chunks, 0, "all"), last
 
     def _total(self, emit: _Emitter, block: _Block, row: DynamicValue, h: _State) -> DynamicValue:
         """Return the sum of the products of a block with input and hidden state."""
@@ -499,8 +505,7 @@ def _runs(emit: _Emitter, direction: _Direction, given: _Operands) -> tuple[Dyna
     steps, batch, _ = given.x.shape
     states = [_start(emit, given.states[i], direction.index) for i in range(len(given.states))]
     if given.lengths == [steps] * batch:
-        ys, last = direction.run(emit, given.x, states)
-        return emit.joined(ys, 0, "all"), last
+        return direction.run(emit, given.x, states)
     groups: dict[int, list[int]] = {}
     for row, length in enumerate(given.lengths):
         groups.setdefault(length, []).append(row)
@@ -524,10 +529,10 @@ def _group(
     if not length:
         return [emit.zeros((each, len(rows), hidden)) for each in (steps, *(1 for _ in states))]
     x = emit.cut(emit.chosen(x, rows), 0, 0, length, "steps")
-    ys, last = direction.run(emit, x, [state and emit.chosen(state, rows) for state in states])
+    y, last = direction.run(emit, x, [state and emit.chosen(state, rows) for state in states])
     if length < steps:
-        ys = [*ys, emit.zeros((steps - length, len(rows), hidden))]
-    return [emit.joined(ys, 0, "all"), *last]
+        y = emit.joined([y, emit.zeros((steps - length, len(rows), hidden))], 0, "padded")
+    return [y, *last]
 
 
 def _start(emit: _Emitter, value: Value | None, index: int) -> _State:
