@@ -270,7 +270,8 @@ class Sharing:
 
     def _add(self, node: Node, kept: Collection[str]) -> None:
         (out,) = node.outputs
-        if node.op in FIXED:
+        # TFLite's quantization of sigmoid does not contain 1, so a forget gate of 1 would lose 0.4% in each step.
+        if node.op in FIXED and not self.graph.tensors[out].group:
             self.fixed[out] = FIXED[node.op]
         elif node.op == "dequantize":
             converted = as_int8(self.graph.tensors[node.inputs[0]])
@@ -305,8 +306,11 @@ class Sharing:
 _SATURATION = {"sigmoid": math.log(511), "tanh": math.atanh(1 - 1 / 256)}
 
 
-def saturations(sharing: Sharing, wide: Collection[str]) -> dict[str, float]:
-    """Return the largest useful magnitude of groups of tensors that only sigmoid and tanh read as int8.
+def saturations(sharing: Sharing, wide: Collection[str], largest: Mapping[str, float]) -> dict[str, float]:
+    """Return the largest useful magnitude of groups of tensors that affect only operands of sigmoid and tanh.
+
+    An operand of sigmoid or tanh is useful up to the saturation of the function, and a summand of such an operand up to
+    the saturation plus the largest magnitude of the other summand.
 
     Parameters
     ----------
@@ -314,18 +318,31 @@ def saturations(sharing: Sharing, wide: Collection[str]) -> dict[str, float]:
         Groups of tensors of a float model.
     wide : collection of str
         Tensors that sums and products read as int16.
+    largest : dict
+        Largest magnitude of each tensor, by name.
 
     Returns
     -------
     dict
-        Magnitude by representative tensor of the group.
+        Magnitude by representative tensor of the group, for groups that have one.
     """
     graph = sharing.graph
+    useful: dict[str, float] = dict.fromkeys(graph.outputs, math.inf)
+    for node in reversed(list(graph)):
+        limit = useful.get(node.outputs[0], 0.0)
+        for index, name in enumerate(node.inputs):
+            if name in wide and node.outputs[0] in wide:
+                continue
+            here = math.inf
+            if node.op in _SATURATION:
+                here = _SATURATION[node.op]
+            elif node.op in ("slice", "reshape", "transpose", "concat"):
+                here = limit
+            elif node.op in ("add", "sub"):
+                here = limit + largest.get(node.inputs[1 - index], math.inf)
+            useful[name] = max(here, useful.get(name, 0.0))
     found: dict[str, float] = {}
-    for name in graph.tensors:
-        users = [node.op for node in graph.consumers(name) if not (name in wide and node.outputs[0] in wide)]
-        read = name not in graph.outputs and all(op in _SATURATION for op in users)
-        limit = max((_SATURATION[op] for op in users), default=0.0) if read else math.inf
+    for name, limit in useful.items():
         root = sharing.root(name)
         found[root] = max(limit, found.get(root, 0.0))
     return {root: limit for root, limit in found.items() if 0 < limit < math.inf}

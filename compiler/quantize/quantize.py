@@ -194,7 +194,8 @@ def quantize(
     sharing = Sharing(within, kept)
     counting = {name: each for name, each in seen.items() if name not in sharing.covered}
     wide = _wide(within, accumulated(within, kept), seen)
-    choices = _choices(sharing, counting, floors, saturations(sharing, wide))
+    largest = {name: max(-each.low, each.high) for name, each in seen.items()}
+    choices = _choices(sharing, counting, floors, saturations(sharing, wide, largest))
     inside, reports, unseen = quantize_bodies(
         within,
         watched,
