@@ -307,10 +307,10 @@ _SATURATION = {"sigmoid": math.log(511), "tanh": math.atanh(1 - 1 / 256)}
 
 
 def saturations(sharing: Sharing, wide: Collection[str], largest: Mapping[str, float]) -> dict[str, float]:
-    """Return the largest useful magnitude of groups of tensors that affect only operands of sigmoid and tanh.
+    """Return the largest useful magnitude of groups of tensors that affect only operands of sigmoid, tanh and clips.
 
-    An operand of sigmoid or tanh is useful up to the saturation of the function, and a summand of such an operand up to
-    the saturation plus the largest magnitude of the other summand.
+    An operand of such a function is useful up to the saturation of the function, and a summand of the operand up to the
+    saturation plus the largest magnitude of the other summand.
 
     Parameters
     ----------
@@ -336,6 +336,8 @@ def saturations(sharing: Sharing, wide: Collection[str], largest: Mapping[str, f
             here = math.inf
             if node.op in _SATURATION:
                 here = _SATURATION[node.op]
+            elif node.op == "clip":
+                here = max(abs(node.attributes["low"]), abs(node.attributes["high"]))
             elif node.op in ("slice", "reshape", "transpose", "concat"):
                 here = limit
             elif node.op in ("add", "sub"):

@@ -236,9 +236,7 @@ def stored(values: NDArray, q: Quantization, dtype: str = "int8") -> NDArray:
     return np.clip(steps, limits.min, limits.max).astype(dtype)
 
 
-def choose(
-    seen: Iterable[RangeRecorder], *, whole: bool = False, limit: float = math.inf
-) -> RangeChoice:
+def choose(seen: Iterable[RangeRecorder], *, whole: bool = False, limit: float = math.inf) -> RangeChoice:
     """Choose the shared quantization of tensors: the range with minimal mean squared error.
 
     Parameters

@@ -23,84 +23,13 @@ from compiler.frontends.onnx.values import (
     check_size,
     plain,
 )
+from compiler.reference.onnx_ops.recurrent import DIRECTIONS, GATES, Activation, activations_of
 from hw.errors import InputError, shown
 
 #: Maximum number of time steps; each is converted to about ten nodes.
 _MAX_STEPS = 1024
 #: Number of steps whose hidden states are kept separately until they are concatenated.
 _CHUNK = 32
-#: Gates of each operator in the order of their weights; the names are those of ONNX's formulas.
-_GATES = {"RNN": "h", "GRU": "zrh", "LSTM": "iofc"}
-#: Default activations of one direction.
-_DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
-_DIRECTIONS = {
-    "forward": ("forward",),
-    "reverse": ("reverse",),
-    "bidirectional": ("forward", "reverse"),
-}
-#: Activations that take coefficients, with their default values; None: the coefficient must be given.
-_COEFFICIENTS: dict[str, dict[str, float | None]] = {
-    "Affine": {"alpha": None, "beta": None},
-    "ScaledTanh": {"alpha": None, "beta": None},
-    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
-    "LeakyRelu": {"alpha": 0.01},
-    "ThresholdedRelu": {"alpha": 1.0},
-    "Elu": {"alpha": 1.0},
-}
-_ACTIVATIONS = (*_COEFFICIENTS, "Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")
-
-
-@dataclass(frozen=True)
-class Activation:
-    """An activation function: the name that ONNX's recurrent operators use, and its coefficients."""
-
-    name: str
-    coefficients: dict[str, float]
-
-
-def activations_of(node: FileNode, directions: int) -> list[tuple[Activation, ...]]:
-    """Return the activations of each direction.
-
-    The lists of coefficients contain one value for each function that takes such a coefficient, in order; functions
-    beyond the end of a list have default values.
-
-    Raises
-    ------
-    InputError
-        An activation does not exist, or the number of activations is wrong.
-    """
-    defaults = _DEFAULTS[node.op]
-    given = node.attributes.get("activations") or tuple(name.encode() for name in defaults * directions)
-    if not isinstance(given, tuple) or not all(isinstance(each, bytes) for each in given):
-        raise InputError(f"attribute activations must be names, not {shown(given)}")
-    if len(given) != len(defaults) * directions:
-        raise InputError(f"must have {len(defaults) * directions} activations, not {len(given)}")
-    by_lower = {name.lower(): name for name in _ACTIVATIONS}
-    left = {key: list(_numbers(node, f"activation_{key}")) for key in ("alpha", "beta")}
-    functions: list[Activation] = []
-    for each in given:
-        name = by_lower.get(each.decode(errors="replace").lower())
-        if name is None:
-            raise InputError(f"activations must be some of {', '.join(_ACTIVATIONS)}, not {shown(each)}")
-        coefficients: dict[str, float] = {}
-        for key, default in _COEFFICIENTS.get(name, {}).items():
-            value = left[key].pop(0) if left[key] else default
-            if value is None:
-                raise InputError(
-                    f"activation {name} must have activation_{key}, for which there is no default"
-                )
-            coefficients[key] = finite(value)
-        functions.append(Activation(name, coefficients))
-    count = len(defaults)
-    return [tuple(functions[i * count : (i + 1) * count]) for i in range(directions)]
-
-
-def _numbers(node: FileNode, key: str) -> tuple[float, ...]:
-    """Return an attribute that is a list of numbers."""
-    value = node.attributes.get(key, ())
-    if not isinstance(value, tuple) or not all(isinstance(v, (int, float)) for v in value):
-        raise InputError(f"attribute {key} must be numbers, not {shown(value)}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -153,7 +82,7 @@ def _operands(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any], dire
             "sequence and pass the state on"
         )
     w, r = (ConstantValue(v.name, v.real()) for v in (known(w, "a weight"), known(r, "a weight")))
-    hidden, gates = r.shape[-1] if r.shape else 0, len(_GATES[node.op])
+    hidden, gates = r.shape[-1] if r.shape else 0, len(GATES[node.op])
     if node.int("hidden_size", hidden) != hidden:
         raise InputError(f"hidden_size must be {hidden}, not {node.int('hidden_size', 0)}")
     _expect("its weights", w, (directions, gates * hidden, size))
@@ -364,7 +293,7 @@ class _Direction:
         return ("zr", "h") if self.node.op == "GRU" else ("h",)
 
     def _block(self, gates: str) -> _Block:
-        given, size, order = self.given, self.hidden, _GATES[self.node.op]
+        given, size, order = self.given, self.hidden, GATES[self.node.op]
         rows = np.concatenate([np.arange(size) + order.index(gate) * size for gate in gates])
         tag = f"{self.index}:{gates}"
         w, r = (
@@ -548,8 +477,10 @@ def _start(emit: _Emitter, value: Value | None, index: int) -> _State:
 @converts("LSTM", inputs=(3, 8))
 def _recurrent(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     """Convert a recurrent node, with one run for each direction and each length of the sequences of the batch."""
-    names = _DIRECTIONS[choice(node, "direction", "forward", *_DIRECTIONS)]
-    functions = activations_of(node, len(names))
+    if emitter.targets:
+        raise UnsupportedNodeError("float32 in a model whose other operators are quantized")
+    names = DIRECTIONS[choice(node, "direction", "forward", *DIRECTIONS)]
+    functions = activations_of(node.op, node.attributes, len(names))
     given = _operands(emitter, node, inputs, len(names))
     ys, lasts = list[DynamicValue](), list[list[DynamicValue]]()
     for index, name in enumerate(names):
@@ -564,3 +495,30 @@ def _recurrent(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
         perms = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
         made = [value.transposed(perm, value.name) for value, perm in zip(made, perms, strict=False)]
     return [replace(value, name=name) for value, name in zip(made, (*node.outputs, "", "", ""), strict=False)]
+
+
+@converts("DynamicQuantizeLSTM", inputs=(3, 12))
+def _dynamic_lstm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """Convert onnxruntime's LSTM with quantized weights to an LSTM with the weights that the integers represent.
+
+    onnxruntime quantizes x and the hidden state by their range at run time; the compiler, by calibration.
+    """
+    *operands, w_scale, w_zero, r_scale, r_zero = inputs
+    for index, scale, zero in ((1, w_scale, w_zero), (2, r_scale, r_zero)):
+        operands[index] = _real_weights(operands[index], scale, zero)
+    return _recurrent(emitter, replace(node, op="LSTM"), operands)
+
+
+def _real_weights(value: Value, scale: Value | None, zero: Value | None) -> ConstantValue:
+    """Return the weights (directions, outputs, inputs) for integers (directions, inputs, outputs).
+
+    Scale and zero point have the shape (directions,) or (directions, outputs).
+    """
+    integers, factor = known(value, "a weight"), known(scale, "a scale").real()
+    centre = np.zeros_like(factor) if zero is None else known(zero, "a zero point").real()
+    if len(integers.shape) != 3 or {factor.shape, centre.shape} - {integers.shape[:1], integers.shape[::2]}:
+        raise InputError(
+            f"scale {list(factor.shape)} and zero point {list(centre.shape)} do not fit weights {list(integers.shape)}"
+        )
+    factor, centre = (each.reshape(len(each), 1, -1) for each in (factor, centre))
+    return ConstantValue(integers.name, ((integers.real() - centre) * factor).transpose(0, 2, 1))
