@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.api import compile
-from compiler.bench.conv import conv_case
+from compiler.bench.single_layer import conv_case
 from compiler.bench.tiny import model_path
 from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import version

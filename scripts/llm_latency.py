@@ -23,10 +23,10 @@ from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name as digest
 from compiler.cache.digest import version
 from compiler.llm.data.held_out import MACHINES, keys_of
-from compiler.llm.decode.sampler import draw
 from compiler.llm.evaluate.race import held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
 from compiler.llm.generate.requests import Schedules
+from compiler.llm.generate.sampler import draw
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
 from compiler.llm.tokens.layer_prompt import subjects_of

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.bench import conv, gemm, tiny
+from compiler.bench import tiny
 from compiler.bench.architectures import NETWORKS, model_file
 from compiler.bench.case import Case, Work, run_case
-from compiler.bench.single_layer import node_model
+from compiler.bench.single_layer import conv_case, gemm_case, node_model
 from compiler.frontends.model import read_model
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
@@ -137,7 +137,7 @@ def _cases(condition: Condition) -> list[Case]:
     networks = [tiny.tiny_case(name) for name in _TINY]
     if condition.batch > 1:
         return networks
-    return [*(gemm.gemm_case(n) for n in _GEMM), *(conv.conv_case(n) for n in _CONV), *networks]
+    return [*(gemm_case(n) for n in _GEMM), *(conv_case(n) for n in _CONV), *networks]
 
 
 def condition_cases() -> int:

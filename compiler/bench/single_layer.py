@@ -1,4 +1,4 @@
-"""Graphs and ONNX models of one quantized layer with random values."""
+"""Graphs and ONNX models of one quantized layer with random values, and the cases of the suites gemm and conv."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,9 +8,18 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from compiler.bench.case import Case, Work, sizes
+from compiler.bench.reference import (
+    REFERENCE,
+    WindowShape,
+    conv_sums,
+    depthwise_sums,
+    requantize,
+    requantize_dense,
+)
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 #: Zero points of the input and the output.
 X_ZERO, Y_ZERO = 5, -3
@@ -250,3 +259,106 @@ def node_model(graph: Graph, node: Node) -> onnx.ModelProto:
         raise InputError(f"node {node.name!r}: {node.op} is not among {', '.join(sorted(_WRITERS))}")
     draft = _Draft(graph, node)
     return draft.finish(write(draft))
+
+
+GEMM_CASES = (
+    "17x17x17",
+    "64x64x64",
+    "100x70x33",
+    "128x128x128",
+    "256x256x256",
+    "512x512x512",
+    "1000x1000x1000",
+    "12544x256x64",
+    "12544x64x256",
+    "3136x512x128",
+    "3136x128x512",
+    "784x1024x256",
+    "1x4096x4096",
+    "1000x64x512",
+)
+
+
+def gemm_case(name: str) -> Case:
+    """Return the case for a name of the form MxNxK.
+
+    Raises
+    ------
+    InputError
+        The name is malformed.
+    """
+    values = sizes(r"(\d+)x(\d+)x(\d+)", name)
+    if values is None:
+        raise InputError(f"a GEMM case must be MxNxK like 64x64x64, not {shown(name)}")
+    m, n, k = values
+
+    def prepare(rng: np.random.Generator) -> Work:
+        layer, x = OneLayer(rng, (n, k), 0, k), random_int8(rng, m, k)
+        sums = (x.astype(np.int64) - X_ZERO) @ layer.weights.astype(np.int64).T + layer.bias
+        expected = requantize_dense(sums, layer.ratios(), Y_ZERO)
+        return Work(layer.graph("dense", (m, k), (m, n)), {"x": x}, {"y": expected})
+
+    return Case(name, REFERENCE, prepare)
+
+
+CONV_CASES = (
+    "14x14x64-64-3-1",
+    "56x56x64-64-3-1",
+    "28x28x128-128-3-2",
+    "7x7x512-512-3-1",
+    "56x56x64-256-1-1",
+    "112x112x3-32-3-2",
+    "7x7x512-512-3-1-dw",
+    "56x56x128-128-3-1-dw",
+    "112x112x64-64-3-2-dw",
+)
+
+
+def conv_case(name: str) -> Case:
+    """Return the case for a name of the form HxWxC-O-k-s[-dw].
+
+    Raises
+    ------
+    InputError
+        The name is malformed, or a depthwise convolution changes the number of channels.
+    """
+    values = sizes(r"(\d+)x(\d+)x(\d+)-(\d+)-(\d+)-(\d+)(?:-dw)?", name)
+    if values is None:
+        raise InputError(f"a convolution case must be HxWxC-O-k-s or HxWxC-O-k-s-dw, not {shown(name)}")
+    h, w, c, o, k, s = values
+    if name.endswith("-dw") and c != o:
+        raise InputError(f"a depthwise convolution must keep its channels, not turn {c} into {o}: {name!r}")
+    window = WindowShape(h, w, k, s)
+    prepare = _depthwise if name.endswith("-dw") else _normal
+    return Case(name, REFERENCE, lambda rng: prepare(rng, window, c, o))
+
+
+def _normal(rng: np.random.Generator, window: WindowShape, c: int, o: int) -> Work:
+    k = window.kernel
+    layer = OneLayer(rng, (o, k, k, c), 0, k * k * c)
+    return _work(rng, window, "conv2d", layer, c, o, groups=1)
+
+
+def _depthwise(rng: np.random.Generator, window: WindowShape, c: int, o: int) -> Work:
+    k = window.kernel
+    return _work(rng, window, "depthwise_conv2d", OneLayer(rng, (k, k, c), 2, k * k), c, o)
+
+
+def _work(
+    rng: np.random.Generator, window: WindowShape, op: str, layer: OneLayer, c: int, o: int, **more: int
+) -> Work:
+    x = random_int8(rng, window.h, window.w, c)
+    sums = (conv_sums if op == "conv2d" else depthwise_sums)(
+        x.astype(np.int64) - X_ZERO, layer.weights, window
+    )
+    expected = requantize(sums + layer.bias, layer.ratios(), Y_ZERO)
+    graph = layer.graph(
+        op,
+        (1, *x.shape),
+        (1, *expected.shape),
+        strides=(window.stride,) * 2,
+        pads=(window.pad,) * 4,
+        dilations=(1, 1),
+        **more,
+    )
+    return Work(graph, {"x": x[None]}, {"y": expected[None]})

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from compiler.bench import conv, gemm, networks_suite, tiny
+from compiler.bench import networks_suite, tiny
 from compiler.bench.case import Case, OpenDevice, run_case
 from compiler.bench.networks_suite import condition_cases, run_conditions
+from compiler.bench.single_layer import CONV_CASES, GEMM_CASES, conv_case, gemm_case
 from compiler.options import DramTiming
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import open_device
@@ -30,14 +31,14 @@ def _no_case(case: str | None) -> list[Case]:
 
 #: Cases of each suite, given the name of a single case or None.
 SUITES: dict[str, Callable[[str | None], list[Case]]] = {
-    "gemm": lambda case: [gemm.gemm_case(name) for name in ([case] if case else gemm.CASES)],
-    "conv": lambda case: [conv.conv_case(name) for name in ([case] if case else conv.CASES)],
+    "gemm": lambda case: [gemm_case(name) for name in ([case] if case else GEMM_CASES)],
+    "conv": lambda case: [conv_case(name) for name in ([case] if case else CONV_CASES)],
     "nets": lambda case: [
         networks_suite.nets_case(name) for name in ([case] if case else networks_suite.CASES)
     ],
     "tiny": lambda case: [tiny.tiny_case(name) for name in ([case] if case else tiny.CASES)],
     "conditions": _no_case,
-    "sim": lambda case: [gemm.gemm_case(case or _SPEED_CASE)],
+    "sim": lambda case: [gemm_case(case or _SPEED_CASE)],
 }
 
 

@@ -10,7 +10,7 @@ from compiler.util.tables import counted
 
 if TYPE_CHECKING:
     from compiler.profile.measurement import HardwareProfile
-    from compiler.tuning_db.summary import DatabaseSummary
+    from compiler.tuning_db.database import DatabaseSummary
 
 SUMMARY = "inspect, export or import the measurement database"
 EXAMPLE = "mla db show --db measurements.db"

@@ -10,9 +10,9 @@ from compiler.util.files import report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.decode.sampler import TokenReader
     from compiler.llm.evaluate.sample_quality import AgreementMeter
     from compiler.llm.generate.requests import LmRequest
+    from compiler.llm.generate.sampler import TokenReader
     from compiler.llm.model.accelerated import ChipGpt
     from compiler.llm.model.numpy_transformer import Gpt
     from compiler.tuning.generators.generator import GeneratorTask
@@ -119,7 +119,7 @@ def _answered(
 ) -> dict[str, Any]:
     import numpy as np
 
-    from compiler.llm.decode.sampler import SampledAnswer, draw
+    from compiler.llm.generate.sampler import SampledAnswer, draw
     from compiler.llm.tokens.prompt_tokens import Ask
     from compiler.llm.tokens.vocabulary import LANGUAGE
 

@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, Table
 
 from compiler.tuning_db import json_codec, machines, trials
-from compiler.tuning_db.connection import MAX_ENTRY_BYTES, SealedRows, many
-from compiler.tuning_db.schema import EXECUTIONS, PROFILES, TRIALS
+from compiler.tuning_db.connection import EXECUTIONS, MAX_ENTRY_BYTES, PROFILES, TRIALS, SealedRows, many
 from compiler.util.checks import DAMAGE, Fields, parsed, written
 from hw.errors import InputError, WorkError, reason_of, shown
 

@@ -10,9 +10,8 @@ from sqlalchemy import Connection
 
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import json_codec
-from compiler.tuning_db.connection import SealedRows, as_bytes, many
+from compiler.tuning_db.connection import EXECUTIONS, PROFILES, SealedRows, as_bytes, many
 from compiler.tuning_db.entries import Execution, Profile
-from compiler.tuning_db.schema import EXECUTIONS, PROFILES
 from compiler.util.checks import parsed
 from hw.config import MlaConfig
 

@@ -7,9 +7,16 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from compiler.profile.measurement import Measurement
 from compiler.tuning_db import json_codec, program_codec
-from compiler.tuning_db.connection import MAX_PROGRAM_BYTES, SealedRows, entries, remove
+from compiler.tuning_db.connection import (
+    MAX_PROGRAM_BYTES,
+    PROGRAMS,
+    VERSIONS,
+    SealedRows,
+    entries,
+    key_conditions,
+    remove,
+)
 from compiler.tuning_db.entries import Entry, EntryKey
-from compiler.tuning_db.schema import PROGRAMS, VERSIONS, key_conditions
 from compiler.util.checks import DAMAGE
 from hw.errors import InputError
 

@@ -8,10 +8,9 @@ from compiler.cache.digest import name
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import machines, trials
-from compiler.tuning_db.connection import SealedRows, many
+from compiler.tuning_db.connection import TRIALS, SealedRows, many
 from compiler.tuning_db.entries import AnySchedule, EntryKey, StoredCandidate, is_digest
 from compiler.tuning_db.machines import distance
-from compiler.tuning_db.schema import TRIALS
 
 
 def candidates(

@@ -10,9 +10,8 @@ from sqlalchemy import Connection, Select, bindparam
 from compiler.cache.digest import name
 from compiler.profile.measurement import Measurement, Result
 from compiler.tuning_db import json_codec
-from compiler.tuning_db.connection import SealedRows, as_bytes, many
+from compiler.tuning_db.connection import TRIALS, SealedRows, as_bytes, key_conditions, many
 from compiler.tuning_db.entries import AnySchedule, EntryKey, TrialEntry
-from compiler.tuning_db.schema import TRIALS, key_conditions
 from compiler.util.checks import parsed
 
 

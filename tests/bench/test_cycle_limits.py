@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from compiler.bench.case import Case, run_case
-from compiler.bench.conv import conv_case
-from compiler.bench.gemm import gemm_case
+from compiler.bench.single_layer import conv_case, gemm_case
 from compiler.bench.tiny import tiny_case
 from compiler.options import DramTiming
 from compiler.runtime.compiled import CompiledNetwork

@@ -15,10 +15,9 @@ from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.serving.server import Server, serving_bytes
 from compiler.tuning.constraints import Objective
-from compiler.tuning_db.connection import open_engine
+from compiler.tuning_db.connection import METADATA, open_engine
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry
-from compiler.tuning_db.schema import METADATA
 from compiler.tuning_db.session import DatabaseSession
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target

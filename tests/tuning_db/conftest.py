@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from compiler.tuning_db.connection import METADATA
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.schema import METADATA
 from tests.tuning_db.random_entries import SECRET
 
 #: Environment variable with the URL of another database. If it is set, the tests also run on that database and empty

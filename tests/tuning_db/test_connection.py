@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compiler.tuning_db import connection
+from compiler.tuning_db.connection import METADATA
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.schema import METADATA
 from hw.errors import InputError, WorkError
 from tests.tuning_db import random_entries
 from tests.tuning_db.random_entries import SECRET, key

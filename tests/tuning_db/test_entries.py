@@ -14,10 +14,10 @@ from compiler.cache.content_store import ContentStore
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning_db.connection import METADATA, PROGRAMS
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Profile, TrialEntry
 from compiler.tuning_db.programs import to_bytes
-from compiler.tuning_db.schema import METADATA, PROGRAMS
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError

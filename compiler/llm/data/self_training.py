@@ -11,9 +11,9 @@ import numpy as np
 from compiler.llm.data.held_out import TRAINING, is_held_out, is_validation
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
 from compiler.llm.data.trajectories import Trajectory, TrajectoryStep, changed_fields
-from compiler.llm.decode.sampler import SampledAnswer, draw
 from compiler.llm.generate.candidate_pool import CostReranker
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules
+from compiler.llm.generate.sampler import SampledAnswer, draw
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.tokens.layer_prompt import Programs, subjects_of
 from compiler.llm.tokens.prompt_tokens import Ask

@@ -7,8 +7,8 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.llm.decode.sampler import DecoderState, TokenReader, draw
 from compiler.llm.generate.requests import Schedules
+from compiler.llm.generate.sampler import DecoderState, TokenReader, draw
 from compiler.llm.model.numpy_transformer import Floats, Gpt
 from compiler.llm.tokens.layer_prompt import subjects_of
 from compiler.llm.tokens.vocabulary import LANGUAGE

@@ -1,1 +1,1 @@
-"""Generation of candidates by the built-in language model: requests, candidate pools, and the generator."""
+"""Generation of candidates by the built-in language model: requests, sampling under a grammar, and the generator."""

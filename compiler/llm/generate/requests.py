@@ -7,7 +7,7 @@ from functools import cached_property
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.llm.decode.sampler import EditsGrammar, TokenGrammar
+from compiler.llm.generate.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Programs, PromptSubject
 from compiler.llm.tokens.program_edits import decode_edits
 from compiler.llm.tokens.prompt_tokens import Ask

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from compiler.llm.decode.sampler import draw
 from compiler.llm.evaluate.sample_quality import AgreementMeter
+from compiler.llm.generate.sampler import draw
 from compiler.llm.model.accelerated import ChipGpt
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.vocabulary import Vocabulary

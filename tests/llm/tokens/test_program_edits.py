@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from compiler.codegen.semaphores import Issued
-from compiler.llm.decode.sampler import EditsGrammar
+from compiler.llm.generate.sampler import EditsGrammar
 from compiler.llm.tokens.integer_tokens import decode_number, encode_number
 from compiler.llm.tokens.program_edits import (
     MAX_EDITS,

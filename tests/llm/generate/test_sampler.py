@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compiler.llm.decode.sampler import draw
+from compiler.llm.generate.sampler import draw
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.schedule_delta import ScheduleDeltaGrammar, decode_schedule_delta
 from compiler.llm.tokens.vocabulary import LANGUAGE

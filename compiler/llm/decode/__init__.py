@@ -1,1 +1,0 @@
-"""Constrained decoding: sampler, and the grammar of program edits."""
