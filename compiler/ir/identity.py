@@ -3,7 +3,8 @@
 The stable names of a type and of its fields are part of the data that `stored` returns, which is saved as JSON. They
 are also part of digests (`compiler.cache.digest`), which are keys of database entries. The names are declared once, at
 the type's definition or at the end of this module, in the order of the fields or members. Renaming a class, a field or
-a member in Python does not affect stored data. A new field needs a new name at its position in the declaration.
+a member in Python does not affect stored data. A new field needs a new name at its position in the declaration. If the
+name ends with "?", empty values of the field are omitted, so that earlier digests remain valid.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -103,7 +104,9 @@ def items(value: Any) -> Iterator[tuple[str, Any]]:
         The type has no stable names.
     """
     for field, name in identity_of(type(value)).parts.items():
-        yield name, getattr(value, field)
+        part = getattr(value, field)
+        if not name.endswith("?") or part:
+            yield name, part
 
 
 def stored(value: Any) -> Any:

@@ -74,7 +74,7 @@ class Quantization:
 IDENTITY = Quantization((1.0,), (0,))
 
 
-@identity("Tensor", "name", "shape", "dtype", "quantization", "data", "group")
+@identity("Tensor", "name", "shape", "dtype", "quantization", "data", "group?")
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """Tensor of the graph: an input, a constant or a result of a node.

@@ -154,7 +154,7 @@ class _Cell:
     Parameters
     ----------
     spec : OnnxNodeSpec
-        The node.
+        Operator and attributes of the node.
     w, r, b, p : float32 arrays, or None for b and p
         Weights (gates * size, inputs) and (gates * size, size), biases (2 * gates * size,), peepholes (3 * size,).
     functions : tuple of Activation

@@ -16,9 +16,9 @@ from hw.errors import InputError
 from tests.support.onnx_models import check, model, node, ops, reference, small
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-ACTIVATIONS = (
-    ["Affine", "ScaledTanh", "HardSigmoid", "LeakyRelu", "ThresholdedRelu", "Elu", "Relu", "Tanh", "Sigmoid", "Softsign", "Softplus"]
-)
+#: Activations: first those with coefficients alpha and beta, then those with alpha alone.
+ACTIVATIONS = ["Affine", "ScaledTanh", "HardSigmoid", "LeakyRelu", "ThresholdedRelu", "Elu"]
+ACTIVATIONS += ["Relu", "Tanh", "Sigmoid", "Softsign", "Softplus"]
 #: Activations with a coefficient beta.
 WITH_BETA = ACTIVATIONS[:3]
 #: Activations with a coefficient alpha.
