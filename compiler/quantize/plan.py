@@ -129,6 +129,11 @@ NORMS = frozenset(name for name, spec in OPS.items() if spec.quantized == Quanti
 FIXED = {name: spec.output for name, spec in OPS.items() if spec.output is not None}
 
 
+#: Quantization of gates in the steps of recurrent networks. TFLite's quantization of sigmoid does not contain 1: a
+#: forget gate of 1 would lose 0.4% of the state in each step.
+_IN_STEPS = {"sigmoid": Quantization.per_tensor(1 / 128, -128)}
+
+
 def quantizable(op: str) -> bool:
     """Return True if an operator has a quantized form."""
     return OPS[op].quantized is not None
@@ -270,9 +275,9 @@ class Sharing:
 
     def _add(self, node: Node, kept: Collection[str]) -> None:
         (out,) = node.outputs
-        # TFLite's quantization of sigmoid does not contain 1, so a forget gate of 1 would lose 0.4% in each step.
-        if node.op in FIXED and not self.graph.tensors[out].group:
-            self.fixed[out] = FIXED[node.op]
+        if node.op in FIXED:
+            step = self.graph.tensors[out].group and node.op in _IN_STEPS
+            self.fixed[out] = _IN_STEPS[node.op] if step else FIXED[node.op]
         elif node.op == "dequantize":
             converted = as_int8(self.graph.tensors[node.inputs[0]])
             assert converted is not None

@@ -29,6 +29,7 @@ from compiler.quantize.ranges import (
     Sample,
     SoftmaxRange,
     choose,
+    power_of_two,
     samples_of,
     wide_of,
 )
@@ -196,6 +197,10 @@ def quantize(
     wide = _wide(within, accumulated(within, kept), seen)
     largest = {name: max(-each.low, each.high) for name, each in seen.items()}
     choices = _choices(sharing, counting, floors, saturations(sharing, wide, largest))
+    for node in within:
+        if node.outputs[0] in wide:
+            narrow = {sharing.root(name) for name in node.inputs if name not in wide} & choices.keys()
+            choices |= {root: power_of_two(choices[root]) for root in narrow}
     inside, reports, unseen = quantize_bodies(
         within,
         watched,

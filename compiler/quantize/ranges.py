@@ -222,12 +222,22 @@ def affine_of(low: float, high: float) -> Quantization:
 def wide_of(seen: Iterable[RangeRecorder]) -> Quantization:
     """Return the int16 quantization of tensors, whose scale is a power of two.
 
-    With such a scale, the float32 arithmetic of onnxruntime is exact, and FUSE computes the same integers. The range is
-    at least 1.25 times that of the recorded elements, because the states of other sequences may be larger.
+    If the scales of all operands are powers of two as well, the float32 arithmetic of onnxruntime is exact, and FUSE
+    computes the same integers. The range is at least 1.25 times that of the recorded elements, because the states of
+    other sequences may be larger.
     """
     largest = max(max(-each.low, each.high) for each in seen)
     scale = 2.0 ** math.ceil(math.log2(largest * _HEADROOM / _INT16_MAX)) if largest else 1.0
     return Quantization.per_tensor(max(scale, MIN_SCALE))
+
+
+def power_of_two(choice: RangeChoice) -> RangeChoice:
+    """Return the quantization of at least the same range whose scale is a power of two."""
+    (scale,), (zero,) = choice.quantization.scale, choice.quantization.zero_point
+    rounded = 2.0 ** math.ceil(math.log2(scale))
+    return RangeChoice(
+        Quantization.per_tensor(rounded, round(-128 + (zero + 128) * scale / rounded)), choice.method
+    )
 
 
 def stored(values: NDArray, q: Quantization, dtype: str = "int8") -> NDArray:

@@ -81,7 +81,8 @@ class Stateful(nn.Module):
         self.layers = kind(8, 12, 2)
 
     def forward(self, x, *states):
-        return self.layers(x, states if len(states) > 1 else states[0])
+        (first, *others) = states
+        return self.layers(x, states if others else first)
 
 
 class Embedded(nn.Module):

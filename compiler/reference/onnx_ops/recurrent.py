@@ -118,11 +118,13 @@ def _numbers(attributes: Mapping[str, Any], key: str) -> Sequence[float]:
 @computes(*GATES)
 def _recurrent(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     """Compute all outputs of a recurrent operator; sequences may have different lengths."""
-    x, w, r, b, lengths, h, c, p = (*inputs, *[None] * 8)[:8]
+    x, w, r, *optional = inputs
+    b, lengths, h, c, p = (optional + [None] * 5)[:5]
     names = DIRECTIONS[spec.text("direction", "forward", *DIRECTIONS)]
     first = bool(spec.get("layout", 0))
     if first:
-        x, h, c = (each if each is None else np.swapaxes(each, 0, 1) for each in (x, h, c))
+        x = np.swapaxes(x, 0, 1)
+        h, c = (each if each is None else np.swapaxes(each, 0, 1) for each in (h, c))
     steps, batch, _ = x.shape
     size, count = r.shape[-1], len(names)
     counts = np.full(batch, steps) if lengths is None else np.asarray(lengths)

@@ -65,7 +65,8 @@ class _Operands:
 
 def _operands(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any], directions: int) -> _Operands:
     """Check the operands of a node, and return them with the time steps first."""
-    first, w, r, bias, lengths, h, c, peepholes = (*inputs, None, None)[:8]
+    first, w, r, bias, lengths, h, *rest = inputs
+    c, peepholes = rest or (None, None)
     x, states = emitter.flow(first), [h, c] if node.op == "LSTM" else [h]
     batch_first = node.int("layout", 0)
     if batch_first not in (0, 1):
@@ -171,7 +172,7 @@ class _Emitter:
         """Return a scalar constant."""
         return ConstantValue(f"{self.node.name}:number", np.array(value, np.float32))
 
-    def _applied(self, op: str, attributes: dict[str, float], x: DynamicValue, name: str) -> DynamicValue:
+    def _applied(self, op: str, attributes: dict[str, Any], x: DynamicValue, name: str) -> DynamicValue:
         """Apply an elementwise ONNX operator."""
         output = f"{self.node.outputs[0] or self.node.name}:{self.part}:{name}"
         proto = onnx.helper.make_node(
