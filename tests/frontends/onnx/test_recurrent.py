@@ -269,7 +269,11 @@ def test_in_the_body_of_a_loop(trips: int) -> None:
             declared("h0", [1, 1, HIDDEN]),
             declared("c0", [1, 1, HIDDEN]),
         ],
-        [declared("on", [], TensorProto.BOOL), declared("h1", [1, 1, HIDDEN]), declared("c1", [1, 1, HIDDEN])],
+        [
+            declared("on", [], TensorProto.BOOL),
+            declared("h1", [1, 1, HIDDEN]),
+            declared("c1", [1, 1, HIDDEN]),
+        ],
     )
     loop = helper.make_node("Loop", ["trips", "", "zero", "zero"], ["y", "c"], body=body)
     held = WEIGHTS | {"trips": np.array(trips, np.int64), "zero": np.zeros((1, 1, HIDDEN), np.float32)}
