@@ -1,6 +1,7 @@
 """`mla eval`: measures the accuracy of a model on labeled samples, beside that of its own runtime."""
 
 import argparse
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,20 @@ EXAMPLE = "mla eval network.tflite --data labeled.npz --device golden"
 _CLASSES = "classes"
 _TOP = 5
 Outputs = Mapping[str, "NDArray"]
+#: Fields of the report that are not figures of a metric.
+_FIELDS = frozenset(
+    (
+        "schema_version",
+        "model",
+        "target",
+        "device",
+        "dram",
+        "samples",
+        "reference",
+        "same_class",
+        "cycles_per_sample",
+    )
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
             device, network, samples, lambda _text: None, steadily=False, proofs=proofs, rate=rate
         )
     name, reference = _reference(args, network, samples)
-    accuracy = metric(result.outputs, labels)
-    given = {} if reference is None else metric(reference, labels)
+    accuracy = _finite(args.metric, args.device, metric(result.outputs, labels))
+    given = {} if reference is None else _finite(args.metric, str(name), metric(reference, labels))
     whole = head(args, args.device, rate) | {
         "samples": len(samples),
         **accuracy,
@@ -97,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if args.metric == _CLASSES and reference is not None:
         (scores,), (wanted,) = result.outputs.values(), reference.values()
         whole["same_class"] = int((_ranked(scores)[:, 0] == _ranked(wanted)[:, 0]).sum())
-    report(whole, _table(whole, list(accuracy)), args.json)
+    report(whole, _table(whole, list(accuracy), args.metric == _CLASSES), args.json)
     return 0
 
 
@@ -119,11 +134,22 @@ def _metric(name: str) -> Callable[[Outputs, "NDArray"], dict[str, float]]:
     if not callable(found):
         raise InputError(f"--metric {name} must be a function of outputs and labels, not {shown(found)}")
     function: Callable[..., Any] = found
+    key = name.rpartition(":")[2]
+    if key in _FIELDS:
+        raise InputError(f"--metric {name}: {key} is another field of the report: rename the function")
 
     def figures(outputs: Outputs, labels: "NDArray") -> dict[str, float]:
         value = guarded(lambda: float(function(dict(outputs), labels)), f"--metric {name} failed")
-        return {name.rpartition(":")[2]: value}
+        return {key: value}
 
+    return figures
+
+
+def _finite(metric: str, name: str, figures: dict[str, float]) -> dict[str, float]:
+    """Return the figures of a metric; raise InputError if one is infinite or NaN, which JSON cannot represent."""
+    for value in figures.values():
+        if not math.isfinite(value):
+            raise InputError(f"--metric {metric}: the result for {name} must be a finite number, not {value}")
     return figures
 
 
@@ -197,10 +223,9 @@ def _reference(
     args: argparse.Namespace, network: "CompiledNetwork", samples: "list[Sample]"
 ) -> "tuple[str | None, dict[str, NDArray] | None]":
     """Return the name of the model's own runtime and its outputs, or None for both if no runtime is used."""
-    import numpy as np
-
     from compiler.cli.inputs import read_bound
     from compiler.runtime.own_runtime import own_runtime
+    from compiler.runtime.run_report import stack_samples
     from compiler.util.progress import log, progress
 
     if args.no_reference:
@@ -215,18 +240,16 @@ def _reference(
         for sample in samples:
             rows.append(infer(sample))
             task.advance()
-    return name, {each: np.stack([row[each] for row in rows]) for each in names}
+    return name, {each: stack_samples([row[each] for row in rows]) for each in names}
 
 
-def _table(document: dict[str, Any], names: list[str]) -> str:
-    """Format a row for the accelerator and one for the model's own runtime."""
+def _table(document: dict[str, Any], names: list[str], shares: bool) -> str:
+    """Format a row for the accelerator and one for the model's own runtime; figures that are shares in percent."""
     from compiler.util.tables import counted
-
-    share = names[0] == "top1"
 
     def cells(prefix: str) -> list[str]:
         values = (document[prefix + name] for name in names)
-        return ["-" if value is None else f"{value:.2%}" if share else f"{value:.6g}" for value in values]
+        return ["-" if value is None else f"{value:.2%}" if shares else f"{value:.6g}" for value in values]
 
     rows = [[f"{document['target']} ({document['device']})", *cells("")]]
     if document["reference"]:

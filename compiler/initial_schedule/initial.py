@@ -78,7 +78,7 @@ def estimates(
     InputError
         No tiling of a layer fits the machine.
     """
-    residents = _Residents(config, lowered)
+    residents = _residents(config, lowered, dram)
     contexts = _tiling_contexts(residents, dram)
     found = [_schedule(context, layer) for context, layer in zip(contexts, lowered.layers, strict=True)]
     alone = [cycles for cycles, _ in found]
@@ -97,25 +97,40 @@ def tiling_contexts(
     config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
 ) -> list[TilingContext]:
     """Return the tiling context that each layer has if it is not interleaved with other layers."""
-    return _tiling_contexts(_Residents(config, lowered), dram)
+    return _tiling_contexts(_residents(config, lowered, dram), dram)
 
 
 def _tiling_contexts(residents: "_Residents", dram: DramTiming) -> list[TilingContext]:
-    config = residents.config
-    return [
-        TilingContext(
-            config,
-            residents.free(number),
-            config.acc_rows,
-            residents.on_chip(layer.x),
-            residents.on_chip(layer.y),
-            residents.on_chip,
-            split_last_tile=residents.awaited(number),
-            dram=dram,
-            first=not number,
-        )
-        for number, layer in enumerate(residents.lowered.layers)
-    ]
+    return [_tiling_context(residents, number, dram) for number in range(len(residents.lowered.layers))]
+
+
+def _tiling_context(residents: "_Residents", number: int, dram: DramTiming) -> TilingContext:
+    config, layer = residents.config, residents.lowered.layers[number]
+    return TilingContext(
+        config,
+        residents.free(number),
+        config.acc_rows,
+        residents.on_chip(layer.x),
+        residents.on_chip(layer.y),
+        residents.on_chip,
+        split_last_tile=residents.awaited(number),
+        dram=dram,
+        first=not number,
+    )
+
+
+def _residents(config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming) -> "_Residents":
+    """Return the tensors that stay in the scratchpad, without those that leave a layer too little memory to run."""
+    residents, number = _Residents(config, lowered), 0
+    while number < len(lowered.layers):
+        layer = lowered.layers[number]
+        if any(True for _ in kind_of(layer).tilings(_tiling_context(residents, number, dram), layer)):
+            number += 1
+        elif residents.evict(number):
+            number = 0  # the layers that use the evicted tensor now need buffers for it
+        else:
+            break  # the layer does not fit by itself
+    return residents
 
 
 class _Residents:
@@ -153,6 +168,13 @@ class _Residents:
             self._begun[first] += self.size[root]
             self._ended[last + 1] += self.size[root]
         self._begun, self._ended = np.cumsum(self._begun), np.cumsum(self._ended)
+
+    def evict(self, layer: int) -> bool:
+        """Move the largest tensor that is live at a layer to DRAM; return False if there is none."""
+        live = [root for root in self.inside if self.life[root][0] <= layer <= self.life[root][1]]
+        if live:
+            self.inside.remove(max(live, key=lambda root: (self.size[root], root)))
+        return bool(live)
 
     def on_chip(self, name: str) -> bool:
         """Return True if a tensor stays in the scratchpad."""

@@ -321,6 +321,8 @@ def _fill_byte(low: LoweringContext, value: float) -> int:
     """Return the byte that fills the padding: `value` quantized like x and converted to y; its bytes must be equal."""
     x, y = low.x, low.y
     image_of(x)
+    if np.dtype(x.dtype).kind not in "iu":
+        raise UnsupportedLoweringError(f"padding must be of integers, not {x.dtype}")
     limits = np.iinfo(x.dtype)
     if math.isinf(value):
         stored = limits.max if value > 0 else limits.min

@@ -233,10 +233,10 @@ def _progress(network: CompiledNetwork, done: int, count: int, total: int) -> st
 
 
 def _gathered(results: list[dict[str, NDArray]]) -> dict[str, NDArray]:
-    return {name: _stack([result[name] for result in results]) for name in results[0]}
+    return {name: stack_samples([result[name] for result in results]) for name in results[0]}
 
 
-def _stack(arrays: list[NDArray]) -> NDArray:
+def stack_samples(arrays: Sequence[NDArray]) -> NDArray:
     """Concatenate samples along the first axis if its size is 1; otherwise, stack them along a new first axis."""
     first = arrays[0]
     return np.concatenate(arrays) if first.ndim and len(first) == 1 else np.stack(arrays)

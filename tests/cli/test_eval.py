@@ -121,6 +121,39 @@ CONSTANT = 3
         assert message in result.err.splitlines()[-1]
 
 
+def test_metrics_receive_equal_shapes_and_return_finite_numbers(mla, digits, tmp_path, monkeypatch):
+    """The outputs of both devices have the same shape, so that a function of the last axis compares equal things."""
+    path, _, _ = digits
+    source = """
+def top1(outputs, labels):
+    (scores,) = outputs.values()
+    assert scores.shape == (len(labels), 10), scores.shape
+    return 100 * float((scores.argmax(-1) == labels).mean())
+
+def samples(outputs, labels):
+    return 1
+
+def invalid(outputs, labels):
+    return float("nan")
+"""
+    (tmp_path / "shaped_metric.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "shaped_metric", raising=False)
+    arguments = (MODEL, "--target", "n4", "--data", path)
+    found = evaluated(mla, *arguments, "--metric", "shaped_metric:top1")
+    assert found["top1"] == found["reference_top1"] > 90
+    assert "%" not in mla("eval", *arguments, *GOLDEN, "--metric", "shaped_metric:top1").out
+    np.savez(tmp_path / "nan.npz", x=np.zeros((1, 1, 8, 8), np.int8), y=np.full((1, 10), np.nan))
+    for data, metric, message in (
+        (path, "shaped_metric:samples", "samples is another field of the report: rename the function"),
+        (path, "shaped_metric:invalid", "the result for golden must be a finite number, not nan"),
+        (tmp_path / "nan.npz", "mae", "the result for golden must be a finite number, not nan"),
+    ):
+        result = mla("eval", MODEL, "--target", "n4", "--data", data, *GOLDEN, "--metric", metric)
+        assert result.status == 2
+        assert message in result.err.splitlines()[-1]
+
+
 def test_errors_of_an_output(mla, tmp_path):
     path = tmp_path / "scores.npz"
     images = load_digits_split()[1].images[:3]

@@ -47,6 +47,21 @@ def test_wide_layers_equal_litert(name: str, rounding: str, tmp_path: Path) -> N
     assert split or name not in ("convolution", "depthwise")
 
 
+@pytest.mark.parametrize("name", ["average_pool", "max_pool"])
+def test_wide_pools_are_split_and_leave_room_for_each_strip(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strips that stayed in the scratchpad would leave too little memory for the pools of other strips."""
+    monkeypatch.setattr(cases, "shape_of", lambda _draft, _rank, _most=7: (1, 4, 9000, 16))
+    for seed in SEEDS:
+        print(f"seed {seed}")
+        draft = Draft(np.random.default_rng(seed), "int8")
+        CASES[name](draft)
+        network = check(draft, tmp_path, "reference")
+        assert not network.host
+        assert any(":columns" in info.name for info in network.infos)
+
+
 def test_nodes_that_fit_are_not_split(tmp_path: Path) -> None:
     draft = Draft(np.random.default_rng(1), "int8")
     cases.convolution(draft)

@@ -158,6 +158,11 @@ def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> Inferred
 OutputType = tuple[str, tuple[int, ...]]
 
 
+_UNKNOWN_SHAPE = (
+    "the shape of its output depends on the values of its inputs and must be known at compile time"
+)
+
+
 def infer_by_running(
     text: str, tensors: Sequence[Tensor], found: Sequence[InferredOutput | None]
 ) -> list[OutputType | None]:
@@ -185,9 +190,7 @@ def infer_by_running(
     shapes = [output.shape for output in found if output is not None and output.shape is not None]
     here = own(node.spec) is not None
     if len(shapes) < sum(output is not None for output in found) and not here:
-        raise UnsupportedNodeError(
-            "the shape of its output depends on the values of its inputs and must be known at compile time"
-        )
+        raise UnsupportedNodeError(_UNKNOWN_SHAPE)
     try:
         steps = check_work(node.spec, given, shapes or [tensor.shape for tensor in tensors[:1]])
     except InputError as error:
@@ -195,15 +198,19 @@ def infer_by_running(
     data_dependent = any(output is not None and output.data_dependent for output in found)
     if steps > TRIED_STEPS or (data_dependent and not here):
         if len(shapes) < len(found) - found.count(None):
-            raise UnsupportedNodeError(
-                "the shape of its output depends on the values of its inputs and must be known at compile time"
-            )
+            raise UnsupportedNodeError(_UNKNOWN_SHAPE)
         _check_in_reference(node)
         return [None if each is None else (each.dtype, each.shape or ()) for each in found]
-    return [
-        None if each is None else _checked_type(here, each, _trial_output(node, tensors, number))
-        for number, each in enumerate(found)
-    ]
+    outputs: list[OutputType | None] = []
+    for number, each in enumerate(found):
+        if each is None:
+            outputs.append(None)
+            continue
+        computed = _trial_output(node, tensors, number)
+        if each.shape is None and computed.shape != _trial_output(node, tensors, number, first=1).shape:
+            raise UnsupportedNodeError(_UNKNOWN_SHAPE)
+        outputs.append(_checked_type(here, each, computed))
+    return outputs
 
 
 def _check_in_reference(node: NodeModel) -> None:
@@ -214,14 +221,14 @@ def _check_in_reference(node: NodeModel) -> None:
         raise UnsupportedNodeError(f"ONNX's reference does not implement it: {line_of(error)}") from None
 
 
-def _trial_output(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
-    """Compute one output of a node for generated inputs.
+def _trial_output(node: NodeModel, tensors: Sequence[Tensor], number: int, first: int = 0) -> Array:
+    """Compute one output of a node for generated inputs, beginning with attempt `first`.
 
     Integers may be indices, so they are 0 in the first attempt and 1 in the second. Floating-point values may have to
     be probabilities, so they are normally distributed in the first attempt and within 0..1 in the second.
     """
     message = ""
-    for attempt in (0, 1):
+    for attempt in (first, 1 - first):
         try:
             with np.errstate(all="ignore"):
                 return node.computed([_sample(tensor, attempt) for tensor in tensors], number)

@@ -93,3 +93,29 @@ def test_control_flow_in_a_host_node_is_rejected() -> None:
     with pytest.raises(InputError, match="must hold no graphs"):
         evaluate(_node(text), {"x": np.zeros((2, 3), np.float32)})
     assert replace(held, name="other").operator == "Erf"
+
+
+def test_shape_that_depends_on_values_is_rejected(tmp_path: Path) -> None:
+    """A shape is not taken from a trial run if other values give another shape."""
+    made = model(
+        [node("Pad", "x p", "y"), node("Relu", "y", "z")],
+        {"x": normal(1, 3), "p": np.array([0, 2, 0, 1])},
+        ["z"],
+    )
+    with pytest.raises(InputError, match="Pad: the shape of its output depends on the values of its inputs"):
+        compile(read_onnx(made), "n4")
+
+
+def test_padding_of_real_numbers_runs_on_the_host() -> None:
+    """An int16 graph between DequantizeLinear and QuantizeLinear pads float32 values."""
+    scales = {"s": np.array(0.01, np.float32), "o": np.array(0, np.int16), "p": np.array([0, 2, 0, 1])}
+    nodes = [
+        node("DequantizeLinear", "xq s o", "x"),
+        node("DequantizeLinear", "vq s o", "v"),
+        node("Pad", "x p v", "y"),
+        node("QuantizeLinear", "y s o", "yq"),
+    ]
+    inputs = {"xq": np.arange(-8, 7, dtype=np.int16).reshape(3, 5)}
+    made = model(nodes, inputs, ["yq"], scales | {"vq": np.array(300, np.int16)}, opset=21)
+    network = compile(read_onnx(made), "n4")
+    np.testing.assert_array_equal(network(**inputs)["yq"], reference(made, inputs)["yq"])
