@@ -173,7 +173,10 @@ class _Residents:
         """Move the largest tensor that is live at a layer to DRAM; return False if there is none."""
         live = [root for root in self.inside if self.life[root][0] <= layer <= self.life[root][1]]
         if live:
-            self.inside.remove(max(live, key=lambda root: (self.size[root], root)))
+            root = max(live, key=lambda root: (self.size[root], root))
+            self.inside.remove(root)
+            self._begun[self.life[root][0] :] -= self.size[root]
+            self._ended[self.life[root][1] + 1 :] -= self.size[root]
         return bool(live)
 
     def on_chip(self, name: str) -> bool:
