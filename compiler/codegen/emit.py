@@ -14,6 +14,10 @@ from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE,
 from hw.isa.program import Program
 
 
+class ProgramLengthError(InputError):
+    """Error for a loop that ends beyond the addresses of its instruction; the commands need several programs."""
+
+
 class RegistersError(InputError):
     """Error for nested loops that need more induction variables than there are registers."""
 
@@ -60,6 +64,9 @@ def _trimmed(variables: _InductionVariable) -> _InductionVariable:
 _MAX_BODY_ITEMS = 40
 #: Minimum number of commands that a loop must save, because the loop itself needs instructions.
 _MIN_SAVED_COMMANDS = 3
+
+#: Largest address at which a loop can end.
+_MAX_WORDS = 0xFFFF
 
 Delta = dict[int, int]
 
@@ -120,6 +127,8 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool =
     ------
     RegistersError
         A loop nest needs more induction variables than there are registers.
+    ProgramLengthError
+        A loop ends at an address that its instruction cannot contain.
     """
     emitter = _Emitter(name, tags)
     if alone:
@@ -205,6 +214,8 @@ class _Emitter:
         self.words.append(0)
         self.items(loop.body, variables)
         self._advance(number)
+        if len(self.words) > _MAX_WORDS:
+            raise ProgramLengthError(f"program {self.name!r} has more than {_MAX_WORDS:,} words")
         self.words[start] = encode(MicroOp.LOOP, imm=LOOP_IMM.pack(end=len(self.words), count=loop.count))
         self.loops.pop()
         if outermost:

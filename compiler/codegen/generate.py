@@ -1,5 +1,6 @@
 """Driver of code generation: steps of layers, linearization, addresses, semaphores, programs."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import accumulate
 
@@ -276,16 +277,22 @@ class _Generator:
     def _dram(
         self, lives: dict[CircularBuffer, tuple[int, int]], starts: dict[CircularBuffer, int]
     ) -> tuple[NDArray[np.uint8], int]:
-        """Assign addresses in the model's memory: constants first, then intermediate tensors."""
+        """Assign addresses in the model's memory: constants first, then intermediate tensors.
+
+        Equal constants, such as the weights of a recurrent layer in all time steps, have one address.
+        """
         mine = [
             buffer
             for buffer in lives
             if buffer.memory == BufferMemory.DRAM and buffer not in self.dram_operands
         ]
-        at = self.offset
+        at, known = self.offset, dict[bytes, int]()
+        sizes = Counter(buffer.total for buffer in mine if buffer.data is not None)
         for buffer in sorted(mine, key=lambda buffer: buffer.data is None):
-            starts[buffer] = at
-            at += -(-buffer.total // _ALIGN) * _ALIGN
+            contents = b"" if buffer.data is None or sizes[buffer.total] == 1 else buffer.data.tobytes()
+            starts[buffer] = known.setdefault(contents, at) if contents else at
+            if starts[buffer] == at:
+                at += -(-buffer.total // _ALIGN) * _ALIGN
         constant = [(buffer, buffer.data) for buffer in mine if buffer.data is not None]
         end = max((starts[buffer] + buffer.total for buffer, _ in constant), default=0)
         image = np.zeros(end, np.uint8)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.codegen.dispatch_guard import GuardedProgram
-from compiler.codegen.emit import RegistersError, emit, reroll
+from compiler.codegen.emit import ProgramLengthError, RegistersError, emit, reroll
 from compiler.codegen.semaphores import Issued
 from compiler.util.lru_cache import LruCache
 from cosim.programs import Candidate
@@ -19,6 +19,8 @@ from hw.isa.program import Program
 ProgramCache = LruCache[list[Program]]
 #: Limit on the total number of commands of cached programs.
 _MAX_CACHED_COMMANDS = 1 << 15
+#: Number of parts into which a command sequence is split whose program would fill this many instruction stores.
+_LONG_PARTS, _FULL_STORES = 8, 4
 #: Mask of the bits of a tag.
 _TAGS = 63
 
@@ -124,17 +126,25 @@ def _emit(
     config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
 ) -> list[Program]:
     """Return the program of a command sequence, or several if one would exceed the instruction store."""
-    program = rolled(config, name, piece, tags, alone=alone)
-    if len(program.words) <= config.wis_words:
-        return [program]
-    if len(piece) < 2:
-        raise InputError(f"program {name!r} of {len(program.words)} words: the store has {config.wis_words}")
-    middle = len(piece) // 2
-    halves = [
-        *_emit(config, name, piece[:middle], tags, alone=alone),
-        *_emit(config, name, piece[middle:], tags, alone=False),
+    try:
+        program = rolled(config, name, piece, tags, alone=alone)
+    except ProgramLengthError:
+        count = _LONG_PARTS
+    else:
+        if len(program.words) <= config.wis_words:
+            return [program]
+        if len(piece) < 2:
+            raise InputError(
+                f"program {name!r} of {len(program.words)} words: the store has {config.wis_words}"
+            )
+        count = 2 if len(program.words) < _FULL_STORES * config.wis_words else _LONG_PARTS
+    size = -(-len(piece) // count)
+    parts = [
+        program
+        for start in range(0, len(piece), size)
+        for program in _emit(config, name, piece[start : start + size], tags, alone=alone and not start)
     ]
-    return [Program(f"{name}.{i}", half.words) for i, half in enumerate(halves)]
+    return [Program(f"{name}.{i}", part.words) for i, part in enumerate(parts)]
 
 
 def rolled(

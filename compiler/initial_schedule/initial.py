@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from compiler.initial_schedule.co_schedule import MAX_OVERLAPPED_LAYERS, co_scheduled, memory_share
 from compiler.layers.base import Image, Layer
 from compiler.layers.depthwise import DepthwiseLayer
@@ -151,20 +153,30 @@ class _Residents:
                 self.size[root] = _bytes(image_of(graph.tensors[root]))
         self.inside: set[str] = set()
         budget = int(config.sp_bytes * _RESIDENT)
-        for root in sorted(self.life, key=lambda r: (self.size[r], self.life[r])):
+        count = len(lowered.layers)
+        held = np.zeros(count, np.int64)  # bytes in the scratchpad, by layer
+        inner = [root for root in self.life if root not in outside]
+        for root in sorted(inner, key=lambda r: (self.size[r], self.life[r])):
             first, last = self.life[root]
-            fits = all(self._held(at) + self.size[root] <= budget for at in range(first, last + 1))
-            if root not in outside and fits:
+            if held[first : last + 1].max() + self.size[root] <= budget:
                 self.inside.add(root)
-
-    def _held(self, layer: int) -> int:
-        return sum(self.size[r] for r in self.inside if self.life[r][0] <= layer <= self.life[r][1])
+                held[first : last + 1] += self.size[root]
+        # Bytes of the tensors whose life has begun at a layer, and of those whose life has ended before it.
+        self._begun, self._ended = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
+        for root in self.inside:
+            first, last = self.life[root]
+            self._begun[first] += self.size[root]
+            self._ended[last + 1] += self.size[root]
+        self._begun, self._ended = np.cumsum(self._begun), np.cumsum(self._ended)
 
     def evict(self, layer: int) -> bool:
         """Move the largest tensor that is live at a layer to DRAM; return False if there is none."""
         live = [root for root in self.inside if self.life[root][0] <= layer <= self.life[root][1]]
         if live:
-            self.inside.remove(max(live, key=lambda root: (self.size[root], root)))
+            root = max(live, key=lambda root: (self.size[root], root))
+            self.inside.remove(root)
+            self._begun[self.life[root][0] :] -= self.size[root]
+            self._ended[self.life[root][1] + 1 :] -= self.size[root]
         return bool(live)
 
     def on_chip(self, name: str) -> bool:
@@ -188,12 +200,8 @@ class _Residents:
 
         `around` is the number of layers on each side of the layer that may run at the same time.
         """
-        first, last = layer - around, layer + around
-        held = sum(
-            self.size[root]
-            for root in self.inside
-            if self.life[root][0] <= last and first <= self.life[root][1]
-        )
+        first, last = max(layer - around, 0), min(layer + around, len(self._begun) - 1)
+        held = int(self._begun[last] - self._ended[first])
         return int((self.config.sp_bytes - held) * 0.9)
 
 

@@ -74,7 +74,7 @@ class Quantization:
 IDENTITY = Quantization((1.0,), (0,))
 
 
-@identity("Tensor", "name", "shape", "dtype", "quantization", "data")
+@identity("Tensor", "name", "shape", "dtype", "quantization", "data", "group", added=("group",))
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """Tensor of the graph: an input, a constant or a result of a node.
@@ -91,6 +91,9 @@ class Tensor:
         Quantization of the integers; None: the values are not quantized.
     data : array or None
         Contents of a constant; None for other tensors.
+    group : str
+        Name of a group of tensors that share one quantization when a float model is quantized, for example the results
+        of one operation in all steps of an unrolled recurrent network; "" for no group.
     """
 
     name: str
@@ -98,6 +101,7 @@ class Tensor:
     dtype: str
     quantization: Quantization | None = None
     data: NDArray | None = field(default=None, repr=False)
+    group: str = ""
 
     def __post_init__(self) -> None:
         for size in self.shape:

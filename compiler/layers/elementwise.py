@@ -1,5 +1,6 @@
 """Elementwise operators: sums and products of tensors, and functions of one operand as lookup tables."""
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -225,11 +226,24 @@ def lower_binary(low: LoweringContext) -> Layer:
     if a.constant:
         raise UnsupportedLoweringError(f"{node.op} of a constant and a smaller tensor")
     if "int16" in {a.dtype, b.dtype, low.y.dtype}:
-        _check_kernels(low)
-        if {a.dtype, b.dtype, low.y.dtype} != {"int16"}:
-            raise UnsupportedLoweringError(f"{node.op} of {a.dtype} and {b.dtype} to {low.y.dtype}")
+        _check_wide(low, a, b)
     fields = _product(low, a, b) if node.op == "mul" else _sum(low, a, b, swapped=swapped)
     return ElementwiseLayer(**low.common(b.name, x=a.name), other=b.name, broadcast=broadcast, **fields)
+
+
+def _check_wide(low: LoweringContext, a: Tensor, b: Tensor) -> None:
+    """Reject arithmetic on int16 whose results differ from those of the rounding mode's kernels.
+
+    Under onnxruntime's rounding, the float32 result must be exact: all scales are powers of two, and a product has at
+    most the 24 bits of one int16 and one 8-bit operand.
+    """
+    if low.y.dtype != "int16" or "int32" in (a.dtype, b.dtype):
+        raise UnsupportedLoweringError(f"{low.anchor.op} of {a.dtype} and {b.dtype} to {low.y.dtype}")
+    if low.rounding != "onnxruntime":
+        return
+    exact = all(math.frexp(affine(each).scale)[0] == 0.5 for each in (a, b, low.y))
+    if not exact or (low.anchor.op == "mul" and a.dtype == b.dtype == "int16"):
+        _check_kernels(low)
 
 
 def _sum(low: LoweringContext, a: Tensor, b: Tensor, *, swapped: bool) -> dict:
@@ -240,11 +254,11 @@ def _sum(low: LoweringContext, a: Tensor, b: Tensor, *, swapped: bool) -> dict:
     fields = dict(cast(dict[str, int], raw_fields(*scales) if raw else residual_fields(*scales, left)))
     if low.anchor.op == "sub":
         negative = "x_mult" if swapped else "r_mult"
-        if wide and not _negates(fields, swapped=swapped):
+        if wide and low.rounding != "onnxruntime" and not _negates(fields, swapped=swapped):
             raise UnsupportedLoweringError("a difference of int16 values whose scaling may end in a tie")
         fields[negative] = -fields[negative]
     clip = clip_range(low.y)
-    rounding = Rounding.DOUBLE if wide else _SUMS[low.rounding]
+    rounding = _SUMS["reference" if wide and low.rounding == "xnnpack" else low.rounding]
     return {
         "stream": "r",
         "src": {"rounding": rounding},
@@ -266,7 +280,7 @@ def _negates(fields: dict[str, int], *, swapped: bool) -> bool:
 
 
 def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
-    double = low.rounding == "reference" or low.y.dtype == "int16"
+    double = low.rounding == "reference" or (low.rounding == "xnnpack" and low.y.dtype == "int16")
     rounding = Rounding.DOUBLE if double else Rounding.EVEN
     how = mul(affine(a), affine(b), affine(low.y), rounding=rounding)
     clip = clip_range(low.y)

@@ -1,12 +1,14 @@
 """Quantization plan of a float graph: the nodes to quantize, and groups of tensors that share a quantization."""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 
 from compiler.ir.graph import Graph, Node, rebuild
-from compiler.ir.ops import MOVING, OPS, QuantizedForm
+from compiler.ir.ops import BINARY_OPS, MOVING, OPS, QuantizedForm
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.report import INFINITE_VALUES
 from hw.errors import InputError, shown
@@ -125,6 +127,11 @@ _SHARED = frozenset(name for name, spec in OPS.items() if spec.quantized == Quan
 NORMS = frozenset(name for name, spec in OPS.items() if spec.quantized == QuantizedForm.NORM)
 #: Operators whose output quantization is prescribed by TFLite.
 FIXED = {name: spec.output for name, spec in OPS.items() if spec.output is not None}
+
+
+#: Quantization of gates in the steps of recurrent networks. TFLite's quantization of sigmoid does not contain 1: a
+#: forget gate of 1 would lose 0.4% of the state in each step.
+_IN_STEPS = {"sigmoid": Quantization.per_tensor(1 / 128, -128)}
 
 
 def quantizable(op: str) -> bool:
@@ -304,9 +311,14 @@ class Sharing:
         self.parent: dict[str, str] = {}
         self.fixed: dict[str, Quantization] = {}
         self.covered: set[str] = set()
+        groups: dict[str, str] = {}
         for node in graph:
             if node.name not in kept:
                 self._add(node, kept)
+        for node in graph:
+            group = graph.tensors[node.outputs[0]].group
+            if group and node.name not in kept:
+                self._union(groups.setdefault(group, node.outputs[0]), node.outputs[0])
 
     def root(self, name: str) -> str:
         """Return the representative tensor of a tensor's group."""
@@ -325,7 +337,8 @@ class Sharing:
     def _add(self, node: Node, kept: Collection[str]) -> None:
         (out,) = node.outputs
         if node.op in FIXED:
-            self.fixed[out] = FIXED[node.op]
+            step = self.graph.tensors[out].group and node.op in _IN_STEPS
+            self.fixed[out] = _IN_STEPS[node.op] if step else FIXED[node.op]
         elif node.op == "dequantize":
             converted = as_int8(self.graph.tensors[node.inputs[0]])
             assert converted is not None
@@ -353,3 +366,80 @@ class Sharing:
             return
         self.covered.add(x)
         self._union(out, x)
+
+
+#: Magnitude beyond which the function equals its limit within half a quantization step of its result.
+_SATURATION = {"sigmoid": math.log(511), "tanh": math.atanh(1 - 1 / 256)}
+
+
+def saturations(sharing: Sharing, wide: Collection[str], largest: Mapping[str, float]) -> dict[str, float]:
+    """Return the largest useful magnitude of groups of tensors that affect only operands of sigmoid, tanh and clips.
+
+    An operand of such a function is useful up to the saturation of the function, and a summand of the operand up to the
+    saturation plus the largest magnitude of the other summand.
+
+    Parameters
+    ----------
+    sharing : Sharing
+        Groups of tensors of a float model.
+    wide : collection of str
+        Tensors that sums and products read as int16.
+    largest : dict
+        Largest magnitude of each tensor, by name.
+
+    Returns
+    -------
+    dict
+        Magnitude by representative tensor of the group, for groups that have one.
+    """
+    graph = sharing.graph
+    useful: dict[str, float] = dict.fromkeys(graph.outputs, math.inf)
+    for node in reversed(list(graph)):
+        limit = useful.get(node.outputs[0], 0.0)
+        for index, name in enumerate(node.inputs):
+            if name in wide and node.outputs[0] in wide:
+                continue
+            here = math.inf
+            if node.op in _SATURATION:
+                here = _SATURATION[node.op]
+            elif node.op == "clip":
+                here = max(abs(node.attributes["low"]), abs(node.attributes["high"]))
+            elif node.op in ("slice", "reshape", "transpose", "concat"):
+                here = limit
+            elif node.op in ("add", "sub"):
+                here = limit + largest.get(node.inputs[1 - index], math.inf)
+            useful[name] = max(here, useful.get(name, 0.0))
+    found: dict[str, float] = {}
+    for name, limit in useful.items():
+        root = sharing.root(name)
+        found[root] = max(limit, found.get(root, 0.0))
+    return {root: limit for root, limit in found.items() if 0 < limit < math.inf}
+
+
+def accumulated(graph: Graph, kept: Collection[str]) -> set[str]:
+    """Return the tensors that need more than 8 bits because rounding errors accumulate in them.
+
+    These are the states of unrolled recurrent networks (`Tensor.group`) that each step computes from the preceding
+    state by sums and products alone, such as the cell state of an LSTM, and the products that are added to them.
+
+    Parameters
+    ----------
+    graph : Graph
+        The float model to quantize.
+    kept : collection of str
+        Nodes that are not quantized.
+    """
+    nodes = [node for node in graph if node.op in BINARY_OPS and node.name not in kept]
+    outputs = {node.outputs[0]: node for node in nodes if graph.out(node).group}
+    steps = nx.DiGraph()
+    for name, node in outputs.items():
+        steps.add_edges_from(
+            (graph.tensors[each].group, graph.tensors[name].group) for each in node.inputs if each in outputs
+        )
+    states = set[str]()
+    for component in nx.strongly_connected_components(steps):
+        if len(component) > 1 or steps.has_edge(*component, *component):
+            states |= component
+    found = {name for name in outputs if graph.tensors[name].group in states}
+    summands = {each for name in found if outputs[name].op != "mul" for each in outputs[name].inputs}
+    return found | (summands & outputs.keys())

@@ -1,5 +1,6 @@
 """Post-training quantization of a float32 graph and its subgraphs to operators on int8 and int16."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,11 +17,13 @@ from compiler.quantize.plan import (
     FIXED,
     WEIGHTED,
     Sharing,
+    accumulated,
     int16_nodes,
     is_float,
     kept_float,
     names_in,
     obstacle,
+    saturations,
     without_hybrids,
 )
 from compiler.quantize.prepare import prepared
@@ -32,6 +35,7 @@ from compiler.quantize.ranges import (
     Sample,
     SoftmaxRange,
     choose,
+    power_of_two,
     samples_of,
     with_states,
 )
@@ -202,7 +206,16 @@ def quantize(
     kept = kept_float(within, skip, {name for name, each in seen.items() if not each.finite})
     sharing = Sharing(within, kept)
     counting = {name: each for name, each in seen.items() if name not in sharing.covered}
-    choices = _choices(sharing, counting, floors)
+    states = accumulated(within, kept)
+    largest = {name: max(-each.low, each.high) for name, each in seen.items()}
+    choices = _choices(sharing, counting, floors, saturations(sharing, states, largest))
+    for node in within:
+        if node.outputs[0] in states:
+            narrow = {sharing.root(name) for name in node.inputs if name not in states} & choices.keys()
+            choices |= {
+                root: replace(choices[root], quantization=power_of_two(choices[root].quantization))
+                for root in narrow
+            }
     inside, reports, unseen = quantize_bodies(
         within,
         watched,
@@ -218,14 +231,15 @@ def quantize(
         ),
         is_float,
     )
-    expected = {name: mean for name, each in means.items() if (mean := each.expected()) is not None}
+    pooled = _pooled(within, means)
+    expected = {name: mean for name, each in pooled.items() if (mean := each.expected()) is not None}
 
     def of(name: str, dtype: str) -> Quantization:
         return choices[sharing.root(name)].of(dtype)
 
     def rewriter_with(names: Collection[str], samples: list[Sample]) -> Rewriter:
         nodes = int16_nodes(within, names, kept)
-        return Rewriter(inside, kept, of, per_channel, expected, nodes, samples)
+        return Rewriter(inside, kept, of, per_channel, expected, states, nodes, samples)
 
     rewriter = rewriter_with(int16, values)
     result = rewriter.run()
@@ -307,10 +321,27 @@ def _check_inputs(graph: Graph, seen: Mapping[str, RangeRecorder]) -> None:
             raise InputError(f"calibration: input {name!r} must be finite, but has infinite values")
 
 
+def _pooled(graph: Graph, means: Mapping[str, ChannelMeans]) -> dict[str, ChannelMeans]:
+    """Pool the means of the operands of one product in all steps of a recurrent network, which share one bias."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for node in graph:
+        group = graph.tensors[node.outputs[0]].group
+        if group and node.op in WEIGHTED and node.inputs[0] in means:
+            groups[group].append(node.inputs[0])
+    pooled = dict(means)
+    for names in groups.values():
+        pooled |= dict.fromkeys(names, ChannelMeans([part for name in names for part in means[name].parts]))
+    return pooled
+
+
 def _choices(
-    sharing: Sharing, seen: dict[str, RangeRecorder], floors: SoftmaxRange
+    sharing: Sharing, seen: dict[str, RangeRecorder], floors: SoftmaxRange, limits: Mapping[str, float]
 ) -> dict[str, RangeChoice]:
-    """Choose the quantization of each group of tensors; softmax inputs use the whole range above their floor."""
+    """Choose the quantization of each group of tensors.
+
+    Softmax inputs use the whole range above their floor; `limits` contains the largest useful magnitude of other
+    groups, by representative tensor.
+    """
     whole = {sharing.root(name) for name in floors.least}
     groups: dict[str, list[RangeRecorder]] = defaultdict(list)
     for node in sharing.graph:
@@ -324,7 +355,7 @@ def _choices(
     return {
         root: RangeChoice(sharing.fixed[root], "fixed", _fixed_16(sharing.fixed[root]))
         if root in sharing.fixed
-        else choose(group, whole=root in whole)
+        else choose(group, whole=root in whole, limit=limits.get(root, math.inf))
         for root, group in groups.items()
     }
 

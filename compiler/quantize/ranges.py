@@ -148,6 +148,8 @@ _ARITHMETIC: dict[str, Callable[[float, NDArray, NDArray], Sequence[float | None
 
 #: Maximum number of elements recorded per tensor and sample, in addition to the extremes.
 KEPT = 1 << 14
+#: Maximum number of values, of all tensors with one quantization, that are compared for the choice of a range.
+_MAX_VALUES = 1 << 20
 #: Smallest scale, so that the product of two scales is a normal float32 value.
 MIN_SCALE = 1e-18
 #: Fraction of the values that a percentile range excludes at either end.
@@ -266,6 +268,17 @@ def affine_of(low: float, high: float) -> Quantization:
     return Quantization.per_tensor(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
 
 
+def power_of_two(q: Quantization) -> Quantization:
+    """Return the int8 quantization of at least the same range whose scale is a power of two.
+
+    If the scales of all operands and of the result are powers of two, onnxruntime's float32 arithmetic is exact, and
+    FUSE computes the same integers.
+    """
+    (scale,), (zero,) = q.scale, q.zero_point
+    rounded = 2.0 ** math.ceil(math.log2(scale))
+    return Quantization.per_tensor(rounded, round(-128 + (zero + 128) * scale / rounded))
+
+
 #: Headroom of int16 values beyond the range of the calibration samples.
 _HEADROOM = 1.25
 
@@ -287,7 +300,7 @@ def stored(values: NDArray, q: Quantization, dtype: str = "int8") -> NDArray:
     return np.clip(steps, limits.min, limits.max).astype(dtype)
 
 
-def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice:
+def choose(seen: Iterable[RangeRecorder], *, whole: bool = False, limit: float = math.inf) -> RangeChoice:
     """Choose the shared quantization of tensors: the range with minimal mean squared error.
 
     Parameters
@@ -296,14 +309,19 @@ def choose(seen: Iterable[RangeRecorder], *, whole: bool = False) -> RangeChoice
         Recorded elements of the tensors.
     whole : bool
         True to use the full range from minimum to maximum, as inputs of an exponential require.
+    limit : float
+        Magnitude beyond which the int8 values have no visible effect.
     """
     group = list(seen)
     low, high = min(s.low for s in group), max(s.high for s in group)
     wide = symmetric_16(low, high)
+    low, high = max(low, -limit), min(high, limit)
     if whole:
         return RangeChoice(affine_of(low, high), "min/max", wide)
     parts = [part for s in group for part in s.parts]
     values = np.concatenate(parts) if parts else np.zeros(1, np.float32)
+    step = -(-values.size // _MAX_VALUES)
+    values = np.clip(values if step == 1 else np.append(values[::step], [low, high]), low, high)
     ranges = [("min/max", low, high)]
     for name, excluded in _PERCENTILES.items():
         below, above = np.quantile(values, [excluded, 1 - excluded])

@@ -14,7 +14,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED, int16_tensors
-from compiler.quantize.ranges import MIN_SCALE, affine_of, stored, symmetric_16
+from compiler.quantize.ranges import MIN_SCALE, affine_of, power_of_two, stored, symmetric_16
 
 #: Maximum magnitude of an int32 bias, which leaves half of the range for the sum of products.
 _MAX_BIAS = 1 << 30
@@ -281,6 +281,8 @@ class Rewriter:
         True for one weight scale per output channel.
     means : dict
         Expected value of each channel of the operands of products with weights, by tensor name.
+    states : collection of str
+        Results of sums and products that are stored as int16, although some of the operands are int8.
     int16 : collection of str
         Nodes that compute on int16 values.
     values : list of dict
@@ -302,12 +304,13 @@ class Rewriter:
         quantization: Callable[[str, str], Quantization],
         per_channel: bool,
         means: Mapping[str, NDArray[np.float64]],
+        states: Collection[str] = (),
         int16: Collection[str] = (),
         values: Sequence[Mapping[str, NDArray]] = (),
     ):
         self.graph, self.kept, self.quantization, self.per_channel = graph, kept, quantization, per_channel
-        self.means, self.int16, self.values = means, int16, values
-        self.wide = int16_tensors(graph, int16, kept)
+        self.means, self.states, self.int16, self.values = means, states, int16, values
+        self.wide = int16_tensors(graph, int16, kept) | set(states)
         self.build = GraphBuilder(graph.name)
         self.reasons: dict[str, str] = {}
         self.floats: dict[str, Tensor] = {}
@@ -369,6 +372,8 @@ class Rewriter:
         if node.op in NORMS:
             x = self._as_integers(first, self._type(node))
             return [x, *(self._as_float(name, "") for name in node.inputs[1:])]
+        if node.outputs[0] in self.states:
+            return [self._of_state(node, name, q) for name in node.inputs]
         if node.op == "gather":
             return [self._operand(node, first, q), self._as_float(node.inputs[1], EDGE)]
         if node.op in ("concat", "pad"):
@@ -383,6 +388,17 @@ class Rewriter:
         like = q if node.op in ("concat", "gather") else None
         symmetric = OPS[node.op].symmetric
         return self._constant(name, quantized_operand(data, symmetric=symmetric, like=like, dtype=dtype))
+
+    def _of_state(self, node: Node, name: str, q: Quantization) -> Tensor:
+        """Return an operand of a sum or product that is stored as int16; the scales of constants are powers of two."""
+        if name in self.states:
+            return self.integers[name]
+        data = self.graph.tensors[name].data
+        if data is None:
+            return self._operand(node, name, q)
+        symmetric = OPS[node.op].symmetric
+        rounded = power_of_two(quantized_operand(data, symmetric=symmetric).quantization)
+        return self._constant(name, quantized_operand(data, symmetric=symmetric, like=rounded))
 
     def _converted(self, node: Node, name: str, q: Quantization) -> Tensor:
         """Return an operand requantized to the quantization of the result."""

@@ -1,7 +1,7 @@
 """Sensitivity analysis: the error of each quantized node, and the activations that limit the quality of the outputs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -173,8 +173,9 @@ def limits_of(
         power = float(np.square(exact, dtype=np.float64).sum())
         errors[name] = float(np.square(rounded[name] - exact, dtype=np.float64).sum()) / (power or 1.0)
     order = [name for node in graph for name in node.outputs if name in errors]
-    noisy = sorted(errors, key=lambda name: -errors[name])
-    candidates = dict.fromkeys((*noisy[: _CANDIDATES // 2], *order[-_CANDIDATES // 2 :]))
+    noisy = _first_of_groups(graph, sorted(errors, key=lambda name: -errors[name]))
+    last = _first_of_groups(graph, reversed(order))
+    candidates = dict.fromkeys((*noisy[: _CANDIDATES // 2], *reversed(last[: _CANDIDATES // 2])))
     shares = []
     for name in candidates:
         found = _propagated(graph, wanted, name, rounded[name])[output.name]
@@ -189,6 +190,12 @@ def limits_of(
             errors_of = _noise_of(output.name, graph, quantized_with(nodes), samples, rounding)
             tried.append(WideQuality(nodes, errors_of.sqnr_db))
     return OutputLimits(output.name, tuple(shares), tuple(tried))
+
+
+def _first_of_groups(graph: Graph, names: Iterable[str]) -> list[str]:
+    """Return the names without all but the first of each group, so that many steps do not displace other nodes."""
+    first = {graph.tensors[name].group or name: name for name in reversed(list(names))}
+    return list(first.values())[::-1]
 
 
 def _rounds(graph: Graph, name: str) -> bool:

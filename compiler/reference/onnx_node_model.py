@@ -14,18 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from compiler.reference.onnx_ops import Array, OnnxNodeSpec, own
 from compiler.reference.onnx_ops.registry import MAX_STEPS, steps
-from hw.errors import InputError, shown
-
-#: Activations of one direction that ONNX's reference uses, whatever the attribute specifies.
-_DEFAULT_ACTIVATIONS = {
-    "LSTM": (b"Sigmoid", b"Tanh", b"Tanh"),
-    "GRU": (b"Sigmoid", b"Tanh"),
-    "RNN": (b"Tanh",),
-}
-
-
-class LeftOutError(InputError):
-    """Raised for an attribute or input that ONNX's reference implementation ignores; the message names it."""
+from hw.errors import InputError
 
 
 class Given(NamedTuple):
@@ -33,18 +22,6 @@ class Given(NamedTuple):
 
     shape: tuple[int, ...]
     data: NDArray | None
-
-
-def check_reference(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
-    """Check that ONNX's reference implementation ignores no attribute or input of a node.
-
-    Raises
-    ------
-    LeftOutError
-        An attribute or input is ignored; the message names it.
-    """
-    if proto.op_type in _DEFAULT_ACTIVATIONS:
-        _check_recurrent(proto, inputs)
 
 
 def check_work(spec: OnnxNodeSpec, inputs: Sequence[Given | None], outputs: Sequence[tuple[int, ...]]) -> int:
@@ -59,24 +36,6 @@ def check_work(spec: OnnxNodeSpec, inputs: Sequence[Given | None], outputs: Sequ
     if count > MAX_STEPS:
         raise InputError(f"it takes the host {count:,} steps, more than {MAX_STEPS:,}")
     return count
-
-
-def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
-    """Check that an LSTM, GRU or RNN has default activations, no clipping and sequences of full length."""
-    given = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
-    default = _DEFAULT_ACTIVATIONS[proto.op_type]
-    activations = tuple(given.get("activations", default))
-    if activations not in (default, 2 * default):
-        names = ", ".join(name.decode(errors="replace") for name in activations)
-        raise LeftOutError(f"activations {shown(names)} (only {b', '.join(default).decode()})")
-    if "clip" in given:
-        raise LeftOutError(f"clip of {given['clip']:.6g}")
-    if given.get("input_forget", 0):
-        raise LeftOutError("input_forget, the coupling of gates")
-    lengths = inputs[4] if len(inputs) > 4 else None
-    steps = inputs[0].shape[1 if given.get("layout", 0) else 0] if inputs[0] is not None else 0
-    if lengths is not None and (lengths.data is None or not np.all(lengths.data == steps)):
-        raise LeftOutError(f"sequence_lens other than the {steps} steps of all sequences")
 
 
 #: Exceptions that ONNX's reference raises for nodes that it does not implement or for invalid inputs.

@@ -104,7 +104,7 @@ STABLE = {
     "Space": "SP PARAM TABLE",
     "Spread": "ALL CHANNEL PIXEL SCALAR",
     "Stack": "name dtype zp starts pitch constant",
-    "Tensor": "name shape dtype quantization data",
+    "Tensor": "name shape dtype quantization data group?",
     "TensorReport": "name scale zero_point method sqnr_db node alone_db",
     "Unit": "LOAD MATRIX FUSE STORE",
     "Walk": "dims x y",

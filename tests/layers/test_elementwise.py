@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.ir.tensor import Quantization
+from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 from tests.support.graphs import Draft, check
 
@@ -53,6 +53,32 @@ def test_binary_operators(op: str, target: str, rounding: str, seed: int) -> Non
     a, b = draft.input(shape), draft.input(shape)
     y = draft.node(op, [a, b], shape, scale=0.5)
     check(draft, [draft.node("mul", [y, a], shape, scale=4.0)], target, rounding, within=int(op == "sub"))
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
+@pytest.mark.parametrize(
+    "types", [("int16", "int16"), ("int8", "int16"), ("int16", "int8"), ("int8", "int8")]
+)
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+def test_binary_operators_with_a_result_in_int16(op: str, types: tuple[str, str], rounding: str) -> None:
+    """All scales are powers of two under onnxruntime's rounding, whose float32 arithmetic is then exact."""
+    rng = np.random.default_rng(len(op) + len(types[0]))
+    shape, draft = (1, 6, 7, 19), Draft(rng)
+
+    def quantization(dtype: str) -> Quantization:
+        scale = 2.0 ** -int(rng.integers(7, 10)) * (256.0**-1 if dtype == "int16" else 1.0)
+        scale *= 1.0 if rounding == "onnxruntime" else float(rng.uniform(0.6, 1.4))
+        return Quantization.per_tensor(scale, 0 if dtype == "int16" else int(rng.integers(-99, 99)))
+
+    operands = [
+        draft.graph.add_input(Tensor(f"x{i}", shape, dtype, quantization(dtype)))
+        for i, dtype in enumerate(types)
+    ]
+    y = draft.into(op, operands, Tensor("y", shape, "int16", quantization("int16")))
+    network = check(draft, [y], "n8", rounding, within=int(op == "sub"))
+    # A product of two int16 values has more bits than float32.
+    inexact = (op, types, rounding) == ("mul", ("int16", "int16"), "onnxruntime")
+    assert [node.op for node in network.host] == (["mul"] if inexact else [])
 
 
 @pytest.mark.parametrize("target", TARGETS)

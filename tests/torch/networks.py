@@ -127,15 +127,27 @@ class Squeeze(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM whose last step is the only output."""
+    """A recurrent layer whose last step is the only output."""
 
-    def __init__(self, layers: int = 1, both: bool = False):
+    def __init__(self, kind: type = nn.LSTM, layers: int = 1, both: bool = False, **options: Any):
         super().__init__()
-        self.lstm = nn.LSTM(8, 16, layers, batch_first=True, bidirectional=both)
+        self.layers = kind(8, 16, layers, batch_first=True, bidirectional=both, **options)
         self.head = nn.Linear(32 if both else 16, 4)
 
     def forward(self, x):
-        return self.head(self.lstm(x)[0][:, -1])
+        return self.head(self.layers(x)[0][:, -1])
+
+
+class Stateful(nn.Module):
+    """A recurrent layer with its states as inputs and outputs."""
+
+    def __init__(self, kind: type):
+        super().__init__()
+        self.layers = kind(8, 12, 2)
+
+    def forward(self, x, *states):
+        (first, *others) = states
+        return self.layers(x, states if others else first)
 
 
 class Embedded(nn.Module):
@@ -204,7 +216,11 @@ NETWORKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     ),
     "attention": lambda: _seeded(Attention, (1, 6, 16), (1, 9, 16)),
     "lstm": lambda: _seeded(Recurrent, (1, 5, 8)),
-    "lstm_both_ways": lambda: _seeded(lambda: Recurrent(2, True), (1, 4, 8)),
+    "lstm_both_ways": lambda: _seeded(lambda: Recurrent(nn.LSTM, 2, True), (1, 4, 8)),
+    "lstm_states": lambda: _seeded(lambda: Stateful(nn.LSTM), (5, 1, 8), (2, 1, 12), (2, 1, 12)),
+    "gru": lambda: _seeded(lambda: Recurrent(nn.GRU, 2, True), (1, 4, 8)),
+    "gru_states": lambda: _seeded(lambda: Stateful(nn.GRU), (5, 1, 8), (2, 1, 12)),
+    "rnn": lambda: _seeded(lambda: Recurrent(nn.RNN, 2, True, nonlinearity="relu"), (1, 4, 8)),
     "conv1d": lambda: _seeded(
         lambda: nn.Sequential(
             nn.Conv1d(4, 16, 5, stride=2, padding=2),

@@ -47,6 +47,9 @@ class OnnxGraphBuilder:
     ----------
     reader : OnnxReader or None
         Converter of subgraphs.
+    repetition : str
+        Part of the names of new tensors that is different in each repetition of the same computation, such as ":3:" in
+        time step 3. Tensors whose names differ only in this part form a group. "" outside of repetitions.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class OnnxGraphBuilder:
         self.meanings = meanings
         self.room = room
         self.reader: OnnxReader | None = None
+        self.repetition = ""
         self._views: dict[tuple[str, str, Any], Tensor] = {}
 
     def arithmetic(self, node: FileNode, *operands: Value) -> ValueType:
@@ -202,7 +206,10 @@ class OnnxGraphBuilder:
         check_size(shape)
         if len(self.build.graph.nodes) >= _MAX_NODES:
             raise InputError(f"the graph would have more than {_MAX_NODES:,} nodes")
-        output = Tensor(self.build.fresh(name), arranged(shape, order), kind.dtype, kind.quantization)
+        group = name.replace(self.repetition, ":", 1) if self.repetition else ""
+        output = Tensor(
+            self.build.fresh(name), arranged(shape, order), kind.dtype, kind.quantization, group=group
+        )
         self.build.node(node.name + (f":{part}" if part else ""), op, operands, output, **attributes)
         return DynamicValue(name, output, order, kind.real)
 

@@ -28,9 +28,7 @@ from compiler.ir.tensor import MAX_ELEMENTS, Tensor
 from compiler.reference.onnx_node_model import (
     REFUSALS,
     Given,
-    LeftOutError,
     NodeModel,
-    check_reference,
     check_work,
     line_of,
     node_model,
@@ -304,10 +302,6 @@ def on_host(
         The host does not implement the operator, or the graph does not support the shape or type of an output.
     """
     proto = _source(node, why)
-    try:
-        check_reference(proto, [value and _given(value) for value in inputs])
-    except LeftOutError as error:
-        raise UnsupportedNodeError(str(error)) from None
     if any(isinstance(value, ConstantValue) and value.narrow for value in inputs):
         raise UnsupportedNodeError(why)  # the host would receive the widened type
     operands = [None if value is None else _operand(emitter, value) for value in inputs]
@@ -364,10 +358,6 @@ def function(emitter: OnnxGraphBuilder, node: FileNode, x: Value, *constants: Co
     return emitter.emit(
         node, "function", [operand], x.shape, x.order, kind, operator=proto.op_type, model=text
     )
-
-
-def _given(value: Value) -> Given:
-    return Given(value.shape, value.data if isinstance(value, ConstantValue) else None)
 
 
 def _source(node: FileNode, why: str) -> onnx.NodeProto:

@@ -17,10 +17,10 @@ import compiler.frontends.onnx.ops.conv
 import compiler.frontends.onnx.ops.elementwise
 import compiler.frontends.onnx.ops.expansions
 import compiler.frontends.onnx.ops.indexing
-import compiler.frontends.onnx.ops.lstm
 import compiler.frontends.onnx.ops.matmul
 import compiler.frontends.onnx.ops.pool_resize
 import compiler.frontends.onnx.ops.quantize
+import compiler.frontends.onnx.ops.recurrent
 import compiler.frontends.onnx.ops.shape  # noqa: F401
 from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable

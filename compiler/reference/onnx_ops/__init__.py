@@ -1,6 +1,6 @@
 """ONNX operators that compute like onnxruntime, where ONNX's numpy reference differs or is slow."""
 
-from compiler.reference.onnx_ops import products, regions, resize, row_ops, scatter_gather, windows
+from compiler.reference.onnx_ops import products, recurrent, regions, resize, row_ops, scatter_gather, windows
 from compiler.reference.onnx_ops.registry import Array, OnnxNodeSpec, own
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "OnnxNodeSpec",
     "own",
     "products",
+    "recurrent",
     "regions",
     "resize",
     "row_ops",

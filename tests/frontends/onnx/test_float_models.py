@@ -251,26 +251,6 @@ def test_embedding(tmp_path: Path) -> None:
     assert ops(check(tmp_path, made, inputs)) == {"gather": 1}
 
 
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("started", [False, True])
-def test_lstm(tmp_path: Path, direction: str, started: bool) -> None:
-    steps, batch, size, hidden = 4, 2, 3, 5
-    ways = 2 if direction == "bidirectional" else 1
-    held = {
-        "w": normal(ways, 4 * hidden, size),
-        "r": normal(ways, 4 * hidden, hidden),
-        "b": normal(ways, 8 * hidden),
-    }
-    inputs = {"x": normal(steps, batch, size)}
-    if started:
-        inputs |= {"h": normal(ways, batch, hidden), "c": normal(ways, batch, hidden, seed=1)}
-    lstm = node(
-        "LSTM", "x w r b" + (" - h c" if started else ""), "y yh yc", direction=direction, hidden_size=hidden
-    )
-    graph = check(tmp_path, model([lstm], inputs, ["y", "yh", "yc"], held), inputs)
-    assert (ops(graph)["sigmoid"], ops(graph)["tanh"]) == (steps * ways, 2 * steps * ways)
-
-
 def test_batch_norm_is_merged_into_the_convolution(tmp_path: Path) -> None:
     held = {
         "w": normal(3, 4, 3, 3),

@@ -8,16 +8,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from compiler.api import compile
 from compiler.frontends.onnx import read_onnx
 from compiler.reference import evaluate
-from compiler.runtime.package.writer import read_package, to_bytes
 from hw.errors import InputError
 from tests.support.onnx_models import check, model, node, ops, read, small
-
-STEPS, BATCH, SIZE, HIDDEN = 4, 2, 3, 5
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-LENGTHS = np.array([2, STEPS], np.int32)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -28,87 +22,6 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 def integers(*shape: int, seed: int = 0) -> np.ndarray:
     """Return seeded random uint8 values."""
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-
-
-def weights(op: str, directions: int = 1) -> dict[str, Any]:
-    rows = GATES[op] * HIDDEN
-    return {"w": normal(directions, rows, SIZE, seed=1), "r": normal(directions, rows, HIDDEN, seed=2)}
-
-
-@pytest.mark.parametrize(
-    ("op", "attributes", "message"),
-    [
-        (
-            "LSTM",
-            {"activations": ["HardSigmoid", "Relu", "Tanh"]},
-            "activations 'HardSigmoid, Relu, Tanh' (only Sig",
-        ),
-        (
-            "GRU",
-            {"activations": ["HardSigmoid", "Relu"]},
-            "activations 'HardSigmoid, Relu' (only Sigmoid, Tanh)",
-        ),
-        ("RNN", {"activations": ["Relu"]}, "activations 'Relu' (only Tanh)"),
-        ("LSTM", {"clip": 0.3}, "clip of 0.3"),
-        ("GRU", {"clip": 0.3}, "clip of 0.3"),
-        ("RNN", {"clip": 0.3}, "clip of 0.3"),
-        ("LSTM", {"input_forget": 1}, "input_forget"),
-    ],
-)
-def test_unsupported_attributes_are_rejected(op: str, attributes: dict[str, Any], message: str) -> None:
-    recurrent = node(op, "x w r", "y", hidden_size=HIDDEN, **attributes)
-    made = small(recurrent, shape=(STEPS, BATCH, SIZE), **weights(op))
-    with pytest.raises(InputError) as error:
-        read_onnx(made)
-    assert f"no conversion for node '{op}:y' ({op}: {message}" in str(error.value)
-
-
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize("op", GATES)
-def test_sequences_of_different_lengths_are_rejected(op: str, direction: str) -> None:
-    recurrent = node(op, "x w r - n", "y", hidden_size=HIDDEN, direction=direction)
-    made = small(recurrent, shape=(STEPS, BATCH, SIZE), **weights(op), n=LENGTHS)
-    with pytest.raises(InputError, match=rf"{op}:y' \({op}: sequence_lens other than the {STEPS} steps"):
-        read_onnx(made)
-    whole = small(recurrent, shape=(STEPS, BATCH, SIZE), **weights(op), n=np.full(BATCH, STEPS, np.int32))
-    read_onnx(whole)
-
-
-@pytest.mark.parametrize("started", [False, True])
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize(
-    ("op", "attributes"), [("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("RNN", {}), ("LSTM", {})]
-)
-def test_recurrent_operators_equal_onnxruntime(
-    tmp_path: Path, op: str, attributes: dict[str, Any], direction: str, started: bool
-) -> None:
-    count = 2 if direction == "bidirectional" else 1
-    held = weights(op, count) | {"b": normal(count, 2 * GATES[op] * HIDDEN, seed=3)}
-    text, outputs = "x w r b -", ["y", "h"]
-    if started:
-        held["s"], text = normal(count, BATCH, HIDDEN, seed=4), f"{text} s"
-    if op == "LSTM":  # the accelerator does not support peepholes
-        held |= {"c": normal(count, BATCH, HIDDEN, seed=5), "p": normal(count, 3 * HIDDEN, seed=6)}
-        text, outputs = f"{text} c p" if started else f"{text} - - p", [*outputs, "last"]
-        held = held if started else {key: value for key, value in held.items() if key != "c"}
-    x = {"x": normal(STEPS, BATCH, SIZE)}
-    recurrent = node(op, text, " ".join(outputs), hidden_size=HIDDEN, direction=direction, **attributes)
-    assert set(ops(check(tmp_path, model([recurrent], x, outputs, held), x))) == {"onnx"}
-
-
-@pytest.mark.parametrize("op", GATES)
-def test_recurrent_operator_with_batch_first_layout(op: str) -> None:
-    """`layout=1`, which onnxruntime does not support, gives the same result with permuted dimensions."""
-    x = normal(STEPS, BATCH, SIZE)
-    made = [
-        small(node(op, "x w r", "y", hidden_size=HIDDEN, layout=layout), shape=shape, **weights(op))
-        for layout, shape in ((0, x.shape), (1, (BATCH, STEPS, SIZE)))
-    ]
-    first, second = (
-        evaluate(read_onnx(each), {"x": value})["y"]
-        for each, value in zip(made, (x, x.transpose(1, 0, 2)), strict=True)
-    )
-    np.testing.assert_allclose(second, first.transpose(2, 0, 1, 3), atol=1e-6)
 
 
 @pytest.mark.parametrize("opset", [11, 19, 21, 22])
@@ -195,33 +108,3 @@ def test_future_operator_sets_are_rejected(tmp_path: Path) -> None:
     made.opset_import[0].version = last + 1
     with pytest.raises(InputError, match=rf"operator set must be {last} or earlier, .*, not {last + 1}"):
         read(tmp_path, made)
-
-
-@pytest.mark.parametrize(
-    ("attributes", "lengths", "message"),
-    [
-        ({"clip": 0.3}, None, "clip of 0.3"),
-        ({}, LENGTHS, "sequence_lens other than the 4 steps of all sequences"),
-    ],
-)
-def test_unsupported_attributes_in_a_compiled_file_are_rejected(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    attributes: dict,
-    lengths: np.ndarray | None,
-    message: str,
-) -> None:
-    text, held = "x w r" if lengths is None else "x w r - n", weights("GRU")
-    held |= {} if lengths is None else {"n": lengths}
-    recurrent = node("GRU", text, "y", hidden_size=HIDDEN, **attributes)
-    made = small(recurrent, shape=(STEPS, BATCH, SIZE), **held)
-    path = tmp_path / "old.mla"
-    with monkeypatch.context() as before:
-        before.setattr("compiler.frontends.onnx.host.check_reference", lambda *_: None)
-        path.write_bytes(to_bytes(compile(read_onnx(made), "n4")))
-    with pytest.raises(InputError) as error:
-        read_package(path)
-    assert str(error.value) == (
-        f"{path}: damaged compiled network: node 'GRU:y' (GRU): {message} is left out by ONNX's reference; "
-        "compile the model again"
-    )
