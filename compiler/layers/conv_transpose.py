@@ -31,7 +31,7 @@ class Phase:
     offset: tuple[int, int]
 
 
-@identity("ConvTransposeLayer", "phases", "merged", "strides")
+@identity("ConvTransposeLayer", "phases", "strides", "merged", added=("merged",))
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvTransposeLayer(Layer):
     """Transposed convolution as ordinary convolutions whose results are interleaved with `strides` (rows, columns).
@@ -40,16 +40,16 @@ class ConvTransposeLayer(Layer):
     ----------
     phases : tuple of Phase
         One convolution for each phase of rows and columns.
+    strides : (int, int)
+        Distance between the rows, and between the columns, of a phase.
     merged : tuple of Phase
         One convolution for each phase of rows, whose pixels are the pixels of all phases of columns; empty if the
         columns are not a multiple of the stride. Its channels are contiguous in memory.
-    strides : (int, int)
-        Distance between the rows, and between the columns, of a phase.
     """
 
     phases: tuple[Phase, ...]
-    merged: tuple[Phase, ...]
     strides: tuple[int, int]
+    merged: tuple[Phase, ...] = ()
 
 
 @dataclass(frozen=True)

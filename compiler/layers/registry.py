@@ -20,7 +20,7 @@ from compiler.layers import (
     softmax,
 )
 from compiler.layers.base import Layer
-from compiler.layers.conv import kind as conv
+from compiler.layers.conv import codegen as conv
 from compiler.layers.layer_kind import LayerKind, Lowering
 
 #: All layer kinds. The index of a kind in this tuple is its number in the features of the cost model, and the language

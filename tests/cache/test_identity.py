@@ -37,9 +37,9 @@ STABLE = {
     "BSource": "NONE ACC SP",
     "Compare": "ALWAYS EQ NE LT GE LTU GEU",
     "ConvLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations groups x_zp w_zp",
-    "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides",
+    "ConvTransposeLayer": "name nodes ops x y shapes macs batch phases strides merged",
     "Copy": "source walk rescale fill",
-    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads x_zp",
+    "DepthwiseLayer": "name nodes ops x y shapes macs batch weights drain strides pads dilations x_zp",
     "Drain": "bias mult exponent zp clip rounding dtype residual table",
     "Dram": "latency bytes_per_cycle",
     "Dtype": "I8 U8 I16 I32",
@@ -58,7 +58,7 @@ STABLE = {
     "LayerInfo": "nodes ops floor tag program",
     "LayerSchedule": (
         "rows band width columns depth slots slot_buffers order x_buffers w_buffers y_buffers acc_buffers "
-        "fold strips together prefetch on_chip overlap common_scale ramp taper planes joined counted"
+        "fold strips together prefetch on_chip overlap common_scale ramp taper planes joined counted strip_width"
     ),
     "Limits": "sp_bytes acc_bytes dram_bytes",
     "MatmulLayer": "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table",
@@ -104,7 +104,7 @@ STABLE = {
     "Space": "SP PARAM TABLE",
     "Spread": "ALL CHANNEL PIXEL SCALAR",
     "Stack": "name dtype zp starts pitch constant",
-    "Tensor": "name shape dtype quantization data group?",
+    "Tensor": "name shape dtype quantization data group",
     "TensorReport": "name scale zero_point method sqnr_db node alone_db",
     "Unit": "LOAD MATRIX FUSE STORE",
     "Walk": "dims x y",

@@ -4,10 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 
 from compiler.api import compile
 from hw.config import TARGETS, load_target
 from scripts.networks.digits import MODEL
+from tests.support.one_operator import options
+from tests.support.tflite_models import Draft
 
 
 @pytest.fixture(scope="module")
@@ -67,20 +70,33 @@ def test_rtl_agrees_with_run(mla, tmp_path):
 
 @pytest.fixture
 def tiny_target(tmp_path):
-    """Create a target that the digits network does not fit, with the smallest scratchpad that its other sizes allow."""
+    """Create a target with the smallest memories."""
     path = tmp_path / "tiny.toml"
     text = (TARGETS / "n4.toml").read_text().replace("sp_bytes = 65536", "sp_bytes = 512")
     path.write_text(text.replace("acc_bytes = 16384", "acc_bytes = 1024"))
     return path
 
 
-def test_target_that_does_not_fit_is_a_row(mla, tiny_target):
-    result = mla("explore", MODEL, "--targets", f"{tiny_target},n4", "--device", "golden", "--json", "-")
+@pytest.fixture
+def wide_pool(tmp_path):
+    """Write a model of one pool whose window does not fit the smallest memories."""
+    draft = Draft(np.random.default_rng(0), "int8")
+    window = {"filterHeight": 9, "filterWidth": 9, "strideH": 1, "strideW": 1}
+    settings = options("Pool2D", padding=schema.Padding.VALID, fusedActivationFunction=0, **window)
+    x = draft.input((1, 9, 9, 8))
+    draft.op("AVERAGE_POOL_2D", [x], (1, 1, 1, 8), settings, like=x)
+    path = tmp_path / "pool.tflite"
+    path.write_bytes(draft.file())
+    return path
+
+
+def test_target_that_does_not_fit_is_a_row(mla, tiny_target, wide_pool):
+    result = mla("explore", wide_pool, "--targets", f"{tiny_target},n4", "--device", "golden", "--json", "-")
     assert result.status == 0, result.err
     first, second = json.loads(result.out)["targets"]
     assert first["target"] == "tiny" and first["outputs"] is None and first["cycles_per_sample"] is None
     assert "does not fit" in first["reason"] and second["reason"] is None
-    result = mla("explore", MODEL, "--targets", tiny_target, "--device", "golden")
+    result = mla("explore", wide_pool, "--targets", tiny_target, "--device", "golden")
     assert result.status == 1 and f"tiny: cannot run: {first['reason']}\n" in result.out
     assert "outputs" not in result.out
 

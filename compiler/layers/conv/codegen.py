@@ -16,9 +16,11 @@ from compiler.commands.tile_buffers import (
     pieces,
 )
 from compiler.layers.conv.input_layout import Im2colLayout, can_pack_pixels, layout_of, pack_pixels
-from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.layer import ConvLayer, lower_conv, lower_dense
 from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, split_first_tile, split_last_tile
+from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
 from compiler.layers.epilogue import Epilogue, parameters
+from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
@@ -273,3 +275,16 @@ def conv_steps(context: CodegenContext, layer: ConvLayer) -> list[TileStep]:
         wide = replace(y, w=y.w // pixels, c=y.c * pixels, pixel=y.pixel * pixels)
         context = replace(context, layouts=context.layouts | {layer.y: wide})
     return [step for group in range(layer.groups) for step in ConvSteps(context, layer, group).steps()]
+
+
+KIND = LayerKind(
+    name="conv",
+    layer=ConvLayer,
+    lowerings={
+        "conv2d": Lowering(lower_conv, CONVOLUTION, strided_input=True, strided_output=True, epilogue=True),
+        "dense": Lowering(lower_dense, CONVOLUTION, strided_output=True, epilogue=True),
+    },
+    tilings=conv_tilings,
+    tile_model=conv_tile_model,
+    steps=conv_steps,
+)

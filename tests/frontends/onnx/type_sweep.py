@@ -46,7 +46,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a variant.
+    """Result of a variant.
 
     Attributes
     ----------
