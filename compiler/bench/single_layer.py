@@ -74,8 +74,8 @@ class OneLayer:
         return graph.finish(["y"])
 
 
-#: Opset version of Gelu, the newest operator used.
-_OPSET, _IR_VERSION = 20, 9
+#: Opset version of int16 in QuantizeLinear, the newest feature used.
+_OPSET, _IR_VERSION = 21, 10
 _TO_NCHW, _TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
@@ -208,6 +208,11 @@ def _slice(draft: _Draft) -> str:
     return draft.add("Slice", [draft.real(0), *parts])
 
 
+def _mean(draft: _Draft) -> str:
+    axes = draft.constant(np.array(draft.attributes["axes"]))
+    return draft.add("ReduceMean", [draft.real(0), axes], keepdims=int(draft.attributes["keep"]))
+
+
 def _same(op: str) -> Callable[[_Draft], str]:
     """Return a writer for an operator that differs from ONNX operator `op` only in its name."""
     return lambda draft: draft.add(op, [draft.real(index) for index in range(len(draft.node.inputs))])
@@ -219,6 +224,7 @@ _WRITERS: dict[str, Callable[[_Draft], str]] = {
     "dense": _dense,
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
+    "reduce_mean": _mean,
     "clip": _clip,
     "layer_norm": _norm,
     "softmax": _softmax,
