@@ -449,9 +449,11 @@ def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
         context = replace(context, consecutive=True)
         contexts = [replace(context, free=context.free // 2), context]
     for split, each in product((False, True), contexts):
-        found = list(_tilings(each, layer, split=split))
-        if found:
-            yield from found
+        fits = False
+        for tiling in _tilings(each, layer, split=split):
+            fits = True
+            yield tiling
+        if fits:
             return
 
 
@@ -465,9 +467,11 @@ def _tilings(context: TilingContext, layer: ConvLayer, *, split: bool) -> Tiling
         for layout in _layouts(context, wide):
             fitting = 0
             for width in widths:
-                found = list(ConvTiler(context, wide, layout, pixels_per_pass, width).tilings())
-                yield from found
-                fitting += bool(found)
+                fits = False
+                for tiling in ConvTiler(context, wide, layout, pixels_per_pass, width).tilings():
+                    fits = True
+                    yield tiling
+                fitting += fits
                 if fitting == _FITTING_WIDTHS:
                     break
 
