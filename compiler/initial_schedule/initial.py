@@ -78,9 +78,8 @@ def estimates(
     InputError
         No tiling of a layer fits the machine.
     """
-    residents = _residents(config, lowered, dram)
+    residents, found = _alone(config, lowered, dram)
     contexts = _tiling_contexts(residents, dram)
-    found = [_schedule(context, layer) for context, layer in zip(contexts, lowered.layers, strict=True)]
     alone = [cycles for cycles, _ in found]
     for number in co_scheduled(lowered, alone):
         context = replace(contexts[number], free=residents.free(number, MAX_OVERLAPPED_LAYERS))
@@ -96,8 +95,14 @@ def estimates(
 def tiling_contexts(
     config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = DEFAULT_DRAM
 ) -> list[TilingContext]:
-    """Return the tiling context that each layer has if it is not interleaved with other layers."""
-    return _tiling_contexts(_residents(config, lowered, dram), dram)
+    """Return the tiling context that each layer has if it is not interleaved with other layers.
+
+    Raises
+    ------
+    InputError
+        No tiling of a layer fits the machine.
+    """
+    return _tiling_contexts(_alone(config, lowered, dram)[0], dram)
 
 
 def _tiling_contexts(residents: "_Residents", dram: DramTiming) -> list[TilingContext]:
@@ -119,18 +124,24 @@ def _tiling_context(residents: "_Residents", number: int, dram: DramTiming) -> T
     )
 
 
-def _residents(config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming) -> "_Residents":
-    """Return the tensors that stay in the scratchpad, without those that leave a layer too little memory to run."""
-    residents, number = _Residents(config, lowered), 0
-    while number < len(lowered.layers):
-        layer = lowered.layers[number]
-        if any(True for _ in kind_of(layer).tilings(_tiling_context(residents, number, dram), layer)):
-            number += 1
-        elif residents.evict(number):
-            number = 0  # the layers that use the evicted tensor now need buffers for it
-        else:
-            break  # the layer does not fit by itself
-    return residents
+def _alone(
+    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming
+) -> tuple["_Residents", list[tuple[float, LayerSchedule]]]:
+    """Return the tensors that stay in the scratchpad, and the best tiling of each layer if it is not interleaved.
+
+    Tensors that leave a layer too little memory to run are moved to DRAM.
+    """
+    residents = _Residents(config, lowered)
+    found: list[tuple[float, LayerSchedule]] = []
+    while len(found) < len(lowered.layers):
+        number = len(found)
+        try:
+            found.append(_schedule(_tiling_context(residents, number, dram), lowered.layers[number]))
+        except InputError:
+            if not residents.evict(number):
+                raise
+            found = []  # layers that use the evicted tensor need buffers for it
+    return residents, found
 
 
 class _Residents:
