@@ -4,7 +4,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-import networkx as nx
 import numpy as np
 
 from compiler.ir.graph import Graph, Node, rebuild
@@ -431,6 +430,10 @@ def accumulated(graph: Graph, kept: Collection[str]) -> set[str]:
     """
     nodes = [node for node in graph if node.op in BINARY_OPS and node.name not in kept]
     outputs = {node.outputs[0]: node for node in nodes if graph.out(node).group}
+    if not outputs:
+        return set()
+    import networkx as nx  # slow to import, and needed for recurrent networks only
+
     steps = nx.DiGraph()
     for name, node in outputs.items():
         steps.add_edges_from(
