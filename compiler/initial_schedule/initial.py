@@ -120,7 +120,7 @@ def _tiling_context(residents: "_Residents", number: int, dram: DramTiming) -> T
 
 
 def _residents(config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming) -> "_Residents":
-    """Return the tensors that stay in the scratchpad, without those that leave a layer too little memory to run."""
+    """Return the tensors that stay in the scratchpad; tensors are evicted if a layer has too little memory to run."""
     residents, number = _Residents(config, lowered), 0
     while number < len(lowered.layers):
         layer = lowered.layers[number]

@@ -36,7 +36,7 @@ Step = Callable[[GraphBuilder, list[Tensor], list[Tensor]], tuple[Tensor, list[T
 
 
 def _sequence(c: TfliteConversion, x: Tensor, *, time_major: bool) -> Tensor:
-    """Return a sequence with the time as its first dimension; x has no time if it has two dimensions."""
+    """Return a sequence with the time as its first dimension; x has no time dimension if it has two dimensions."""
     if len(x.shape) == 2:
         return c.reshaped("steps", x, (1, *x.shape))
     if len(x.shape) != 3:

@@ -189,7 +189,7 @@ def test_litert_reads_int32_biases_as_int64(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("name", ["convolution", "dense", "depthwise"])
 def test_int4_weights(name: str, dtype: str, tmp_path: Path) -> None:
-    """int4 weights are widened; LiteRT reads those of int16 depthwise convolutions as bytes, an error."""
+    """int4 weights are widened; LiteRT wrongly reads int4 weights of int16 depthwise convolutions as bytes."""
     for seed in range(3):
         draft = Draft(np.random.default_rng(seed), dtype)
         getattr(cases, name)(draft)
