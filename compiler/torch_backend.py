@@ -123,7 +123,7 @@ class GraphReport:
 
 @dataclass(frozen=True)
 class TorchReport:
-    """Graphs that `torch.compile` handed to the backend, and the graph breaks between them; printed as text.
+    """Graphs that `torch.compile` passed to the backend, and the graph breaks between them; printed as text.
 
     Parameters
     ----------

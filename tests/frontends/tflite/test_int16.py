@@ -40,7 +40,7 @@ def test_random_networks_equal_litert(tmp_path: Path) -> None:
 
 
 def on_the_accelerator(folder: Path) -> tuple[Path, np.ndarray, np.ndarray]:
-    """Return the file of a network of convolutions that runs on the accelerator as a whole, an input and the output."""
+    """Return the file of a convolutional network that runs on the accelerator only, an input and the output."""
     draft = Draft(np.random.default_rng(7), "int16")
     x = draft.input((1, 6, 7, 9))
     y = transpose_conv(draft, depthwise(draft, conv(draft, x)))

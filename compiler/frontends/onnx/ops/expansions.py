@@ -19,7 +19,7 @@ from compiler.frontends.onnx.values import (
 )
 from hw.errors import InputError, shown
 
-#: Sums of exponentials raise smaller terms to this fraction of the largest term, divided by the number of terms.
+#: Terms of sums of exponentials are at least this fraction of the largest term, divided by the number of terms.
 _LEAST_TERM = 2.0**-14
 #: Maximum number of factors of a product on the accelerator, each of which is rounded to 8 bits.
 _MAX_FACTORS = 4
@@ -69,7 +69,7 @@ def _reduction(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
 
 
 def _log_sum_exp(body: BodyBuilder, x: str, shape: tuple[int, ...], axes: list[int]) -> str:
-    """Add the logarithm of the sum of exponentials over axes, which are kept.
+    """Add the logarithm of the sum of exponentials over axes, which remain with size 1.
 
     The largest exponent is factored out, and terms that are too small to affect the result are clipped.
     """

@@ -28,7 +28,7 @@ from hw.errors import InputError, shown
 
 #: Maximum number of time steps; each is converted to about ten nodes.
 _MAX_STEPS = 1024
-#: Number of steps whose hidden states are kept separately until they are concatenated.
+#: Number of steps whose hidden states are concatenated at a time.
 _CHUNK = 32
 
 
