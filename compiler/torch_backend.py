@@ -6,8 +6,8 @@
             scores = compiled(image)  # after eight calls in PyTorch: on the accelerator
     print(compiler.torch_backend.report())
 
-An installed package registers the backend by an entry point; importing this module registers it, too. Importing it
-makes PyTorch capture recurrent layers (`torch._dynamo.config.allow_rnn`), which it otherwise leaves out of the graphs.
+An installed package registers the backend by an entry point; importing this module registers it, too. The import sets
+`torch._dynamo.config.allow_rnn`, without which PyTorch leaves recurrent layers out of the graphs.
 """
 
 import hashlib
@@ -41,12 +41,12 @@ torch: Any = torch_library()  # the type checker may not find torch
 
 _log = logging.getLogger(__name__)
 
-#: Options that are arguments of `compile`, and all options.
+#: Options that are passed to `compile`, and all options.
 _PASSED = ("strict", "keep_float", "rounding", "dram", "limits")
 _OPTIONS = ("target", "device", "calibration_calls", *_PASSED)
-#: Maximum number of networks that one graph of variable shapes is compiled to.
+#: Maximum number of combinations of input shapes for which one graph is compiled.
 MAX_SHAPES = 8
-#: Maximum number of graphs and of samples that are kept for reports and for calibration.
+#: Maximum number of graphs stored for reports, and of samples stored for calibration.
 _MAX_GRAPHS, _MAX_CALLS = 1000, 1024
 
 
@@ -123,7 +123,7 @@ class GraphReport:
 
 @dataclass(frozen=True)
 class TorchReport:
-    """Graphs that `torch.compile` handed to the backend, and the graph breaks between them; printed as text.
+    """Graphs that `torch.compile` passed to the backend, and the graph breaks between them; printed as text.
 
     Parameters
     ----------
@@ -450,7 +450,7 @@ def _attention(
     average_weights: bool = True,
     mask_type: None = None,
 ) -> tuple[Any, Any]:
-    """Compute what PyTorch's fused operator for multi-head attention computes, by separate operators."""
+    """Compute the result of PyTorch's fused operator for multi-head attention with separate operators."""
     operands = (each.transpose(0, 1) for each in (query, key, value))
     out, weights = torch.nn.functional.multi_head_attention_forward(
         *operands,
@@ -493,7 +493,7 @@ def _encoder_layer(
     mask: None = None,
     mask_type: None = None,
 ) -> Any:
-    """Compute what PyTorch's fused operator for a transformer encoder layer computes, by separate operators."""
+    """Compute the result of PyTorch's fused operator for an encoder layer with separate operators."""
     functional = torch.nn.functional
 
     def attend(y: Any) -> Any:
@@ -518,7 +518,7 @@ def _encoder_layer(
     return norm_2(x + feed_forward(x))
 
 
-#: Fused operators that PyTorch's modules call without gradients, and functions of the same arguments in their place.
+#: Functions that replace the fused operators that PyTorch's modules call without gradients; same arguments.
 _FUSED: dict[Any, Callable[..., Any]] = {
     torch._native_multi_head_attention: _attention,
     torch._transformer_encoder_layer_fwd: _encoder_layer,
@@ -526,7 +526,7 @@ _FUSED: dict[Any, Callable[..., Any]] = {
 
 
 def _separate(node: Any) -> None:
-    """Replace the fused operator that a node calls, if it does, by separate operators.
+    """Replace a node that calls a fused operator by separate operators; other nodes are unchanged.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from hw.isa.program import Program
 
 
 class ProgramLengthError(InputError):
-    """Error for a loop that ends beyond the addresses of its instruction; the commands need several programs."""
+    """Error for a loop whose end address exceeds the range of its instruction; the commands need several programs."""
 
 
 class RegistersError(InputError):

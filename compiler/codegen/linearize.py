@@ -118,7 +118,10 @@ class _Arranger:
 
     @staticmethod
     def _many_loads(before: TileStep, step: TileStep) -> bool:
-        """Return True if the loads of two steps exceed the semaphores' range unless the stores of `before` precede."""
+        """Return True if the stores of `before` must precede the loads of `step`.
+
+        The loads of both steps together exceed the range of the semaphores, and `before` only moves data.
+        """
         only_moves = not before.matrix and not before.fuse
         return only_moves and len(before.loads) + len(step.loads) > SEMAPHORE_MAX
 

@@ -19,7 +19,7 @@ from hw.isa.program import Program
 ProgramCache = LruCache[list[Program]]
 #: Limit on the total number of commands of cached programs.
 _MAX_CACHED_COMMANDS = 1 << 15
-#: Number of parts into which a command sequence is split whose program would fill this many instruction stores.
+#: Number of parts of a split command sequence if its program would fill at least so many instruction stores.
 _LONG_PARTS, _FULL_STORES = 8, 4
 #: Mask of the bits of a tag.
 _TAGS = 63

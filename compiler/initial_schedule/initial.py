@@ -129,7 +129,7 @@ def _alone(
 ) -> tuple["_Residents", list[tuple[float, LayerSchedule]]]:
     """Return the tensors that stay in the scratchpad, and the best tiling of each layer if it is not interleaved.
 
-    Tensors that leave a layer too little memory to run are moved to DRAM.
+    Tensors are evicted to DRAM if a layer has too little memory to run.
     """
     residents = _Residents(config, lowered)
     found: list[tuple[float, LayerSchedule]] = []

@@ -203,7 +203,7 @@ class Graph:
         Raises
         ------
         GraphError
-            A state is not an input and an output of the graph, or they and the initial contents do not fit together.
+            A state has no input or no output in the graph, or these and the initial contents differ in shape or type.
         """
         self.states = tuple(states)
         for state in self.states:
@@ -309,7 +309,7 @@ def rebuild(
     outputs: Iterable[str] | None = None,
     changed: Mapping[str, Tensor] | None = None,
 ) -> Graph:
-    """Build a graph from the given nodes and the tensors that they use; states remain if their ends remain.
+    """Build a graph from the given nodes and the tensors that they use; a state remains if its input and output do.
 
     Parameters
     ----------

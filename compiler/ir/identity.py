@@ -29,7 +29,7 @@ class Identity(NamedTuple):
     parts : dict
         Stable names of the fields or members, by Python name and in the order of declaration.
     omitted : dict
-        Defaults of the fields that are omitted where they have their default, by stable name.
+        Default values, by stable name, of the fields that are omitted if they have these values.
     """
 
     name: str
@@ -51,7 +51,7 @@ def identity(name: str, *parts: str, added: tuple[str, ...] = ()) -> Callable[[T
         Stable names of the fields or members in order. If a base class has stable names, only the names of the
         additional fields are given.
     added : tuple of str
-        Stable names of fields that are omitted where they have their default.
+        Stable names of fields that are omitted if they have their default values.
 
     Raises
     ------

@@ -43,8 +43,8 @@ class ConvTransposeLayer(Layer):
     strides : (int, int)
         Distance between the rows, and between the columns, of a phase.
     merged : tuple of Phase
-        One convolution for each phase of rows, whose pixels are the pixels of all phases of columns; empty if the
-        columns are not a multiple of the stride. Its channels are contiguous in memory.
+        One convolution for each phase of rows, whose channels are those of adjacent pixels of all column phases, and
+        are contiguous in memory; empty if the number of columns is not a multiple of the stride.
     """
 
     phases: tuple[Phase, ...]
@@ -140,7 +140,7 @@ def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list
 
 
 def _aligned(lines: list[_Line]) -> tuple[_Line, ...]:
-    """Return phases whose taps begin and end at the same inputs; missing taps are added."""
+    """Return the phases with taps added so that the taps of all phases begin and end at the same inputs."""
     pad = max(line.pad for line in lines)
     length = max(len(line.taps) + pad - line.pad for line in lines)
     out = []
@@ -182,7 +182,7 @@ def _taps(
 
 
 def _merges(layer: ConvTransposeLayer, s: LayerSchedule) -> bool:
-    """Return True if a schedule selects the convolutions with merged phases: packed pixels include all phases."""
+    """Return True if a schedule selects the convolutions with merged phases by packing the pixels of all phases."""
     return bool(layer.merged) and s.pixels_per_pass % layer.strides[1] == 0
 
 

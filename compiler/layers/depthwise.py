@@ -76,7 +76,7 @@ class DepthwiseLayer(Layer):
         return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
 
 
-#: Minimum pixels of a phase; with fewer, the commands of all phases take longer than a grouped convolution.
+#: Minimum number of pixels of a phase; smaller phases together take longer than a grouped convolution.
 _MIN_PHASE_PIXELS = 256
 #: Maximum number of channels per group of a grouped convolution that replaces depthwise ones.
 _GROUP_CHANNELS = 16

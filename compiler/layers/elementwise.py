@@ -113,9 +113,9 @@ class ElementwiseLayer(Layer):
         return self.drain is not None or (self.other is not None and self.broadcast != Broadcast.ALL)
 
 
-#: Element types of operators with a form for int16.
+#: Element types of operators that also support int16.
 _UP_TO_16 = (*BYTES, "int16")
-#: Maximum number of pixels of a tile, from the 16 bits of FUSE's counts.
+#: Maximum number of pixels of a tile, because FUSE's counts have 16 bits.
 _MAX_ROWS = 0xFFFF
 #: Rounding mode of sums of bytes, by kernels.
 _SUMS = {"reference": Rounding.DOUBLE, "xnnpack": Rounding.SINGLE, "onnxruntime": Rounding.EVEN}
@@ -166,7 +166,7 @@ _SLOPES: dict[str, Callable[[LoweringContext], tuple[float, float]]] = {
 
 
 def _rescaled_clip(low: LoweringContext) -> Layer:
-    """Lower a clip of int16 values to another scale."""
+    """Lower a clip of int16 values whose result has another scale."""
     _check_kernels(low)
     mult, exponent = quantize_multiplier(
         float(np.float32(affine(low.x).scale) / np.float32(affine(low.y).scale))
@@ -299,7 +299,7 @@ def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
 
 
 def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
-    """Yield the tilings of an elementwise layer that fit, with some of the channels only if nothing else fits."""
+    """Yield the tilings of an elementwise layer that fit, with part of the channels only if nothing else fits."""
     n, y = context.config.n, layer.shapes[layer.y]
     total = ceil_div(y.h * y.w * y.c, n)
     sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]

@@ -34,7 +34,7 @@ from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Un
 if TYPE_CHECKING:
     from compiler.layers.tiling_context import TilingContext
 
-#: Maximum elements of a row; with more, a small variance could be lost among large squares.
+#: Maximum number of elements of a row; in longer rows, a small variance could be lost in a sum of large squares.
 _MAX_ELEMENTS = 8192
 #: Margin around the 8-bit range of values and zero points, outside of which every result is clipped.
 _MARGIN = 257

@@ -42,7 +42,7 @@ class SoftmaxLayer(Layer):
     clip: tuple[int, int]
 
 
-#: Maximum elements of a row, so that the sum of the high parts of the exponentials fits int32.
+#: Maximum number of elements of a row, so that the sum of the high parts of the exponentials fits int32.
 _MAX_ELEMENTS = (1 << 17) - 1
 #: Maximum elements of a row whose exponentials have the unit of their sum. Exponentials of longer rows have all 29
 #: bits, and only their sum is rounded, because many small exponentials would otherwise be lost.
@@ -114,7 +114,7 @@ def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerCont
     return row_tile_model(layer, s, context, 5, 7 * blocks + max(blocks, RECIPROCAL_CYCLES), 2)
 
 
-#: Accumulator rows of a row in parts: the scaled sums of high and low bits, their sum, and the maximum.
+#: Number of accumulator rows for a row in parts: scaled sums of high and low bits, their sum, and the maximum.
 _TOTALS = 4
 #: Bits by which the sums of the low bits of a part are rounded, if the sum of the row is rounded.
 _PART_BITS = 8

@@ -21,9 +21,9 @@ from compiler.reference.fixed_point import kernel_16
 from compiler.util.scaling import double_ratio
 
 _WEIGHTED = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense")
-#: Roundings under which LiteRT's kernels for int16 are reproduced.
+#: Rounding modes that reproduce LiteRT's kernels for int16.
 _LITERT = ("reference", "xnnpack")
-#: Significance of the high byte.
+#: Number of bits below the high byte.
 _HIGH_BITS = 8
 _INT32_MAX = (1 << 31) - 1
 #: Largest magnitudes of a high byte and of a low byte.
@@ -170,7 +170,7 @@ class _Splitter:
         yield _requantized(node, y, sums, how)
 
     def _result(self, node: Node) -> tuple[Tensor, dict[str, int]]:
-        """Return the tensor that a product finally makes, and its limits; a clip that is the only reader is folded."""
+        """Return the final result of a product, and its limits; a clip that is the only reader is folded into it."""
         y = self.graph.out(node)
         readers = self.graph.consumers(y.name)
         low, high = clip_range(y)
@@ -197,7 +197,7 @@ class _Splitter:
         )
         self.halves[x.name] = high, low
         for op, half in (("high_byte", high), ("low_byte", low)):
-            # Each half counts as one of two copies of the data, so that operations are counted once.
+            # The name marks each half as one of two parts of an operation, so that the operation is counted once.
             yield Node(f"{half.name}{_TIMES}2", op, (x.name,), (half.name,))
 
     def _sums(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -225,7 +225,7 @@ def _is_int16(tensor: Tensor) -> bool:
 
 
 def _product(node: Node, sums: Tensor, operands: Sequence[Tensor]) -> Node:
-    """Return the product of bytes that makes `sums`, with the attributes of the replaced node."""
+    """Return the product of bytes that computes `sums`, with the attributes of the replaced node."""
     inputs = tuple(tensor.name for tensor in operands)
     return replace(node, name=sums.name, inputs=inputs, outputs=(sums.name,))
 

@@ -389,7 +389,7 @@ def saturations(sharing: Sharing, wide: Collection[str], largest: Mapping[str, f
     Returns
     -------
     dict
-        Magnitude by representative tensor of the group, for groups that have one.
+        Magnitude by representative tensor of the group; groups without such a limit are absent.
     """
     graph = sharing.graph
     useful: dict[str, float] = dict.fromkeys(graph.outputs, math.inf)

@@ -184,7 +184,7 @@ def quantize(
     random : bool
         True if the samples are random; stored in the report.
     limits : bool
-        True to search the nodes that limit the quality of an output with a low signal-to-noise ratio.
+        True to search for the nodes that limit the quality of an output with a low signal-to-noise ratio.
 
     Raises
     ------

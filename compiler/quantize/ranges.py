@@ -286,7 +286,7 @@ _HEADROOM = 1.25
 def symmetric_16(low: float, high: float) -> Quantization:
     """Return the int16 quantization of a range: a power of two without a zero point, with some headroom.
 
-    With powers of two, LiteRT's scaling of sums needs few bits, which the accelerator reproduces.
+    With powers of two, LiteRT's multipliers of sums have few significant bits, so that the accelerator is exact.
     """
     largest = max(-low, high) * _HEADROOM / 32767
     scale = 2.0 ** math.ceil(math.log2(largest)) if largest > MIN_SCALE else 2.0**-15
@@ -363,7 +363,7 @@ def samples_of(graph: Graph, given: Calibration) -> list[Sample]:
 
 
 def with_states(graph: Graph, samples: Sequence[Sample]) -> list[Sample]:
-    """Add the states to samples of a graph, which are a sequence: each sample starts from the states of the last."""
+    """Add the states to a sequence of samples: each sample starts from the states after the previous sample."""
     if not graph.states:
         return list(samples)
     states, out = {state.input: state.initial for state in graph.states}, []

@@ -60,10 +60,10 @@ def quantized_weights(
     x_scale : float
         Scale of the activation that the weights multiply.
     wide : bool
-        True if the activation is int16; the bias is then int64, as in TFLite, and scales have few bits.
+        True if the activation is int16; the bias is then int64, as in TFLite, and scales have few significant bits.
     moments : (groups, products, products) float64 array or None
-        Mean products of the elements that one output multiplies, for each group of channels. If given, weights are
-        rounded so that later ones compensate the errors of earlier ones.
+        Mean products of any two elements of the operand that contribute to one output, for each group of channels.
+        If given, weights are rounded so that later weights compensate the errors of earlier ones.
     """
     max_bias, bias_type = (_MAX_WIDE_BIAS, np.int64) if wide else (_MAX_BIAS, np.int32)
     others = tuple(i for i in range(weights.ndim) if i != axis)
@@ -126,7 +126,7 @@ def compensated(
     weights : (outputs, products) float64 array
         Exact weights of each output.
     moments : (products, products) float64 array
-        Mean products of the elements that the weights multiply.
+        Mean products of any two of the elements that the weights multiply.
     scale : (outputs,) float64 array
         Step of the weights of each output.
 
@@ -157,7 +157,7 @@ _MAX_PRODUCTS, _MAX_OUTPUTS = 1536, 512
 
 
 def moments_of(node: Node, weights: NDArray, values: Sequence[NDArray]) -> NDArray[np.float64] | None:
-    """Return the mean products of the elements that one output of a product multiplies, for each group of channels.
+    """Return the mean products of any two elements that contribute to one output, for each group of channels.
 
     Parameters
     ----------

@@ -112,13 +112,13 @@ def _operand(tensor: Tensor, values: Mapping[str, NDArray]) -> NDArray:
     return values[tensor.name] if tensor.data is None else tensor.data
 
 
-#: Signal-to-noise ratio of an output, in dB, below which the nodes that limit it are searched.
+#: Signal-to-noise ratio of an output, in dB, below which the nodes that limit it are determined.
 _SUFFICIENT_DB = 30.0
-#: Maximum number of activations whose effect on the output is measured, and of those that int16 is tried for.
+#: Maximum number of activations whose effect on the output is measured, and maximum number tried as int16.
 _CANDIDATES, _TRIED = 24, 6
 #: Number of samples on which int16 is tried.
 _TRIED_SAMPLES = 4
-#: Smallest share of the noise of an activation that int16 is tried for.
+#: An activation is tried as int16 only if it causes at least this share of the output's noise.
 _SMALLEST_SHARE = 0.02
 
 
@@ -193,7 +193,7 @@ def limits_of(
 
 
 def _first_of_groups(graph: Graph, names: Iterable[str]) -> list[str]:
-    """Return the names without all but the first of each group, so that many steps do not displace other nodes."""
+    """Return the first name of each group, so that many steps of one operation do not displace other nodes."""
     first = {graph.tensors[name].group or name: name for name in reversed(list(names))}
     return list(first.values())[::-1]
 

@@ -134,7 +134,7 @@ def by_table(call: NodeInvocation, function: Callable[[Array], Array]) -> Int64:
 
 
 def of_positive(call: NodeInvocation, function: Callable[[Array], Array], *, greatest: bool) -> Int64:
-    """Apply a function of positive values by table; other values yield the largest or the smallest integer."""
+    """Look up a function of positive values in a table; values up to 0 yield the largest or the smallest integer."""
     bound = _INT16_MAX if greatest else _INT16_MIN
     limit = call.output_scale * np.float32(bound - call.output_zero)
 

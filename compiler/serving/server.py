@@ -70,7 +70,7 @@ class _RestartedError(Exception):
 RING_SLOTS = 256
 #: Maximum number of requests in flight.
 MAX_IN_FLIGHT = 4
-#: Maximum number of streams whose states are kept.
+#: Maximum number of streams whose states the server stores.
 MAX_STREAMS = 1 << 16
 
 

@@ -262,7 +262,7 @@ def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], s
     Raises
     ------
     InputError
-        The code raised an exception; its traceback is logged, which `-v` shows.
+        The code raised an exception, whose traceback is logged (option `-v` shows the log).
     """
     try:
         return work()

@@ -17,7 +17,7 @@ def above_standard(descriptor: int) -> int:
     Parameters
     ----------
     descriptor : int
-        Descriptor of an open file; if it is 0, 1 or 2, it is duplicated and then closed.
+        Descriptor of an open file. A descriptor of 0, 1 or 2 is closed after the function has duplicated it.
 
     Returns
     -------

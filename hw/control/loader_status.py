@@ -29,8 +29,9 @@ class LoaderStatus(wiring.Component):
     checking, result : In
         Progress and result of the operation, from the ports of `Loader` with the same names.
     decided, code, writing : In
-        `decided`: high if an operation of the host is decided; `code`: reason for its refusal, or NONE; `writing`: high
-        if the operation is the write of a word, which changes `error` only if it is refused.
+        `decided`: high if an operation of the host is accepted or refused in this cycle; `code`: reason for the
+        refusal, or NONE; `writing`: high if the operation is the write of a word, which changes `error` only if it is
+        refused.
     busy, busy_segment : Out
         High if the loader is busy; index of its segment.
     set, state : Out

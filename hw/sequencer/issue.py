@@ -144,7 +144,7 @@ class CommandIssue(wiring.Component, ABC):
     def connect_fields(
         self, m: Module, core: wiring.Component, registers: ConfigRegisters | data.View
     ) -> None:
-        """Connect the fields of commands, in the module of the core.
+        """Add the connections of the command fields to the module of the core.
 
         Parameters
         ----------

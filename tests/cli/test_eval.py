@@ -124,7 +124,7 @@ CONSTANT = 3
 
 
 def test_metrics_receive_equal_shapes_and_return_finite_numbers(mla, digits, tmp_path, monkeypatch):
-    """The outputs of both devices have the same shape, so that a function of the last axis compares equal things."""
+    """The outputs of both devices have the same shape, so that metrics along the last axis are comparable."""
     path, _, _ = digits
     source = """
 def top1(outputs, labels):

@@ -114,7 +114,7 @@ def test_compiler_packages_are_listed_in_the_order_of_their_layers() -> None:
     level = {name: number for number, layer in enumerate(layers) for name in layer.split(" | ")}
     assert [level[name] for name in named] == sorted(level[name] for name in named)
     assert {path.parent.name for path in (ROOT / "compiler").glob("*/__init__.py")} <= set(named)
-    assert set(level) - set(named) <= {"onnx_backend", "torch_backend"}
+    assert set(level) - set(named) <= {"onnx_backend"}
 
 
 def test_pictures_are_used_by_a_page() -> None:

@@ -20,7 +20,7 @@ from tests.support.sized_layers import SizedDraft, check_exact, compiled, sized_
 from tests.support.tflite_models import Draft as TfliteDraft
 from tests.support.tflite_models import check as check_litert
 
-#: Random layers that could not be compiled, or not in a reasonable number of cycles, before they were cut.
+#: Random layers that, without cuts along all dimensions, cannot be compiled or need an unreasonable number of cycles.
 ONCE_REFUSED = (
     ("convolution", 10),
     ("convolution", 13),

@@ -191,7 +191,7 @@ def test_a_good_output_is_not_analysed(tmp_path) -> None:
     [("dense", (8, 6), 1), ("conv2d", (8, 3, 3, 2), 2), ("depthwise_conv2d", (3, 3, 32), 1)],
 )
 def test_compensated_weights_reduce_the_noise_of_correlated_operands(op, shape, groups) -> None:
-    """Steps stay next to the exact weights, and the noise of the outputs is lower than with rounded weights."""
+    """Compensated weights stay near the exact ones; the outputs have less noise than with rounding to nearest."""
     rng = np.random.default_rng(4)
     channels = {"dense": shape[-1], "conv2d": shape[-1] * groups, "depthwise_conv2d": shape[-1]}[op]
     mixed = (

@@ -1,4 +1,4 @@
-"""Random layers with one dimension from 1 to 100,000 compile and are exact, most near their limit (`make soak`)."""
+"""Random layers with one dimension from 1 to 100,000 compile and are exact; most are near their limit (`make soak`)."""
 
 import sys
 
@@ -17,10 +17,10 @@ from tests.support.sized_layers import (
     sized_layer,
 )
 
-#: Number of layers, and the cycles of a limit from which on cycles are compared with it.
+#: Number of layers, and the smallest limit with which cycles are compared.
 LAYERS, LEAST = 200, 20_000
-#: Share of the limit that a layer should reach, and the smallest share of the layers that do: 10 of 23 when it was set.
-#: Most of the others have one to three input or output channels, which fill only a part of the array.
+#: Ratio of limit to cycles that a layer should reach, and the minimum fraction of layers that reach it (10 of 23 when
+#: the fraction was chosen). Most other layers have up to three input or output channels, which leave lanes unused.
 SHARE, REACHING = 0.7, 0.4
 
 

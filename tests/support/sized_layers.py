@@ -188,7 +188,7 @@ def pool(draft: SizedDraft) -> Tensor:
 
 
 def reduction(draft: SizedDraft) -> Tensor:
-    """Add a reduction over an axis; the reduced axis or a kept one is long."""
+    """Add a reduction over an axis; either the reduced axis or a remaining axis is long."""
     size = draft.long()
     others = [draft.fitting((1, 3, 16, 40), size * 4, _ELEMENTS), draft.some(1, 2, 4)]
     shape = tuple(int(each) for each in draft.rng.permutation([size, *others]))

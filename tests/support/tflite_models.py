@@ -135,7 +135,7 @@ class Draft:
         return packed([FileGraph(*parts, int4=self.int4)])
 
     def narrow(self, name: str) -> None:
-        """Store random weights as int4; their values are drawn again."""
+        """Store random weights as int4, with newly drawn values."""
         self.tensors[name] = self.rng.integers(-8, 8, self.tensors[name].shape).astype(np.int8)
         self.int4.add(name)
 

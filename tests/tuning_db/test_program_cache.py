@@ -148,7 +148,7 @@ def test_program_is_validated_once_per_placement(counted, placement, validated):
 
 
 def test_proofs_persist_between_runs(counted, placement, validated):
-    """A proof that a session stored is found by program caches of later runs for the same stream."""
+    """Program caches of later runs find the proof that a session has stored for the same stream."""
     counted.put_best(random_entries.entry(key()))
     network = random_entries.network()
     with GoldenDevice(network.config, dram_bytes(network)) as device:

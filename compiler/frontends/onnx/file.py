@@ -233,7 +233,7 @@ def _declared(value: Any) -> Declared:
 
 
 def wrong_types(graph: Any) -> tuple[list[str], list[Declared]]:
-    """Return what is wrong with the types of a graph's inputs, outputs and constants, and the other inputs.
+    """Return messages about unsupported types of inputs, outputs and constants, and the inputs of supported types.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def wrong_types(graph: Any) -> tuple[list[str], list[Declared]]:
 
 
 def unknown_nodes(model: onnx.ModelProto) -> list[tuple[str, str, str]]:
-    """Return name, operator and an empty reason of each node whose operator is neither ONNX's nor converted."""
+    """Return name, operator and an empty reason of each node whose operator is neither in ONNX nor converted."""
     functions = {(each.domain, each.name) for each in model.functions}
     found: list[tuple[str, str, str]] = []
     for index, node in enumerate(model.graph.node):

@@ -243,7 +243,7 @@ def _all_obstacles(
     except OpenSizesError as error:
         texts = [*texts, str(error)]
     except InputError:
-        pass  # of no use until the types are right
+        pass  # sizes cannot be checked until the types are supported
     unknown = unknown_nodes(proto)
     return "; ".join([*texts, *([str(UnsupportedNodesError(unknown))] if unknown else [])])
 

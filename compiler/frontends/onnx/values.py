@@ -230,7 +230,7 @@ DTYPES: dict[int, str] = {
     TensorProto.UINT32: "uint32",
     TensorProto.UINT64: "uint64",
 }
-#: Types with which only host nodes compute.
+#: Types on which only the host computes.
 HOST_ONLY = frozenset(("uint16", "uint32", "uint64"))
 #: Types of inputs and outputs that are converted to and from float32.
 INTERFACE_FLOATS = frozenset(("float16", "float64"))

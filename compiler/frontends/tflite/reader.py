@@ -82,7 +82,7 @@ class _File:
         Raises
         ------
         InputError
-            The graph does not exist, or computes other than constants.
+            The graph does not exist, or assigns contents that are not constants.
         """
         if not 0 < index < self.model.SubgraphsLength():
             raise InputError(f"there is no graph {index} to initialize variables")
@@ -200,7 +200,7 @@ class TfliteReader:
     def _convert_each(self, operators: Sequence[TfliteOperator]) -> None:
         """Convert all operators; the message about those that cannot be converted names all of them.
 
-        Operators that read results of an operator that cannot be converted are not tried.
+        The conversion of operators that read results of an unconverted operator is not attempted.
         """
         failed: list[str] = []
         broken: set[int] = set()
@@ -343,7 +343,7 @@ def _unpacked(data: NDArray, shape: tuple[int, ...]) -> NDArray[np.int8]:
 
 
 def _listed(texts: Sequence[str], between: str = ", ") -> str:
-    """Return texts as a list that ends with the number of texts left out, if there are many."""
+    """Return texts as a list; if there are many, it ends with the number of texts that are left out."""
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return f"{between.join(texts[:_MAX_LISTED])}{more}"
 

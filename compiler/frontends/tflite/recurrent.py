@@ -36,7 +36,7 @@ Step = Callable[[GraphBuilder, list[Tensor], list[Tensor]], tuple[Tensor, list[T
 
 
 def _sequence(c: TfliteConversion, x: Tensor, *, time_major: bool) -> Tensor:
-    """Return a sequence with the time as its first dimension; x has no time if it has two dimensions."""
+    """Return a sequence with the time as its first dimension; x has no time dimension if it has two dimensions."""
     if len(x.shape) == 2:
         return c.reshaped("steps", x, (1, *x.shape))
     if len(x.shape) != 3:
@@ -248,7 +248,7 @@ def _integer_step(
     *,
     flat: bool,
 ) -> tuple[Tensor, Step]:
-    """Return the sums of products of the whole input, and the step of LiteRT's integer LSTM.
+    """Return the sums of products of the input of all steps, and the step of LiteRT's integer LSTM.
 
     Parameters
     ----------
@@ -486,7 +486,7 @@ def _activated(c: TfliteConversion, build: GraphBuilder, name: str, x: Tensor, a
 
 
 def _float_step(c: TfliteConversion, weights: _LstmWeights, x: Tensor, options: Any) -> tuple[Tensor, Step]:
-    """Return the products of the whole input, and the step of an LSTM with float activations."""
+    """Return the products of the input of all steps, and the step of an LSTM with float activations."""
     _floats(c, x)
     name, gates, activation = c.operator.name, weights.gates, options.FusedActivationFunction()
     held = _real(c.build, f"{name}:weights", [weights.x[gate] for gate in gates])

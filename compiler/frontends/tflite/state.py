@@ -137,7 +137,7 @@ def read_state(c: TfliteConversion, index: int) -> Tensor:
     if tensor is None or c.operator.inputs[index] not in c.variables:
         raise c.error(f"input {index} must be a variable tensor, which keeps the state")
     c.states.check()
-    # LiteRT resets int8 variables to the byte of their zero point, and others to zero.
+    # LiteRT fills int8 variables with their zero point, and other variables with zeros.
     q = tensor.quantization
     start = q.zero_point[0] if q is not None and tensor.dtype == "int8" else 0
     return c.states.read(c.operator.inputs[index], tensor, np.full(tensor.shape, start, tensor.dtype))

@@ -51,7 +51,7 @@ class _Cut:
         #: Bytes of an image row of input and output.
         self.x_row, self.y_row = self.x.w * self.x.c, self.y.w * self.y.c
         self.strips, self.x, self.y = strip_images(self.x, self.y, s.strip_width, stride_w, reach)
-        #: Number of images that are processed one after the other: strips of the images of a batch.
+        #: Number of images that are processed one after the other; each strip of an image of the batch counts as one.
         self.images = layer.batch * self.strips
         self.taps, self.out_c = self.kernel_h * kernel_w, out_c
         self.layout = Im2colLayout.PIXELS
@@ -265,7 +265,7 @@ class ConvTiler:
         x, y = images(layer)
         across = (self.kernel_w - 1) * layer.dilations[1] + 1
         self.strips, self.x, self.y = strip_images(x, y, width, layer.strides[1], across)
-        #: Number of images that are processed one after the other: strips of the images of a batch.
+        #: Number of images that are processed one after the other; each strip of an image of the batch counts as one.
         self.images, self.x_row, self.y_row = layer.batch * self.strips, x.w * x.c, y.w * y.c
         self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
         self.passes = {

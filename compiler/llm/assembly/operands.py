@@ -186,7 +186,7 @@ class Sources(Operand):
     slot : str
         Name of the number value.
     alone, following, hidden : Spans
-        Legal numbers without a selector, after selectors, and after register 0 alone.
+        Legal numbers if there is no selector, if there are selectors, and if the only selector is register 0.
     nameless : bool
         True if selectors without a name may be used.
     """

@@ -219,7 +219,7 @@ def test_operator_equals_onnxruntime(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_operator_runs_on_the_accelerator(name: str) -> None:
-    """Nothing but masks that are inputs is computed on the host, and quantized results are within 5% of the range."""
+    """The host computes only masks that are inputs, and quantized results are within 5% of the range."""
     made, inputs = built(name)
     with prepare(made, "MLA:n8", calibration=[inputs]) as ready:
         if name not in HOST_MASKS:

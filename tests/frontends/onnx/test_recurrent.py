@@ -301,7 +301,7 @@ class Samples(CalibrationDataReader):
 
 
 def test_between_quantized_operators(tmp_path: Path) -> None:
-    """Onnxruntime's quantizer leaves an LSTM in float32: it is one node on the host, with a reason."""
+    """An LSTM, which onnxruntime's quantizer leaves in float32, is one node on the host, with a reason."""
     nodes = [
         node("MatMul", "x a", "v"),
         node("LSTM", "v w r", "y", hidden_size=HIDDEN),

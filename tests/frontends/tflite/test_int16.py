@@ -40,7 +40,7 @@ def test_random_networks_equal_litert(tmp_path: Path) -> None:
 
 
 def on_the_accelerator(folder: Path) -> tuple[Path, np.ndarray, np.ndarray]:
-    """Return the file of a network of convolutions that runs on the accelerator as a whole, an input and the output."""
+    """Return the file of a convolutional network that runs on the accelerator only, an input and the output."""
     draft = Draft(np.random.default_rng(7), "int16")
     x = draft.input((1, 6, 7, 9))
     y = transpose_conv(draft, depthwise(draft, conv(draft, x)))
@@ -189,7 +189,7 @@ def test_litert_reads_int32_biases_as_int64(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("name", ["convolution", "dense", "depthwise"])
 def test_int4_weights(name: str, dtype: str, tmp_path: Path) -> None:
-    """int4 weights are widened; LiteRT reads those of int16 depthwise convolutions as bytes, an error."""
+    """int4 weights are widened; LiteRT wrongly reads int4 weights of int16 depthwise convolutions as bytes."""
     for seed in range(3):
         draft = Draft(np.random.default_rng(seed), dtype)
         getattr(cases, name)(draft)

@@ -114,7 +114,7 @@ def _joined_heads(body: BodyBuilder, x: str, shape: HeadShape) -> str:
 
 
 def _visible(queries: int, keys: int, offset: int, left: int, right: int) -> np.ndarray:
-    """Return which keys each query attends to: from `left` before to `right` after its position; -1: unlimited."""
+    """Return a mask of the keys for each query: up to `left` before and `right` after its position; -1: unlimited."""
     distance = np.arange(keys) - (np.arange(queries)[:, None] + offset)
     allowed = np.ones((queries, keys), bool)
     if right >= 0:
@@ -202,7 +202,7 @@ _OFFSET_OPSET = 25
 def _masks(
     body: BodyBuilder, mask: Value | None, allowed: np.ndarray, shape: HeadShape
 ) -> tuple[list[str], str]:
-    """Return the biases of an attention, and a factor that is 0 for queries without keys; "" if there are none."""
+    """Return the biases of the scores, and a factor that is 0 for queries without keys; "" if no query lacks keys."""
     if mask is None:
         return _constant_masks(body, allowed, np.where(allowed, 0.0, _MASKED))
     rank, width = len(mask.shape), mask.shape[-1]
@@ -232,7 +232,7 @@ def _masks(
 
 
 def _constant_masks(body: BodyBuilder, allowed: np.ndarray, bias: np.ndarray) -> tuple[list[str], str]:
-    """Return the biases and the factor of `_masks` for constants: allowed keys, and the biases of all keys."""
+    """Return biases and factor as `_masks` does, given the allowed keys and the biases of all keys as constants."""
     alive = allowed.any(-1, keepdims=True)
     biases = [body.constant(np.maximum(bias, _MASKED))] if bias.any() else []
     return biases, "" if alive.all() else body.constant(alive)
@@ -281,7 +281,7 @@ def _multi_head(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) ->
 def _padding(
     body: BodyBuilder, node: FileNode, index: int, mask: Value | None, bias: int, shape: HeadShape
 ) -> list[str]:
-    """Return the biases of com.microsoft's attentions: of a mask of keys, of an added bias, and of a causal mask."""
+    """Return the biases of the scores in com.microsoft's operators: key mask, additive bias and causal mask."""
     b, s, t = shape.batch, shape.queries, shape.keys
     biases = [body.given(bias)] if body.given(bias) else []
     filled = node.float("mask_filter_value", -10000.0)

@@ -33,7 +33,7 @@ from compiler.ir.tensor import Tensor
 from compiler.layers.elementwise import broadcast_of
 from hw.errors import InputError
 
-#: Limits on the elements of a result for which operands are repeated: by the accelerator, or as a constant.
+#: Maximum number of elements of a result whose operands are repeated by the accelerator, or as constants.
 _MAX_REPEATED, _MAX_REPEATED_CONSTANT = 1 << 24, 1 << 22
 _FUNCTIONS = (
     "Abs",
@@ -479,9 +479,9 @@ def _not(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 
 @converts("Where", inputs=(3, 3))
 def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    """Convert a choice between values of a float model to a * c + b * (1 - c), where c is 1 or 0.
+    """Convert Where between values of a float model to a * c + b * (1 - c), where c is 1 or 0.
 
-    A constant choice is merged into c on the host, which also permits constants that are infinite.
+    If a or b is a constant, the host computes its term with Where, so that a scalar may be infinite.
     """
     _, a, b = inputs
     dynamic = [value for value in (a, b) if isinstance(value, DynamicValue)]
@@ -507,7 +507,7 @@ _INFINITE_FUNCTIONS = frozenset(
 
 
 def _may_be_infinite(emitter: OnnxGraphBuilder, tensor: Tensor) -> bool:
-    """Return True if single elements of a tensor may be infinite or no number, as those that a choice leaves out."""
+    """Return True if elements of a tensor may be infinite or NaN, such as elements that Where does not select."""
     graph, waiting, seen = emitter.build.graph, [tensor.name], set[str]()
     while waiting:
         name = waiting.pop()
@@ -523,7 +523,7 @@ def _may_be_infinite(emitter: OnnxGraphBuilder, tensor: Tensor) -> bool:
 
 
 def _chosen(body: BodyBuilder, index: int, value: Value, node: FileNode) -> str:
-    """Return the term of a choice that is `value` where it is chosen and 0 elsewhere; "" if it is always 0."""
+    """Return the term of Where that equals `value` where it is selected and 0 elsewhere; "" if it is always 0."""
     flag = body.given(0)
     if isinstance(value, ConstantValue):
         if not np.isfinite(value.real()).all() and value.data.size > 1:

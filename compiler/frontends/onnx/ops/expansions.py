@@ -19,7 +19,7 @@ from compiler.frontends.onnx.values import (
 )
 from hw.errors import InputError, shown
 
-#: Sums of exponentials exclude terms below this fraction of the largest term, divided by the number of terms.
+#: Terms of sums of exponentials are at least this fraction of the largest term, divided by the number of terms.
 _LEAST_TERM = 2.0**-14
 #: Maximum number of factors of a product on the accelerator, each of which is rounded to 8 bits.
 _MAX_FACTORS = 4
@@ -69,9 +69,9 @@ def _reduction(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
 
 
 def _log_sum_exp(body: BodyBuilder, x: str, shape: tuple[int, ...], axes: list[int]) -> str:
-    """Add the logarithm of the sum of exponentials over axes, which are kept.
+    """Add the logarithm of the sum of exponentials over axes, which remain with size 1.
 
-    The largest exponent is factored out, and terms without a visible effect are limited.
+    The largest exponent is factored out, and terms that are too small to affect the result are clipped.
     """
     along = body.constant(axes, np.int64)
     largest = body.add("ReduceMax", x, along, keepdims=1)
@@ -122,7 +122,7 @@ def _lp_normalization(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[An
     )
 
 
-#: Epsilon of a normalization without epsilon, so that the normalized form of zeros is zero.
+#: Epsilon for a normalization that has none, so that zeros are normalized to zeros.
 _NO_EPSILON = 1e-12
 
 
@@ -358,7 +358,7 @@ def _einsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
 def _equation(text: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[list[str]], list[str]]:
     """Return the indices of each operand and of the result; dimensions of an ellipsis are numbered from the last.
 
-    An invalid equation raises InputError, because ONNX's shape inference does not end for some.
+    An invalid equation raises InputError, because ONNX's shape inference does not terminate for some of them.
     """
     left, arrow, right = text.replace(" ", "").partition("->")
     parts = left.split(",")
@@ -522,7 +522,7 @@ _DFT_INPUT_OPSET = 20
 
 @converts("STFT", inputs=(2, 4))
 def _stft(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    """Convert Fourier transforms of overlapping frames to a convolution whose kernels are windowed waves."""
+    """Convert Fourier transforms of overlapping frames to a convolution with windowed cosines and sines."""
     x, step, window, length = inputs
     float_only(x)
     stride = known(step, "a step").integers()[0]

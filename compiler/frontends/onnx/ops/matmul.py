@@ -248,7 +248,7 @@ def _norm_along(
     axis: int,
     rows: Sequence[ConstantValue],
 ) -> DynamicValue:
-    """Add a normalization along one axis, with a scale and a bias of one element for each of the axis."""
+    """Add a normalization along one axis; its scale and bias have as many elements as the axis."""
     order = x.order if x.order[-1] == axis else (*(i for i in plain(x.rank) if i != axis), axis)
     kind = emitter.arithmetic(node, x)
     operands = [emitter.operand(x, order, kind), *(emitter.constant(row.name, row) for row in rows)]
@@ -259,9 +259,10 @@ def _norm_along(
 
 
 def _over_axes(emitter: OnnxGraphBuilder, node: FileNode, op: str, x: Value, given: Sequence[Value]) -> Value:
-    """Add a normalization over some axes, `only`, of a recognized pattern (`patterns.py`).
+    """Add the normalization of a recognized pattern (`patterns.py`) over the axes in its attribute `only`.
 
-    `count` is the divisor of the sum of squares, 0 for the number of elements; `mean_count` that of the sum.
+    The attribute `count` is the divisor of the sum of squares, and `mean_count` is the divisor of the sum; 0 stands
+    for the number of elements.
     """
     x, shape = emitter.movable(emitter.flow(x)), x.shape
     axes = sorted({counted_from_front(axis, x.rank) for axis in node.ints("only") or ()})

@@ -234,7 +234,7 @@ def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     ]
 
 
-#: Limit on the elements of the matrix that interpolates one axis.
+#: Maximum number of elements of the matrix that interpolates along one axis.
 _MAX_MATRIX = 1 << 22
 
 

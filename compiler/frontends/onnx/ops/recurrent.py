@@ -28,7 +28,7 @@ from hw.errors import InputError, shown
 
 #: Maximum number of time steps; each is converted to about ten nodes.
 _MAX_STEPS = 1024
-#: Number of steps whose hidden states are kept separately until they are concatenated.
+#: Number of steps whose hidden states are concatenated at a time.
 _CHUNK = 32
 
 
@@ -454,7 +454,7 @@ def _runs(emit: _Emitter, direction: _Direction, given: _Operands) -> tuple[Dyna
 def _group(
     emit: _Emitter, direction: _Direction, x: DynamicValue, states: list[_State], length: int, rows: list[int]
 ) -> list[DynamicValue]:
-    """Process the sequences `rows` of the batch, which have the same length; return all and the final states."""
+    """Process the sequences `rows` of the batch, which have the same length; return all hidden and the final states."""
     steps, hidden = x.shape[0], direction.hidden
     if not length:
         return [emit.zeros((each, len(rows), hidden)) for each in (steps, *(1 for _ in states))]
@@ -477,7 +477,7 @@ def _start(emit: _Emitter, value: Value | None, index: int) -> _State:
 @converts("RNN", "GRU", inputs=(3, 6))
 @converts("LSTM", inputs=(3, 8))
 def _recurrent(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """Convert a recurrent node, with one run for each direction and each length of the sequences of the batch."""
+    """Convert a recurrent node, separately for each direction and each length of the sequences of the batch."""
     if emitter.targets:
         raise UnsupportedNodeError("float32 in a model whose other operators are quantized")
     names = DIRECTIONS[choice(node, "direction", "forward", *DIRECTIONS)]
