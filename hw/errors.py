@@ -4,6 +4,7 @@ Each message is one sentence for the user; the command line prints this sentence
 `exit_status`. Any other exception is a bug in this project.
 """
 
+import re
 import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -29,6 +30,15 @@ _SHORTENER.maxstring = _SHORTENER.maxother = _MOST_CHARACTERS
 def shown(value: Any) -> str:
     """Return the text of an invalid value for messages: its `repr`, shortened if it is long."""
     return _SHORTENER.repr(value)
+
+
+#: Escapes of control characters. Tabs, line feeds, and the escape sequences of colors (`ESC [ ... m`), remain.
+_CONTROL = re.compile(r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped, since names from model files must not control the terminal."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

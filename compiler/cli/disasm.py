@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from compiler.util.files import PACKAGE_SUFFIX, read_input
-from hw.errors import InputError
+from hw.errors import InputError, printable
 
 SUMMARY = "disassemble a program file, or a compiled network, to standard output"
 EXAMPLE = "mla disasm copy.mlap"
@@ -22,11 +22,11 @@ def run(args: argparse.Namespace) -> int:
     from hw.isa.program import Program
 
     if args.program.suffix.lower() == PACKAGE_SUFFIX:
-        print(listing(read_package(args.program)), end="")
+        print(printable(listing(read_package(args.program))), end="")
         return 0
     try:
         text = program_text(Program.from_bytes(read_input(args.program)))
     except ValueError as error:
         raise InputError(f"{args.program}: {error}") from error
-    print(text, end="" if text.endswith("\n") else "\n")
+    print(printable(text), end="" if text.endswith("\n") else "\n")
     return 0

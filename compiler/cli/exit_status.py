@@ -1,5 +1,6 @@
 """Exit status, errors and warnings of a command."""
 
+import io
 import logging
 import os
 import signal
@@ -11,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from compiler.cli.options import unwatch_files
-from hw.errors import MlaError, reason_of
+from hw.errors import MlaError, printable, reason_of
 
 INTERRUPTED = 128 + signal.SIGINT
 FAILED = 1
@@ -45,6 +46,10 @@ def open_standard_streams() -> None:
         except OSError:
             # The new file gets the lowest free descriptor, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # names may contain characters that the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  remains open, like the stream
@@ -114,7 +119,7 @@ def _flush_output() -> None:
 def _log(line: str) -> None:
     """Write a line to standard error and ignore failures to write."""
     with suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 def _drop_unwritten_output() -> None:
@@ -157,7 +162,7 @@ def recorded_warnings() -> Iterator[None]:
 
 def warn(message: str) -> None:
     """Print a warning to standard error and record it."""
-    print(message, file=sys.stderr, flush=True)
+    print(printable(message), file=sys.stderr, flush=True)
     _recorder.messages.append(message)
 
 

@@ -31,7 +31,6 @@ from cosim.semantics.fixed_point import scale
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Rounding, Unit
 
-_Ints = NDArray[np.int64]
 _MAX_PART = (1 << 15) - 1
 
 

@@ -75,7 +75,11 @@ def open_device(
         return GoldenDevice(network.config, dram_bytes(network, samples))
     device = open_rtl(network, samples, latency, bytes_per_cycle, say, waves=waves is not None)
     if waves is not None:
-        device.start_waves(waves)
+        try:
+            device.start_waves(waves)
+        except BaseException:
+            device.close()
+            raise
     return device
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hw.errors import InputError, WorkError
+from hw.errors import InputError, WorkError, printable
 
 SCHEMA_VERSION = 1
 #: Suffix of compiled networks.
@@ -124,7 +124,7 @@ def report(document: Mapping[str, Any], text: str, destination: str | None) -> N
 def print_text(text: str) -> None:
     """Print a text; if this fails, the OSError names standard output as the file."""
     try:
-        print(text)
+        print(printable(text))
     except OSError as error:
         raise OSError(error.errno, error.strerror, "standard output") from error
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cosim.rtl.build_progress import Build
+from hw.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -166,7 +167,7 @@ def building(build: Build) -> Iterator[ProgressTask]:
 
 def log(text: str) -> None:
     """Write a status line to standard error."""
-    print(f"mla: {text}", file=sys.stderr, flush=True)
+    print(printable(f"mla: {text}"), file=sys.stderr, flush=True)
 
 
 def clock(seconds: float) -> str:

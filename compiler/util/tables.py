@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from hw.errors import printable
+
 ELLIPSIS = "…"
 #: Share of the remaining characters that are taken from the start of the name.
 _HEAD = 0.6
@@ -98,6 +100,7 @@ def format_table(
     from rich.table import Table
     from rich.text import Text
 
+    rows = [[printable(text).replace("\x1b", r"\x1b").replace("\n", r"\n") for text in row] for row in rows]
     terminal = is_terminal(sys.stdout if stream is None else stream)
     widths = [
         max(cell_len(line[index]) for line in [[column.heading for column in columns], *rows])

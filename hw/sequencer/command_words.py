@@ -165,7 +165,3 @@ class CommandWords(wiring.Component):
                             ]
                     with m.Case(len(DERIVED[unit])):
                         m.d.comb += [present.eq(1), ends.eq(1), word.index.eq(END_WORD)]
-
-
-def _with_bit(most: int, bit: int) -> list[int]:
-    return [i for i in range(most) if i >> bit & 1]

@@ -1,11 +1,14 @@
 """Output files are written completely or not at all."""
 
 import errno
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from compiler.cli.exit_status import open_standard_streams
 from compiler.util.files import atomic_output, check_output, read_input, report, write_output
 from hw.errors import InputError, WorkError
 
@@ -20,6 +23,15 @@ def test_replaces_only_on_success(tmp_path):
     write_output(target, b"new")
     assert target.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_characters_that_standard_output_lacks_are_escaped(monkeypatch):
+    data = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, "ascii"))
+    open_standard_streams()
+    report({}, "layer \u5c64", None)
+    sys.stdout.flush()
+    assert data.getvalue() == b"layer \\u5c64\n"
 
 
 def test_link_target_is_replaced(tmp_path):

@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from compiler.util.files import print_text
 from compiler.util.tables import Column, figures, format_table, shorten_middle
 
 COLUMNS = [Column("layer", shrinks=True), *figures("cycles"), Column("bound")]
@@ -33,6 +34,13 @@ def test_file_output_is_plain_and_full_width() -> None:
         f"{'a[b]c':<{width}}   1,234  bus",
         f"{LONG}       7  compute",
     ]
+
+
+def test_names_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [["a\x1b[31mb\nc\x07", "1", "bus"]]
+    assert format_table(COLUMNS, rows, stream=Terminal()).splitlines()[1].startswith(r"a\x1b[31mb\nc\x07")
+    print_text("\x1b[1mbold\x1b[0m \x1b]0;title\x07\x9b2J é\t\n")
+    assert capsys.readouterr().out == "\x1b[1mbold\x1b[0m \\x1b]0;title\\x07\\x9b2J é\t\n\n"
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM", None])
