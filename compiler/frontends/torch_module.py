@@ -127,14 +127,19 @@ def _as_onnx(torch: Any, program: Any, dynamic_shapes: Any, title: str) -> Any:
             custom_translation_table=table,
         )
 
+    missing: list[tuple[str, str, str]] = []
     for _ in range(_MAX_MISSING):
         try:
             return guarded(export, f"{title} cannot be exported to ONNX")
         except InputError as error:
             found = _NO_FUNCTION.search(str(error))
+            if found is None and missing:
+                # An operator that needs the value of a missing operator cannot be exported either.
+                raise UnsupportedNodesError(missing) from None
             if found is None:
                 raise
             space, name, overload = found.groups()
+            missing.append((name, f"{space}.{name}", ""))
             target = getattr(getattr(getattr(torch.ops, space), name), overload)
             if target in table:
                 raise
