@@ -2,7 +2,9 @@
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +159,8 @@ def _metric(name: str) -> Callable[[Outputs, "NDArray"], dict[str, float]]:
         raise InputError(f"--metric {name}: {key} is another field of the report: rename the function")
 
     def figures(outputs: Outputs, labels: "NDArray") -> dict[str, float]:
-        value = guarded(lambda: float(function(dict(outputs), labels)), f"--metric {name} failed")
+        with redirect_stdout(sys.stderr):  # standard output is for results
+            value = guarded(lambda: float(function(dict(outputs), labels)), f"--metric {name} failed")
         return {key: value}
 
     return figures

@@ -66,6 +66,12 @@ def _targets(text: str) -> list[str]:
     return names
 
 
+def _labels(targets: list[str]) -> dict[str, str]:
+    """Return the name of each target in the report: of a file without folder and ending, unless two would be equal."""
+    stems = [Path(name).stem for name in targets]
+    return {name: stem if stems.count(stem) == 1 else name for name, stem in zip(targets, stems, strict=True)}
+
+
 def run(args: argparse.Namespace) -> int:
     """Compile and run the model on each target; return status 1 if the model fits no target or outputs differ."""
     from compiler.cli.inputs import read_samples
@@ -79,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if args.model.suffix.lower() == PACKAGE_SUFFIX:
         raise InputError(f"{args.model} is compiled for one target: explore needs the model itself")
     graph = source_of(args)[0].graph
+    labels = _labels(args.targets)
     rows: list[dict[str, Any]] = []
     samples: Sequence[Sample] | None = None
     for number, (name, config) in enumerate(configs.items(), 1):
@@ -87,13 +94,13 @@ def run(args: argparse.Namespace) -> int:
             network = compile_model(args, graph=graph, target=name)
         except InputError as error:
             log(f"{name}: {error}")
-            rows.append(_row(name, config) | dict.fromkeys(_MEASURED) | {"reason": str(error)})
+            rows.append(_row(labels[name], config) | dict.fromkeys(_MEASURED) | {"reason": str(error)})
             continue
         if samples is None:
             samples = read_samples(
                 network.sample, args.input, args.limit, args.seed, network, args.input_scale
             )
-        rows.append(_row(name, config) | _measured(args, name, network, samples))
+        rows.append(_row(labels[name], config) | _measured(args, name, network, samples))
     outputs = [row["outputs"] for row in rows if row["outputs"] is not None]
     equal = all(each == outputs[0] for each in outputs)
     document = {
@@ -117,7 +124,7 @@ def _row(name: str, config: "MlaConfig") -> dict[str, Any]:
         "wis_bytes": config.wis_words * _WORD_BYTES,
     }
     return {
-        "target": Path(name).stem,
+        "target": name,
         "n": config.n,
         **memories,
         "on_chip_bytes": sum(memories.values()),

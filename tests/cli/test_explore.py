@@ -101,6 +101,14 @@ def test_target_that_does_not_fit_is_a_row(mla, tiny_target, wide_pool):
     assert "outputs" not in result.out
 
 
+def test_targets_of_equal_names_are_told_apart(mla, tmp_path):
+    path = tmp_path / "n4.toml"
+    path.write_text((TARGETS / "n4.toml").read_text())
+    result = mla("explore", MODEL, "--targets", f"n4,{path}", "--device", "golden", "--json", "-")
+    assert result.status == 0, result.err
+    assert [row["target"] for row in json.loads(result.out)["targets"]] == ["n4", str(path)]
+
+
 def test_differing_outputs_are_reported(mla, monkeypatch):
     from compiler.cli import explore
 

@@ -158,7 +158,10 @@ def test_size_of_dynamic_dimensions(mla, nets):
         ),
         ("number", "number: example inputs must be tensors or arrays, not 7"),
         ("value", "value: must be a function, not 3"),
-        ("netwrok", "has no netwrok; its functions: Branch, Fails, Counted, Sorted, Pair, pair, named_pair, small"),
+        (
+            "netwrok",
+            "has no netwrok; its functions: Branch, Fails, Counted, Sorted, Pair, pair, named_pair, small",
+        ),
     ],
 )
 def test_export_errors_are_one_message(mla, nets, function, text):
