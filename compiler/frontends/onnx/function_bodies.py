@@ -14,9 +14,9 @@ from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.subgraphs import inline
 from compiler.frontends.onnx.values import DTYPES, ConstantValue, Value
 
-#: Operators that are not expanded, because their bodies contain loops, sequences or random numbers, or lose accuracy
-#: if each step is rounded to 8 bits.
-_EXCLUDED = frozenset(("Bernoulli", "FlexAttention", "LogSoftmax", "Range", "SequenceMap"))
+#: Operators that are not expanded, because their bodies contain loops, sequences or random numbers, lose accuracy if
+#: each step is rounded to 8 bits, or (Attention) depend on NaN for queries without keys, which quantized values lack.
+_EXCLUDED = frozenset(("Attention", "Bernoulli", "FlexAttention", "LogSoftmax", "Range", "SequenceMap"))
 #: Exceptions of ONNX's functions that construct a body.
 _BODY_ERRORS = (RuntimeError, ValueError, TypeError, defs.SchemaError, onnx.checker.ValidationError)
 #: Operator set of the operators into which conversions expand a node.
