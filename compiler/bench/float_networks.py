@@ -304,19 +304,28 @@ def _signals(rng: np.random.Generator, count: int) -> Array:
     return (level * wave + 0.003 * rng.standard_normal(wave.shape)).astype(np.float32)[:, None]
 
 
+def _inverted_residuals(
+    net: EagerBuilder, x: str, width: int, stages: Sequence[tuple[int, int, int, int, int]]
+) -> str:
+    """Add the inverted residual blocks of stages: expansion, kernel size, channels, blocks, and stride of the first."""
+    for expansion, kernel, outputs, count, first in stages:
+        for stride in (first, *[1] * (count - 1)):
+            inner = width * expansion
+            y = net.relu6(net.conv(x, inner, 1)) if expansion > 1 else x
+            y = net.relu6(net.conv(y, inner, kernel, stride, groups=inner))
+            y = net.conv(y, outputs, 1, gain=0.7, shift=0.0)
+            x = net.op("Add", x, y) if stride == 1 and width == outputs else y
+            width = outputs
+    return x
+
+
 def mobilenet_v2() -> FloatNetwork:
     """Return MobileNetV2 of width 0.5 on images of 64 x 64."""
     data = _images()
     net = EagerBuilder("mobilenet_v2", _only(data))
     x, width = net.relu6(net.conv("x", 16, 3, 2)), 16
-    for expansion, outputs, count, first in ((1, 8, 1, 1), (6, 16, 2, 2), (6, 24, 3, 2), (6, 48, 4, 1)):
-        for stride in (first, *[1] * (count - 1)):
-            inner = width * expansion
-            y = net.relu6(net.conv(x, inner, 1)) if expansion > 1 else x
-            y = net.relu6(net.conv(y, inner, 3, stride, groups=inner))
-            y = net.conv(y, outputs, 1, gain=0.7, shift=0.0)
-            x = net.op("Add", x, y) if stride == 1 and width == outputs else y
-            width = outputs
+    stages = ((1, 3, 8, 1, 1), (6, 3, 16, 2, 2), (6, 3, 24, 3, 2), (6, 3, 48, 4, 1))
+    x = _inverted_residuals(net, x, width, stages)
     x = net.relu6(net.conv(x, 256, 1))
     return net.network(net.head(net.pooled(x), data))
 
@@ -326,13 +335,8 @@ def efficientnet_lite() -> FloatNetwork:
     data = _images()
     net = EagerBuilder("efficientnet_lite", _only(data))
     x, width = net.relu6(net.conv("x", 24, 3, 2)), 24
-    for kernel, outputs, count, first in ((3, 24, 2, 2), (5, 40, 3, 2), (3, 80, 3, 2), (5, 112, 2, 1)):
-        for stride in (first, *[1] * (count - 1)):
-            y = net.relu6(net.conv(x, 6 * width, 1))
-            y = net.relu6(net.conv(y, 6 * width, kernel, stride, groups=6 * width))
-            y = net.conv(y, outputs, 1, gain=0.7, shift=0.0)
-            x = net.op("Add", x, y) if stride == 1 and width == outputs else y
-            width = outputs
+    stages = ((6, 3, 24, 2, 2), (6, 5, 40, 3, 2), (6, 3, 80, 3, 2), (6, 5, 112, 2, 1))
+    x = _inverted_residuals(net, x, width, stages)
     x = net.relu6(net.conv(x, 256, 1))
     return net.network(net.head(net.pooled(x), data))
 

@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
+from tests.support.int16_networks import extremes, leaky, pad, resize, shape_of, strided_slice
 from tests.support.one_operator import options
 from tests.support.tflite_models import Draft, check
 
 Part = Callable[[Draft, str], str]
-
-
-def shape_of(d: Draft, name: str) -> tuple[int, ...]:
-    return d.tensors[name][0]
 
 
 def conv(d: Draft, x: str) -> str:
@@ -31,10 +28,6 @@ def conv(d: Draft, x: str) -> str:
         fusedActivationFunction=int(d.rng.choice([0, 1])),
     )
     return d.op("CONV_2D", [x, weights, bias], (n, h, w, out), settings, scale=0.3)
-
-
-def leaky(d: Draft, x: str) -> str:
-    return d.op("LEAKY_RELU", [x], shape_of(d, x), options("LeakyRelu", alpha=0.25))
 
 
 def gelu(d: Draft, x: str) -> str:
@@ -60,50 +53,6 @@ def branches(d: Draft, x: str) -> str:
     return d.op("CONCATENATION", [a, b], whole, options("Concatenation", axis=3), like=a)
 
 
-def minimum_and_maximum(d: Draft, x: str) -> str:
-    """Add the elementwise maximum and minimum of the two halves of the channels, and pack the results."""
-    n, h, w, c = shape_of(d, x)
-    if c % 2:
-        return x
-    part = (n, h, w, c // 2)
-    a, b = d.ops("SPLIT", [d.held(3), x], [part] * 2, options("Split", numSplits=2), like=x)
-    most, least = (
-        d.op(kind, [a, b], part, options("MaximumMinimum"), like=x) for kind in ("MAXIMUM", "MINIMUM")
-    )
-    packed = d.op("PACK", [most, least], (n, h, w, 2, c // 2), options("Pack", axis=3, valuesCount=2), like=x)
-    return d.op("RESHAPE", [packed, d.held([n, h, w, c])], (n, h, w, c), like=x)
-
-
-def resize(d: Draft, x: str) -> str:
-    n, h, w, c = shape_of(d, x)
-    size = (min(2 * h, 12), min(2 * w, 12))
-    settings = options("ResizeNearestNeighbor", alignCorners=False, halfPixelCenters=False)
-    return d.op("RESIZE_NEAREST_NEIGHBOR", [x, d.held(size)], (n, *size, c), settings, like=x)
-
-
-def pad(d: Draft, x: str) -> str:
-    n, h, w, c = shape_of(d, x)
-    edges = d.held([[0, 0], [1, 0], [0, 2], [0, 0]])
-    if min(h, w) > 2 and d.rng.integers(2):
-        return d.op("MIRROR_PAD", [x, edges], (n, h + 1, w + 2, c), options("MirrorPad", mode=0), like=x)
-    return d.op("PAD", [x, edges], (n, h + 1, w + 2, c), like=x)
-
-
-def strided_slice(d: Draft, x: str) -> str:
-    n, h, w, c = shape_of(d, x)
-    numbers = [d.held(values) for values in ([0, 0, 0, 0], [n, h, w, c], [1, 2, 1, 1])]
-    settings = options(
-        "StridedSlice",
-        beginMask=15,
-        endMask=15,
-        ellipsisMask=0,
-        newAxisMask=0,
-        shrinkAxisMask=0,
-        offset=False,
-    )
-    return d.op("STRIDED_SLICE", [x, *numbers], (n, -(-h // 2), w, c), settings, like=x)
-
-
 def attention(d: Draft, x: str) -> str:
     """Add attention among pixels, which consists of two batched products."""
     n, h, w, c = shape_of(d, x)
@@ -126,7 +75,7 @@ PARTS: tuple[Part, ...] = (
     leaky,
     gelu,
     branches,
-    minimum_and_maximum,
+    extremes,
     resize,
     pad,
     strided_slice,
