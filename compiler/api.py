@@ -2,15 +2,18 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache as memoized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cache.content_store import ContentStore
+from compiler.cache.digest import name, version
 from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
 from compiler.options import DEFAULT_DRAM, ROUNDINGS, UNLIMITED, CompileOptions, DramTiming, MemoryLimits
+from compiler.profile.measurement import HardwareProfile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
@@ -18,14 +21,19 @@ from compiler.schedule.schedule import Schedule
 from compiler.util import checks
 from compiler.util.tables import counted
 from hw.config import DEFAULT_TARGET, MlaConfig, load_target
-from hw.errors import InputError, shown
+from hw.errors import InputError, MlaError, shown
 
 if TYPE_CHECKING:
     from compiler.quantize.ranges import Calibration
     from compiler.runtime.network_cache import NetworkCache
     from compiler.trace import CompilationTrace
+    from compiler.tuning.fusion.network_model import NetworkCostModel
+    from compiler.tuning_db.database import TuningDatabase
 
 _log = logging.getLogger(__name__)
+
+#: Kind and contents of the records of proofs in the cache.
+_PROOF, _PASSED = "network-proof", b"passed"
 
 
 def compile(
@@ -50,6 +58,7 @@ def compile(
     dram: DramTiming = DEFAULT_DRAM,
     limits: MemoryLimits = UNLIMITED,
     cache: bool | None = None,
+    database: "TuningDatabase | str | Path | bool" = True,
     record: "CompilationTrace | None" = None,
 ) -> CompiledNetwork:
     """Compile a model for a target, or read the compiled network from the cache.
@@ -106,6 +115,11 @@ def compile(
     cache : bool or None
         True to use the cache of compiled networks, False to bypass it; None: True if the model is a file. A network
         from the cache has no `layers`.
+    database : TuningDatabase, str, Path or bool
+        Database of earlier searches, or its URL or file. If the network, or layers that it shares with other networks,
+        were tuned for this target and DRAM timing, the best known schedules are used (docs/tuning_db.md). True: the
+        user's database, which `mla tune` fills; False: no database. Ignored if `schedule`, `batches`, `skip` or
+        `record` is given.
     record : CompilationTrace or None
         Trace that receives the results of every stage of the compiler; disables the cache.
 
@@ -132,6 +146,7 @@ def compile(
     batches = checks.integers("batches", batches, 1)
     keep_float, int16 = checks.texts("keep_float", keep_float), checks.texts("int16", int16)
     _check_types(schedule, dram, strict, cache, record)
+    _check_database(database)
     checks.of_type("limits", limits, MemoryLimits, "a MemoryLimits")
     config = load_target(target) if isinstance(target, str) else target
     checks.of_type("target", config, MlaConfig, "the name of a target, a TOML file, or an MlaConfig")
@@ -159,21 +174,116 @@ def compile(
         dram=dram,
         limits=limits,
     )
-    entry = (
-        _cache_entry(source.store, source, config, options)
-        if named and record is None and source.store
-        else None
-    )
-    network = None if entry is None else entry.get()
-    origin = Origin.CACHE
-    if network is None:
-        from compiler import pipeline  # takes long to load
-
-        network, origin = pipeline.build(source.graph, config, options, record), Origin.COMPILED
-        if entry is not None:
-            entry.put(network)
+    store = source.store if named and record is None else None
+    network = _build(source, config, options, store, record)
     _log_quantization(network, seed)
-    return replace(network, origin=origin, compile_seconds=time.monotonic() - started)
+    if schedule is None and not batches and skip is None and record is None:
+        network = _best_known(network, source, config, options, store, database)
+    return replace(network, compile_seconds=time.monotonic() - started)
+
+
+def _build(
+    source: ModelSource,
+    config: MlaConfig,
+    options: CompileOptions,
+    store: ContentStore | None,
+    record: "CompilationTrace | None" = None,
+) -> CompiledNetwork:
+    """Compile a model, or read the compiled network from `store`."""
+    entry = None if store is None else _cache_entry(store, source, config, options)
+    network = None if entry is None else entry.get()
+    if network is not None:
+        return replace(network, origin=Origin.CACHE)
+    from compiler import pipeline  # takes long to load
+
+    network = pipeline.build(source.graph, config, options, record)
+    if entry is not None:
+        entry.put(network)
+    return replace(network, origin=Origin.COMPILED)
+
+
+def _best_known(
+    static: CompiledNetwork,
+    source: ModelSource,
+    config: MlaConfig,
+    options: CompileOptions,
+    store: ContentStore | None,
+    database: "TuningDatabase | str | Path | bool",
+) -> CompiledNetwork:
+    """Return the network with the best known schedule that compiles and is safe; `static` if there is none.
+
+    Parameters
+    ----------
+    static : CompiledNetwork
+        Network with the schedule that the compiler chose by estimates.
+    source, config, options, store
+        Model, machine and options of the network, and the cache of compiled networks, if any.
+    database : TuningDatabase, str, Path or bool
+        As for `compile`.
+    """
+    if database is False or not static.infos or static.graph is None:
+        return static
+    from compiler.tuning_db.connection import default_database  # takes long to load
+    from compiler.tuning_db.known_schedules import known_schedules
+
+    given = default_database() if database is True else database
+    if given is None:
+        return static
+    try:
+        known = known_schedules(given)
+        if known is None:
+            return static
+        conditions = HardwareProfile(config, options.dram)
+        found = known.find(static, conditions, options.limits, _predictor(source, options, conditions))
+    except MlaError as error:
+        if database is not True:
+            raise
+        _log.warning("the database of measurements is not used: %s", error)
+        return static
+    for each in found:
+        try:
+            network = _build(source, config, replace(options, schedule=each.schedule), store)
+            _check_safe(network, store)
+        except InputError as error:
+            _log.info("a schedule from the database is not used: %s", error)
+        else:
+            return replace(network, sources=each.sources)
+    return static
+
+
+def _predictor(
+    source: ModelSource, options: CompileOptions, conditions: HardwareProfile
+) -> Callable[[Schedule], float]:
+    """Return a function that predicts the cycles of a model under a schedule; it prepares the model at first use."""
+
+    @memoized
+    def model() -> "NetworkCostModel":
+        from compiler.cost.learned.model import find_model
+        from compiler.pipeline import ModelCompiler
+        from compiler.tuning.fusion.network_model import NetworkCostModel
+
+        prepared = ModelCompiler(source.graph, conditions.config, options)
+        return NetworkCostModel(prepared, conditions, find_model(conditions))
+
+    return lambda schedule: model().predict(schedule).cycles
+
+
+def _check_safe(network: CompiledNetwork, store: ContentStore | None) -> None:
+    """Prove the programs of a network safe, unless `store` records an earlier proof.
+
+    Raises
+    ------
+    ValidationError
+        The programs are not safe.
+    """
+    from compiler.runtime.validation import validate_network
+
+    key = name(version(), "network", network.digest, network.config)
+    if store is not None and store.get(_PROOF, key) == _PASSED:
+        return
+    validate_network(network)
+    if store is not None:
+        store.put(_PROOF, key, _PASSED)
 
 
 def _check_dispatch(
@@ -204,6 +314,15 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
     checks.of_type("strict", strict, bool, "True or False")
     checks.of_type("cache", cache, (bool, type(None)), "True, False or None")
     checks.of_type("record", record, (CompilationTrace, type(None)), "a CompilationTrace or None")
+
+
+def _check_database(database: Any) -> None:
+    """Check the type of a database argument."""
+    if isinstance(database, (str, Path, bool)):
+        return
+    from compiler.tuning_db.database import TuningDatabase  # takes long to load
+
+    checks.of_type("database", database, TuningDatabase, "a TuningDatabase, its URL or file, True or False")
 
 
 def _rounding(source: ModelSource, rounding: str | None) -> str:

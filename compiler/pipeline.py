@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from compiler.cache.digest import shape_of
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
 from compiler.cost.roofline import (
@@ -327,5 +328,6 @@ def _infos(
         lowered.layers, layer_floors(lowered, traffic), executable.tags, executable.program_names, strict=True
     )
     return tuple(
-        LayerInfo(layer.nodes, layer.ops, floor, tag, program) for layer, floor, tag, program in each
+        LayerInfo(layer.nodes, layer.ops, floor, tag, program, shape_of([layer]))
+        for layer, floor, tag, program in each
     )

@@ -1,12 +1,13 @@
-"""SHA-256 content digests of graphs, options and other plain data.
+"""SHA-256 content digests of graphs, layers, options and other plain data.
 
 The digest of a graph is a Merkle tree over its constants, tensors and nodes.
 """
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 
 from compiler.ir.graph import Graph
 from compiler.ir.identity import identity_of, items
+from compiler.layers.base import Drain, Layer
 
 _ROOT = Path(__file__).parents[2]
 #: Packages whose sources determine compiled networks and proofs.
@@ -94,6 +96,87 @@ def _array(array: np.ndarray) -> bytes:
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     contents = hashlib.sha256(little.tobytes()).digest()
     return digest((array.dtype.str.lstrip("<>|="), array.shape)) + contents
+
+
+#: Fields of layers and their components (by stable names) that contain names of tensors.
+_NAMES = frozenset({"x", "y", "tensor", "source", "other"})
+#: Fields that contain names in arbitrary order.
+_NAME_SETS = frozenset({"constants"})
+#: Fields that contain names of nodes, on which no cycle depends.
+_IGNORED = frozenset({"name", "nodes"})
+#: Fields with scales, zero points and limits of the quantization: cycles depend at most on which of them are zero.
+_SCALING = frozenset(
+    {"zp", "x_zp", "w_zp", "y_zp", "slope_zp", "clip", "mult", "exponent", "epsilon", "shift", "positive"}
+    | {"negative", "scaled", "fields"}
+)
+#: Operators that only limit the range of results, which costs no cycles.
+_FREE_OPS = frozenset({"clip", "relu", "relu6"})
+
+
+def shape_of(layers: Sequence[Layer]) -> str:
+    """Return the digest of all properties on which the cycles of layers depend.
+
+    Layers that differ only in names, weights, scales or zero points take the same time under the same schedule, so
+    schedules are shared among them. Programs and the exactness of outputs are not shared: they are stored under the
+    digest of the graph (`compiler.tuning_db.entries.subgraph_of`).
+    """
+    return name("shape", _Anonymous().value(tuple(layers)))
+
+
+class _Anonymous:
+    """Converter that replaces names with numbers, in the order of first use, and arrays with their types and shapes."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def value(self, value: Any) -> Any:
+        """Return a copy of a value without names and array contents, for computing its digest."""
+        if isinstance(value, np.ndarray):
+            return ("array", value.dtype.str, value.shape)
+        if isinstance(value, Mapping):
+            return {key: self.value(each) for key, each in value.items()}
+        if isinstance(value, (tuple, list)):
+            return tuple(self.value(each) for each in value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            # Sets of names come last, when most of their names have numbers.
+            fields = sorted(items(value), key=lambda item: item[0] in _NAME_SETS)
+            parts = [(field, self.part(field, each)) for field, each in fields if field not in _IGNORED]
+            more = value.common_scale if isinstance(value, Drain) else None
+            return (identity_of(type(value)).name, parts, more)
+        return value
+
+    def part(self, field: str, value: Any) -> Any:
+        """Return the value of a field, with names replaced with numbers."""
+        if field in _SCALING:
+            return _scaling(value)
+        if field == "ops":
+            return tuple(op for op in value if op not in _FREE_OPS)
+        if field in _NAMES:
+            return self.named(value)
+        if field in _NAME_SETS:
+            return sorted(self.number(each) for each in sorted(value))
+        if field == "shapes":
+            return [(self.number(key), self.value(each)) for key, each in value.items()]
+        return self.value(value)
+
+    def named(self, value: Any) -> Any:
+        """Return the number of a name, or the numbers of several names."""
+        if isinstance(value, str):
+            return self.number(value)
+        return tuple(self.named(each) for each in value) if isinstance(value, tuple) else self.value(value)
+
+    def number(self, value: str) -> int:
+        """Return the number of a name; a new name gets the next number."""
+        return self.numbers.setdefault(value, len(self.numbers))
+
+
+def _scaling(value: Any) -> Any:
+    """Return which parts of a scaling field exist and are not zero."""
+    if isinstance(value, np.ndarray):
+        return ("array", value.dtype.str, value.shape)
+    if isinstance(value, Mapping):
+        return sorted(str(key) for key in value)
+    return value is not None and bool(np.any(np.asarray(value)))
 
 
 @cache

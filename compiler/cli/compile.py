@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.exit_status import warn, warnings
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, check_files, integer, size
+from compiler.cli.options import (
+    add_db,
+    add_json,
+    add_memory,
+    add_seed,
+    add_target,
+    bound,
+    check_files,
+    database_of,
+    integer,
+    size,
+)
 from compiler.util.files import PACKAGE_SUFFIX, report, write_output
 from compiler.util.tables import counted
 
@@ -46,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save-schedule", metavar="FILE.json", type=Path, help="write the schedule that was used"
     )
+    add_db(parser)
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser)
     add_dispatch(parser)
@@ -150,7 +162,10 @@ def compile_model(
     record: "CompilationTrace | None" = None,
     target: str | None = None,
 ) -> "CompiledNetwork":
-    """Compile `args.model`, or `graph` if given, with the options of `add_compile`; `target` overrides `--target`."""
+    """Compile `args.model`, or `graph` if given, with the options of `add_compile`; `target` overrides `--target`.
+
+    Verbs with `--db` use the best known schedule in the database.
+    """
     from compiler.api import compile
     from compiler.util.progress import progress
 
@@ -173,6 +188,7 @@ def compile_model(
             dram=options.dram,
             limits=options.limits,
             cache=use_cache,
+            database=database_of(args) if "db" in vars(args) else False,
             record=record,
         )
 
@@ -273,8 +289,17 @@ def warn_about_quality(network: "CompiledNetwork") -> None:
 
 
 def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:
-    """Print one line on whether the network was compiled, cached or read, and on the time this took."""
+    """Print where the network came from and the time this took, and the number of schedules from the database."""
     print(f"{args.verb}: {network.provenance}", file=sys.stderr, flush=True)
+    known = [each for each in network.sources if each.source == "database"]
+    if network.sources:
+        proposers = ", ".join(sorted({each.proposer for each in known if each.proposer}))
+        print(
+            f"{args.verb}: the database has better schedules for {len(known)} of "
+            f"{counted(len(network.sources), 'layer')}{f' ({proposers})' if proposers else ''}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def read_schedule(path: Path) -> "Schedule":
@@ -304,7 +329,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.quantize.report import summary
     from compiler.runtime.package.writer import to_bytes
     from compiler.runtime.program_text import listing
-    from compiler.runtime.run_report import memory_use
+    from compiler.runtime.run_report import memory_use, sources
     from hw.errors import InputError
 
     check_files(args, "output", "save_schedule", "listing")
@@ -333,6 +358,7 @@ def run(args: argparse.Namespace) -> int:
         "layers": len(network.infos),
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],
         "memory": memory_use(network),
+        "schedules": sources(network),
         "batch": network.batch,
         "batches": network.batches,
         "compile_seconds": network.compile_seconds,

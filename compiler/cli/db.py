@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file of JSON lines; its results are hints and are measured again before use",
     )
     for action in (show, export, import_):
-        add_db(action, "profile.db in the cache")
+        add_db(action, optional=False)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import (
+    add_db,
     add_json,
     add_memory,
     add_reset,
@@ -83,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_reset(parser)
     add_compile(parser)
+    add_db(parser)
     add_target(parser)
     add_memory(parser)
     add_seed(parser)

@@ -189,15 +189,31 @@ def bound(text: str) -> tuple[str, int | float | bool | Path]:
     )
 
 
-def add_db(parser: argparse.ArgumentParser, default_text: str) -> None:
-    """Add `--db`, the location of a `TuningDatabase`; `default_text` describes the default in the help."""
+#: Default of `--db`, for the help.
+DEFAULT_DB = "the one that MLA_DB names, else profile.db in the cache"
+
+
+def add_db(parser: argparse.ArgumentParser, note: str = "", *, optional: bool = True) -> None:
+    """Add `--db`, the location of a `TuningDatabase`, and `--no-db` if the verb works without one.
+
+    `note` follows the description of the default in the help.
+    """
     parser.add_argument(
         "--db",
         metavar="URL",
         type=_database,
         help="measurement database: a file, or a URL such as postgresql://USER@HOST/NAME "
-        f"(default: {default_text})",
+        f"(default: {DEFAULT_DB}{note})",
     )
+    if optional:
+        parser.add_argument("--no-db", action="store_true", help="use no measurement database")
+
+
+def database_of(args: argparse.Namespace) -> "str | Path | bool":
+    """Return the database of the verb's options, as `compiler.compile` takes it."""
+    if args.no_db and args.db is not None:
+        raise InputError("--no-db cannot be combined with --db")
+    return False if args.no_db else True if args.db is None else args.db
 
 
 def _database(text: str) -> str | Path:
@@ -205,6 +221,14 @@ def _database(text: str) -> str | Path:
     if not text:
         raise argparse.ArgumentTypeError("must be a file, or a URL such as postgresql://USER@HOST/NAME")
     return text if "://" in text else Path(text)
+
+
+def used_database(args: argparse.Namespace) -> "str | Path | None":
+    """Return the database of the verb's options for measurements; None for none."""
+    from compiler.tuning_db.connection import default_database
+
+    given = database_of(args)
+    return None if given is False else default_database() if given is True else given
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:

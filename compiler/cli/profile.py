@@ -9,6 +9,7 @@ from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.exit_status import warnings
 from compiler.cli.options import (
     add_clock,
+    add_db,
     add_json,
     add_memory,
     add_samples,
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="FILE.html", type=Path, help="write an HTML report with charts")
     add_clock(parser)
     add_compile(parser)
+    add_db(parser)
     add_target(parser)
     add_memory(parser)
     add_seed(parser)

@@ -18,6 +18,7 @@ from compiler.cli.compile import (
 from compiler.cli.exit_status import warn, warnings
 from compiler.cli.options import (
     add_clock,
+    add_db,
     add_json,
     add_memory,
     add_reset,
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_clock(parser)
     add_compile(parser)
     add_dispatch(parser)
+    add_db(parser)
     add_target(parser)
     add_memory(parser)
     add_seed(parser)

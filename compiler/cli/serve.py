@@ -17,6 +17,7 @@ from compiler.cli.options import (
     add_target,
     check_files,
     integer,
+    used_database,
 )
 from compiler.cli.search import add_endpoint, add_method, check_method, generator_of
 from compiler.util.files import PACKAGE_SUFFIX, write_output, write_report
@@ -114,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for tests: change the simulated DRAM timing at request K (repeatable)",
     )
     add_endpoint(parser)
-    add_db(parser, "none")
+    add_db(parser)
     add_compile(parser)
     add_dispatch(parser)
     add_target(parser)
@@ -206,7 +207,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.adapt and args.model.suffix.lower() == PACKAGE_SUFFIX:
         raise InputError(f"{args.model} is already compiled: --adapt needs the model itself")
     endpoint = [name for name in vars(args) if name.startswith("endpoint")]
-    for name in ("trials_per_request", "adapt_from", "schedule", "db", "method", "generator", *endpoint):
+    for name in ("trials_per_request", "adapt_from", "schedule", "method", "generator", *endpoint):
         if vars(args)[name] is not None and not args.adapt:
             raise InputError(f"--{name.replace('_', '-')} requires --adapt")
     if args.picture and args.device == "golden":
@@ -223,10 +224,9 @@ def _dram(args: argparse.Namespace) -> "DramTiming":
 
 def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | None]":
     """Return the initial network, and the search job if `--adapt` is given."""
-    from compiler.cli.compile import read_schedule, source_of
+    from compiler.cli.compile import compile_model, read_schedule, source_of
     from compiler.cli.run import network_of
     from compiler.online_tuning.search_worker import SearchJob
-    from compiler.pipeline import ModelCompiler
     from compiler.util.progress import log
     from hw.config import load_target
 
@@ -240,12 +240,12 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
         options,
         args.method,
         seed=args.seed,
-        db=args.db,
+        db=used_database(args),
         endpoint=generator.endpoint if generator else None,
         generators=tuple(args.generator or ()),
     )
     schedule = read_schedule(args.schedule) if args.schedule else None
-    return ModelCompiler(job.graph, job.config, options).network(schedule), job
+    return compile_model(args, schedule, job.graph), job
 
 
 def _change(text: str) -> "Change":

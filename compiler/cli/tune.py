@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, check_files, integer
+from compiler.cli.options import (
+    add_db,
+    add_json,
+    add_memory,
+    add_seed,
+    add_target,
+    check_files,
+    integer,
+    used_database,
+)
 from compiler.cli.search import add_endpoint, add_method, check_method, generator_of, spending_table
 from compiler.util.files import report, write_output
 from compiler.util.tables import Column, counted, figures, format_table
@@ -56,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure on the workers of a Dask scheduler, such as tcp://HOST:8786",
     )
     add_endpoint(parser)
-    add_db(parser, "profile.db in the cache; with --no-cache none")
+    add_db(parser, "; with --no-cache none")
     parser.add_argument(
         "--save-schedule",
         metavar="FILE.json",
@@ -128,13 +137,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDatabase | None]":
-    """Open the database of `--db`; with `--no-cache`, return a context manager that yields None."""
+    """Open the database of `--db`; with `--no-db` or `--no-cache`, return a context manager that yields None."""
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
     if args.no_cache and args.db is not None:
         raise InputError("--no-cache disables the database and cannot be combined with --db")
-    return nullcontext() if args.no_cache else TuningDatabase(args.db)
+    url = None if args.no_cache else used_database(args)
+    return nullcontext() if url is None else TuningDatabase(url)
 
 
 def _document(args: argparse.Namespace, tuned: "TuningResult") -> dict[str, Any]:

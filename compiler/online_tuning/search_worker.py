@@ -11,7 +11,7 @@ from compiler.online_tuning.dram_identification import estimate
 from compiler.options import CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.counters import ByTag
-from compiler.profile.measurement import HardwareProfile, Result
+from compiler.profile.measurement import HardwareProfile, Measurement, Result
 from compiler.quantize.ranges import random_samples
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import Objective
@@ -110,6 +110,7 @@ class SearchWorker:
         self.job = job
         self.measurer: Measurer | None = None
         self._method: SearchMethod | None = None
+        self._baseline: Measurement | None = None
         self._number, self._known = 0, list[DramTiming]()
         self._database: TuningDatabase | None = None
         self._programs: ProgramCache | None = None
@@ -144,7 +145,8 @@ class SearchWorker:
             language_model=self._author,
             generator=job.generators or None,
         )
-        store_best(self._session, self._method)
+        self._baseline = baseline
+        store_best(self._session, self._method, baseline)
         out = [SearchFinding("first", dram, first, baseline, 0)]
         if served != first:
             out.insert(0, SearchFinding("served", dram, served, self._try(served), 0))
@@ -158,10 +160,10 @@ class SearchWorker:
 
     def _try(self, schedule: Schedule) -> Result:
         """Measure a schedule, pass the result to the search method, and store the programs if they are the best."""
-        assert self.measurer is not None and self._method is not None
+        assert self.measurer is not None and self._method is not None and self._baseline is not None
         (result,) = self.measurer.measure([schedule])
         if self._method.record(schedule, result) is self._method.best:
-            store_best(self._session, self._method)
+            store_best(self._session, self._method, self._baseline)
         return result
 
     def adapt(self, changed: Changed) -> list[SearchFinding]:

@@ -20,7 +20,7 @@ from compiler.ir.tensor import Tensor
 from compiler.profile.counters import COUNTED, ByTag, CycleSplit, bound, growth, read_counts, split
 from compiler.runtime.compiled import CompiledNetwork, split_batch, stack_batch
 from compiler.runtime.session import Session
-from compiler.runtime.stages import LayerInfo, Stage
+from compiler.runtime.stages import LayerInfo, Origin, ProgramSource, Stage
 from compiler.util.progress import progress
 from cosim.device import Device
 from cosim.golden import GoldenDevice
@@ -76,6 +76,15 @@ def variants(network: CompiledNetwork, taken: Taken) -> list[dict[str, Any]]:
                 for number, (program, guard) in enumerate(each)
             ]
     return out
+
+
+def sources(network: CompiledNetwork) -> list[dict[str, Any]]:
+    """Return, for each layer, whether its schedule comes from the compiler or from a database of measurements."""
+    known = {each.layer: each for each in network.sources}
+    unknown = "file" if network.origin is Origin.FILE else "static"
+    return [
+        asdict(known.get(info.name, ProgramSource(info.name, info.shape, unknown))) for info in network.infos
+    ]
 
 
 def _coded(network: CompiledNetwork) -> list[Stage]:
@@ -276,6 +285,7 @@ def document(
         "batch": network.batch,
         "batches": network.batches,
         "variants": variants(network, run.taken),
+        "programs": sources(network),
         "cycles": cycles,
         "cycles_per_sample": each,
         "steady_cycles_per_sample": steady,

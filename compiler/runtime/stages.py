@@ -23,7 +23,7 @@ from hw.config import MlaConfig
 from hw.errors import InputError, shown
 
 
-@identity("LayerInfo", "nodes", "ops", "floor", "tag", "program")
+@identity("LayerInfo", "nodes", "ops", "floor", "tag", "program", "shape", added=("shape",))
 @dataclass(frozen=True)
 class LayerInfo:
     """Layer as shown in reports.
@@ -38,6 +38,9 @@ class LayerInfo:
         Counter tag of its cycles.
     program : str
         Name of the first program with commands of the layer.
+    shape : str
+        Digest of the layer without names and weights (`compiler.cache.digest.shape_of`), by which schedules are found
+        in the database; empty if unknown.
     """
 
     nodes: tuple[str, ...]
@@ -45,11 +48,35 @@ class LayerInfo:
     floor: Floor
     tag: int
     program: str
+    shape: str = ""
 
     @property
     def name(self) -> str:
         """Name of the layer in schedules and measurements: the name of its anchor node."""
         return self.nodes[anchor_index(self.ops)]
+
+
+@dataclass(frozen=True)
+class ProgramSource:
+    """Source of the schedule of a layer.
+
+    Parameters
+    ----------
+    layer, subgraph : str
+        Name of the layer, and its digest (`compiler.cache.digest.shape_of`).
+    source : str
+        "static" if the compiler chose the schedule by estimates, "database" if it was measured before.
+    proposer : str or None
+        Search method that proposed the schedule.
+    cycles : int or None
+        Measured cycles of the layer under this schedule, possibly in another network.
+    """
+
+    layer: str
+    subgraph: str
+    source: str = "static"
+    proposer: str | None = None
+    cycles: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +252,8 @@ class StagedNetwork:
         Provenance of the network.
     compile_seconds : float
         Time to read and compile the model, or to read the network from the cache or a file.
+    sources : tuple of ProgramSource
+        Sources of the layers' schedules; empty if the compiler chose all of them, or if they are not known.
     """
 
     name: str
@@ -244,6 +273,7 @@ class StagedNetwork:
     states: tuple[NetworkState, ...] = ()
     origin: Origin = Origin.COMPILED
     compile_seconds: float = 0.0
+    sources: tuple[ProgramSource, ...] = ()
 
     def __repr__(self) -> str:
         programs = sum(len(code.all_programs) for code in self.codes)

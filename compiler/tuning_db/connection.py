@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,6 +87,13 @@ EXECUTIONS = _entries(
     *_key(),
     sa.Column("moment", sa.Float, nullable=False),
     found_by=("subgraph", "moment"),
+)
+#: Best schedule of each layer of a searched network, by `shape_of` the layer; `network` is the digest of the network.
+LAYERS = _entries(
+    "layers",
+    *_key(),
+    sa.Column("network", sa.String(_DIGEST), nullable=False),
+    found_by=("profile", "options", "subgraph"),
 )
 
 
@@ -270,6 +277,32 @@ _BUSY_TIMEOUT_S = 60
 _MAX_ATTEMPTS = 8
 
 
+#: Environment variable that names the database that is used by default, or `_NO_DATABASE` for none.
+DATABASE_VARIABLE, _NO_DATABASE = "MLA_DB", "off"
+
+
+def default_database() -> str | Path | None:
+    """Return the URL or the file of the database that `MLA_DB` names, by default that in the cache; None for none."""
+    given = os.environ.get(DATABASE_VARIABLE)
+    if given == _NO_DATABASE:
+        return None
+    if given:
+        return given if "://" in given else Path(given)
+    return cache_folder() / _FILE
+
+
+def file_of(url: str | Path) -> Path | None:
+    """Return the file of an SQLite database; None for other databases.
+
+    Raises
+    ------
+    InputError
+        The URL is invalid.
+    """
+    where = _named(url)
+    return Path(where.database) if where.get_backend_name() == "sqlite" and where.database else None
+
+
 def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
     """Open a database and create its tables if they are missing.
 
@@ -339,14 +372,19 @@ def title(engine: sa.Engine) -> str:
 def _url(url: str | Path | None, read_only: bool) -> sa.URL:
     if url is not None:
         return _named(url)
-    folder = cache_folder()
+    given = default_database()
+    if given is None:
+        raise InputError(f"{DATABASE_VARIABLE} is {_NO_DATABASE!r}: name a database with --db")
+    file = cache_folder() / _FILE
+    if given != file:
+        return _named(given)
     if read_only:
-        return _named(folder / _FILE) if (folder / _FILE).exists() else sa.URL.create("sqlite")  # in memory
+        return _named(file) if file.exists() else sa.URL.create("sqlite")  # in memory
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise WorkError(f"the cache {folder} cannot be created: {error.strerror}") from None
-    return _named(folder / _FILE)
+        raise WorkError(f"the cache {file.parent} cannot be created: {error.strerror}") from None
+    return _named(file)
 
 
 def _connect_read_only(url: sa.URL) -> dict[str, Any]:
@@ -418,12 +456,17 @@ def _make_tables(engine: sa.Engine) -> None:
 
 
 def _need_tables(engine: sa.Engine) -> None:
-    if not _tables_exist(engine):
+    if not _tables_exist(engine, METADATA.tables.keys() - {LAYERS.name}):
         raise InputError(f"--db: {title(engine)} contains no measurements: it lacks this program's tables")
 
 
-def _tables_exist(engine: sa.Engine) -> bool:
-    """Return True if all tables exist; raise InputError if they have another schema version."""
+def has_layers(connection: Connection) -> bool:
+    """Return True unless the database, which is opened for reading, was written before there was a table of layers."""
+    return sa.inspect(connection).has_table(LAYERS.name)
+
+
+def _tables_exist(engine: sa.Engine, needed: Set[str] = METADATA.tables.keys()) -> bool:
+    """Return True if the needed tables exist; raise InputError if they have another schema version."""
     with engine.connect() as connection:
         names = set(sa.inspect(connection).get_table_names())
         found = connection.scalar(_version()) if VERSIONS.name in names else None
@@ -439,7 +482,7 @@ def _tables_exist(engine: sa.Engine) -> bool:
         raise InputError(
             f"--db: {title(engine)} has tables of version {shown(found)}, not {VERSION}: {how} name another database"
         )
-    return METADATA.tables.keys() <= names
+    return needed <= names
 
 
 def _version() -> sa.Select:

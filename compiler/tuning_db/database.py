@@ -1,6 +1,6 @@
 """Tuning database: trials, best programs, hardware profiles and executions."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,6 +16,7 @@ from compiler.tuning_db.entries import (
     Entry,
     EntryKey,
     Execution,
+    LayerEntry,
     Profile,
     StoredCandidate,
     TrialEntry,
@@ -198,6 +199,14 @@ class TuningDatabase:
                 self._rows, connection, key, limit, conditions, names, elsewhere=elsewhere
             )
         )
+
+    def put_layers(self, layers: Sequence[LayerEntry]) -> None:
+        """Store the schedules of all layers of a network, in place of those that were stored for it before."""
+        transfer_learning.put_layers(self._rows, layers)
+
+    def layers(self, keys: Collection[EntryKey]) -> list[LayerEntry]:
+        """Return the layers with any of the keys that this user measured, the latest first."""
+        return transfer_learning.layers(self._rows, keys)
 
     def add_execution(self, *executions: Execution) -> None:
         """Store executions of subgraphs."""

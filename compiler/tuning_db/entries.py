@@ -2,17 +2,15 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from compiler.cache.digest import name
 from compiler.codegen.executable import StageExecutable
 from compiler.ir.graph import Graph
-from compiler.ir.identity import identity, identity_of, items
-from compiler.layers.base import Drain, Layer
+from compiler.ir.identity import identity
+from compiler.layers.base import Layer
 from compiler.profile.measurement import HardwareProfile, Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.errors import InputError, shown
@@ -22,10 +20,6 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 #: string when the measured cycles of an unchanged schedule change (tests/fixtures/v1/cycles.json). The current value is
 #: the digest of the sources of commit 077e149; databases of earlier commits are not used.
 KEY_VERSION = "288a098a94dd4e6e116e6d07ddec81f3eb4418d667f2af56544a58cb765d4334"
-#: Fields of layers and their components (by stable names) that contain names of nodes and tensors.
-_NAMES = frozenset({"name", "nodes", "x", "y", "tensor", "source", "other"})
-#: Fields that contain names in arbitrary order.
-_NAME_SETS = frozenset({"constants"})
 
 
 @identity("Key", "subgraph", "profile", "options")
@@ -36,7 +30,7 @@ class EntryKey:
     Parameters
     ----------
     subgraph : str
-        Digest of the workload: `subgraph_of` or `shape_of`.
+        Digest of the workload: `subgraph_of`, or `shape_of` for a layer.
     profile : str
         Digest of the machine and the DRAM timing: `HardwareProfile.key`.
     options : str
@@ -73,58 +67,6 @@ def options_of(**options: Any) -> str:
 def subgraph_of(what: Graph | Sequence[Layer]) -> str:
     """Return the Merkle digest of the names, shapes and weights of a graph or layers, for keys of stored programs."""
     return name("subgraph", what if isinstance(what, Graph) else tuple(what))
-
-
-def shape_of(layers: Sequence[Layer]) -> str:
-    """Return the digest of all properties on which the cycles of layers depend; names and weight values are excluded.
-
-    Layers that differ only in names or weights take the same time under the same schedule, so a measurement of one of
-    them is valid for all. Programs and the exactness of outputs are not shared: they are stored under `subgraph_of`.
-    """
-    return name("shape", _Anonymous().value(tuple(layers)))
-
-
-class _Anonymous:
-    """Converter that replaces names with numbers, in the order of first use, and arrays with their types and shapes."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def value(self, value: Any) -> Any:
-        """Return a copy of a value without names and array contents, for computing its digest."""
-        if isinstance(value, np.ndarray):
-            return ("array", value.dtype.str, value.shape)
-        if isinstance(value, Mapping):
-            return {key: self.value(each) for key, each in value.items()}
-        if isinstance(value, (tuple, list)):
-            return tuple(self.value(each) for each in value)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            # Sets of names come last, when most of their names have numbers.
-            fields = sorted(items(value), key=lambda item: item[0] in _NAME_SETS)
-            parts = [(field, self.part(field, each)) for field, each in fields]
-            more = value.common_scale if isinstance(value, Drain) else None
-            return (identity_of(type(value)).name, parts, more)
-        return value
-
-    def part(self, field: str, value: Any) -> Any:
-        """Return the value of a field, with names replaced with numbers."""
-        if field in _NAMES:
-            return self.named(value)
-        if field in _NAME_SETS:
-            return sorted(self.number(each) for each in sorted(value))
-        if field == "shapes":
-            return [(self.number(key), self.value(each)) for key, each in value.items()]
-        return self.value(value)
-
-    def named(self, value: Any) -> Any:
-        """Return the number of a name, or the numbers of several names."""
-        if isinstance(value, str):
-            return self.number(value)
-        return tuple(self.named(each) for each in value) if isinstance(value, tuple) else self.value(value)
-
-    def number(self, value: str) -> int:
-        """Return the number of a name; a new name gets the next number."""
-        return self.numbers.setdefault(value, len(self.numbers))
 
 
 #: Schedule of a network or of one layer.
@@ -212,6 +154,52 @@ class Entry:
         """Approximate memory size of the entry in bytes."""
         words = sum(len(program.words) for code in self.codes for program in code.programs)
         return sum(code.image.nbytes for code in self.codes) + 40 * words
+
+
+@identity(
+    "LayerEntry",
+    "key",
+    "schedule",
+    "before",
+    "after",
+    "network",
+    "cycles",
+    "static_cycles",
+    "method",
+    "when",
+)
+@dataclass(frozen=True, kw_only=True)
+class LayerEntry:
+    """Schedule of a layer in the best schedule of a searched network.
+
+    Parameters
+    ----------
+    key : EntryKey
+        Digest of the layer (`compiler.cache.digest.shape_of`), conditions, options and goal.
+    schedule : LayerSchedule
+        Schedule of the layer.
+    before, after : str
+        Digests of the adjacent layers, which influence the layer's cycles; empty at the ends of the network.
+    network : str
+        Digest of the searched network.
+    cycles, static_cycles : int
+        Cycles of the layer, or of the layers with which it shares a counter tag, under the best schedule and under the
+        static compiler's schedule of the same network.
+    method : str
+        Name of the search method.
+    when : float
+        Time at which the entry was stored, in seconds since 1970 (UTC).
+    """
+
+    key: EntryKey
+    schedule: LayerSchedule
+    before: str
+    after: str
+    network: str
+    cycles: int
+    static_cycles: int
+    method: str = ""
+    when: float = 0.0
 
 
 @identity(

@@ -13,8 +13,17 @@ from typing import Any, BinaryIO
 
 from sqlalchemy import Connection, Table
 
-from compiler.tuning_db import json_codec, machines, trials
-from compiler.tuning_db.connection import EXECUTIONS, MAX_ENTRY_BYTES, PROFILES, TRIALS, SealedRows, many
+from compiler.tuning_db import json_codec, machines, transfer_learning, trials
+from compiler.tuning_db.connection import (
+    EXECUTIONS,
+    LAYERS,
+    MAX_ENTRY_BYTES,
+    PROFILES,
+    TRIALS,
+    SealedRows,
+    has_layers,
+    many,
+)
 from compiler.util.checks import DAMAGE, Fields, parsed, written
 from hw.errors import InputError, WorkError, reason_of, shown
 
@@ -25,6 +34,7 @@ FORMAT, VERSION = "mla profiles", 1
 _KINDS: dict[str, tuple[Table, Callable[[Any], Any], Callable[[Any], dict], Callable[[Any], dict]]] = {
     "profile": (PROFILES, json_codec.read_profile, json_codec.profile_values, machines.profile_columns),
     "trial": (TRIALS, json_codec.read_trial, json_codec.trial_values, trials.columns),
+    "layer": (LAYERS, json_codec.read_layer, json_codec.layer_values, transfer_learning.layer_columns),
     "execution": (
         EXECUTIONS,
         json_codec.read_execution,
@@ -44,6 +54,8 @@ def export(rows: SealedRows, connection: Connection, path: Path) -> int:
         with path.open("wb") as file:
             file.write(written({"schema_version": VERSION, "format": FORMAT}) + b"\n")
             for kind, (table, *_) in _KINDS.items():
+                if table is LAYERS and not has_layers(connection):
+                    continue
                 query = many(table).order_by(table.c.id)
                 for values, _ in rows.read(connection, table, query, parsed):
                     file.write(written({"kind": kind, "entry": values}) + b"\n")

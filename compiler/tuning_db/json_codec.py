@@ -8,8 +8,16 @@ from typing import Any
 from compiler.ir.identity import identity_of, restored, stored
 from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement, Rejected, Result
-from compiler.schedule.schedule import Schedule, layer_schedule
-from compiler.tuning_db.entries import AnySchedule, EntryKey, Execution, Profile, TrialEntry
+from compiler.schedule.schedule import LayerSchedule, Schedule, layer_schedule
+from compiler.tuning_db.entries import (
+    AnySchedule,
+    EntryKey,
+    Execution,
+    LayerEntry,
+    Profile,
+    TrialEntry,
+    is_digest,
+)
 from compiler.util.checks import Fields
 from cosim import checks
 from hw.config import MlaConfig
@@ -92,6 +100,35 @@ def read_trial(values: Any) -> TrialEntry:
         method=fields.text("method"),
         generator=fields.text("generator"),
         when=fields.number("when"),
+    )
+
+
+def layer_values(entry: LayerEntry) -> Values:
+    """Encode the schedule of a layer, with its key and measurement, as JSON values."""
+    others = ("before", "after", "network", "cycles", "static_cycles", "method", "when")
+    values = {name: getattr(entry, name) for name in others}
+    return key_values(entry.key) | values | {"schedule": schedule_values(entry.schedule)}
+
+
+def read_layer(values: Any) -> LayerEntry:
+    """Decode the schedule of a layer, with its key and measurement."""
+    fields = Fields(values)
+    schedule = read_schedule(fields.get("schedule"))
+    digests = {name: fields.text(name) for name in ("before", "after", "network")}
+    if not isinstance(schedule, LayerSchedule) or not all(
+        is_digest(each) for each in digests.values() if each
+    ):
+        raise ValueError(
+            "an entry of a layer must have the schedule of a layer and digests of its neighbours"
+        )
+    return LayerEntry(
+        key=read_key(fields),
+        schedule=schedule,
+        cycles=fields.count("cycles"),
+        static_cycles=fields.count("static_cycles"),
+        method=fields.text("method"),
+        when=fields.number("when"),
+        **digests,
     )
 
 

@@ -10,7 +10,15 @@ from compiler.profile.measurement import HardwareProfile, Measurement, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, EntryKey, Profile, TrialEntry, options_of, subgraph_of
+from compiler.tuning_db.entries import (
+    Entry,
+    EntryKey,
+    LayerEntry,
+    Profile,
+    TrialEntry,
+    options_of,
+    subgraph_of,
+)
 from compiler.tuning_db.program_cache import ProgramCache
 
 #: Maximum number of schedules of other conditions that are checked for compatibility.
@@ -44,6 +52,13 @@ def key_of(
     if stream:
         options["stream"] = True
     return EntryKey(subgraph_of(graph), conditions.key, _options(limits, **options))
+
+
+def best_key_of(
+    graph: Graph, rounding: str, conditions: HardwareProfile, limits: MemoryLimits, goal: str
+) -> EntryKey:
+    """Return the key of a model's best program for a goal; the other parameters are those of `key_of`."""
+    return EntryKey(subgraph_of(graph), conditions.key, _options(limits, rounding=rounding, goal=goal))
 
 
 def _options(limits: MemoryLimits, **options: object) -> str:
@@ -90,7 +105,7 @@ class DatabaseSession:
         #: Keys of measurements, and of the best program.
         limits = prepared.options.limits
         self.key = key_of(prepared.graph, rounding, conditions, limits, stream=str(goal) == "throughput")
-        self.best_key = replace(self.key, options=_options(limits, rounding=rounding, goal=str(goal)))
+        self.best_key = best_key_of(prepared.graph, rounding, conditions, limits, str(goal))
         if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
             database.put_profile(Profile(conditions=conditions))
 
@@ -147,12 +162,56 @@ class DatabaseSession:
         result: Measurement,
         cost: float,
         compile_: Callable[[Schedule], CompiledNetwork],
+        baseline: Measurement,
     ) -> bool:
-        """Store a schedule's programs unless stored programs are at least as good; return True if they were stored."""
+        """Store a schedule's programs unless stored programs are at least as good; return True if they were stored.
+
+        The schedules of the single layers are stored as well, for other networks with such layers.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            Schedule of the network.
+        result, baseline : Measurement
+            Measurements of this schedule and of the static compiler's schedule.
+        cost : float
+            Value of the metric that is minimized.
+        compile_ : callable
+            Function that compiles the network with a schedule.
+        """
         known = self.best()
         if known is not None and known.cost <= cost:
             return False
-        codes = tuple(compile_(schedule).codes)
-        return self.programs.put_best(
-            Entry(key=self.best_key, schedule=schedule, cost=cost, result=result, codes=codes)
+        network = compile_(schedule)
+        stored = self.programs.put_best(
+            Entry(key=self.best_key, schedule=schedule, cost=cost, result=result, codes=tuple(network.codes))
         )
+        if stored:
+            self.database.put_layers(self._layers(network, result, baseline))
+        return stored
+
+    def _layers(
+        self, network: CompiledNetwork, result: Measurement, baseline: Measurement
+    ) -> list[LayerEntry]:
+        """Return the layers of a network with their measurements; layers that are fused differently are left out."""
+        static = {name: each.cycles for each in baseline.layers for name in each.names}
+        cycles = {name: each.cycles for each in result.layers for name in each.names}
+        infos = network.infos
+        shapes = ["", *(each.shape for each in infos), ""]
+        return [
+            LayerEntry(
+                key=replace(self.best_key, subgraph=each.shape),
+                schedule=network.schedule.layers[each.name],
+                before=shapes[number],
+                after=shapes[number + 2],
+                network=self.best_key.subgraph,
+                cycles=cycles[each.name],
+                static_cycles=static[each.name],
+                method=self.method,
+            )
+            for number, each in enumerate(infos)
+            if each.shape
+            and each.name in static
+            and each.name in cycles
+            and each.name in network.schedule.layers
+        ]

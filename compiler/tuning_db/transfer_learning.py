@@ -1,16 +1,21 @@
-"""Transfer of schedules that were best under similar conditions."""
+"""Transfer of schedules that were best under similar conditions, and of layers' schedules to other networks."""
 
 import math
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, cast, select
+from sqlalchemy import Connection, LargeBinary, cast, delete, select
 
 from compiler.cache.digest import name
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import Schedule
-from compiler.tuning_db import machines, trials
-from compiler.tuning_db.connection import TRIALS, SealedRows, many
-from compiler.tuning_db.entries import AnySchedule, EntryKey, StoredCandidate, is_digest
+from compiler.tuning_db import json_codec, machines, trials
+from compiler.tuning_db.connection import LAYERS, TRIALS, SealedRows, as_bytes, has_layers, many
+from compiler.tuning_db.entries import AnySchedule, EntryKey, LayerEntry, StoredCandidate, is_digest
 from compiler.tuning_db.machines import distance
+from compiler.util.checks import parsed
 
 
 def candidates(
@@ -88,3 +93,53 @@ def _fits(schedule: AnySchedule, nodes: frozenset[str] | None) -> bool:
     if nodes is None or not isinstance(schedule, Schedule):
         return True
     return schedule.layers.keys() <= nodes and all(nodes.issuperset(group) for group in schedule.fusions)
+
+
+def layer_columns(entry: LayerEntry) -> dict[str, Any]:
+    """Return the values of a layer's index columns."""
+    return json_codec.key_values(entry.key) | {"network": entry.network}
+
+
+def put_layers(rows: SealedRows, layers: Sequence[LayerEntry]) -> None:
+    """Write the layers of a network in one transaction, in place of the layers that were stored for it before."""
+    now = time.time()
+    dated = [each if each.when else replace(each, when=now) for each in layers]
+    made = [(each, as_bytes(json_codec.layer_values(each), json_codec.read_layer)) for each in dated]
+    owners = {(each.network, each.key.profile, each.key.options) for each in layers}
+
+    def work(connection: Connection) -> None:
+        for network, profile, options in owners:
+            columns = LAYERS.c
+            connection.execute(
+                delete(LAYERS).where(
+                    columns.network == network, columns.profile == profile, columns.options == options
+                )
+            )
+        for each, data in made:
+            rows.add(connection, LAYERS, data, layer_columns(each))
+
+    rows.write(work)
+
+
+def layers(rows: SealedRows, keys: Collection[EntryKey]) -> list[LayerEntry]:
+    """Return this user's layers with any of the keys, the latest first."""
+    machine = {(key.profile, key.options) for key in keys}
+
+    def work(connection: Connection) -> Iterable[LayerEntry]:
+        if not has_layers(connection):
+            return []
+        found = []
+        for profile, options in machine:
+            query = many(LAYERS).where(
+                LAYERS.c.profile == profile,
+                LAYERS.c.options == options,
+                LAYERS.c.subgraph.in_(sorted({key.subgraph for key in keys})),
+            )
+            for each, trusted in rows.read(
+                connection, LAYERS, query, lambda data: json_codec.read_layer(parsed(data))
+            ):
+                if trusted and each.key in keys:
+                    found.append(each)
+        return found
+
+    return sorted(rows.work(work), key=lambda each: -each.when)

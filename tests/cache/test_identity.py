@@ -13,7 +13,7 @@ import compiler.pipeline
 import compiler.runtime.package.writer
 import compiler.tuning.calibration.collect
 import compiler.tuning_db.database  # noqa: F401  like the others above: all types that are stored
-from compiler.cache.digest import name
+from compiler.cache.digest import name, shape_of
 from compiler.cost.learned.features import NAMES
 from compiler.ir import identity as module
 from compiler.ir.identity import identities, identity, restored, stored
@@ -24,7 +24,7 @@ from compiler.options import DramTiming, MemoryLimits
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.program_override import ProgramText
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning_db.entries import options_of, shape_of, subgraph_of
+from compiler.tuning_db.entries import options_of, subgraph_of
 from hw.config import load_target
 from hw.isa.enums import Dtype, Unit
 from tests.cache.test_digest import graph

@@ -281,9 +281,11 @@ class PackageReader:
         tag = typed(values["tag"], int, "tag")
         if not 0 <= tag < self.config.tags:
             raise ValueError(f"tag must be in 0..{self.config.tags - 1}, not {tag}")
-        return LayerInfo(
-            nodes, ops, self._floor(values["floor"]), tag, typed(values["program"], str, "program")
+        program, shape = (
+            typed(values["program"], str, "program"),
+            typed(values.get("shape", ""), str, "shape"),
         )
+        return LayerInfo(nodes, ops, self._floor(values["floor"]), tag, program, shape)
 
     def _graph(self, folder: str, values: dict) -> Graph:
         graph = Graph(typed(values["name"], str, "name"))

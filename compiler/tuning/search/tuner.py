@@ -111,7 +111,7 @@ def tune(
     baseline = measurer.baseline()
     searcher = make_method(method, measurer, goal, baseline, seed, constraints, language_model, generator)
     before = measurer.cached_count
-    store_best(session, searcher)
+    store_best(session, searcher, baseline)
     initial = initial_schedules(session, searcher, -(-trials // _TRANSFER_DIVISOR))
     done: list[Trial] = []
     curve = [(0, goal.cost(baseline))]
@@ -124,7 +124,7 @@ def tune(
             best = searcher.best.cost
             if best is not None and best < curve[-1][1]:
                 curve.append((len(done), best))
-                store_best(session, searcher)
+                store_best(session, searcher, baseline)
             on_trial(len(done), trial, searcher.best)
     cached = measurer.cached_count - before
     return TuningResult(baseline, searcher.best, curve, done, cached, len(initial), searcher.predictor)
@@ -206,11 +206,14 @@ def initial_schedules(
     return [schedule for schedule in found if searcher.register(schedule)]
 
 
-def store_best(session: "DatabaseSession | None", searcher: SearchMethod) -> None:
-    """Store the programs of a method's best schedule in the database, if they are better than the stored programs."""
+def store_best(session: "DatabaseSession | None", searcher: SearchMethod, baseline: Measurement) -> None:
+    """Store the programs of a method's best schedule in the database, if they are better than the stored programs.
+
+    `baseline` is the measurement of the static compiler's schedule.
+    """
     best = searcher.best
     if session is not None and best.cost is not None and isinstance(best.result, Measurement):
-        session.put_best(best.schedule, best.result, best.cost, searcher.prepared.network)
+        session.put_best(best.schedule, best.result, best.cost, searcher.prepared.network, baseline)
 
 
 def rejection_reason(trial: Trial) -> str | None:
