@@ -24,9 +24,9 @@ from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, MlaError, shown
 
 if TYPE_CHECKING:
+    from compiler.pipeline import CompilationTrace
     from compiler.quantize.ranges import Calibration
     from compiler.runtime.network_cache import NetworkCache
-    from compiler.trace import CompilationTrace
     from compiler.tuning.fusion.network_model import NetworkCostModel
     from compiler.tuning_db.database import TuningDatabase
 
@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 #: Kind and contents of the records of proofs in the cache.
 _PROOF, _PASSED = "network-proof", b"passed"
+#: Kind of the predictions of cycles in the cache.
+_PREDICTION = "prediction"
 
 
 def compile(
@@ -234,7 +236,9 @@ def _best_known(
         if known is None:
             return static
         conditions = HardwareProfile(config, options.dram)
-        found = known.find(static, conditions, options.limits, _predictor(source, options, conditions))
+        found = known.find(
+            static, conditions, options.limits, _predictor(static, source, options, conditions, store)
+        )
     except MlaError as error:
         if database is not True:
             raise
@@ -252,20 +256,40 @@ def _best_known(
 
 
 def _predictor(
-    source: ModelSource, options: CompileOptions, conditions: HardwareProfile
+    static: CompiledNetwork,
+    source: ModelSource,
+    options: CompileOptions,
+    conditions: HardwareProfile,
+    store: ContentStore | None,
 ) -> Callable[[Schedule], float]:
-    """Return a function that predicts the cycles of a model under a schedule; it prepares the model at first use."""
+    """Return a function that predicts the cycles of a model under a schedule.
+
+    It prepares the model at first use, and keeps predictions in `store`.
+    """
+    from compiler.cost.learned.model import find_model, model_path
 
     @memoized
     def model() -> "NetworkCostModel":
-        from compiler.cost.learned.model import find_model
         from compiler.pipeline import ModelCompiler
         from compiler.tuning.fusion.network_model import NetworkCostModel
 
         prepared = ModelCompiler(source.graph, conditions.config, options)
         return NetworkCostModel(prepared, conditions, find_model(conditions))
 
-    return lambda schedule: model().predict(schedule).cycles
+    file = model_path(conditions)
+    changed = file.stat().st_mtime_ns if file.exists() else 0
+
+    def predict(schedule: Schedule) -> float:
+        key = name(version(), static.digest, conditions.key, changed, schedule)
+        known = None if store is None else store.get(_PREDICTION, key)
+        if known is not None:
+            return float(bytes(known))
+        cycles = model().predict(schedule).cycles
+        if store is not None:
+            store.put(_PREDICTION, key, repr(cycles).encode())
+        return cycles
+
+    return predict
 
 
 def _check_safe(network: CompiledNetwork, store: ContentStore | None) -> None:
@@ -302,8 +326,6 @@ def _check_dispatch(
 
 def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any) -> None:
     """Check the types of the arguments of `compile`."""
-    from compiler.trace import CompilationTrace
-
     checks.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
     checks.of_type("dram", dram, DramTiming, "a DramTiming")
     latency, rate = dram.latency, dram.bytes_per_cycle
@@ -313,7 +335,10 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
         raise InputError(f"bytes_per_cycle of dram must be more than 0, not {shown(rate)}")
     checks.of_type("strict", strict, bool, "True or False")
     checks.of_type("cache", cache, (bool, type(None)), "True, False or None")
-    checks.of_type("record", record, (CompilationTrace, type(None)), "a CompilationTrace or None")
+    if record is not None:
+        from compiler.pipeline import CompilationTrace  # takes long to load
+
+        checks.of_type("record", record, CompilationTrace, "a CompilationTrace or None")
 
 
 def _check_database(database: Any) -> None:

@@ -15,7 +15,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from compiler.cache.digest import shape_of
@@ -34,7 +34,7 @@ from compiler.ir.graph import Graph, rebuild
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
 from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
-from compiler.options import CompileOptions
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
 from compiler.passes.constant_folding import name_apart
@@ -49,9 +49,42 @@ from compiler.runtime.dispatch.skip import check_single, single, tensor_named, w
 from compiler.runtime.program_text import with_texts
 from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.trace import CompilationTrace
 from hw.config import MlaConfig
 from hw.errors import InputError
+
+
+@dataclass(eq=False)
+class CompilationTrace:
+    """Intermediate results of all stages, filled in by `compile`.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the target.
+    rounding : str
+        Name of the rounding, as in `compile`.
+    dram : DramTiming
+        DRAM timing assumed by timeline visualizations.
+    graphs : dict
+        Graphs by stage, in order: as imported, after each pass, and after quantization.
+    parts : list of GraphPart
+        Parts of the graph, which alternate between accelerator and host.
+    host : dict
+        Reasons why nodes run on the host, by node name.
+    streams : list of CommandStream
+        Command stream of each part on the accelerator.
+    network : CompiledNetwork or None
+        The compiled network.
+    """
+
+    config: MlaConfig = field(default_factory=MlaConfig)
+    rounding: str = "reference"
+    dram: DramTiming = DEFAULT_DRAM
+    graphs: dict[str, Graph] = field(default_factory=dict)
+    parts: list[GraphPart] = field(default_factory=list)
+    host: dict[str, str] = field(default_factory=dict)
+    streams: list[CommandStream] = field(default_factory=list)
+    network: CompiledNetwork | None = None
 
 
 def build(

@@ -1,7 +1,7 @@
 """Pictures of the documentation: block diagrams, and the compiler stages of the digits network."""
 
 from compiler.api import compile
-from compiler.trace import CompilationTrace
+from compiler.pipeline import CompilationTrace
 from compiler.visualize.formats import to_svg
 from compiler.visualize.graphs.stages import view_of
 from scripts.docs_diagrams import diagrams

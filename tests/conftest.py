@@ -17,6 +17,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     coverage_option.configure(config)
     waveform_option.configure(config)
+    # Tests measure the static compiler's programs, not those that the user's database knows.
+    os.environ["MLA_DB"] = "off"
     # A shell starts background jobs with SIGINT ignored, and child processes inherit that. Tests that interrupt
     # processes need SIGINT enabled.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

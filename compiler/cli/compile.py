@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from compiler.cache.model_source import ModelSource
     from compiler.ir.graph import Graph
     from compiler.options import CompileOptions
+    from compiler.pipeline import CompilationTrace
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.schedule.schedule import Schedule
-    from compiler.trace import CompilationTrace
 
 SUMMARY = "compile a model to a .mla file"
 #: Maximum batch size, since all samples of a batch are in memory at once.

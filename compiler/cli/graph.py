@@ -11,7 +11,7 @@ from hw.errors import InputError, did_you_mean, shown
 
 if TYPE_CHECKING:
     from compiler.ir.graph import Graph
-    from compiler.trace import CompilationTrace
+    from compiler.pipeline import CompilationTrace
 
 SUMMARY = "print or draw a model at any stage of the compiler"
 EXAMPLE = "mla graph network.onnx --stage scheduled --format svg -o network.svg"
@@ -92,7 +92,7 @@ def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":
     from compiler.cli.compile import compile_model
     from compiler.options import DramTiming
     from compiler.passes import simplify
-    from compiler.trace import CompilationTrace
+    from compiler.pipeline import CompilationTrace
     from compiler.visualize.graphs.stages import EARLY
     from hw.config import load_target
 

@@ -156,18 +156,6 @@ class Entry:
         return sum(code.image.nbytes for code in self.codes) + 40 * words
 
 
-@identity(
-    "LayerEntry",
-    "key",
-    "schedule",
-    "before",
-    "after",
-    "network",
-    "cycles",
-    "static_cycles",
-    "method",
-    "when",
-)
 @dataclass(frozen=True, kw_only=True)
 class LayerEntry:
     """Schedule of a layer in the best schedule of a searched network.

@@ -142,7 +142,11 @@ class KnownSchedules:
         certain = {name: match.entry for name, match in matches.items() if match.neighbours == _BOTH}
         likely = _likely(network, certain, matches, predict) if matches else {}
         out += [_combined(network, chosen) for chosen in (likely, certain) if chosen]
-        return [each for each in out if each.schedule != network.schedule]
+        return [
+            each
+            for number, each in enumerate(out)
+            if each not in out[:number] and each.schedule != network.schedule
+        ]
 
 
 class _Match(NamedTuple):

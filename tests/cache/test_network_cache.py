@@ -11,11 +11,11 @@ from compiler.api import compile
 from compiler.cache import digest, proofs
 from compiler.cache.content_store import ContentStore
 from compiler.cache.proofs import prove
+from compiler.pipeline import CompilationTrace
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.writer import to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.stages import Origin
-from compiler.trace import CompilationTrace
 from compiler.validate import MacroCall, ValidationError
 from cosim.golden import GoldenDevice
 from hw.config import load_target

@@ -39,6 +39,7 @@ def test_second_search_uses_stored_measurements(mla, database, tmp_path):
 
 def test_default_database_is_in_cache(mla, database, tmp_path, monkeypatch):
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
+    monkeypatch.delenv("MLA_DB")
     assert mla("db", "import", database).status == 2  # not a valid export
     assert mla("db", "show").out.startswith("0 profiles, 0 trials") and (tmp_path / "profile.db").exists()
 
@@ -56,8 +57,8 @@ def test_db_show_counts_trials_and_programs(mla, database):
 
 def test_export_and_import(mla, database, tmp_path):
     lines, other = tmp_path / "entries.jsonl", tmp_path / "other.db"
-    assert mla("db", "export", lines, "--db", database).out == "4 entries written\n"
-    assert mla("db", "import", lines, "--db", other).out == "4 entries added\n"
+    assert mla("db", "export", lines, "--db", database).out == "10 entries written\n"
+    assert mla("db", "import", lines, "--db", other).out == "10 entries added\n"
     assert mla("db", "import", lines, "--db", other).out == "0 entries added\n"
     result = mla(
         *TUNE, "--trials", "2", "--db", other
@@ -78,17 +79,18 @@ def test_usage_errors_are_one_line(complains, database, tmp_path):
     complains(2, "--db: must be a file, or a URL", "db", "show", "--db", "")
     complains(2, "--no-cache disables the database", *TUNE, "--trials", "1", "--no-cache", "--db", database)
     complains(1, "unable to open database file", *TUNE, "--trials", "1", "--db", tmp_path / "none" / "x.db")
-    complains(2, "--db requires --adapt", "serve", MODEL, "--db", database)
+    complains(2, "--no-db cannot be combined with --db", "run", MODEL, "--no-db", "--db", database)
     assert text.read_text().startswith("some text")
 
 
 def test_serving_reuses_its_measurements(mla, database):
     serve = ("serve", MODEL, *N4, "--adapt", "--trials-per-request", "0", "--requests", "2", "--db", database)
-    for _ in range(2):  # stored once: the latency within a stream is separate from that of a single request
+    # Each is stored once: the static and the served schedule, the best known one, are measured in a stream.
+    for _ in range(2):
         result = mla(*serve)
         assert result.status == 0, result.err
         document = json.loads(mla("db", "show", "--db", database, "--json", "-").out)
-        assert (document["trials"], document["programs"]) == (4, 2)
+        assert (document["trials"], document["programs"]) == (5, 2)
 
 
 @pytest.mark.parametrize("action", ["show", "export"])
@@ -111,6 +113,7 @@ def test_read_only_actions_write_no_files(mla, database, tmp_path, monkeypatch, 
 
 def test_empty_cache_has_empty_database(mla, tmp_path, monkeypatch):
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "none"))
+    monkeypatch.delenv("MLA_DB")
     assert mla("db", "show").out.startswith("0 profiles, 0 trials")
     assert not (tmp_path / "none").exists()
 
@@ -119,3 +122,26 @@ def test_file_without_tables_is_named(complains, tmp_path):
     (tmp_path / "empty.db").write_bytes(b"")
     complains(2, "lacks this program's tables", "db", "show", "--db", tmp_path / "empty.db")
     assert (tmp_path / "empty.db").read_bytes() == b""
+
+
+def test_commands_report_the_source_of_each_layer(mla, tmp_path, monkeypatch):
+    model = "scripts/networks/digits_int8.onnx"
+    monkeypatch.setenv("MLA_DB", str(tmp_path / "known.db"))
+    tuned = mla("tune", model, "--target", "n4", "--trials", "8", "--seed", "1")
+    assert tuned.status == 0, tuned.err
+    reports = []
+    for option in ((), ("--no-db",)):
+        result = mla("run", model, "--target", "n4", *option, "--json", tmp_path / "run.json")
+        assert result.status == 0, result.err
+        reports.append(json.loads((tmp_path / "run.json").read_text()))
+        assert ("the database has better schedules for" in result.err) == (not option)
+    known, static = reports
+    assert known["cycles"] < static["cycles"] and known["outputs"] == static["outputs"]
+    assert {each["source"] for each in static["programs"]} == {"static"}
+    assert {each["proposer"] for each in known["programs"] if each["source"] == "database"} == {"coordinate"}
+    package = tmp_path / "digits.mla"
+    made = mla("compile", model, "--target", "n4", "-o", package, "--json", tmp_path / "compile.json")
+    assert made.status == 0, made.err
+    assert json.loads((tmp_path / "compile.json").read_text())["schedules"] == known["programs"]
+    result = mla("run", package, "--target", "n4", "--json", tmp_path / "run.json")
+    assert json.loads((tmp_path / "run.json").read_text())["cycles"] == known["cycles"], result.err

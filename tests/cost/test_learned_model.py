@@ -26,9 +26,8 @@ from compiler.cost.learned.model import (
 from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines, simulate_pipeline
 from compiler.options import CompileOptions, DramTiming
-from compiler.pipeline import ModelCompiler
+from compiler.pipeline import CompilationTrace, ModelCompiler
 from compiler.profile.measurement import HardwareProfile
-from compiler.trace import CompilationTrace
 from compiler.tuning.calibration.calibrate import calibrate, features_of, learn
 from compiler.tuning.calibration.calibration_networks import (
     KINDS,

@@ -8,12 +8,12 @@ import pytest
 
 from compiler.api import compile
 from compiler.commands.commands import BufferMemory
+from compiler.pipeline import CompilationTrace
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.writer import from_bytes, to_bytes
 from compiler.runtime.program_text import listing as text_of
 from compiler.runtime.program_text import programs_of, with_programs
 from compiler.runtime.run_report import dram_use, memory_use
-from compiler.trace import CompilationTrace
 from tests.lowering.test_partition import mixed
 from tests.support.control_models import early_exit
 from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, numbers, samples

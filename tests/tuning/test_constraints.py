@@ -8,10 +8,9 @@ import pytest
 
 from compiler.commands.commands import BufferMemory
 from compiler.options import CompileOptions, MemoryLimits
-from compiler.pipeline import ModelCompiler
+from compiler.pipeline import CompilationTrace, ModelCompiler
 from compiler.schedule.program_override import ProgramText
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.trace import CompilationTrace
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.constraints import TRANSFORMATIONS, Constraints
 from compiler.tuning.layer_space import spaces_of

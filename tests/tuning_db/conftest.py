@@ -19,6 +19,7 @@ OTHER = "MLA_TEST_DB"
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MLA_DB", "")
     return tmp_path / "cache"
 
 

@@ -11,7 +11,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
 from compiler.api import compile
-from compiler.trace import CompilationTrace
+from compiler.pipeline import CompilationTrace
 from compiler.visualize.formats import to_svg
 from compiler.visualize.graphs.stages import view_of
 from compiler.visualize.graphs.view import View

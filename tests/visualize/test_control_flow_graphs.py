@@ -7,7 +7,7 @@ import pytest
 from compiler.api import compile
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.trace import CompilationTrace
+from compiler.pipeline import CompilationTrace
 from compiler.visualize.formats import FORMATS
 from compiler.visualize.graphs.stages import STAGES, view_of
 

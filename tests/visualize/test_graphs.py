@@ -12,10 +12,10 @@ from compiler.cost.energy import MAC_PJ, PJ_PER_BYTE
 from compiler.initial_schedule.initial import estimates
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
+from compiler.pipeline import CompilationTrace
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.run_report import run_samples
 from compiler.runtime.session import dram_bytes
-from compiler.trace import CompilationTrace
 from compiler.visualize.graphs.stages import STAGES, view_of
 from compiler.visualize.graphs.view import KINDS as NODES
 from compiler.visualize.graphs.view import View

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.trace import CompilationTrace
+from compiler.pipeline import CompilationTrace
 from compiler.visualize.formats import FORMATS, to_dot, to_json, to_svg, to_text
 from compiler.visualize.graphs.stages import STAGES, view_of
 from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, start

@@ -15,11 +15,10 @@ from compiler.ir.graph import random_input
 from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.passes.index_bounds import index_bounds
-from compiler.pipeline import ModelCompiler
+from compiler.pipeline import CompilationTrace, ModelCompiler
 from compiler.quantize.ranges import random_samples
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import PlacedStage, Session, dram_bytes
-from compiler.trace import CompilationTrace
 from compiler.validate.errors import ValidationError
 from cosim.golden import GoldenDevice
 from cosim.status import TrapError

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.ir.ops import OPS
 from compiler.passes import pass_names
+from compiler.pipeline import CompilationTrace
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import Control, Stage
-from compiler.trace import CompilationTrace
 from compiler.visualize.graphs.commands import commands_view
 from compiler.visualize.graphs.layers import layers_view, makers
 from compiler.visualize.graphs.operators import graph_view, partition_view

@@ -1,0 +1,221 @@
+"""Compilation uses the best known schedule of a network, and of layers that it shares with other networks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+import compiler
+from compiler.ir.graph import Graph
+from compiler.options import UNLIMITED, CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.schedule.schedule import LayerSchedule
+from compiler.tuning_db.connection import LAYERS, PROGRAMS
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import LayerEntry
+from compiler.tuning_db.known_schedules import KnownSchedules, known_schedules
+from compiler.tuning_db.session import DatabaseSession, best_key_of
+from hw.config import load_target
+from hw.errors import InputError
+from tests.support.graphs import Draft
+
+N4 = load_target("n4")
+#: Number of output channels of the layers that networks A and B share.
+SHARED = (16, 20, 24)
+
+
+def network(seed: int, first: int, last: int, depth: int = 8) -> Graph:
+    """Return a network of dense layers whose middle layers have the shapes in `SHARED`."""
+    draft = Draft(np.random.default_rng(seed))
+    draft.count = 100 * seed
+    x, size = draft.input((3, depth)), depth
+    for out in (first, *SHARED, last):
+        x, size = draft.node("dense", [x, draft.constant((out, size))], (3, out)), out
+    draft.graph.finish([x.name])
+    return draft.graph
+
+
+def changed(schedule: LayerSchedule) -> LayerSchedule:
+    """Return a legal schedule that differs from a layer's own."""
+    return replace(schedule, prefetch=schedule.prefetch + 1)
+
+
+def measurement(compiled: CompiledNetwork, cycles: int) -> Measurement:
+    layers = tuple(LayerCycles((info.name,), cycles, {}) for info in compiled.infos)
+    return Measurement(cycles * len(layers), layers, energy_uj=1.0, dram_bytes=1, exact=True, floor=0)
+
+
+def store(url: str, graph: Graph, names: slice = slice(None)) -> CompiledNetwork:
+    """Store a schedule of a network in which some layers are changed, as a search does; return the network."""
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    chosen = [info.name for info in static.infos][names]
+    layers = static.schedule.layers | {name: changed(static.schedule.layers[name]) for name in chosen}
+    schedule = replace(static.schedule, layers=layers)
+    with TuningDatabase(url) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+        result, baseline = measurement(static, 90), measurement(static, 100)
+        assert session.put_best(schedule, result, result.cycles, prepared.network, baseline)
+    return static
+
+
+def from_database(compiled: CompiledNetwork) -> list[int]:
+    """Return the indices of the layers whose schedules come from the database."""
+    return [number for number, each in enumerate(compiled.sources) if each.source == "database"]
+
+
+def outputs(compiled: CompiledNetwork, seed: int = 5) -> np.ndarray:
+    x = np.random.default_rng(seed).integers(-128, 128, (3, 8), dtype=np.int8)
+    (out,) = compiled(x).values()
+    return out
+
+
+def test_best_schedule_of_a_network_is_used(url):
+    graph = network(1, 12, 4)
+    static = store(url, graph, slice(1, 3))
+    compiled = compiler.compile(graph, "n4", database=url)
+    assert from_database(compiled) == [1, 2]
+    assert {each.proposer for each in compiled.sources} == {None, "coordinate"}
+    assert compiled.schedule.layers != static.schedule.layers
+    np.testing.assert_array_equal(outputs(compiled), outputs(static))
+    for other in (False, url):
+        plain = compiler.compile(graph, "n4" if other is False else "n8", database=other)
+        assert plain.sources == ()  # other machines do not use it
+
+
+def test_environment_names_the_default_database(url, monkeypatch):
+    graph = network(1, 12, 4)
+    store(url, graph)
+    monkeypatch.setenv("MLA_DB", "off")
+    assert compiler.compile(graph, "n4").sources == ()
+    monkeypatch.setenv("MLA_DB", url)
+    assert compiler.compile(graph, "n4").sources
+    monkeypatch.setenv("MLA_DB", "luck://x")
+    assert compiler.compile(graph, "n4").sources == ()  # a warning, not an error
+    with pytest.raises(InputError, match="unknown database type 'luck'"):
+        compiler.compile(graph, "n4", database="luck://x")
+    with pytest.raises(
+        InputError, match="database must be a TuningDatabase, its URL or file, True or False, not 3"
+    ):
+        compiler.compile(graph, "n4", database=3)  # type: ignore[arg-type]
+
+
+def test_layers_are_shared_with_other_networks(url):
+    """A layer whose neighbours are the same needs no prediction; other layers must have fewer predicted cycles."""
+    store(url, network(1, 12, 4))
+    other = compiler.compile(network(2, 8, 6), "n4", database=False)
+    key = best_key_of(other.graph, other.rounding, HardwareProfile(N4), UNLIMITED, "latency")  # type: ignore[arg-type]
+    assert other.graph is not None and TuningDatabase(url).best(key) is None
+    known = known_schedules(TuningDatabase(url))
+    assert known is not None
+
+    def found(predict):
+        return [
+            [number for number, each in enumerate(one.sources) if each.source == "database"]
+            for one in known.find(other, HardwareProfile(N4), UNLIMITED, predict)
+        ]
+
+    # The layers are: 8 to first, first to 16, 16 to 20, 20 to 24, 24 to last. 16 to 20 has other neighbours in B.
+    calls = []
+    assert found(lambda schedule: calls.append(schedule) or 0.0) == []
+    assert calls, "the layers at the ends of the shared part need a prediction"
+    best = found(lambda schedule: -sum(layer.prefetch for layer in schedule.layers.values()))
+    assert best == [[2, 3]]
+    compiled = compiler.compile(network(2, 8, 6), "n4", database=url)
+    np.testing.assert_array_equal(outputs(compiled), outputs(other))
+
+
+def test_layer_between_equal_neighbours_needs_no_prediction(url):
+    store(url, network(1, 12, 4))
+    other = compiler.compile(network(2, 12, 6), "n4", database=False)  # shares the first four layers
+    known = known_schedules(TuningDatabase(url))
+    assert known is not None
+    (found,) = known.find(other, HardwareProfile(N4), UNLIMITED, lambda schedule: 0.0)
+    assert [each.source == "database" for each in found.sources] == [True, True, True, False, False]
+    compiled = compiler.compile(network(2, 12, 6), "n4", database=url)
+    assert {0, 1, 2} <= set(from_database(compiled))
+    np.testing.assert_array_equal(outputs(compiled), outputs(other))
+
+
+def test_foreign_and_damaged_entries_are_not_used(url, tmp_path, caplog):
+    graph = network(1, 12, 4)
+    store(url, graph)
+    with TuningDatabase(url) as database:
+        database.export(tmp_path / "entries")
+    elsewhere = f"sqlite:///{tmp_path / 'other.db'}"
+    with TuningDatabase(elsewhere) as database:
+        assert database.import_(tmp_path / "entries") == 6  # the profile and five layers
+    assert compiler.compile(graph, "n4", database=elsewhere).sources == ()
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for table in (LAYERS, PROGRAMS):
+            for number, data in connection.execute(sa.select(table.c.id, table.c.data)).all():
+                where = len(data) // 2
+                bad = bytes(data[:where]) + bytes([data[where] ^ 1]) + bytes(data[where + 1 :])
+                connection.execute(sa.update(table).where(table.c.id == number).values(data=bad))
+    engine.dispose()
+    assert compiler.compile(graph, "n4", database=url).sources == ()
+    assert "is not used: it is damaged" in caplog.text
+
+
+def test_schedule_that_does_not_compile_is_not_used(url, caplog):
+    graph = network(1, 12, 4)
+    static = compiler.compile(graph, "n4", database=False)
+    assert static.graph is not None
+    key = best_key_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency")
+    info = static.infos[0]
+    wrong = replace(static.schedule.layers[info.name], stream_channel_blocks=3)
+    entry = LayerEntry(
+        key=replace(key, subgraph=info.shape),
+        schedule=wrong,
+        before="",
+        after=static.infos[1].shape,
+        network="a" * 64,
+        cycles=1,
+        static_cycles=2,
+    )
+    with TuningDatabase(url) as database:
+        database.put_layers([entry])
+    with caplog.at_level("INFO"):
+        compiled = compiler.compile(graph, "n4", database=url)
+    assert compiled.schedule == static.schedule and compiled.sources == ()
+    assert "a schedule from the database is not used" in caplog.text
+
+
+def test_entries_are_cached_until_the_file_changes(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path / 'known.db'}"
+    graph = network(1, 12, 4)
+    static = store(url, graph)
+    assert static.graph is not None
+    known = KnownSchedules(TuningDatabase(url), tmp_path / "known.db", max_networks=1)
+    keys = [best_key_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency")]
+    shapes = tuple(info.shape for info in static.infos)
+    found = known.entries(keys, shapes)
+    assert found.best is not None and len(found.layers) == len(shapes)
+    with monkeypatch.context() as patch:
+        patch.setattr(TuningDatabase, "best", lambda *_: pytest.fail("the database was read"))
+        assert known.entries(keys, shapes) is found
+    store(url, network(3, 8, 8))
+    assert known.entries(keys, shapes) is not found
+    other = [replace(key, options="b" * 64) for key in keys]
+    assert known.entries(other, shapes).best is None  # evicts the first network
+    assert known.entries(keys, shapes) is not found
+
+
+def test_file_of_an_earlier_release_has_no_layers(tmp_path):
+    graph, file = network(1, 12, 4), tmp_path / "old.db"
+    url = f"sqlite:///{file}"
+    store(url, graph)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        LAYERS.drop(connection)
+    engine.dispose()
+    compiled = compiler.compile(graph, "n4", database=file)
+    assert (
+        compiled.sources and from_database(compiled) == []
+    )  # the best program of the network is still found
+    with TuningDatabase(file, read_only=True) as database:
+        assert database.layers([]) == [] and database.export(tmp_path / "out") == 1
