@@ -2,7 +2,8 @@
 
 `python -m scripts.bench_store [--db URL]` stores one layer and the small trained networks in a database (by default a
 new one), and measures the time to open the database, to find an entry, to obtain its runnable program with a cached
-proof (from the database and from memory), and to store a measurement. The targets apply to a computer with two idle
+proof (from the database and from memory), to store a measurement, and to find the best known schedules of a network and
+its layers (from the database and from memory). The targets apply to a computer with two idle
 cores.
 """
 
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +27,10 @@ from compiler.ir.graph import Graph
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
+from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, EntryKey, TrialEntry, options_of, subgraph_of
+from compiler.tuning_db.entries import Entry, EntryKey, LayerEntry, TrialEntry, options_of, subgraph_of
+from compiler.tuning_db.known_schedules import KnownSchedules
 from compiler.tuning_db.program_cache import Placement, ProgramCache
 from compiler.util.progress import progress
 from compiler.util.tables import Column, figures, format_table
@@ -77,6 +81,24 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
         times = [milliseconds(lambda: database.best(key)), milliseconds(runnable)]
         times.append(milliseconds(lambda: memory.runnable(key, placement), 1001))
         times.append(milliseconds(lambda: database.add_measurement(trial), 21))
+        shapes = tuple(info.shape for info in network.infos)
+        layers = [
+            LayerEntry(
+                key=replace(key, subgraph=info.shape),
+                schedule=network.schedule.layers[info.name],
+                before="",
+                after="",
+                network=key.subgraph,
+                cycles=1,
+                static_cycles=1,
+            )
+            for info in network.infos
+        ]
+        database.put_layers(layers)
+        known = KnownSchedules(database, file_of(url), max_networks=0)
+        times.append(milliseconds(lambda: known.entries([key], shapes)))
+        known = KnownSchedules(database, file_of(url))
+        times.append(milliseconds(lambda: known.entries([key], shapes), 1001))
     times.append(milliseconds(lambda: TuningDatabase(url).close(), 11))
     return entry.bytes, times
 
@@ -89,7 +111,7 @@ def main() -> int:
     parser.add_argument("--db", metavar="URL", help="database (default: a new SQLite database)")
     url = parser.parse_args().db
     version()  # computes the digest of the sources, once per process
-    heads = ("bytes", "hit", "proved", "memory", "keep", "open")
+    heads = ("bytes", "hit", "proved", "memory", "keep", "known", "kept", "open")
     rows, met = [], True
     with tempfile.TemporaryDirectory(prefix="mla-store-") as folder:
         proofs = ContentStore(Path(folder))
@@ -99,11 +121,10 @@ def main() -> int:
                 network = compile(model, cache=False)
                 size, times = measure(url or f"sqlite:///{folder}/profile.db", network, proofs)
             rows.append([name, f"{size:,}", *(f"{each:.3f}" for each in times)])
-            met = met and times[1] < DATABASE_BAR and times[2] < MEMORY_BAR
+            met = met and max(times[1], times[4]) < DATABASE_BAR and max(times[2], times[5]) < MEMORY_BAR
     print(format_table([Column("milliseconds"), *figures(*heads)], rows))
-    print(
-        f"targets: proved under {DATABASE_BAR} ms, memory under {MEMORY_BAR} ms: {'met' if met else 'not met'}"
-    )
+    bars = f"proved and known under {DATABASE_BAR} ms, memory and kept under {MEMORY_BAR} ms"
+    print(f"targets: {bars}: {'met' if met else 'not met'}")
     return 0 if met else 1
 
 

@@ -1,10 +1,10 @@
-"""`mla db`: inspects, exports and imports the measurement database."""
+"""`mla db`: inspects, exports, imports and merges measurement databases."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_db, add_json, check_files
+from compiler.cli.options import add_db, add_json, check_files, database_url
 from compiler.util.files import atomic_output, report
 from compiler.util.tables import counted
 
@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning_db.database import DatabaseSummary
 
-SUMMARY = "inspect, export or import the measurement database"
+SUMMARY = "inspect, export, import or merge measurement databases"
 EXAMPLE = "mla db show --db measurements.db"
 DIGEST_DIGITS = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command-line options of the verb."""
-    actions = parser.add_subparsers(dest="action", metavar="show|export|import", required=True)
+    actions = parser.add_subparsers(
+        dest="action", metavar="show|export|import|merge|push|pull", required=True
+    )
     show = actions.add_parser(
         "show",
         help="show the number of entries per model and hardware profile",
@@ -43,27 +45,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="file of JSON lines; its results are hints and are measured again before use",
     )
-    for action in (show, export, import_):
+    merge, push, pull = (
+        actions.add_parser(action, help=text, epilog=f"example: mla db {action} {where}")
+        for action, text, where in (
+            (
+                "merge",
+                "copy the new entries of other databases to the database",
+                "first.db second.db --db all.db",
+            ),
+            ("push", "copy the new entries of the database to another one", "postgresql://USER@HOST/NAME"),
+            (
+                "pull",
+                "copy the new entries of another database to the database",
+                "postgresql://USER@HOST/NAME",
+            ),
+        )
+    )
+    merge.add_argument(
+        "others", metavar="URL", type=database_url, nargs="+", help="file or URL of a database"
+    )
+    for action in (push, pull):
+        action.add_argument(
+            "others", metavar="URL", type=database_url, nargs=1, help="file or URL of a database"
+        )
+    for action in (show, export, import_, merge, push, pull):
         add_db(action, optional=False)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, export or import the entries of the database."""
+    """Show, export, import or copy the entries of the database."""
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
     check_files(args, *(["file"] if args.action == "export" else []))
-    if args.action != "import" and isinstance(args.db, Path) and not args.db.exists():
+    reads = args.action in ("show", "export", "push")
+    if reads and isinstance(args.db, Path) and not args.db.exists():
         raise InputError(f"--db: there is no database {args.db}")
-    with TuningDatabase(args.db, read_only=args.action != "import") as database:
+    for each in getattr(args, "others", ()):
+        if args.action != "push" and isinstance(each, Path) and not each.exists():
+            raise InputError(f"there is no database {each}")
+        if each == args.db:
+            raise InputError(f"{each} is the database itself: name another one")
+    with TuningDatabase(args.db, read_only=reads) as database:
         if args.action == "show":
             document = _document(database.summary())
             report(document, _table(document), args.json)
         elif args.action == "export":
             with atomic_output(args.file) as path:
                 print(_entries(database.export(path)) + " written")
-        else:
+        elif args.action == "import":
             print(_entries(database.import_(args.file)) + " added")
+        else:
+            for each in args.others:
+                with TuningDatabase(each, read_only=args.action != "push") as other:
+                    push = args.action == "push"
+                    count = other.merge(database) if push else database.merge(other)
+                    print(f"{_entries(count)} {'added to' if push else 'added from'} {other.title}")
     return 0
 
 

@@ -201,7 +201,7 @@ def add_db(parser: argparse.ArgumentParser, note: str = "", *, optional: bool = 
     parser.add_argument(
         "--db",
         metavar="URL",
-        type=_database,
+        type=database_url,
         help="measurement database: a file, or a URL such as postgresql://USER@HOST/NAME "
         f"(default: {DEFAULT_DB}{note})",
     )
@@ -216,7 +216,7 @@ def database_of(args: argparse.Namespace) -> "str | Path | bool":
     return False if args.no_db else True if args.db is None else args.db
 
 
-def _database(text: str) -> str | Path:
+def database_url(text: str) -> str | Path:
     """Parse an argument: a URL, or the path of a file."""
     if not text:
         raise argparse.ArgumentTypeError("must be a file, or a URL such as postgresql://USER@HOST/NAME")

@@ -8,8 +8,9 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -112,6 +113,14 @@ _CHUNK = 64
 T = TypeVar("T")
 
 
+class SealedRow(NamedTuple):
+    """Entry as stored: its number, its data, and the code that authenticates the data."""
+
+    number: int
+    data: bytes
+    code: bytes
+
+
 class SealedRows:
     """Reader and writer of authenticated entries.
 
@@ -126,6 +135,11 @@ class SealedRows:
     def __init__(self, engine: Engine, secret: bytes | None):
         self.engine, self.secret = engine, secret
         self._writer = engine.execution_options(writes=True)
+
+    @cached_property
+    def has_layers(self) -> bool:
+        """True unless the database is opened for reading and was written before there was a table of layers."""
+        return self.work(lambda connection: sa.inspect(connection).has_table(LAYERS.name))
 
     def work(self, work: Callable[[Connection], T]) -> T:
         """Run a read transaction and return its result; raise WorkError if the database fails."""
@@ -168,6 +182,32 @@ class SealedRows:
         if known is None:
             connection.execute(insert(table).values(digest=digest, data=data, code=b"", **columns))
         return known is None
+
+    def add_sealed(
+        self, connection: Connection, table: Table, data: bytes, code: bytes, columns: Mapping[str, Any]
+    ) -> bool:
+        """Write an entry of another database unless an equal entry exists; return True if it was written.
+
+        The entry is trusted if its code was computed with this user's secret.
+        """
+        trusted = self.secret is not None and hmac.compare_digest(code, self._code(table, data))
+        known, digest = self._known(connection, table, data)
+        if known is None:
+            values = {"data": data, "code": code if trusted else b"", **columns}
+            connection.execute(insert(table).values(digest=digest, **values))
+        return known is None
+
+    def sealed(self, connection: Connection, table: Table, after: int, limit: int) -> list[SealedRow]:
+        """Return the next entries of a table, at most `limit`, whose numbers are greater than `after`.
+
+        The data of damaged and of too large entries are empty.
+        """
+        query = entries(table).where(table.c.id > after).order_by(table.c.id).limit(limit)
+        out = []
+        for number, digest, data, code in connection.execute(query):
+            sound = data is not None and _digest(table, data) == digest
+            out.append(SealedRow(number, data if sound else b"", code or b""))
+        return out
 
     def read(
         self,
@@ -458,11 +498,6 @@ def _make_tables(engine: sa.Engine) -> None:
 def _need_tables(engine: sa.Engine) -> None:
     if not _tables_exist(engine, METADATA.tables.keys() - {LAYERS.name}):
         raise InputError(f"--db: {title(engine)} contains no measurements: it lacks this program's tables")
-
-
-def has_layers(connection: Connection) -> bool:
-    """Return True unless the database, which is opened for reading, was written before there was a table of layers."""
-    return sa.inspect(connection).has_table(LAYERS.name)
 
 
 def _tables_exist(engine: sa.Engine, needed: Set[str] = METADATA.tables.keys()) -> bool:

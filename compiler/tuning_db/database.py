@@ -10,7 +10,15 @@ from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
 from compiler.cache.content_store import ContentStore
 from compiler.profile.measurement import HardwareProfile, Result
 from compiler.tuning_db import export, machines, programs, transfer_learning, trials
-from compiler.tuning_db.connection import EXECUTIONS, PROFILES, PROGRAMS, TRIALS, SealedRows, open_engine
+from compiler.tuning_db.connection import (
+    EXECUTIONS,
+    PROFILES,
+    PROGRAMS,
+    TRIALS,
+    SealedRows,
+    open_engine,
+    title,
+)
 from compiler.tuning_db.entries import (
     AnySchedule,
     Entry,
@@ -137,6 +145,11 @@ class TuningDatabase:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def title(self) -> str:
+        """Name of the database for messages: its URL without the password."""
+        return title(self._engine)
+
     def close(self) -> None:
         """Close the database."""
         self._engine.dispose()
@@ -191,7 +204,7 @@ class TuningDatabase:
         nodes : names or None
             Names of the nodes that exist; schedules that name other nodes are skipped. None: skip no schedules.
         elsewhere : bool
-            True to return only schedules of other keys.
+            True to return only schedules of other keys, and schedules that this user has not measured.
         """
         names = None if nodes is None else frozenset(nodes)
         return self._rows.work(
@@ -239,3 +252,11 @@ class TuningDatabase:
     def import_(self, path: Path) -> int:
         """Import the new entries in a file written by `export` as untrusted; return the number of imported entries."""
         return export.import_(self._rows, path)
+
+    def merge(self, other: "TuningDatabase") -> int:
+        """Copy the new entries of another database; return their number.
+
+        Profiles, trials, layers and executions are copied. Entries that were written with this user's secret remain
+        trusted; a search measures the best schedules of the others first.
+        """
+        return export.merge(self._rows, other._rows)

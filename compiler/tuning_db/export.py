@@ -1,4 +1,4 @@
-"""Export and import of entries as JSON lines; imported entries are untrusted.
+"""Export and import of entries as JSON lines, and merging of databases; foreign entries are untrusted.
 
 The first line is a header; each further line contains the type and the fields of an entry. Programs are not exported:
 an imported schedule is compiled, validated and measured again.
@@ -6,7 +6,8 @@ an imported schedule is compiled, validated and measured again.
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,8 +21,8 @@ from compiler.tuning_db.connection import (
     MAX_ENTRY_BYTES,
     PROFILES,
     TRIALS,
+    SealedRow,
     SealedRows,
-    has_layers,
     many,
 )
 from compiler.util.checks import DAMAGE, Fields, parsed, written
@@ -54,7 +55,7 @@ def export(rows: SealedRows, connection: Connection, path: Path) -> int:
         with path.open("wb") as file:
             file.write(written({"schema_version": VERSION, "format": FORMAT}) + b"\n")
             for kind, (table, *_) in _KINDS.items():
-                if table is LAYERS and not has_layers(connection):
+                if table is LAYERS and not rows.has_layers:
                     continue
                 query = many(table).order_by(table.c.id)
                 for values, _ in rows.read(connection, table, query, parsed):
@@ -79,6 +80,50 @@ def import_(rows: SealedRows, path: Path) -> int:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {reason_of(error)}") from None
     return count
+
+
+def merge(rows: SealedRows, other: SealedRows) -> int:
+    """Copy the new entries of another database; return the number of copied entries.
+
+    Entries that the user of this database measured, on any machine with the same secret, remain trusted. All others
+    are untrusted. Programs are not copied: their schedules are among the trials, and are compiled and measured again.
+    Damaged entries are skipped with a warning.
+    """
+    count = 0
+    for table, read, values, columns in _KINDS.values():
+        if table is LAYERS and not other.has_layers:
+            continue
+        last = 0
+        while chunk := other.work(partial(other.sealed, table=table, after=last, limit=_BATCH_SIZE)):
+            last = chunk[-1].number
+            checked = list(_checked(table, chunk, read, values, columns))
+            count += rows.write(partial(_copy, rows, table=table, chunk=checked))
+    return count
+
+
+def _checked(
+    table: Table,
+    chunk: Iterable[SealedRow],
+    read: Callable[[Any], Any],
+    values: Callable[[Any], dict],
+    columns: Callable[[Any], dict],
+) -> Iterator[tuple[bytes, bytes, dict[str, Any]]]:
+    """Yield data, code and index columns of the entries that can be decoded."""
+    for row in chunk:
+        try:
+            entry = read(parsed(row.data))
+            if written(values(entry)) != row.data:
+                raise ValueError("it has unknown fields")
+        except DAMAGE as error:
+            _log.warning("entry %d of %s is left out: %s", row.number, table.name, error)
+        else:
+            yield row.data, row.code, columns(entry)
+
+
+def _copy(
+    rows: SealedRows, connection: Connection, table: Table, chunk: list[tuple[bytes, bytes, dict[str, Any]]]
+) -> int:
+    return sum(rows.add_sealed(connection, table, *each) for each in chunk)
 
 
 def _add(rows: SealedRows, connection: Connection, chunk: list[tuple[Table, bytes, dict[str, Any]]]) -> int:

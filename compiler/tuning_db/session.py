@@ -127,13 +127,13 @@ class DatabaseSession:
     def transfer_candidates(self, first: Schedule, limit: int) -> list[Schedule]:
         """Return schedules that were best under other conditions, nearest conditions first.
 
-        They must be measured before use. Schedules for the same conditions are excluded, since a repeated search finds
-        their measurements in the database.
+        They must be measured before use. Schedules that this user measured for the same conditions are excluded, since a
+        repeated search finds their measurements in the database.
 
         Parameters
         ----------
         first : Schedule
-            Static compiler's schedule; only schedules with the same layers are returned.
+            Static compiler's schedule, which is not returned.
         limit : int
             Maximum number of schedules.
         """
@@ -142,14 +142,7 @@ class DatabaseSession:
             self.key, _CANDIDATES, conditions=self.conditions, nodes=nodes, elsewhere=True
         )
         schedules = [each.trial.schedule for each in found]
-        fitting = [
-            each
-            for each in schedules
-            if isinstance(each, Schedule)
-            and each.fusions == first.fusions
-            and each.layers.keys() == first.layers.keys()
-            and each != first
-        ]
+        fitting = [each for each in schedules if isinstance(each, Schedule) and each != first]
         return fitting[:limit]
 
     def best(self) -> Entry | None:

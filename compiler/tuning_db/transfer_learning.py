@@ -2,17 +2,17 @@
 
 import math
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, cast, delete, select
+from sqlalchemy import Connection, LargeBinary, bindparam, cast, delete, select
 
 from compiler.cache.digest import name
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import json_codec, machines, trials
-from compiler.tuning_db.connection import LAYERS, TRIALS, SealedRows, as_bytes, has_layers, many
+from compiler.tuning_db.connection import LAYERS, TRIALS, SealedRows, as_bytes, entries, many
 from compiler.tuning_db.entries import AnySchedule, EntryKey, LayerEntry, StoredCandidate, is_digest
 from compiler.tuning_db.machines import distance
 from compiler.util.checks import parsed
@@ -30,10 +30,14 @@ def candidates(
 ) -> list[StoredCandidate]:
     """Return promising schedules as documented in `TuningDatabase.candidates`."""
     found: dict[str, StoredCandidate] = {}
-    keys = _related_keys(rows, connection, key, conditions)
-    for away, other in (each for each in keys if not elsewhere or each[1] != key):
-        for candidate in _best_of(rows, connection, other, away, limit, nodes):
-            found.setdefault(name(candidate.trial.schedule), candidate)
+    for away, other in _related_keys(rows, connection, key, conditions):
+        best = _best_of(rows, connection, other, away, limit, nodes)
+        # A search with the same key finds this user's measurements by their schedules.
+        own = {name(each.trial.schedule) for each in best if elsewhere and other == key and each.trusted}
+        for candidate in best:
+            schedule = name(candidate.trial.schedule)
+            if schedule not in own:
+                found.setdefault(schedule, candidate)
         if len(found) >= limit:
             break
     return list(found.values())[:limit]
@@ -95,6 +99,18 @@ def _fits(schedule: AnySchedule, nodes: frozenset[str] | None) -> bool:
     return schedule.layers.keys() <= nodes and all(nodes.issuperset(group) for group in schedule.fusions)
 
 
+#: Query built once, so that SQLAlchemy caches its compiled form.
+_WITH_SHAPES = entries(LAYERS).where(
+    LAYERS.c.profile == bindparam("profile"),
+    LAYERS.c.options == bindparam("options"),
+    LAYERS.c.subgraph.in_(bindparam("shapes", expanding=True)),
+)
+
+
+def _read_layer(data: bytes) -> LayerEntry:
+    return json_codec.read_layer(parsed(data))
+
+
 def layer_columns(entry: LayerEntry) -> dict[str, Any]:
     """Return the values of a layer's index columns."""
     return json_codec.key_values(entry.key) | {"network": entry.network}
@@ -123,21 +139,16 @@ def put_layers(rows: SealedRows, layers: Sequence[LayerEntry]) -> None:
 
 def layers(rows: SealedRows, keys: Collection[EntryKey]) -> list[LayerEntry]:
     """Return this user's layers with any of the keys, the latest first."""
-    machine = {(key.profile, key.options) for key in keys}
+    if not rows.has_layers:
+        return []
+    pairs = {(key.profile, key.options) for key in keys}
+    shapes = sorted({key.subgraph for key in keys})
 
-    def work(connection: Connection) -> Iterable[LayerEntry]:
-        if not has_layers(connection):
-            return []
+    def work(connection: Connection) -> list[LayerEntry]:
         found = []
-        for profile, options in machine:
-            query = many(LAYERS).where(
-                LAYERS.c.profile == profile,
-                LAYERS.c.options == options,
-                LAYERS.c.subgraph.in_(sorted({key.subgraph for key in keys})),
-            )
-            for each, trusted in rows.read(
-                connection, LAYERS, query, lambda data: json_codec.read_layer(parsed(data))
-            ):
+        for profile, options in pairs:
+            values = {"profile": profile, "options": options, "shapes": shapes}
+            for each, trusted in rows.read(connection, LAYERS, _WITH_SHAPES, _read_layer, values):
                 if trusted and each.key in keys:
                     found.append(each)
         return found

@@ -65,6 +65,10 @@ class CoordinateSearch(SearchMethod):
                 return schedule
         return self.first
 
+    def accepts(self, schedule: Schedule) -> bool:
+        """Return True: the method handles all fusions."""
+        return True
+
     def learn(self, trial: Trial) -> None:
         """Accept each change that saves more cycles in its unit than the adjacent units lose."""
         tried = self._tried.pop(trial.schedule.to_json(), {})

@@ -72,6 +72,10 @@ class GeneratorSearch(SearchMethod):
                 return candidate.schedule
         return self._changed()
 
+    def accepts(self, schedule: Schedule) -> bool:
+        """Return True: the method handles all fusions."""
+        return True
+
     def learn(self, trial: Trial) -> None:
         """Pass the result to the candidate's generator; after an improvement, query it about the new schedule next."""
         pending = self._pending.pop(trial.schedule.to_json(), None)

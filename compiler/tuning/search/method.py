@@ -100,13 +100,24 @@ class SearchMethod(ABC):
         return None
 
     def record(self, schedule: Schedule, result: Result) -> Trial:
-        """Record the measurement result of a schedule: call `learn`, update `best` and return the trial."""
+        """Record the measurement result of a schedule: call `learn`, update `best` and return the trial.
+
+        `learn` is not called if the method does not accept the schedule, which then comes from another search.
+        """
         cost = self.goal.cost(result) if isinstance(result, Measurement) and result.valid else None
         trial = Trial(schedule, result, cost)
-        self.learn(trial)
+        if self.accepts(schedule):
+            self.learn(trial)
         if trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost:
             self.best = trial
         return trial
+
+    def accepts(self, schedule: Schedule) -> bool:
+        """Return True if the method can learn from a schedule: by default, if it has a schedule for each layer.
+
+        A method that changes fusions, and therefore layers, overrides this.
+        """
+        return self.spaces.keys() <= schedule.layers.keys()
 
     def register(self, schedule: Schedule) -> bool:
         """Register a schedule as proposed; return False if it was registered before or violates a constraint."""

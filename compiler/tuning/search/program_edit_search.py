@@ -155,6 +155,10 @@ class ProgramEditSearch(SearchMethod):
                 return schedule
         return None
 
+    def accepts(self, schedule: Schedule) -> bool:
+        """Return True: the method handles all fusions."""
+        return True
+
     def learn(self, trial: Trial) -> None:
         """Pass the result to the schedule search or to the editor, whichever proposed the trial."""
         best = self.best.cost or 0.0
