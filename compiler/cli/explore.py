@@ -1,14 +1,22 @@
 """`mla explore`: compares one model on several targets."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
-from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, check_files
+from compiler.cli.options import (
+    add_clock,
+    add_json,
+    add_memory,
+    add_samples,
+    add_seed,
+    check_files,
+    target_labels,
+    targets,
+)
 from compiler.util.files import PACKAGE_SUFFIX, report
 from compiler.util.tables import Column, counted, figures, format_table
-from hw.errors import InputError, shown
+from hw.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--targets",
         metavar="T,T,...",
-        type=_targets,
+        type=targets,
         required=True,
         help="targets to compare: the same values as for --target of other commands",
     )
@@ -58,20 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def _targets(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if not name or names.count(name) > 1:
-            raise argparse.ArgumentTypeError(f"must be different targets, T,T,..., not {shown(text)}")
-    return names
-
-
-def _labels(targets: list[str]) -> dict[str, str]:
-    """Return the name of each target in the report: of a file without folder and ending, unless two would be equal."""
-    stems = [Path(name).stem for name in targets]
-    return {name: stem if stems.count(stem) == 1 else name for name, stem in zip(targets, stems, strict=True)}
-
-
 def run(args: argparse.Namespace) -> int:
     """Compile and run the model on each target; return status 1 if the model fits no target or outputs differ."""
     from compiler.cli.inputs import read_samples
@@ -85,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.model.suffix.lower() == PACKAGE_SUFFIX:
         raise InputError(f"{args.model} is compiled for one target: explore needs the model itself")
     graph = source_of(args)[0].graph
-    labels = _labels(args.targets)
+    labels = target_labels(args.targets)
     rows: list[dict[str, Any]] = []
     samples: Sequence[Sample] | None = None
     for number, (name, config) in enumerate(configs.items(), 1):

@@ -1,12 +1,19 @@
 """`mla llm`: trains, samples and evaluates the language model."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.llm_eval import DEFAULT_MACHINE
 from compiler.cli.llm_sample import ANSWER_TYPES
 from compiler.cli.options import add_json, add_memory, add_renamed, add_seed, add_target, check_files, integer
+from compiler.util.files import atomic_output, report
+from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from compiler.llm.training.pretrain import TrainedModel
 
 SUMMARY = "train, sample or evaluate the language model that writes schedules and micro-programs"
 EXAMPLE = "mla llm sample network.tflite --answers 8"
@@ -200,7 +207,47 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, sample or evaluate the language model."""
-    from compiler.cli import llm_eval, llm_sample, llm_train
+    from compiler.cli import llm_eval, llm_sample
 
     check_files(args, *(["out"] if args.action == "train" else []))
-    return {"train": llm_train.run, "sample": llm_sample.run, "eval": llm_eval.run}[args.action](args)
+    return {"train": _train, "sample": llm_sample.run, "eval": llm_eval.run}[args.action](args)
+
+
+def _train(args: argparse.Namespace) -> int:
+    """Train the model, write it and print the report."""
+    from compiler.llm.data.examples import CORPUS
+    from compiler.llm.data.journal import read
+    from compiler.llm.model.weights import load_extended, save
+    from compiler.util.progress import log
+
+    try:
+        from compiler.llm.training.pretrain import default_plan, train
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "torch":
+            raise
+        raise InputError("training needs PyTorch: make setup EXTRAS=torch") from None
+    trajectories = [trajectory for file in args.corpus or [CORPUS] for trajectory in read(file)]
+    start = None if args.start is None else load_extended(args.start, args.seed)
+    plan = replace(
+        default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape),
+        profile=not args.without_profile,
+        want=not args.no_target_token,
+    )
+    found = train(trajectories, plan, args.checkpoints, log, start)
+    with atomic_output(args.out) as path:
+        save(found.model, path, found.about)
+    whole = {"model": str(args.out), "bytes": args.out.stat().st_size} | found.about
+    report(whole, _table(whole, found), args.json)
+    return 0
+
+
+def _table(whole: dict[str, Any], found: "TrainedModel") -> str:
+    lines = [
+        f"{whole['networks']:,} networks, {whole['examples']:,} examples",
+        *(
+            f"{name}: loss {curve[-1][1]:.3f} after {curve[-1][0]:,} steps (per held-out answer token)"
+            for name, curve in found.about["loss"].items()
+        ),
+        f"{whole['model']}: {whole['bytes']:,} bytes",
+    ]
+    return "\n".join(lines)

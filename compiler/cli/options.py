@@ -95,6 +95,21 @@ def add_target(
     )
 
 
+def targets(text: str) -> list[str]:
+    """Parse an argument: names of different targets, separated by commas."""
+    names = text.split(",")
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise argparse.ArgumentTypeError(f"must be different targets, T,T,..., not {shown(text)}")
+    return names
+
+
+def target_labels(names: list[str]) -> dict[str, str]:
+    """Return the name of each target in the report: of a file without folder and ending, unless two would be equal."""
+    stems = [Path(name).stem for name in names]
+    return {name: stem if stems.count(stem) == 1 else name for name, stem in zip(names, stems, strict=True)}
+
+
 def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
     """Add the options for DRAM timing, with `note` in their help; the default rate is n bytes per cycle."""
     parser.add_argument(

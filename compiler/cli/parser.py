@@ -25,6 +25,7 @@ VERBS = (
     "profile",
     "fuse",
     "tune",
+    "optimize",
     "calibrate",
     "serve",
     "db",

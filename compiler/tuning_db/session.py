@@ -127,8 +127,8 @@ class DatabaseSession:
     def transfer_candidates(self, first: Schedule, limit: int) -> list[Schedule]:
         """Return schedules that were best under other conditions, nearest conditions first.
 
-        They must be measured before use. Schedules that this user measured for the same conditions are excluded, since a
-        repeated search finds their measurements in the database.
+        They must be measured before use. Schedules that this user measured for the same conditions are excluded, since
+        a repeated search finds their measurements in the database.
 
         Parameters
         ----------

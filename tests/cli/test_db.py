@@ -145,3 +145,29 @@ def test_commands_report_the_source_of_each_layer(mla, tmp_path, monkeypatch):
     assert json.loads((tmp_path / "compile.json").read_text())["schedules"] == known["programs"]
     result = mla("run", package, "--target", "n4", "--json", tmp_path / "run.json")
     assert json.loads((tmp_path / "run.json").read_text())["cycles"] == known["cycles"], result.err
+
+
+def test_databases_are_merged_pushed_and_pulled(mla, complains, database, tmp_path):
+    other, third = tmp_path / "other.db", tmp_path / "third.db"
+    assert mla("db", "push", other, "--db", database).out == f"10 entries added to sqlite:///{other}\n"
+    assert mla("db", "pull", other, "--db", third).out == f"10 entries added from sqlite:///{other}\n"
+    merged = mla("db", "merge", database, other, "--db", third)
+    assert merged.out.splitlines() == [f"0 entries added from sqlite:///{each}" for each in (database, other)]
+    # The entries are this user's: they remain trusted, and nothing is measured again.
+    tuned = mla(*TUNE, "--trials", "2", "--db", third)
+    assert "2 measurements came from the database" in tuned.out, tuned.err
+    complains(2, "there is no database", "db", "pull", tmp_path / "absent.db", "--db", third)
+    complains(2, "is the database itself", "db", "merge", third, "--db", third)
+
+
+def test_models_are_tuned_for_several_targets_ahead(mla, tmp_path):
+    file, out = tmp_path / "ahead.db", tmp_path / "out.json"
+    run = ("optimize", "--targets", "n4,n8", "--trials", "2", "--devices", "1", "--db", file, "--json", out)
+    result = mla(*run, MODEL)
+    assert result.status == 0, result.err
+    rows = json.loads(out.read_text())["networks"]
+    assert [row["target"] for row in rows] == ["n4", "n8"]
+    assert all(0 < row["best_cycles"] <= row["baseline_cycles"] and row["trials"] == 2 for row in rows)
+    assert "2 results stored in sqlite:///" in result.out
+    assert mla(*run, MODEL).status == 0
+    assert [row["cache_hits"] for row in json.loads(out.read_text())["networks"]] == [2, 2]

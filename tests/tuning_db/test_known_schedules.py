@@ -219,3 +219,34 @@ def test_file_of_an_earlier_release_has_no_layers(tmp_path):
     )  # the best program of the network is still found
     with TuningDatabase(file, read_only=True) as database:
         assert database.layers([]) == [] and database.export(tmp_path / "out") == 1
+
+
+def test_merged_databases_start_a_search_with_the_best_of_all(tmp_path):
+    """Three users search separately; after a merge each measures the best schedules of the others first."""
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    names = [info.name for info in static.infos]
+    schedules, urls = [], [f"sqlite:///{tmp_path / f'{user}.db'}" for user in range(3)]
+    for user, url in enumerate(urls):
+        layers = static.schedule.layers | {names[user]: changed(static.schedule.layers[names[user]])}
+        schedules.append(replace(static.schedule, layers=layers))
+        with TuningDatabase(url, secret=bytes([user]) * 32) as database:
+            session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+            session.put(schedules[user], measurement(static, 90 - user))
+    for user in range(len(urls)):
+        secret = bytes([user]) * 32
+        merged = f"sqlite:///{tmp_path / f'merged{user}.db'}"
+        with TuningDatabase(merged, secret=secret) as database:
+            for other in urls:
+                with TuningDatabase(other, read_only=True) as source:
+                    assert database.merge(source) == (
+                        2 if other == urls[0] else 1
+                    )  # all have the same profile
+                    assert database.merge(source) == 0
+            session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "coordinate")
+            others = [schedule for owner, schedule in enumerate(schedules) if owner != user]
+            assert session.transfer_candidates(static.schedule, 4) == others[::-1]  # fewest cycles first
+            for owner, schedule in enumerate(schedules):
+                assert (session.lookup(schedule) is not None) == (owner == user)  # only one's own are trusted
+            assert session.best() is None
