@@ -149,8 +149,9 @@ def test_commands_report_the_source_of_each_layer(mla, tmp_path, monkeypatch):
 
 def test_databases_are_merged_pushed_and_pulled(mla, complains, database, tmp_path):
     other, third = tmp_path / "other.db", tmp_path / "third.db"
-    assert mla("db", "push", other, "--db", database).out == f"10 entries added to sqlite:///{other}\n"
-    assert mla("db", "pull", other, "--db", third).out == f"10 entries added from sqlite:///{other}\n"
+    count = int(mla("db", "export", tmp_path / "all.jsonl", "--db", database).out.split()[0])
+    assert mla("db", "push", other, "--db", database).out == f"{count} entries added to sqlite:///{other}\n"
+    assert mla("db", "pull", other, "--db", third).out == f"{count} entries added from sqlite:///{other}\n"
     merged = mla("db", "merge", database, other, "--db", third)
     assert merged.out.splitlines() == [f"0 entries added from sqlite:///{each}" for each in (database, other)]
     # The entries are this user's: they remain trusted, and nothing is measured again.
