@@ -112,8 +112,9 @@ class MeasureRunner:
                 return network
             result = self._run_with_retries(network, order)
             if order.schedule.programs and isinstance(result, Measurement) and result.exact:
-                difference = self._equivalence.first_difference(network, order.number)
-                return Rejected("same", difference) if difference else result
+                verdict = self._equivalence.check(network, order.number)
+                if verdict.difference is not None:
+                    return Rejected("same", verdict.difference)
             return result
 
     def close(self) -> None:
