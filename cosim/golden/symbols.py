@@ -74,9 +74,21 @@ _PLACES = frozenset(
     | {"lanes", "lanes_tail", "tail_dim", "table_slot", "b_lane", "b_bcast", "rq_lane", "d_lane"}
 )
 _RESIDUAL = ("r_dtype", "r_raw", "r_ls", "zp_xr", "x_mult", "r_mult", "o_mult", "r_shifts", "r_bias")
-_RESIDUAL_RANGE = ("o_zp", "r_lo", "r_hi")
-_POST = ("post_bias", "post_mult", "post_shift", "post_zp", "post_lo", "post_hi", "post_rounding")
-_SCALES = ("mult", "neg_mult", "shifts")
+#: Fields of the post-scale, and those that each function uses.
+_POST = frozenset({"post_bias", "post_mult", "post_shift", "post_zp", "post_lo", "post_hi", "post_rounding"})
+_POST_USED = {
+    Post.NONE: frozenset(),
+    Post.SCALE: _POST,
+    Post.COUNT: frozenset({"post_bias", "post_zp", "post_lo", "post_hi"}),
+    Post.RECIP: frozenset({"post_bias", "post_shift"}),
+    Post.RSQRT: frozenset({"post_bias", "post_shift"}),
+}
+#: Constants of the arithmetic of FUSE and MATRIX commands.
+CONSTANTS = frozenset(
+    {"bias", "mult", "neg_mult", "shifts", "zp", "zp_ab", "zp_xr", "clip_lo", "clip_hi", "op_shift", "a_zp", "w_zp"}
+    | {"x_mult", "r_mult", "o_mult", "r_shifts", "r_bias", "r_ls", "o_zp", "r_lo", "r_hi"}
+    | (_POST - {"post_rounding"})
+)
 
 
 class SymbolMachine:
@@ -343,25 +355,33 @@ def _valid(c: CommandFields, u: NDArray, v: NDArray) -> NDArray[np.bool_]:
 
 
 def _mode(c: CommandFields) -> Symbols:
-    """Return the symbol of the fields that determine the function of a FUSE command; unused fields do not matter."""
+    """Return the symbol of the fields that determine the function of a FUSE command."""
+    return constant("fuse", *sorted(arithmetic_fields(c).items()))
+
+
+def arithmetic_fields(c: CommandFields) -> dict[str, int]:
+    """Return the fields that determine the function of a FUSE command, without those that have no effect."""
     unused = set(_PLACES)
     binary = c.op in (Op.ADD, Op.SUB, Op.MUL)
     if not c.a_src:
         unused |= {"a_dtype"}
     if not (binary or c.requant == Requant.ROW):
         unused |= {"b_src", "b_dtype"}
+    if not (c.a_src and not c.a_float) and not (c.b_src == BSource.SP and "b_src" not in unused):
+        unused |= {"zp_ab"}
     if c.op not in (Op.MUL, Op.SQUARE):
         unused |= {"op_shift"}
     if not c.bias_en or c.requant == Requant.SLOT:
         unused |= {"bias"}
     if c.requant in (Requant.OFF, Requant.SLOT):
-        unused |= set(_SCALES)
+        unused |= {"mult", "neg_mult", "shifts"}
+    elif not c.neg_en:
+        unused |= {"neg_mult"}
+    if c.to_float:
+        unused |= {"zp", "clip_lo", "clip_hi"}
     if not c.residual:
-        unused |= {*_RESIDUAL, *_RESIDUAL_RANGE}
-    if c.post == Post.NONE:
-        unused |= set(_POST)
+        unused |= {*_RESIDUAL, "o_zp", "r_lo", "r_hi"}
+    unused |= _POST - _POST_USED[Post(c.post)]
     if not c.d_dst:
         unused |= {"d_dtype"}
-    zero_points = c.zp_ab if c.a_src or c.b_src == BSource.SP else 0
-    values = sorted((name, value) for name, value in vars(c).items() if name not in unused | {"zp_ab"})
-    return constant("fuse", zero_points, *values)
+    return {name: value for name, value in vars(c).items() if name not in unused}
