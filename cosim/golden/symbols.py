@@ -85,7 +85,20 @@ _POST_USED = {
 }
 #: Constants of the arithmetic of FUSE and MATRIX commands.
 CONSTANTS = frozenset(
-    {"bias", "mult", "neg_mult", "shifts", "zp", "zp_ab", "zp_xr", "clip_lo", "clip_hi", "op_shift", "a_zp", "w_zp"}
+    {
+        "bias",
+        "mult",
+        "neg_mult",
+        "shifts",
+        "zp",
+        "zp_ab",
+        "zp_xr",
+        "clip_lo",
+        "clip_hi",
+        "op_shift",
+        "a_zp",
+        "w_zp",
+    }
     | {"x_mult", "r_mult", "o_mult", "r_shifts", "r_bias", "r_ls", "o_zp", "r_lo", "r_hi"}
     | (_POST - {"post_rounding"})
 )
@@ -129,7 +142,12 @@ class SymbolMachine:
         NoSymbolsError
             A command has no symbols.
         """
-        work = {Unit.LOAD: self._load, Unit.MATRIX: self._matrix, Unit.FUSE: self._fuse, Unit.STORE: self._store}
+        work = {
+            Unit.LOAD: self._load,
+            Unit.MATRIX: self._matrix,
+            Unit.FUSE: self._fuse,
+            Unit.STORE: self._store,
+        }
         for command in commands:
             work[command.unit](command.config)
 

@@ -11,7 +11,7 @@ from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.edits.edit import Edit, apply_edits
-from compiler.tuning.edits.unroll import UnrolledProgram, unroll
+from compiler.tuning.edits.rewrites import UnrolledProgram, unroll
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.program import Program

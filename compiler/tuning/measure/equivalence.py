@@ -35,7 +35,7 @@ from cosim.semantics.instruction import selected_statistic
 from cosim.status import TrapError
 from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import DTYPE_BYTES, Dtype, Space, Unit
-from hw.isa.micro_instruction import FORMS, MicroOp, Statistic, decode
+from hw.isa.micro_instruction import FORMS, Statistic, decode
 from hw.isa.program import Program
 
 Arrays = dict[str, NDArray]
@@ -318,7 +318,9 @@ class PlainPrograms:
         TrapError, ValidationError
             A program is wrong.
         """
-        with GoldenDevice(network.config, dram_bytes(network) + -(-unused // _PAGE_BYTES) * _PAGE_BYTES) as device:
+        with GoldenDevice(
+            network.config, dram_bytes(network) + -(-unused // _PAGE_BYTES) * _PAGE_BYTES
+        ) as device:
             session = Session(device, network, unused=unused)
             run = GoldenRun(session.loaded)
             index = {id(stage): number for number, stage in enumerate(session.loaded)}
@@ -502,7 +504,9 @@ class EquivalenceChecker:
         self._plain: OrderedDict[str, PlainPrograms] = OrderedDict()
         self.refused: dict[str, str] = {}
 
-    def check(self, network: CompiledNetwork, number: int = 0) -> Verdict:
+    def check(
+        self, network: CompiledNetwork, number: int = 0, refused: Mapping[str, str] | None = None
+    ) -> Verdict:
         """Accept or refuse the program texts of a network's schedule.
 
         Parameters
@@ -511,7 +515,10 @@ class EquivalenceChecker:
             Network whose schedule contains program texts.
         number : int
             Number of the network's inputs with which the programs run first.
+        refused : mapping of str to str or None
+            Reasons for which other checkers refused programs, by the digest of their form.
         """
+        self.refused = dict(refused or {}) | self.refused
         verdict = _Acceptance(self._plain_programs(network.schedule), network, number, self.refused).verdict()
         if verdict.difference is not None and verdict.form:
             self.refused.setdefault(verdict.form, verdict.difference)
@@ -560,7 +567,7 @@ class _Acceptance:
         suspects = self._suspects(run)
         for place in suspects:
             if known := self.refused.get(self.forms[place]):
-                return Verdict(known, self.forms[place])
+                return Verdict(f"an equivalent program was refused before: {known}", self.forms[place])
         found = self._difference(run.snapshots, plain.run(self.number, False).snapshots)
         if found is not None or not suspects:
             return found or Verdict()
@@ -655,7 +662,9 @@ class _Acceptance:
         program = self.network.codes[place[0]].programs[place[1]]
         return Verdict(f"program {program.name!r} {why}", self.forms.get(place, ""))
 
-    def _difference(self, found: Sequence[TensorSnapshot], wanted: Sequence[TensorSnapshot]) -> Verdict | None:
+    def _difference(
+        self, found: Sequence[TensorSnapshot], wanted: Sequence[TensorSnapshot]
+    ) -> Verdict | None:
         verdict = self._compared(zip(found, wanted, strict=False))
         if verdict is None and len(found) != len(wanted):
             # Loop conditions are program outputs, so a difference was reported already if they differ.
@@ -700,9 +709,7 @@ def _constants(commands: Iterable[Command]) -> set[tuple[Unit, str, int]]:
 
 
 #: Operations that use each operand selector.
-_USES = {
-    which: frozenset(op for op, form in FORMS.items() if which in form.operands) for which in ("a", "b")
-}
+_USES = {which: frozenset(op for op, form in FORMS.items() if which in form.operands) for which in ("a", "b")}
 
 
 def _data_dependence(program: Program) -> str | None:
@@ -781,7 +788,13 @@ def _group(stream: CommandStream, code: StageExecutable, parts: range) -> Progra
             root = lowered.root(name)
             home = stream.layouts.get(root)
             made = producers.get(root, set())
-            if name == layer.y or root in inputs or home is None or home.channel_block or home.buffer.data is not None:
+            if (
+                name == layer.y
+                or root in inputs
+                or home is None
+                or home.channel_block
+                or home.buffer.data is not None
+            ):
                 continue
             if made and made <= set(numbers):
                 continue

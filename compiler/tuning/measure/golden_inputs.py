@@ -232,6 +232,9 @@ def golden_inputs(seed: Sequence[int], forms: Sequence[TensorForm], count: int) 
         turn = number // len(PATTERNS)
         patterns = [PATTERNS[(number + turn * at * 7) % len(PATTERNS)] for at in range(len(forms))]
         out.append(
-            [np.clip(make(rng, form), form.low, form.high) for make, form in zip(patterns, forms, strict=True)]
+            [
+                np.clip(make(rng, form), form.low, form.high)
+                for make, form in zip(patterns, forms, strict=True)
+            ]
         )
     return out
