@@ -83,25 +83,24 @@ _POST_USED = {
     Post.RECIP: frozenset({"post_bias", "post_shift"}),
     Post.RSQRT: frozenset({"post_bias", "post_shift"}),
 }
-#: Constants of the arithmetic of FUSE and MATRIX commands.
-CONSTANTS = frozenset(
-    {
-        "bias",
-        "mult",
-        "neg_mult",
-        "shifts",
-        "zp",
-        "zp_ab",
-        "zp_xr",
-        "clip_lo",
-        "clip_hi",
-        "op_shift",
-        "a_zp",
-        "w_zp",
-    }
-    | {"x_mult", "r_mult", "o_mult", "r_shifts", "r_bias", "r_ls", "o_zp", "r_lo", "r_hi"}
-    | (_POST - {"post_rounding"})
-)
+#: Fields of each step of the arithmetic of FUSE.
+_STEPS = {
+    "operator": ("op", "op_shift", "zp_ab"),
+    "requantization": (
+        *("requant", "rounding", "bias_en", "bias", "mult", "shifts", "neg_en", "neg_mult", "zp"),
+        *("clip_lo", "clip_hi", "a_float", "to_float"),
+    ),
+    "residual addition": (*_RESIDUAL, "o_zp", "r_lo", "r_hi", "rounding"),
+    "post-scale": ("post", *sorted(_POST)),
+}
+#: Values of the fields of a requantization that does not change its operand.
+_REQUANTIZATION_DEFAULTS = {
+    **dict.fromkeys(("requant", "bias_en", "zp", "a_float", "to_float"), 0),
+    "clip_lo": -(1 << 31),
+    "clip_hi": (1 << 31) - 1,
+}
+#: Fields of the products of MATRIX.
+_PRODUCT = ("dw", "shift8", "a_unsigned", "w_unsigned", "a_zp", "w_zp")
 
 
 class SymbolMachine:
@@ -214,16 +213,19 @@ class SymbolMachine:
     def _weights(
         self, c: CommandFields, oc: int, tile: tuple[NDArray, ...], k_active: NDArray[np.bool_], columns: int
     ) -> Symbols:
-        """Return the symbol of each column of each weight tile, 0 for unused columns."""
+        """Return the symbol of each column of each weight tile.
+
+        Without `w_transpose`, columns that are not in use are computed like the others; with it, their weights are 0.
+        """
         n, (ic, ky, kx) = self.config.n, tile
         base = c.w_base + oc * c.w_oc + ic * c.w_ic + ky * c.w_ky + kx * c.w_kx
         k, column = np.arange(n)[:, None], np.arange(n)[None, :]
         line, lane = (column, k) if c.w_transpose else (k, column)
-        used = k_active[:, :, None] & (column < columns)
+        used = k_active[:, :, None] & ((column < columns) if c.w_transpose else True)
         address = np.where(used, base[:, None, None] + line * c.w_row + lane, 0)
         found = np.where(used, join(self.sp[address], constant("weight", c.w_unsigned, c.w_zp)), np.uint64(0))
         total = _numbered(found, 1)
-        return np.where(np.arange(n) < columns, mix(total), np.uint64(0))
+        return np.where(np.arange(n) < (columns if c.w_transpose else n), mix(total), np.uint64(0))
 
     def _activations(
         self,
@@ -275,7 +277,10 @@ class SymbolMachine:
             self._points(c, points(c, n, first, min(count, first + step)))
 
     def _points(self, c: CommandFields, block: PointBlock) -> None:
-        value = join(self._operands(c, block), _mode(c))
+        size = c.wy_count * c.wx_count
+        # A reduction over one point returns it.
+        reduce = Reduce.NONE if size == 1 and block.valid.all() else c.reduce
+        value = join(self._operands(c, block), _mode(c, reduce))
         if c.table or c.table2:
             table = self.table[c.table_slot * 512 : (c.table_slot + 1) * 512]
             value = join(value, _numbered(table, 0))
@@ -284,8 +289,7 @@ class SymbolMachine:
         contributing = block.active
         last = slice(None)
         counts = block.valid.astype(np.uint64)
-        if c.reduce != Reduce.NONE:
-            size = c.wy_count * c.wx_count
+        if reduce != Reduce.NONE:
             last = slice(size - 1, None, size)
             contributing = (contributing & block.valid[:, None]).reshape(-1, size, block.width)
             value = np.where(contributing, mix(value.reshape(contributing.shape)), np.uint64(0))
@@ -372,9 +376,9 @@ def _valid(c: CommandFields, u: NDArray, v: NDArray) -> NDArray[np.bool_]:
     return valid
 
 
-def _mode(c: CommandFields) -> Symbols:
-    """Return the symbol of the fields that determine the function of a FUSE command."""
-    return constant("fuse", *sorted(arithmetic_fields(c).items()))
+def _mode(c: CommandFields, reduce: int) -> Symbols:
+    """Return the symbol of the fields that determine the function of a FUSE command with a given reduction."""
+    return constant("fuse", *sorted((arithmetic_fields(c) | {"reduce": int(reduce)}).items()))
 
 
 def arithmetic_fields(c: CommandFields) -> dict[str, int]:
@@ -397,9 +401,34 @@ def arithmetic_fields(c: CommandFields) -> dict[str, int]:
         unused |= {"neg_mult"}
     if c.to_float:
         unused |= {"zp", "clip_lo", "clip_hi"}
+    if (c.requant == Requant.OFF or c.to_float) and (c.r_raw or not c.residual):
+        unused |= {"rounding"}
     if not c.residual:
         unused |= {*_RESIDUAL, "o_zp", "r_lo", "r_hi"}
     unused |= _POST - _POST_USED[Post(c.post)]
     if not c.d_dst:
         unused |= {"d_dtype"}
     return {name: value for name, value in vars(c).items() if name not in unused}
+
+
+def arithmetic_steps(command: Command) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return the fields of each step of the arithmetic of a command, by the name of the step."""
+    c = command.config
+    if command.unit == Unit.MATRIX:
+        return {"product": tuple((name, getattr(c, name)) for name in _PRODUCT)}
+    if command.unit != Unit.FUSE:
+        return {}
+    fields = arithmetic_fields(c)
+    used = {
+        "operator": c.op != Op.PASS or fields.get("zp_ab", 0) != 0,
+        "requantization": any(
+            fields.get(name, value) != value for name, value in _REQUANTIZATION_DEFAULTS.items()
+        ),
+        "residual addition": bool(c.residual),
+        "post-scale": c.post != Post.NONE,
+    }
+    return {
+        step: tuple((name, fields[name]) for name in names if name in fields)
+        for step, names in _STEPS.items()
+        if used[step]
+    }

@@ -29,8 +29,7 @@ from compiler.validate.errors import ValidationError
 from cosim.golden import GoldenDevice
 from cosim.golden.batch import BatchMemories, MemoryImage
 from cosim.golden.command import Command
-from cosim.golden.symbols import CONSTANTS, NoSymbolsError, SymbolMachine, Symbols, arithmetic_fields
-from cosim.semantics.command_fields import default_fields, unpack_fields
+from cosim.golden.symbols import NoSymbolsError, SymbolMachine, Symbols, arithmetic_steps
 from cosim.semantics.instruction import selected_statistic
 from cosim.status import TrapError
 from hw.isa.commands import LOAD_WORD
@@ -280,7 +279,7 @@ class PlainPrograms:
             if extreme and array.size:
                 ends = np.array([array.min(), array.max()], array.dtype)
                 runs = np.cumsum(rng.random(array.size) < 1 / _RUN_LENGTH)
-                array = ends[rng.integers(0, 2, array.size)[runs]].reshape(array.shape)
+                array = ends[rng.integers(0, 2, array.size + 1)[runs]].reshape(array.shape)
             out[name] = array
         return out
 
@@ -588,24 +587,34 @@ class _Acceptance:
             found = self._compared(plain.test(place[0], group, runs))
             if found is not None:
                 return found
-        for place in suspects:
-            if foreign := self._foreign_constant(place, runs[False].commands[place]):
-                return self._refuse(place, foreign)
+        for (stage, _), group in groups.items():
+            if other := self._other_arithmetic(stage, group, runs[False]):
+                return self._refuse((stage, group.parts.start), other)
         return self._elsewhere() or Verdict(inputs=GOLDEN_INPUTS + PARAMETER_INPUTS)
 
-    def _foreign_constant(self, place: Place, commands: Iterable[Command]) -> str | None:
-        """Describe a constant of a program's arithmetic that the compiler's programs for the stage do not contain.
+    def _other_arithmetic(self, stage: int, group: ProgramGroup, run: GoldenRun) -> str | None:
+        """Describe a step of the arithmetic that only these programs or only the compiler's programs contain.
 
-        A constant that is off by one may change one result in millions, which tests do not find.
+        A constant that is off by one, another rounding or an omitted correction may change one result in millions,
+        which tests do not find.
         """
-        own = self.plain.run(self.number, False).commands
-        known = {each for (stage, _), old in own.items() if stage == place[0] for each in _constants(old)}
-        for unit, name, value in sorted(_constants(commands) - known):
-            if value != _DEFAULTS[unit].get(name):
-                return (
-                    f"computes with {unit.name.lower()}.{name} = {value}, which no program of the compiler for this "
-                    "network contains: tests cannot show that other constants give the same results for all inputs"
-                )
+        mine, its = (
+            {
+                step
+                for commands in each.group_commands(stage, group)
+                for command in commands
+                for step in arithmetic_steps(command).items()
+            }
+            for each in (run, self.plain.run(self.number, False))
+        )
+        for name, fields in sorted(mine ^ its):
+            text = ", ".join(f"{field} = {value}" for field, value in fields)
+            does = "computes" if (name, fields) in mine else "does not compute"
+            other = "does not compute" if (name, fields) in mine else "computes"
+            return (
+                f"{does} a {name} with {text}, which the replaced program {other}: tests cannot show that other "
+                "arithmetic gives the same results for all inputs"
+            )
         return None
 
     def _elsewhere(self) -> Verdict | None:
@@ -689,23 +698,6 @@ class _Acceptance:
                 f"the first at offset {other[0]}: {ours[other[0]]} instead of {theirs[other[0]]}",
             )
         return None
-
-
-#: Default values of the fields of each unit.
-_DEFAULTS = {unit: vars(unpack_fields(unit, default_fields(unit))) for unit in Unit}
-
-
-def _constants(commands: Iterable[Command]) -> set[tuple[Unit, str, int]]:
-    """Return the constants with which commands compute."""
-    return {
-        (command.unit, name, value)
-        for command in commands
-        if command.unit in (Unit.MATRIX, Unit.FUSE)
-        for name, value in (
-            arithmetic_fields(command.config) if command.unit == Unit.FUSE else vars(command.config)
-        ).items()
-        if name in CONSTANTS
-    }
 
 
 #: Operations that use each operand selector.

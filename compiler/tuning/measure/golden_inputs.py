@@ -138,7 +138,7 @@ def _runs(rng: np.random.Generator, form: TensorForm) -> Values:
     """Return runs of minima and maxima, so that sums saturate."""
     size = int(np.prod(form.shape))
     runs = np.cumsum(rng.random(size) < 1 / rng.integers(1, 33))
-    return np.array([form.low, form.high])[rng.integers(0, 2, size)[runs]].reshape(form.shape)
+    return np.array([form.low, form.high])[rng.integers(0, 2, size + 1)[runs]].reshape(form.shape)
 
 
 def _sparse(rng: np.random.Generator, form: TensorForm) -> Values:
