@@ -475,7 +475,8 @@ class PlainPrograms:
             if tensor.name in group.outputs:
                 start = placed.address(tensor.name, 0) - first
                 data = memories.dram[:, start : start + tensor.bytes].copy()
-                yield TensorSnapshot((stage, group.parts[-1]), name, tensor.name, data)
+                program = placed.code.parts[group.parts[-1]].program.name
+                yield TensorSnapshot((stage, group.parts[-1]), program, tensor.name, data)
 
 
 class EquivalenceChecker:
