@@ -8,7 +8,7 @@ import numpy as np
 from cosim.golden.command import Command
 from cosim.golden.dma import expand_nibbles
 from cosim.golden.fuse import WriteStatistics, run_block
-from cosim.golden.matrix import run_matrix
+from cosim.golden.matrix import run_copies
 from cosim.golden.memory import Memories
 from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fuse_points import PointBlock, points
@@ -101,8 +101,7 @@ class BatchMemories:
             elif command.unit == Unit.FUSE:
                 self._fuse(command.config)
             else:
-                for memories in self._each:
-                    run_matrix(memories, command.config)
+                run_copies(self._each, command.config)
 
     def _load(self, c: CommandFields) -> None:
         space = Space(c.space)
