@@ -104,7 +104,7 @@ class Measurement:
         raise WorkError(f"layer {name!r} was not measured, only {known or 'none'}")
 
 
-@identity("Rejected", "stage", "reason")
+@identity("Rejected", "stage", "reason", "form", added=("form",))
 @dataclass(frozen=True)
 class Rejected:
     """Result for a schedule that could not be measured.
@@ -116,10 +116,14 @@ class Rejected:
         behaviour from the program it replaces; "search": the schedule was measured before, or is forbidden.
     reason : str
         Human-readable reason for the rejection.
+    form : str
+        For the stage "same", digest of the program that differs, without instructions that have no effect: all
+        programs with this digest are rejected. Empty if unknown.
     """
 
     stage: str
     reason: str
+    form: str = ""
 
 
 #: Result of a trial.

@@ -156,6 +156,8 @@ class Session:
         Number of samples held in DRAM at the same time.
     proofs : ContentStore or None
         Cache of proofs; None to prove every stream again.
+    unused : int
+        Bytes of DRAM that are left unused before the first stage, in addition to `dram_bytes`.
 
     Raises
     ------
@@ -173,6 +175,8 @@ class Session:
         streams in turn.
     progress : callable
         Called periodically during a long run with the number of cycles so far.
+    before_program : callable
+        Called before each program with its stage and index if `on_program` is set.
     on_program : callable or None
         Called after each program with its stage and index; if set, programs are enqueued one by one.
 
@@ -184,13 +188,21 @@ class Session:
     """
 
     def __init__(
-        self, device: Device, network: StagedNetwork, samples: int = 1, proofs: ContentStore | None = None
+        self,
+        device: Device,
+        network: StagedNetwork,
+        samples: int = 1,
+        proofs: ContentStore | None = None,
+        unused: int = 0,
     ):
         self.device, self.network, self.proofs = device, network, proofs
         self.driver = Driver(device, _RING_SLOTS)
+        if unused:
+            self.driver.memory.alloc(unused, _ALIGN, "unused memory")
         self.load_cycles, self.seconds = 0, 0.0
         self.states: dict[str, NDArray] = network.initial
         self.progress: Callable[[int], None] = lambda _cycles: None
+        self.before_program: Callable[[PlacedStage, int], None] = lambda _stage, _number: None
         self.on_program: Callable[[PlacedStage, int], None] | None = None
         self._cycles, self._trips = 0, Trips()
         self._counts = [network.count(network.batch)] * samples
@@ -390,6 +402,7 @@ class Session:
                 cycles += self._run_parts(placed, parts[batch.start : batch.stop], [sample])
                 continue
             for number in batch:
+                self.before_program(placed, number)
                 cycles += self._run_parts(placed, parts[number : number + 1], [sample])
                 self.on_program(placed, number)
         return cycles

@@ -62,7 +62,8 @@ def read_result(values: Any) -> Result:
     """Decode the result of a trial."""
     fields = Fields(values)
     if "reason" in fields.values:
-        return Rejected(fields.text("stage"), fields.text("reason"))
+        form = fields.text("form") if "form" in fields.values else ""
+        return Rejected(fields.text("stage"), fields.text("reason"), form)
     return Measurement(
         cycles=fields.count("cycles"),
         layers=tuple(_layer(Fields(each)) for each in fields.sequence("layers")),

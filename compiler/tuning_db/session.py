@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from compiler.cache import digest
 from compiler.ir.graph import Graph
 from compiler.options import UNLIMITED, MemoryLimits
 from compiler.pipeline import ModelCompiler
-from compiler.profile.measurement import HardwareProfile, Measurement, Result
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.database import TuningDatabase
@@ -106,6 +107,12 @@ class DatabaseSession:
         limits = prepared.options.limits
         self.key = key_of(prepared.graph, rounding, conditions, limits, stream=str(goal) == "throughput")
         self.best_key = best_key_of(prepared.graph, rounding, conditions, limits, str(goal))
+        #: Key of refused programs, which does not depend on the timing of the DRAM or on the goal.
+        self.refusal_key = replace(
+            self.key,
+            profile=digest.name(conditions.config),
+            options=options_of(rounding=rounding, refused=True),
+        )
         if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
             database.put_profile(Profile(conditions=conditions))
 
@@ -120,9 +127,14 @@ class DatabaseSession:
 
     def put(self, schedule: Schedule, result: Result) -> None:
         """Store a measurement, which is durable when the method returns."""
-        self.database.add_measurement(
-            TrialEntry(key=self.key, schedule=schedule, result=result, seed=self.seed, method=self.method)
-        )
+        trial = TrialEntry(key=self.key, schedule=schedule, result=result, seed=self.seed, method=self.method)
+        refused = isinstance(result, Rejected) and result.form and result.form not in self.refusals()
+        self.database.add_measurement(trial, *((replace(trial, key=self.refusal_key),) if refused else ()))
+
+    def refusals(self) -> dict[str, str]:
+        """Return the reasons for which this user's searches have refused programs, by the digest of their form."""
+        results = [trial.result for trial, trusted in self.database.trials(self.refusal_key) if trusted]
+        return {each.form: each.reason for each in results if isinstance(each, Rejected) and each.form}
 
     def transfer_candidates(self, first: Schedule, limit: int) -> list[Schedule]:
         """Return schedules that were best under other conditions, nearest conditions first.

@@ -23,7 +23,7 @@ def run_depthwise(memories: Memories, c: CommandFields) -> Events:
         columns = (c.n_tail or c.n_cols or n) if oc == c.oc_count - 1 else (c.n_cols or n)
         zeros += int(pixels.size - np.count_nonzero(pixels))
         stream = np.concatenate([history, pixels]) if c.keep else pixels
-        positions, rows = _outputs(c, oc)
+        positions, rows = stream_outputs(c, oc)
         outputs += positions.size
         useful += positions.size * taps * columns
         _accumulate(
@@ -60,7 +60,7 @@ def _stream(sp: np.ndarray, c: CommandFields, n: int, oc: int) -> np.ndarray:
     return pixels
 
 
-def _outputs(c: CommandFields, oc: int) -> tuple[np.ndarray, np.ndarray]:
+def stream_outputs(c: CommandFields, oc: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the stream positions that produce an output, and the accumulator row of each output."""
     row, column = np.divmod(np.arange(c.dw_len - c.dw_lead), c.x_count)
     has_output = (row % c.dw_sy == 0) & (column % c.dw_sx == 0) & (column // c.dw_sx < c.dw_out_w)

@@ -50,7 +50,7 @@ def run_fuse(memories: Memories, c: CommandFields) -> tuple[Events, WriteStatist
     written = WriteStatistics()
     saturations = 0
     for first in range(0, count, step):
-        saturations += _run_block(memories, c, points(c, n, first, min(count, first + step)), written)
+        saturations += run_block(memories, c, points(c, n, first, min(count, first + step)), written)
     total = count * size
     return {
         "fuse_points": total,
@@ -63,7 +63,8 @@ def run_fuse(memories: Memories, c: CommandFields) -> tuple[Events, WriteStatist
     }, written
 
 
-def _run_block(memories: Memories, c: CommandFields, block: PointBlock, written: WriteStatistics) -> int:
+def run_block(memories: Memories, c: CommandFields, block: PointBlock, written: WriteStatistics) -> int:
+    """Execute a command at some of its points, add the results to the statistics, and return the saturations."""
     row = operand_b(memories, c, block, memories.config.n)
     a, exponent = operand_a(memories, c, block)
     value, changed = requantize(memories, c, block, combine(c, a, row), exponent, row)

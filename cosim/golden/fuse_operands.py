@@ -27,9 +27,7 @@ def operand_a(memories: Memories, c: CommandFields, block: PointBlock) -> tuple[
 
     For a float32 element, the operand is the significand. Integers have exponent 0.
     """
-    address = np.where(
-        block.valid, c.a_base + block.index["n"] * c.a_n + block.u * c.a_u + block.v * c.a_v, 0
-    )
+    address = np.where(block.valid, block.address(c, "a"), 0)
     exponent: np.ndarray | int = 0
     if c.a_src:
         a = gather(memories.sp, address, block.width, Dtype(c.a_dtype)).astype(np.int64)

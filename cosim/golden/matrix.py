@@ -1,5 +1,6 @@
 """Execution of MATRIX commands, each of which computes a whole output tile."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,49 @@ def run_matrix(memories: Memories, c: CommandFields) -> Events:
     return run_depthwise(memories, c) if c.dw else _run_normal(memories, c)
 
 
+def run_copies(copies: Sequence[Memories], c: CommandFields) -> None:
+    """Execute a MATRIX command on several copies of the memories; with equal weights, in common matrix products."""
+    blocks, distinct = _blocks(c)
+    if c.dw or not distinct or not _equal_weights(copies, c):
+        for memories in copies:
+            run_matrix(memories, c)
+        return
+    n = copies[0].config.n
+    n_cols, n_tail = active(c.n_cols, c.n_tail, n)
+    sizes = active(c.k_rows, c.k_tail, n)
+    step = max(1, _CHUNK_ELEMENTS // (c.ic_count * c.ky_count * c.kx_count * n * len(copies)))
+    for oc in range(c.oc_count):
+        weights = _weights(copies[0].sp, c, n, oc, n_tail if oc == c.oc_count - 1 else n_cols, *sizes)
+        for start in range(0, blocks[oc].size, step):
+            part = np.arange(start, min(blocks[oc].size, start + step))
+            flat = np.concatenate([_activations(memories.sp, c, n, oc, part).flat for memories in copies])
+            totals = _reduce(flat, weights).reshape(len(copies), part.size, n)
+            for memories, total in zip(copies, totals, strict=True):
+                update_distinct(memories.acc, c, blocks[oc][part], total)
+
+
+def _equal_weights(copies: Sequence[Memories], c: CommandFields) -> bool:
+    """Return True if all copies have the same bytes where a command reads weights."""
+    n = copies[0].config.n
+    steps = [
+        np.arange(count) * stride
+        for count, stride in (
+            *((c.oc_count, c.w_oc), (c.ic_count, c.w_ic), (c.ky_count, c.w_ky), (c.kx_count, c.w_kx)),
+            (n, c.w_row),
+        )
+    ]
+    low = max(0, c.w_base + sum(int(step.min()) for step in steps))
+    high = c.w_base + sum(int(step.max()) for step in steps) + n
+    return all(np.array_equal(each.sp[low:high], copies[0].sp[low:high]) for each in copies[1:])
+
+
+def _blocks(c: CommandFields) -> tuple[list[np.ndarray], bool]:
+    """Return the accumulator rows of each block of output channels, and True if all rows are different."""
+    rows = (c.acc_base + np.arange(c.y_count)[:, None] * c.acc_y + np.arange(c.x_count) * c.acc_x).reshape(-1)
+    blocks = [rows + oc * c.acc_oc for oc in range(c.oc_count)]
+    return blocks, np.unique(np.concatenate(blocks)).size == rows.size * c.oc_count
+
+
 def edge(raw: np.ndarray, unsigned: int, zero_point: int) -> np.ndarray:
     """Return the operands that enter the array: signed or unsigned bytes minus their zero point, as int16."""
     return (raw if unsigned else raw.view(np.int8)).astype(np.int16) - np.int16(zero_point)
@@ -60,9 +104,7 @@ def _run_normal(memories: Memories, c: CommandFields) -> Events:
     n_cols, n_tail = active(c.n_cols, c.n_tail, n)
     tiles = c.ic_count * c.ky_count * c.kx_count
     points = c.y_count * c.x_count
-    rows = (c.acc_base + np.arange(c.y_count)[:, None] * c.acc_y + np.arange(c.x_count) * c.acc_x).reshape(-1)
-    blocks = [rows + oc * c.acc_oc for oc in range(c.oc_count)]
-    distinct = np.unique(np.concatenate(blocks)).size == rows.size * c.oc_count
+    blocks, distinct = _blocks(c)
     k_active = np.repeat([k_rows] * (c.ic_count - 1) + [k_tail], c.ky_count * c.kx_count)
     columns = [n_cols] * (c.oc_count - 1) + [n_tail]
     weights = [_weights(memories.sp, c, n, oc, columns[oc], k_rows, k_tail) for oc in range(c.oc_count)]

@@ -37,7 +37,9 @@ class PointBlock:
     width: int
 
     def address(self, c: CommandFields, stream: str) -> np.ndarray:
-        """Return the address of every point in stream `b`, `r` or `d`."""
+        """Return the address of every point in stream `a`, `b`, `r` or `d`."""
+        if stream == "a":
+            return c.a_base + self.index["n"] * c.a_n + self.u * c.a_u + self.v * c.a_v
         base = np.full(self.valid.shape, getattr(c, f"{stream}_base"), np.int64)
         for dim in AXES:
             stride = getattr(c, f"{stream}_{dim}")

@@ -21,7 +21,7 @@ from compiler.tuning.calibration.calibration_networks import (
 from compiler.tuning.constraints import Constraints
 from compiler.tuning.edits.edit import Edit, EditError, Move, Split, apply_edits, dims_of, move_range
 from compiler.tuning.edits.editable_programs import apply_program_edits, unroll_all
-from compiler.tuning.measure.equivalence import EquivalenceChecker
+from compiler.tuning.measure.equivalence import EquivalenceChecker, Verdict
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.tuner import tune
 from hw.config import MlaConfig, load_target
@@ -125,7 +125,7 @@ def test_edited_programs_are_equivalent(name: str, seed: int) -> None:
                     random_edit(rng, network.config, apply_edits(network.config, each.commands, mine))
                 )
         changed = with_programs(made, network, apply_program_edits(network.config, known, edits))
-        assert sameness.first_difference(changed, number) is None, edits
+        assert sameness.check(changed, number) == Verdict(), edits
 
 
 def test_every_dimension_can_be_split(seed: int) -> None:
@@ -150,8 +150,7 @@ def test_every_dimension_can_be_split(seed: int) -> None:
                     network.config, known, {program: [Split(at, 1, number, eighths)]}
                 )
                 assert (
-                    EquivalenceChecker(made).first_difference(with_programs(made, network, changed), 0)
-                    is None
+                    EquivalenceChecker(made).check(with_programs(made, network, changed)).difference is None
                 ), (
                     name,
                     key,

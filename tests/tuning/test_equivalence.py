@@ -35,9 +35,8 @@ def test_every_stage_is_checked(prepared: ModelCompiler) -> None:
 
     def difference(changed: dict[str, str]) -> str | None:
         texts = {p.name: ProgramText(digest_of(p), changed.get(p.name, program_text(p))) for p in own}
-        return EquivalenceChecker(prepared).first_difference(
-            prepared.network(replace(first.schedule, programs=texts)), 1
-        )
+        network = prepared.network(replace(first.schedule, programs=texts))
+        return EquivalenceChecker(prepared).check(network, 1).difference
 
     assert difference({}) is None
     clipped = [program for program in own if "set fuse.clip_hi, 127 " in program_text(program)]

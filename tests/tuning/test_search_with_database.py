@@ -13,7 +13,7 @@ import pytest
 from compiler.ir.graph import Graph
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
-from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.profile.measurement import HardwareProfile, Measurement, Rejected
 from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.measure.worker_pool import WorkerGroup
@@ -212,3 +212,18 @@ def test_interrupted_search_keeps_its_measurements(tmp_path: Path, how: int) -> 
         recall = DatabaseSession(database, ModelCompiler(graph, N4.config, OPTIONS), N4, Objective.LATENCY)
         assert len(database.trials(recall.key)) >= told.count("kept\n")
         assert recall.best() is not None
+
+
+def test_refused_programs_are_remembered(tmp_path: Path, measurer: Measurer) -> None:
+    """Another search, under other conditions and for another goal, knows the user's own refusals only."""
+    refused = Rejected("same", "program 'x' writes wrong values", "ab" * 32)
+    slow = HardwareProfile(N4.config, DramTiming(latency=700))
+    with TuningDatabase(tmp_path / "profile.db", secret=SECRET) as database:
+        mine = DatabaseSession(database, measurer.prepared, N4, "latency")
+        for result in (refused, replace(refused, reason="another"), Rejected("time", "too slow")):
+            mine.put(measurer.first.schedule, result)
+        assert DatabaseSession(database, measurer.prepared, slow, "throughput").refusals() == {
+            refused.form: refused.reason
+        }
+    with TuningDatabase(tmp_path / "profile.db", secret=OTHER_SECRET) as database:
+        assert DatabaseSession(database, measurer.prepared, N4, "latency").refusals() == {}

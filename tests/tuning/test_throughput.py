@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, repeat
+from itertools import cycle, islice
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from compiler.profile.measurement import HardwareProfile, Measurement, Rejected
 from compiler.serving.server import Server
 from compiler.tuning.measure.equivalence import GoldenIO, GoldenModelReference
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.measure.throughput import measure_stream, stream_bytes
+from compiler.tuning.measure.throughput import STREAM_INPUTS, measure_stream, stream_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.isa.counters import CAUSES
@@ -30,11 +30,17 @@ def device(measurer: Measurer) -> Iterator[RtlDevice]:
         yield made
 
 
+def inputs_of(measurer: Measurer) -> list[GoldenIO]:
+    """Return different inputs with the expected outputs."""
+    reference = GoldenModelReference(measurer.first)
+    return [reference.golden_io(number) for number in range(STREAM_INPUTS)]
+
+
 def test_cycles_equal_those_of_serving(measurer: Measurer, device: RtlDevice) -> None:
-    golden = GoldenModelReference(measurer.first).golden_io(0)
-    found = measure_stream(device, measurer.first, golden, RATE)
+    goldens = inputs_of(measurer)
+    found = measure_stream(device, measurer.first, goldens, RATE)
     device.reset()
-    served = list(islice(Server(device, measurer.first).serve(repeat(golden.inputs)), 6))
+    served = list(islice(Server(device, measurer.first).serve(each.inputs for each in cycle(goldens)), 6))
     assert isinstance(found, Measurement) and found.exact and found.valid
     assert all(abs(found.cycles - result.cycles) <= 2 for result in served[1:])
     assert sum(layer.cycles for layer in found.layers) == found.cycles
@@ -50,28 +56,36 @@ def test_cycles_equal_those_of_serving(measurer: Measurer, device: RtlDevice) ->
 
 
 def test_reset_during_traffic_leaves_no_state(measurer: Measurer, device: RtlDevice) -> None:
-    golden = GoldenModelReference(measurer.first).golden_io(0)
-    found = measure_stream(device, measurer.first, golden, RATE)
+    goldens = inputs_of(measurer)
+    found = measure_stream(device, measurer.first, goldens, RATE)
     for cycles in range(150, 1500, 190):
         device.reset()
-        Server(device, measurer.first).submit(golden.inputs)
+        Server(device, measurer.first).submit(goldens[0].inputs)
         device.run_cycles(cycles)
-        assert measure_stream(device, measurer.first, golden, RATE) == found
+        assert measure_stream(device, measurer.first, goldens, RATE) == found
 
 
 def test_wrong_outputs_are_detected(measurer: Measurer, device: RtlDevice) -> None:
     golden = GoldenModelReference(measurer.first).golden_io(1)
     wrong = GoldenIO(golden.inputs, {name: array ^ 1 for name, array in golden.outputs.items()})
-    result = measure_stream(device, measurer.first, wrong, RATE)
+    result = measure_stream(device, measurer.first, [wrong], RATE)
+    assert isinstance(result, Measurement) and not result.exact and not result.valid
+
+
+def test_reused_results_are_detected(measurer: Measurer, device: RtlDevice) -> None:
+    """The outputs of each request must be those of its own input: a repetition of the last result is wrong."""
+    first, *others = inputs_of(measurer)
+    repeated = [first, *(GoldenIO(each.inputs, first.outputs) for each in others)]
+    result = measure_stream(device, measurer.first, repeated, RATE)
     assert isinstance(result, Measurement) and not result.exact and not result.valid
 
 
 def test_slow_networks_are_rejected(measurer: Measurer, device: RtlDevice) -> None:
-    golden = GoldenModelReference(measurer.first).golden_io(0)
+    goldens = inputs_of(measurer)
     for limit in (100, 4000):  # before the first request is complete, and after it
-        result = measure_stream(device, measurer.first, golden, RATE, limit)
+        result = measure_stream(device, measurer.first, goldens, RATE, limit)
         assert isinstance(result, Rejected) and result.stage == "time", (limit, result)
-    assert isinstance(measure_stream(device, measurer.first, golden, RATE), Measurement)
+    assert isinstance(measure_stream(device, measurer.first, goldens, RATE), Measurement)
 
 
 def test_network_that_does_not_fit_is_rejected(measurer: Measurer) -> None:
@@ -80,7 +94,7 @@ def test_network_that_does_not_fit_is_rejected(measurer: Measurer) -> None:
     code = replace(stage.code, memory=1 << 24, image=np.zeros(1 << 20, np.uint8))
     large = replace(measurer.first, stages=(replace(stage, code=code),))
     with RtlDevice(measurer.conditions.config, 1 << 16) as small:
-        result = measure_stream(small, large, GoldenModelReference(measurer.first).golden_io(0), RATE)
+        result = measure_stream(small, large, inputs_of(measurer), RATE)
     assert isinstance(result, Rejected) and result.stage == "compile" and "no room" in result.reason
 
 

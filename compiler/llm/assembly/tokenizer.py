@@ -20,7 +20,7 @@ from compiler.llm.tokens.assembly_tokens import (
     Head,
 )
 from compiler.llm.tokens.integer_tokens import encode_number
-from compiler.tuning.edits.unroll import unroll
+from compiler.tuning.edits.rewrites import unroll
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, decode
 from hw.isa.program import Program

@@ -17,7 +17,7 @@ from compiler.runtime.program_text import program_text
 from compiler.runtime.stages import Stage
 from compiler.runtime.validation import stage_calls
 from compiler.tuning.edits.editable_programs import EditableProgram
-from compiler.tuning.edits.unroll import UnrolledProgram, unroll
+from compiler.tuning.edits.rewrites import UnrolledProgram, unroll
 from compiler.tuning.generators.generator import Candidate
 from compiler.validate.errors import ValidationError
 from compiler.validate.macro_call import MacroCall

@@ -11,7 +11,7 @@ from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.edits.edit import Edit, apply_edits
-from compiler.tuning.edits.unroll import UnrolledProgram, unroll
+from compiler.tuning.edits.rewrites import UnrolledProgram, unroll
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.program import Program
@@ -53,7 +53,7 @@ def apply_program_edits(
         for each in programs
     ]
     synchronize(config, [command for each in made for command in each.commands])
-    return [_written(config, each) for each in made]
+    return [written_program(config, each) for each in made]
 
 
 def _fresh(commands: Sequence[Issued]) -> list[Issued]:
@@ -61,7 +61,8 @@ def _fresh(commands: Sequence[Issued]) -> list[Issued]:
     return [Issued(each.unit, each.layer, each.values, each.region) for each in commands]
 
 
-def _written(config: MlaConfig, one: UnrolledProgram) -> Program:
+def written_program(config: MlaConfig, one: UnrolledProgram) -> Program:
+    """Return the program that issues the commands of an unrolled program; raise InputError if it is too long."""
     program = rolled(config, one.name, one.commands, _TAGS, alone=one.alone)
     if len(program.words) > config.wis_words:
         raise InputError(

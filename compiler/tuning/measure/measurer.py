@@ -29,6 +29,10 @@ class MeasurementCache(Protocol):
         """Store a result, which is durable when the method returns."""
         ...
 
+    def refusals(self) -> dict[str, str]:
+        """Return the reasons for which programs were refused, by the digest of their form (`Rejected.form`)."""
+        ...
+
 
 class Measurer:
     """Measurer that compiles schedules of a model, proves them safe, runs them on the RTL and checks their outputs.
@@ -64,8 +68,6 @@ class Measurer:
         Number of measurements requested so far.
     cached_count : int
         Number of measurements that were found in the cache.
-    cache : MeasurementCache or None
-        Cache that is consulted before, and updated after, each measurement; initially None.
 
     Raises
     ------
@@ -91,12 +93,24 @@ class Measurer:
         self.first = self.prepared.network()
         if not self.first.codes:
             raise InputError(f"{graph.name}: no operator runs on the accelerator: nothing to measure")
-        self.cache: MeasurementCache | None = None
+        self._cache: MeasurementCache | None = None
+        self._refused: dict[str, str] = {}
         self.measurement_count = self.cached_count = 0
         self._limit: int | None = None
         subject = MeasureSubject(self.prepared, self.first, conditions, seed, stream)
         self._workers = _local(subject, devices) if workers is None else workers(subject)
         self._opened = False
+
+    @property
+    def cache(self) -> MeasurementCache | None:
+        """Cache that is consulted before, and updated after, each measurement; initially None."""
+        return self._cache
+
+    @cache.setter
+    def cache(self, cache: MeasurementCache | None) -> None:
+        self._cache = cache
+        if cache is not None:
+            self._refused |= cache.refusals()
 
     @property
     def devices(self) -> int:
@@ -112,7 +126,7 @@ class Measurer:
             A simulator crashes repeatedly, or a disk is full.
         """
         orders = [
-            MeasureOrder(number, schedule, self._limit)
+            MeasureOrder(number, schedule, self._limit, dict(self._refused) if schedule.programs else {})
             for number, schedule in enumerate(schedules, self.measurement_count)
         ]
         self.measurement_count += len(schedules)
@@ -125,6 +139,8 @@ class Measurer:
             self._opened = True
         for number, result in self._workers.results([orders[index] for index in missing]):
             found[missing[number]] = result
+            if isinstance(result, Rejected) and result.form:
+                self._refused.setdefault(result.form, result.reason)
             if self.cache is not None:
                 self.cache.put(schedules[missing[number]], result)
         return [result for result in found if result is not None]

@@ -1,6 +1,7 @@
 """Measurement of one schedule at a time on one simulated machine."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.measure.equivalence import EquivalenceChecker, GoldenModelReference
-from compiler.tuning.measure.throughput import measure_network, measure_stream, stream_bytes
+from compiler.tuning.measure.throughput import STREAM_INPUTS, measure_network, measure_stream, stream_bytes
 from compiler.util.progress import building
 from cosim.device import SimulatorDiedError
 from hw.errors import InputError
@@ -68,11 +69,14 @@ class MeasureOrder:
         Schedule to measure.
     limit : int or None
         Number of cycles after which the schedule is rejected; None: no limit.
+    refused : mapping of str to str
+        Reasons for which programs were refused, by the digest of their form (`Rejected.form`).
     """
 
     number: int
     schedule: Schedule
     limit: int | None
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 class MeasureRunner:
@@ -112,8 +116,9 @@ class MeasureRunner:
                 return network
             result = self._run_with_retries(network, order)
             if order.schedule.programs and isinstance(result, Measurement) and result.exact:
-                difference = self._equivalence.first_difference(network, order.number)
-                return Rejected("same", difference) if difference else result
+                verdict = self._equivalence.check(network, order.number, order.refused)
+                if verdict.difference is not None:
+                    return Rejected("same", verdict.difference, verdict.form)
             return result
 
     def close(self) -> None:
@@ -144,10 +149,14 @@ class MeasureRunner:
         conditions = self.subject.conditions
         if self._device is None:
             self._device = self._open()
-        golden = self._reference.golden_io(order.number)
         rate = bus_rate(conditions.config, conditions.rate)
-        measure = measure_stream if self.subject.stream else measure_network
-        return measure(self._device, network, golden, rate, order.limit)
+        if not self.subject.stream:
+            golden = self._reference.golden_io(order.number)
+            return measure_network(self._device, network, golden, rate, order.limit)
+        # Successive measurements share inputs, so that the golden model computes only one more for each.
+        numbers = range(order.number, order.number + STREAM_INPUTS)
+        goldens = [self._reference.golden_io(number) for number in numbers]
+        return measure_stream(self._device, network, goldens, rate, order.limit)
 
     def _open(self) -> "RtlDevice":
         from cosim.rtl.rtl_device import RtlDevice

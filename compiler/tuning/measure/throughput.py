@@ -1,7 +1,7 @@
 """Measurement of one network on one machine, for a single request or for back-to-back requests."""
 
-from collections.abc import Mapping
-from itertools import repeat
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 from compiler.cost.energy import energy_uj
 from compiler.profile.counters import COUNTED, ByTag, growth, read_counts, split
@@ -86,6 +86,8 @@ def layers_of(network: CompiledNetwork, by_tag: ByTag) -> tuple[LayerCycles, ...
 
 #: Number of requests that are timed, after the first one, whose caches are cold.
 _TIMED = 2
+#: Number of different inputs of a stream: no timed request has the inputs of the request before it.
+STREAM_INPUTS = 1 + _TIMED
 
 
 def stream_bytes(network: CompiledNetwork) -> int:
@@ -94,11 +96,17 @@ def stream_bytes(network: CompiledNetwork) -> int:
 
 
 def measure_stream(
-    device: Device, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None = None
+    device: Device,
+    network: CompiledNetwork,
+    goldens: Sequence[GoldenIO],
+    rate: float,
+    limit: int | None = None,
 ) -> Result:
-    """Serve requests with the same input back to back and return the average measurement of those after the first.
+    """Serve requests back to back and return the average measurement of those after the first.
 
-    The parameters are those of `measure_network`, except that `limit` applies to each request.
+    The parameters are those of `measure_network`, except that `limit` applies to each request, and that `goldens`
+    contains the inputs and outputs of successive requests, which are repeated in turn. With several inputs, a program
+    that reuses the result of the request before gives wrong outputs.
     """
     device.restart()
     try:
@@ -110,7 +118,7 @@ def measure_stream(
     if limit is not None:
         server.queue.timeout_cycles = limit
     try:
-        return _measure_requests(server, network, golden, rate, limit)
+        return _measure_requests(server, network, goldens, rate, limit)
     except TrapError as error:
         return Rejected("trap", str(error))
     except DeviceTimeoutError:
@@ -118,13 +126,13 @@ def measure_stream(
 
 
 def _measure_requests(
-    server: Server, network: CompiledNetwork, golden: GoldenIO, rate: float, limit: int | None
+    server: Server, network: CompiledNetwork, goldens: Sequence[GoldenIO], rate: float, limit: int | None
 ) -> Result:
     tags = 1 + max(tag for code in network.codes for tag in code.tags)
     timed: list[Served] = []
     exact, before = True, read_counts(server.driver, 0)
-    for result in server.serve(repeat(golden.inputs)):
-        exact = exact and golden.matches(result.outputs)
+    for result in server.serve(golden.inputs for golden in cycle(goldens)):
+        exact = exact and goldens[result.index % len(goldens)].matches(result.outputs)
         if result.index == 0:
             before = read_counts(server.driver, tags)
             continue

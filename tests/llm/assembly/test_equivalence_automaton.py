@@ -17,7 +17,7 @@ from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.edits.unroll import unroll
+from compiler.tuning.edits.rewrites import unroll
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.isa.commands import UNIT_FIELDS

@@ -25,7 +25,7 @@ from compiler.pipeline import ModelCompiler
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.edits.edit import apply_edits, draw_edits
 from compiler.tuning.edits.editable_programs import apply_program_edits, unroll_all
-from compiler.tuning.edits.unroll import unroll
+from compiler.tuning.edits.rewrites import unroll
 from hw.isa.counters import CAUSES
 from hw.isa.micro_instruction import MicroOp, decode
 from hw.isa.program import Program

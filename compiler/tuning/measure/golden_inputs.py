@@ -1,0 +1,240 @@
+"""Test inputs of programs: contents of tensors for which programs that omit or simplify work give wrong results."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """Form of the test inputs of a tensor.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Height, width and channels.
+    low, high : int
+        Range of the elements.
+    real : numpy.ndarray
+        Contents of the tensor when the network runs, int64 of shape `shape`.
+    """
+
+    shape: tuple[int, int, int]
+    low: int
+    high: int
+    real: Values
+
+    @property
+    def middle(self) -> int:
+        """Middle of the range, rounded down."""
+        return (self.low + self.high) // 2
+
+    def full(self, value: int) -> Values:
+        """Return a tensor whose elements all have one value."""
+        return np.full(self.shape, value, np.int64)
+
+    def uniform(self, rng: np.random.Generator, low: int, high: int) -> Values:
+        """Return independent elements, uniform between two values, both included."""
+        low, high = max(low, self.low), min(high, self.high)
+        return rng.integers(low, max(low, high), self.shape, np.int64, endpoint=True)
+
+
+#: Function that returns a test input.
+Pattern = Callable[[np.random.Generator, TensorForm], Values]
+
+
+def _constants() -> Iterator[Pattern]:
+    yield lambda _, form: form.full(form.low)
+    yield lambda _, form: form.full(form.high)
+    yield lambda _, form: form.full(0)
+    yield lambda _, form: form.full(form.middle)
+    yield lambda rng, form: form.full(int(rng.integers(form.low, form.high, endpoint=True)))
+
+
+def _one_hot(inside: str, outside: str) -> Pattern:
+    def make(rng: np.random.Generator, form: TensorForm) -> Values:
+        out = form.full(getattr(form, outside))
+        out.reshape(-1)[rng.integers(out.size)] = getattr(form, inside)
+        return out
+
+    return make
+
+
+def _ramps() -> Iterator[Pattern]:
+    def along(axis: int | None, *, falling: bool) -> Pattern:
+        def make(_: np.random.Generator, form: TensorForm) -> Values:
+            index = np.arange(np.prod(form.shape)).reshape(form.shape)
+            if axis is not None:
+                index = np.indices(form.shape)[axis]
+            span = form.high - form.low
+            out = form.low + (index if index.max() <= span else index % (span + 1))
+            return form.high + form.low - out if falling else out
+
+        return make
+
+    for axis in (None, 0, 1, 2):
+        yield along(axis, falling=False)
+    yield along(2, falling=True)
+    yield along(None, falling=True)
+
+
+def _slab(axis: int, at: int, *, level: str) -> Pattern:
+    """Return a pattern that is constant except in one row, column or channel."""
+
+    def make(rng: np.random.Generator, form: TensorForm) -> Values:
+        out = form.full(getattr(form, level))
+        places = [slice(None)] * 3
+        places[axis] = slice(at, at + 1) if at >= 0 else slice(at, None)
+        out[tuple(places)] = form.uniform(rng, form.low, form.high)[tuple(places)]
+        return out
+
+    return make
+
+
+def _repeated(axis: int) -> Pattern:
+    """Return a pattern that is equal along an axis."""
+
+    def make(rng: np.random.Generator, form: TensorForm) -> Values:
+        out = form.uniform(rng, form.low, form.high)
+        return np.broadcast_to(np.take(out, [0], axis), form.shape).copy()
+
+    return make
+
+
+def _below(level: str, distance: int) -> Pattern:
+    """Return a pattern of elements at most `distance` below a level: nearly equal maxima, small variances."""
+
+    def make(rng: np.random.Generator, form: TensorForm) -> Values:
+        top = getattr(form, level)
+        return form.uniform(rng, top - distance, top)
+
+    return make
+
+
+def _peaks(rng: np.random.Generator, form: TensorForm) -> Values:
+    """Return pixels with one maximum each, and other channels at distances that differ from pixel to pixel."""
+    distance = np.exp(rng.uniform(0, np.log(max(form.high - form.low, 2)), (*form.shape[:2], 1)))
+    out = form.high - np.rint(distance * rng.uniform(0, 1, form.shape)).astype(np.int64)
+    peak = rng.integers(0, form.shape[2], (*form.shape[:2], 1))
+    np.put_along_axis(out, peak, form.high, axis=2)
+    return out
+
+
+def _normal(deviation: float) -> Pattern:
+    """Return a pattern of normal elements; the deviation is a fraction of the range."""
+
+    def make(rng: np.random.Generator, form: TensorForm) -> Values:
+        scale = deviation * (form.high - form.low)
+        return np.rint(rng.normal(form.middle, scale, form.shape)).astype(np.int64)
+
+    return make
+
+
+def _runs(rng: np.random.Generator, form: TensorForm) -> Values:
+    """Return runs of minima and maxima, so that sums saturate."""
+    size = int(np.prod(form.shape))
+    runs = np.cumsum(rng.random(size) < 1 / rng.integers(1, 33))
+    return np.array([form.low, form.high])[rng.integers(0, 2, size + 1)[runs]].reshape(form.shape)
+
+
+def _sparse(rng: np.random.Generator, form: TensorForm) -> Values:
+    return np.where(rng.random(form.shape) < 0.1, form.uniform(rng, form.low, form.high), 0)
+
+
+def _alternating(_: np.random.Generator, form: TensorForm) -> Values:
+    return np.where(np.indices(form.shape).sum(axis=0) % 2, form.low, form.high)
+
+
+def _real(rng: np.random.Generator, form: TensorForm) -> Values:
+    return form.real
+
+
+def _real_shuffled(rng: np.random.Generator, form: TensorForm) -> Values:
+    return rng.permutation(form.real.reshape(-1)).reshape(form.shape)
+
+
+def _real_disturbed(rng: np.random.Generator, form: TensorForm) -> Values:
+    return form.real + rng.integers(-1, 2, form.shape)
+
+
+def _real_with_change(rng: np.random.Generator, form: TensorForm) -> Values:
+    out = form.real.copy()
+    out.reshape(-1)[rng.integers(out.size)] = rng.integers(form.low, form.high, endpoint=True)
+    return out
+
+
+def _real_scaled(factor: float) -> Pattern:
+    return lambda _, form: np.rint(form.real * factor).astype(np.int64)
+
+
+def _uniform(part: int) -> Pattern:
+    """Return a pattern of uniform elements in 1/`part` of the range."""
+
+    def make(rng: np.random.Generator, form: TensorForm) -> Values:
+        width = (form.high - form.low) // part
+        low = int(rng.integers(form.low, form.high - width, endpoint=True))
+        return form.uniform(rng, low, low + width)
+
+    return make
+
+
+#: Patterns in the order of their use; related tensors use the same pattern first and then different ones.
+PATTERNS: tuple[Pattern, ...] = (
+    _uniform(1),
+    *_constants(),
+    _one_hot("high", "low"),
+    _one_hot("low", "high"),
+    _one_hot("high", "middle"),
+    *_ramps(),
+    *(_slab(axis, at, level=level) for axis in range(3) for at, level in ((-1, "low"), (0, "high"))),
+    *(_repeated(axis) for axis in range(3)),
+    _uniform(1),
+    *(_below("high", distance) for distance in (1, 2, 4, 8, 16, 32, 64)),
+    *(_below("middle", distance) for distance in (1, 3, 12)),
+    _below("low", 0),
+    _peaks,
+    _peaks,
+    _peaks,
+    *(_normal(deviation) for deviation in (0.005, 0.02, 0.08, 0.3, 1.0)),
+    _runs,
+    _runs,
+    _alternating,
+    _sparse,
+    *(_uniform(part) for part in (1, 2, 4, 8, 32)),
+    _real,
+    _real_shuffled,
+    _real_disturbed,
+    _real_with_change,
+    _real_scaled(0.25),
+    _real_scaled(2.0),
+)
+
+
+def golden_inputs(seed: Sequence[int], forms: Sequence[TensorForm], count: int) -> list[list[Values]]:
+    """Return `count` test inputs, each of which contains the values of all tensors.
+
+    Parameters
+    ----------
+    seed : sequence of int
+        Seed of the random elements.
+    forms : sequence of TensorForm
+        Form of each tensor.
+    count : int
+        Number of test inputs.
+    """
+    rng = np.random.default_rng(seed)
+    out: list[list[Values]] = []
+    for number in range(count):
+        turn = number // len(PATTERNS)
+        patterns = [PATTERNS[(number + turn * at * 7) % len(PATTERNS)] for at in range(len(forms))]
+        out.append(
+            [
+                np.clip(make(rng, form), form.low, form.high)
+                for make, form in zip(patterns, forms, strict=True)
+            ]
+        )
+    return out

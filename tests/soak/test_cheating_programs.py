@@ -1,0 +1,47 @@
+"""All programs with one changed command that are wrong for few inputs are refused, however often (`make soak`)."""
+
+import os
+import random
+
+import pytest
+
+from compiler.tuning.measure.equivalence import EquivalenceChecker
+from tests.support.cheating_programs import LAYERS, CheatingPrograms, without_low_half
+
+#: Number of attempts with texts that equal a refused one.
+ATTEMPTS = 20
+#: Minimum number of refused programs per layer that are known to be wrong, but for at most half of random inputs.
+WRONG = 3
+
+
+def generator() -> random.Random:
+    """Return a generator seeded by MLA_SEED, or by a new seed."""
+    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+    print(f"MLA_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.mark.parametrize("target", ["n4", "n16"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_cheating_programs_are_refused(layer: str, target: str) -> None:
+    rng, programs = generator(), CheatingPrograms(layer, target, inputs=16)
+    checker, wrong = EquivalenceChecker(programs.prepared), 0
+    for cheat in programs.cheats():
+        reason = programs.refusal(checker, cheat, rng, 0)
+        if "writes wrong values" in (reason or ""):
+            checker.refused.clear()
+            assert programs.refusal(checker, cheat, rng, ATTEMPTS)
+            wrong += 1
+    print(f"{layer} on {target}: {wrong} programs that are wrong for few inputs are refused")
+    assert wrong >= WRONG or layer == "max_pool"
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.startswith("softmax")])
+def test_softmax_without_the_low_half_is_refused_with_every_seed(layer: str, seed: int) -> None:
+    rng, programs = generator(), CheatingPrograms(layer, inputs=60)
+    for name, texts in without_low_half(programs):
+        cheat = programs.cheat(name, texts)
+        assert cheat is not None and cheat.wrong > 0
+        checker = EquivalenceChecker(programs.prepared, seed)
+        assert "writes wrong values" in (programs.refusal(checker, cheat, rng, ATTEMPTS) or ""), name

@@ -1,0 +1,283 @@
+"""Programs that save work or change arithmetic, and are wrong only for some inputs; and texts equal to them."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compiler.codegen.semaphores import Issued, synchronize
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.quantize.ranges import random_samples
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.program_text import program_text
+from compiler.schedule.program_override import ProgramText, digest_of
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.edits.edit import get, put
+from compiler.tuning.edits.editable_programs import unroll_all, written_program
+from compiler.tuning.measure.equivalence import EquivalenceChecker
+from compiler.validate.errors import ValidationError
+from cosim.status import TrapError
+from hw.config import load_target
+from hw.errors import InputError
+from hw.isa.assembler import AssemblyError
+from hw.isa.commands import PACKED_FIELDS
+from hw.isa.enums import Unit
+
+#: Layers whose programs are changed.
+LAYERS = {
+    "softmax 1x1x12": ((1, 1, 12), (CalibrationOp("softmax"),)),
+    "softmax 4x4x3": ((4, 4, 3), (CalibrationOp("softmax"),)),
+    "norm": ((4, 4, 24), (CalibrationOp("norm"),)),
+    "conv": ((6, 6, 20), (CalibrationOp("conv", 12, 3),)),
+    "depthwise": ((6, 6, 20), (CalibrationOp("depthwise", 0, 3),)),
+    "add": ((6, 6, 20), (CalibrationOp("add"),)),
+    "mul": ((6, 6, 20), (CalibrationOp("mul"),)),
+    "tanh": ((6, 6, 20), (CalibrationOp("tanh"),)),
+    "max_pool": ((6, 6, 20), (CalibrationOp("max_pool", 0, 2, 2),)),
+    "mean": ((6, 6, 20), (CalibrationOp("mean"),)),
+    "matmul": ((4, 4, 20), (CalibrationOp("matmul", 12),)),
+    "conv, conv, max_pool": (
+        (6, 6, 8),
+        (CalibrationOp("conv", 8, 3), CalibrationOp("conv", 8, 3), CalibrationOp("max_pool", 0, 3, 3)),
+    ),
+}
+#: Changes of fields of each unit's commands by a number; packed fields by their names.
+_OFFSETS = {
+    Unit.LOAD: {"len": (-1,), "y_count": (-1,), "z_count": (-1,)},
+    Unit.STORE: {"len": (-1,), "y_count": (-1,), "z_count": (-1,)},
+    Unit.MATRIX: {
+        **{f"{name}_count": (-1,) for name in ("x", "y", "kx", "ky", "ic", "oc")},
+        "a_zp": (1,),
+        "w_zp": (1,),
+        "k_tail": (-1,),
+        "n_tail": (-1,),
+        "dw_len": (-1,),
+    },
+    Unit.FUSE: {
+        **{f"{name}_count": (-1,) for name in ("n", "y", "x", "wy", "wx")},
+        **dict.fromkeys(("mult", "zp", "bias", "shifts", "op_shift", "zp_ab", "zp_xr", "r_mult"), (1, -1)),
+        **dict.fromkeys(
+            ("clip_lo", "r_lo", "post_lo", "post_mult", "post_bias", "post_shift", "x_mult"), (1,)
+        ),
+        **dict.fromkeys(("clip_hi", "r_hi", "post_hi", "lanes", "lanes_tail", "r_bias", "o_mult"), (-1,)),
+    },
+}
+#: Packed fields that are replaced by other values.
+_REPLACED = {
+    Unit.MATRIX: {"word": {"accumulate": (0, 1), "shift8": (0,)}},
+    Unit.FUSE: {
+        "src": {"rounding": (0, 1, 2, 3), "bias_en": (0,), "neg_en": (0,), "op": (0,)},
+        "stage": {"table": (0,), "table_slot": (0, 1), "residual": (0,), "table2": (0,), "reduce": (1, 2, 3)},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """Network with a program that cheats.
+
+    Parameters
+    ----------
+    name : str
+        Layer and change.
+    network : CompiledNetwork
+        Network whose schedule contains the text of the program.
+    wrong : float
+        Fraction of random inputs for which an output is wrong.
+    """
+
+    name: str
+    network: CompiledNetwork
+    wrong: float
+
+
+class CheatingPrograms:
+    """Programs of a layer with one change each.
+
+    Parameters
+    ----------
+    layer : str
+        Name of the layer in `LAYERS`.
+    target : str
+        Name of the hardware target.
+    inputs : int
+        Number of random inputs by which `Cheat.wrong` is determined.
+    """
+
+    def __init__(self, layer: str, target: str = "n16", inputs: int = 8):
+        shape, ops = LAYERS[layer]
+        graph = CalibrationNetwork(shape, ops).graph(5)
+        self.layer = layer
+        self.prepared = ModelCompiler(graph, load_target(target), CompileOptions(rounding="reference"))
+        self.network = self.prepared.network()
+        self.programs = [program for code in self.network.codes for program in code.programs]
+        self._samples = random_samples(graph, 11, inputs)
+        self._outputs = [self.network(**sample) for sample in self._samples]
+
+    def changes(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield the description of each change and the texts that it changes, by the program's name."""
+        known = unroll_all(self.programs)
+        assert known is not None
+        for which, program in enumerate(known):
+            for at, command in enumerate(program.commands):
+                for what, commands in _changed(command):
+                    every = [[*each.commands] for each in known]
+                    every[which][at : at + 1] = commands
+                    made = [
+                        replace(each, commands=tuple(_fresh(own)))
+                        for each, own in zip(known, every, strict=True)
+                    ]
+                    synchronize(self.network.config, [each for one in made for each in one.commands])
+                    programs = [written_program(self.network.config, each) for each in made]
+                    yield (
+                        f"{self.layer}: {program.name} {at}: {command.unit.name.lower()} {what}",
+                        {
+                            old.name: program_text(new)
+                            for old, new in zip(self.programs, programs, strict=True)
+                            if old.words != new.words
+                        },
+                    )
+
+    def with_texts(self, texts: dict[str, str]) -> CompiledNetwork:
+        """Return the network with the texts of some programs; raise InputError if they do not assemble."""
+        own = {program.name: digest_of(program) for program in self.programs}
+        return self.prepared.network(
+            replace(
+                self.network.schedule,
+                programs={name: ProgramText(own[name], text) for name, text in texts.items()},
+            )
+        )
+
+    def cheat(self, name: str, texts: dict[str, str]) -> Cheat | None:
+        """Return the network with changed programs; None if they are not safe."""
+        try:
+            network = self.with_texts(texts)
+            found = [network(**sample) for sample in self._samples]
+        except (InputError, ValidationError, TrapError, AssemblyError):
+            return None
+        wrong = [
+            any(not np.array_equal(mine[key], its[key]) for key in its)
+            for mine, its in zip(found, self._outputs, strict=True)
+        ]
+        return Cheat(name, network, sum(wrong) / len(wrong))
+
+    def cheats(self, rng: random.Random | None = None, count: int | None = None) -> Iterator[Cheat]:
+        """Yield safe programs that are wrong for at most half of the random inputs: all, or a random selection."""
+        changes = list(self.changes())
+        for name, texts in (
+            changes if rng is None else rng.sample(changes, min(len(changes), count or len(changes)))
+        ):
+            made = self.cheat(name, texts) if texts else None
+            if made is not None and made.wrong <= 0.5:
+                yield made
+
+    def refusal(
+        self, checker: EquivalenceChecker, cheat: Cheat, rng: random.Random, attempts: int
+    ) -> str | None:
+        """Return the reason for which a cheat is refused; None if it is accepted and right for the random inputs.
+
+        Further attempts, with texts equal to the refused one, must be refused with the same form, although the checker
+        forgets its refusals, and then because it remembers them.
+        """
+        verdict = checker.check(cheat.network, rng.randrange(100))
+        if verdict.difference is None:
+            assert cheat.wrong == 0, f"{cheat.name} is accepted ({verdict})"
+            return None
+        for texts in retries(cheat, rng, attempts):
+            checker.refused.clear()
+            again = checker.check(self.with_texts(texts), rng.randrange(100))
+            assert again.difference is not None and again.form == verdict.form, (cheat.name, texts, again)
+        if attempts:
+            remembered = checker.check(cheat.network, rng.randrange(100)).difference
+            assert "refused before" in (remembered or ""), (cheat.name, remembered)
+        return verdict.difference
+
+
+def retries(cheat: Cheat, rng: random.Random, count: int) -> Iterator[dict[str, str]]:
+    """Yield texts of a cheat's programs with additional instructions that have no effect."""
+    for _ in range(count):
+        yield {name: _padded(text.text, rng) for name, text in cheat.network.schedule.programs.items()}
+
+
+def _padded(text: str, rng: random.Random) -> str:
+    lines = text.rstrip().split("\n")
+    end = next(at for at, line in enumerate(lines) if line.strip().startswith("halt"))
+    start = 1 + max(
+        (at for at, line in enumerate(lines) if line.strip().startswith((".name", "fence"))), default=0
+    )
+    for _ in range(rng.randint(1, 3)):
+        line = rng.choice(
+            [
+                f"    add r15, r0, {rng.randrange(1, 1 << 16)}",
+                f"    set fuse.post_mult, {rng.randrange(1 << 16)}",
+                f"    set store.dram_z, {rng.randrange(64)}",
+            ]
+        )
+        # Fields are set only behind the last command, where no command uses them.
+        lines.insert(end if "set" in line else rng.choice((start, end)), line)
+    return "\n".join(lines) + "\n"
+
+
+def without_low_half(programs: CheatingPrograms) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield descriptions and texts of a softmax that ignores the low bits of the exponentials."""
+    known = unroll_all(programs.programs)
+    assert known is not None and len(known) == 1
+    commands = known[0].commands
+    stage = PACKED_FIELDS["fuse.stage"]
+    (at,) = [
+        number
+        for number, each in enumerate(commands)
+        if each.unit == Unit.FUSE and stage.unpack(get(each, "stage"))["residual"]
+    ]
+    word = stage.pack(**stage.unpack(get(commands[at], "stage")) | {"residual": 0})
+    alone, zero = put(commands[at], stage=word), put(commands[at], r_mult=0)
+    for name, changed in (
+        ("low half not added", [*commands[:at], alone, *commands[at + 1 :]]),
+        ("low half not computed", [*commands[: at - 1], alone, *commands[at + 1 :]]),
+        ("low half times zero", [*commands[:at], zero, *commands[at + 1 :]]),
+    ):
+        made = replace(known[0], commands=tuple(_fresh(changed)))
+        synchronize(programs.network.config, list(made.commands))
+        text = program_text(written_program(programs.network.config, made))
+        yield f"{programs.layer}: {name}", {made.name: text}
+
+
+def guarded(text: str, statistic: str, value: int) -> str:
+    """Return a program that skips its last command if a statistic has a certain value."""
+    lines = text.rstrip().split("\n")
+    last = max(at for at, line in enumerate(lines) if line.strip().startswith("issue store"))
+    first = last
+    while lines[first - 1].strip().startswith("set store"):
+        first -= 1
+    guard = [f"    add r14, r0, {value}", f"    beq %{statistic}, r14, skipped"]
+    return (
+        "\n".join([*lines[:first], *guard, *lines[first : last + 1], "skipped:", *lines[last + 1 :]]) + "\n"
+    )
+
+
+def _fresh(commands: Sequence[Issued]) -> list[Issued]:
+    """Return copies of commands without semaphores."""
+    return [Issued(each.unit, each.layer, each.values, each.region) for each in commands]
+
+
+def _changed(command: Issued) -> Iterator[tuple[str, list[Issued]]]:
+    """Yield the description of each change of a command, and the commands that replace it."""
+    yield "omitted", []
+    for name, offsets in _OFFSETS[command.unit].items():
+        for offset in offsets:
+            try:
+                yield f"{name} {offset:+d}", [put(command, **{name: get(command, name) + offset})]
+            except ValueError:  # out of range
+                continue
+    for word, replaced in _REPLACED.get(command.unit, {}).items():
+        packed = PACKED_FIELDS[f"{command.unit.name.lower()}.{word}"]
+        values = packed.unpack(get(command, word))
+        for name, others in replaced.items():
+            for value in others:
+                if value != values[name]:
+                    yield f"{name} = {value}", [put(command, **{word: packed.pack(**values | {name: value})})]
+
+
+__all__ = ["LAYERS", "Cheat", "CheatingPrograms", "guarded", "retries", "without_low_half"]
