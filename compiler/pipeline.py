@@ -327,5 +327,6 @@ def _infos(
         lowered.layers, layer_floors(lowered, traffic), executable.tags, executable.program_names, strict=True
     )
     return tuple(
-        LayerInfo(layer.nodes, layer.ops, floor, tag, program) for layer, floor, tag, program in each
+        LayerInfo(layer.name, layer.nodes, layer.ops, floor, tag, program)
+        for layer, floor, tag, program in each
     )

@@ -1,13 +1,27 @@
-"""Small seeded networks of many kinds, as model files with samples and, where it exists, an exact second reference."""
+"""Small seeded networks of many kinds with samples and, where it exists, an exact reference; checks of schedules."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from ai_edge_litert.interpreter import Interpreter
 
+from compiler.cache.model_source import ModelSource
+from compiler.llm.generate.lm_generator import language_model
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.session import Session, dram_bytes
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import LLM
+from compiler.tuning.search.tuner import TuningResult, rejection_reason, tune
+from cosim.golden import GoldenDevice
+from hw.config import load_target
 from tests.support import tflite_recurrent
 from tests.support.control_models import early_exit, recurrent
 from tests.support.int16_networks import int16_network
@@ -44,6 +58,19 @@ class KindOfNetwork:
     samples: list[Arrays]
     wanted: list[list[np.ndarray]] | None = None
 
+    def write(self, folder: Path) -> Path:
+        """Write the file into a folder and return its path."""
+        path = folder / f"model{self.suffix}"
+        path.write_bytes(self.data)
+        return path
+
+    def outputs(self, network: CompiledNetwork) -> list[list[np.ndarray]]:
+        """Return the outputs of each sample in turn on the golden model."""
+        with GoldenDevice(network.config, dram_bytes(network)) as device:
+            session = Session(device, network)
+            made = [session.run(sample) for sample in self.samples]
+        return [[outputs[tensor.name] for tensor in network.outputs] for outputs in made]
+
 
 class _Float:
     """A float ONNX model under construction; methods return names of values."""
@@ -77,7 +104,9 @@ class _Float:
         bias = (self.rng.standard_normal(columns) / 10).astype(np.float32)
         return self.op("Add", self.op("MatMul", x, self.weights(rows, columns)), self.held(bias))
 
-    def conv(self, x: str, inputs: int, outputs: int, kernel: int = 3, groups: int = 1, stride: int = 1) -> str:
+    def conv(
+        self, x: str, inputs: int, outputs: int, kernel: int = 3, groups: int = 1, stride: int = 1
+    ) -> str:
         w = self.weights(outputs, inputs // groups, kernel, kernel)
         pads = [kernel // 2 if stride < kernel else 0] * 4
         return self.op("Conv", x, w, pads=pads, group=groups, strides=[stride] * 2, kernel_shape=[kernel] * 2)
@@ -126,7 +155,7 @@ class _Float:
 
 
 def decoder() -> KindOfNetwork:
-    """Return one step of a decoder layer whose keys and values of earlier tokens are inputs, and outputs with the new."""
+    """Return one step of a decoder layer; keys and values of earlier tokens are inputs, and outputs with the new."""
     net, heads, depth, past = _Float(), 2, 8, 5
     width = heads * depth
     x = net.given("x", 1, 1, width)
@@ -185,7 +214,15 @@ def unet() -> KindOfNetwork:
     raised = net.op("ConvTranspose", lowest, net.weights(16, 12, 2, 2), strides=[2, 2], kernel_shape=[2, 2])
     x = net.op("Relu", net.conv(net.op("Concat", raised, second, axis=1), 24, 8))
     factors = net.held(np.array([1, 1, 2, 2], np.float32))
-    raised = net.op("Resize", x, "-", factors, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    raised = net.op(
+        "Resize",
+        x,
+        "-",
+        factors,
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
     x = net.op("Relu", net.conv(net.op("Concat", raised, first, axis=1), 16, 8))
     return net.finish(net.conv(x, 8, 2, 1))
 
@@ -254,7 +291,9 @@ def branch() -> KindOfNetwork:
     """Return a quantized network with an early exit (If)."""
     rng = np.random.default_rng(SEED)
     made = early_exit(rng, threshold=0.3)
-    return _exact(made, [{"x": rng.standard_normal((1, 3, 8, 8)).astype(np.float32) * 2} for _ in range(_SAMPLES)])
+    return _exact(
+        made, [{"x": rng.standard_normal((1, 3, 8, 8)).astype(np.float32) * 2} for _ in range(_SAMPLES)]
+    )
 
 
 def loop() -> KindOfNetwork:
@@ -268,7 +307,10 @@ def quantized_attention() -> KindOfNetwork:
     """Return quantized attention with a sigmoid of the scores, in QDQ form: softmax is not promised to be exact."""
     net = Qdq()
     q, k, v = (net.real(name, 0.05, 0) for name in "qkv")
-    scaled = [net.add("Transpose", f"{name}", f"{name}_t", perm=perm) for name, perm in ((q, [0, 2, 1, 3]), (k, [0, 2, 3, 1]), (v, [0, 2, 1, 3]))]
+    scaled = [
+        net.add("Transpose", f"{name}", f"{name}_t", perm=perm)
+        for name, perm in ((q, [0, 2, 1, 3]), (k, [0, 2, 3, 1]), (v, [0, 2, 1, 3]))
+    ]
     q, k, v = scaled
 
     def again(name: str, scale: float, zero: int) -> str:
@@ -282,7 +324,10 @@ def quantized_attention() -> KindOfNetwork:
     mixed = again(net.add("MatMul", f"{weights} {v}", "mixed"), 0.05, 0)
     net.quantized(net.add("Transpose", mixed, "turned", perm=[0, 2, 1, 3]), 0.05, 0)
     rng = np.random.default_rng(SEED)
-    samples = [{name: rng.integers(-128, 128, (1, 6, 2, 8)).astype(np.int8) for name in "qkv"} for _ in range(_SAMPLES)]
+    samples = [
+        {name: rng.integers(-128, 128, (1, 6, 2, 8)).astype(np.int8) for name in "qkv"}
+        for _ in range(_SAMPLES)
+    ]
     made = model(net.nodes, samples[0], ["y"], net.held)
     return _exact(made, samples)
 
@@ -299,7 +344,9 @@ def _litert(data: bytes) -> KindOfNetwork:
         sample = {}
         for each in interpreter.get_input_details():
             limits = np.iinfo(each["dtype"])
-            low, high = (0, 5) if each["dtype"] == np.int32 else (limits.min, limits.max + 1)  # int32: a count
+            low, high = (
+                (0, 5) if each["dtype"] == np.int32 else (limits.min, limits.max + 1)
+            )  # int32: a count
             sample[each["name"]] = rng.integers(low, high, each["shape"]).astype(each["dtype"])
             interpreter.set_tensor(each["index"], sample[each["name"]])
         interpreter.invoke()
@@ -384,3 +431,42 @@ KINDS: dict[str, Callable[[], KindOfNetwork]] = {
         one_layer,
     )
 }
+
+
+@cache
+def network_of_kind(name: str) -> KindOfNetwork:
+    """Return the network of a kind, made once."""
+    return KINDS[name]()
+
+
+def search(name: str, method: str, folder: Path, trials: int = 4, target: str = "n4") -> TuningResult:
+    """Tune a network with a method; check the outputs of every accepted schedule against the references.
+
+    The references are the static compiler's programs and, if its results must be equal, the model's own runtime.
+    """
+    kind, config = network_of_kind(name), load_target(target)
+    source = ModelSource(kind.write(folder))
+    options = CompileOptions(rounding=source.rounding)
+    author = language_model(None) if method == LLM else None
+    with Measurer(source.graph, HardwareProfile(config), options, devices=1) as measurer:
+        found = tune(measurer, method, trials, language_model=author)
+    prepared = ModelCompiler(source.graph, config, options)
+    wanted = kind.outputs(prepared.network())
+    if kind.wanted is not None:
+        compare(wanted, kind.wanted, f"{name}: static programs")
+    accepted = {
+        trial.schedule.to_json(): trial.schedule for trial in found.trials if rejection_reason(trial) is None
+    }
+    for number, schedule in enumerate(accepted.values()):
+        compare(kind.outputs(prepared.network(schedule)), wanted, f"{name}: {method}: schedule {number}")
+    assert len(found.trials) == trials and not found.left_out, f"{name}: {method}: {found.left_out}"
+    assert isinstance(found.best.result, Measurement) and found.best.result.valid
+    assert found.best.result.cycles <= found.baseline.cycles
+    return found
+
+
+def compare(found: list[list[np.ndarray]], wanted: list[list[np.ndarray]], what: str) -> None:
+    """Check that all outputs are equal."""
+    for number, (mine, its) in enumerate(zip(found, wanted, strict=True)):
+        for one, other in zip(mine, its, strict=True):
+            np.testing.assert_array_equal(one, other, f"{what}: sample {number}")

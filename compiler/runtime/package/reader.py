@@ -19,6 +19,7 @@ from compiler.ir.graph import Graph, GraphState, Node
 from compiler.ir.identity import restored
 from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.layers.lowering_context import layer_name
 from compiler.lowering.partition import HostNode
 from compiler.quantize.report import QuantizationReport
 from compiler.reference.evaluate import check_node
@@ -281,8 +282,11 @@ class PackageReader:
         tag = typed(values["tag"], int, "tag")
         if not 0 <= tag < self.config.tags:
             raise ValueError(f"tag must be in 0..{self.config.tags - 1}, not {tag}")
+        name = typed(values["name"], str, "name") if "name" in values else layer_name(nodes, ops)
+        if name not in nodes:
+            raise ValueError(f"the name of a layer must be one of its nodes, not {name!r}")
         return LayerInfo(
-            nodes, ops, self._floor(values["floor"]), tag, typed(values["program"], str, "program")
+            name, nodes, ops, self._floor(values["floor"]), tag, typed(values["program"], str, "program")
         )
 
     def _graph(self, folder: str, values: dict) -> Graph:
