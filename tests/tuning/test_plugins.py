@@ -210,9 +210,8 @@ def test_failures_of_instances_and_of_later_calls(measurer: Measurer, made: Any)
     log: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measurer, "log", log.append)
-        found = tune(measurer, "generators", 6, generator=[Stops(), Deaf(), Partial()])
+        found = tune(measurer, "generators", 6, generator=[Deaf(), Stops(), Partial()])
     assert len(found.trials) == 6 and found.best.cost is not None
     reasons = {each.reason.partition(" (")[0] for each in found.left_out}
-    assert "propose failed: RuntimeError: generator raised StopIteration" in reasons
-    assert "observe failed: KeyError: 'rows'" in reasons
-    assert log == [str(each) for each in found.left_out]
+    assert reasons == {"observe failed: KeyError: 'rows'", "propose failed: StopIteration"}
+    assert [text for text in log if "left out" in text] == [str(each) for each in found.left_out]
