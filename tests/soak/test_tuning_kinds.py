@@ -41,9 +41,8 @@ def test_kind_is_adapted_while_it_is_served(kind: str, method: str, tmp_path: Pa
     source, samples, lines = ModelSource(path), tmp_path / "samples.npz", tmp_path / "lines.jsonl"
     options = CompileOptions(rounding=source.rounding)
     static = ModelCompiler(source.graph, load_target("n4"), options).network()
-    np.savez(
-        samples, **{name: np.stack([each[name] for each in network.samples]) for name in network.samples[0]}
-    )
+    stacked = {name: np.stack([each[name] for each in network.samples]) for name in network.samples[0]}
+    np.savez(samples, allow_pickle=False, **stacked)
     given = [
         "--input",
         samples,
