@@ -361,6 +361,6 @@ def _infos(
         lowered.layers, layer_floors(lowered, traffic), executable.tags, executable.program_names, strict=True
     )
     return tuple(
-        LayerInfo(layer.nodes, layer.ops, floor, tag, program, shape_of([layer]))
+        LayerInfo(layer.name, layer.nodes, layer.ops, floor, tag, program, shape_of([layer]))
         for layer, floor, tag, program in each
     )

@@ -1,7 +1,7 @@
 """`mla llm sample`: prints samples of the language model for a network."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
                 for cycles, request in requests
             ]
         machine, line = statistics()
+    if found and all(each["reason"] for each in found):
+        what = "layer" if args.ask == _SCHEDULES else "program"
+        raise InputError(f"{what} {found[0][what]!r} {found[0]['reason']}")
     what = "layers" if args.ask == _SCHEDULES else "programs"
     whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, what: found} | machine
     report(whole, "\n".join([*(line for each in found for line in _lines(each)), *line]), args.json)
@@ -127,6 +130,8 @@ def _answered(
     what = "layer" if request.ask is Ask.SCHEDULE else "program"
     grammar = None if args.unconstrained else request.grammar
     answers: list[SampledAnswer] = []
+    prompt: Sequence[str] = ()
+    reason: str | None = None
     try:
         prompt = request.prompt(profile=profile)
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
@@ -134,19 +139,23 @@ def _answered(
             answers += draw(model, LANGUAGE, prompt, grammar, count, rng, args.temperature)
             sampling.advance(count)
     except ValueError as error:  # a size has no token, or the prompt exceeds the context
-        raise InputError(f"{what} {request.about!r} cannot be expressed as a prompt: {error}") from None
+        reason = f"cannot be expressed as a prompt: {error}"
+        sampling.advance(args.answers - len(answers))
     return {
         what: request.about,
         "cycles": cycles,
-        "question": prompt,
+        "question": list(prompt),
         "answers": [
             {"words": list(each.tokens), "log_likelihood": each.likelihood, "complete": each.complete}
             for each in answers
         ],
+        "reason": reason,
     }
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
+    if found["reason"]:
+        return [f"{found.get('layer') or found['program']}: {found['cycles']:,} cycles; {found['reason']}"]
     return [
         f"{found.get('layer') or found['program']}: {found['cycles']:,} cycles; log likelihood and text of answers:",
         *(f"  {each['log_likelihood']:7.2f}  {' '.join(each['words'])}" for each in found["answers"]),

@@ -2,6 +2,7 @@
 
 import argparse
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,7 @@ def _document(args: argparse.Namespace, tuned: "TuningResult") -> dict[str, Any]
         "floor_cycles": best.floor,
         "curve": [list(point) for point in tuned.curve],
         "predictor": tuned.predictor.as_json() if tuned.predictor else None,
+        "left_out": [asdict(failure) for failure in tuned.left_out],
         "exact": best.exact,
         "rejected": len(reasons),
         "cache_hits": tuned.cached_count,
@@ -176,6 +178,8 @@ def _document(args: argparse.Namespace, tuned: "TuningResult") -> dict[str, Any]
 
 
 def _table(document: dict[str, Any]) -> str:
+    from compiler.tuning.generators.generator import GeneratorFailure
+
     before, after, floor = (document[f"{name}_cycles"] for name in ("baseline", "best", "floor"))
     closed = (before - after) / (before - floor) if before > floor else 0.0
     asked = document["endpoint"]
@@ -190,4 +194,5 @@ def _table(document: dict[str, Any]) -> str:
         f"{counted(document['cache_hits'], 'measurement')} came from the database, "
         f"{counted(document['neighbour_schedules'], 'schedule')} were transferred from other hardware profiles"
         + (f"\n{spending_table(asked)}" if asked else "")
+        + "".join(f"\n{GeneratorFailure(**each)}" for each in document["left_out"])
     )

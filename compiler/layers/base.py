@@ -99,7 +99,8 @@ class Layer:
     Parameters
     ----------
     name : str
-        Name of the layer's anchor node (`compiler.layers.lowering_context.anchor_of`).
+        Identity of the layer, given when it is formed and unique in the model: keys of schedules, counter tags,
+        measurements, generators and fusion opportunities are these names (`compiler.layers.lowering_context`).
     nodes : tuple of str
         Names of the graph nodes that the layer executes.
     x, y : str

@@ -105,6 +105,11 @@ class LoweringContext:
     rounding: str
 
     @property
+    def name(self) -> str:
+        """Name that the layer receives, by which schedules, measurements and reports identify it."""
+        return layer_name([n.name for n in self.nodes], [n.op for n in self.nodes])
+
+    @property
     def anchor(self) -> Node:
         """Node after which the layer is named."""
         return anchor_of(self.nodes)
@@ -123,7 +128,7 @@ class LoweringContext:
         """Return the fields that all layers have; `others` are the names of further tensors that the layer reads."""
         names = (x or self.x.name, self.y.name, *others)
         return {
-            "name": self.anchor.name,
+            "name": self.name,
             "nodes": tuple(n.name for n in self.nodes),
             "ops": tuple(n.op for n in self.nodes),
             "x": names[0],
@@ -138,9 +143,21 @@ _INNER = ("matmul",)
 
 def anchor_of(nodes: Group) -> Node:
     """Return the node that determines a group's layer kind: a matrix product if present, otherwise the first node."""
-    return nodes[anchor_index([node.op for node in nodes])]
+    return nodes[_anchor_index([node.op for node in nodes])]
 
 
-def anchor_index(ops: Sequence[str]) -> int:
-    """Return the index of the anchor among the operators of a group; the layer is named after the anchor."""
+def layer_name(nodes: Sequence[str], ops: Sequence[str]) -> str:
+    """Return the name of the layer that a group of nodes becomes: that of its anchor, which is unique in a model.
+
+    The name does not change if nodes are fused before or after the anchor.
+
+    Parameters
+    ----------
+    nodes, ops : sequences of str
+        Names and operators of the nodes, in order.
+    """
+    return nodes[_anchor_index(ops)]
+
+
+def _anchor_index(ops: Sequence[str]) -> int:
     return next((index for index, op in enumerate(ops) if op in _INNER), 0)

@@ -110,11 +110,15 @@ def canary_failure(
 
 
 def wrong_outputs(result: RequestResult, reference: CompiledNetwork) -> str | None:
-    """Return a fault message if the outputs differ from the reference on the golden model, else None."""
-    expected = reference(**result.inputs)
-    if all(np.array_equal(result.outputs[name], array) for name, array in expected.items()):
-        return None
-    return f"the outputs of request {result.index} are wrong"
+    """Return a fault message if outputs or states differ from the reference on the golden model, else None."""
+    outputs, states = reference.step(result.inputs, result.states)
+    for what, expected, found in (
+        ("outputs", outputs, result.outputs),
+        ("states", states, result.next_states),
+    ):
+        if not all(np.array_equal(found[name], array) for name, array in expected.items()):
+            return f"the {what} of request {result.index} are wrong"
+    return None
 
 
 def below_roofline(result: RequestResult, dram: DramTiming) -> str | None:

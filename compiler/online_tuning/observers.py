@@ -103,6 +103,8 @@ def in_words(event: Document) -> str:
         return f"drift {at}: from {event['usual_cycles']:,.0f} to {event['cycles']:,.0f} cycles"
     if kind == "conditions":
         return f"DRAM timing {at}: latency {event['latency']}, {event['bytes_per_cycle']:g} bytes per cycle"
+    if kind == "left out":
+        return f"generator {event['generator']} left out {at}: {event['reason']}"
     if kind == "rejected":
         return f"{event['kind']} {event['trial']}: {event['reason']}"
     return f"{kind} {at}: {event['reason']}" if "request" in event else f"{kind}: {event['reason']}"
@@ -124,7 +126,7 @@ _COUNTED = {"reload": "reloads", "rollback": "rolled back", "rejected": "candida
 
 
 #: Decisions that are logged on a separate line.
-_LOGGED = ("reload", "rollback", "kept", "drift", "conditions", "search lost")
+_LOGGED = ("reload", "rollback", "kept", "drift", "conditions", "left out", "search lost")
 
 _NAMES = tuple(f"cause_{cause}" for cause in CAUSES)
 #: Minimum number of requests between two samples of the counters.

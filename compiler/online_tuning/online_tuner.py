@@ -1,7 +1,7 @@
 """Online tuner: deploys faster candidates as canary versions, checks them, and accepts them or rolls back."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from compiler.online_tuning.canary import CANARY_REQUESTS, CanaryRequest, canary_failure, reject_reason
 from compiler.online_tuning.dram_identification import read_loads
@@ -16,6 +16,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.serving.request import RequestResult
 from compiler.serving.server import Server
 from compiler.serving.versions import Version
+from compiler.tuning.generators.generator import GeneratorFailure
 from cosim.status import TrapReport
 from hw.errors import InputError
 
@@ -76,6 +77,7 @@ class OnlineTuner:
         self._sampling: tuple[int, ByTag] | None = None
         self._candidate: SearchFinding | None = None
         self._lost, self.llm_usage = False, LlmUsage(events)
+        self._left_out: set[GeneratorFailure] = set()
         self._changes = 0  # changes of DRAM timing that are being identified
         server.rejects, server.trapped = self._rejects, self._trapped
         self.search.submit(Begin(dram, self.served.schedule))
@@ -107,6 +109,9 @@ class OnlineTuner:
         """Process a finding; remember the best candidate that beats the served version."""
         result = finding.result
         self.llm_usage.update(finding.llm_usage, self.server.submitted)
+        for failure in (each for each in finding.left_out if each not in self._left_out):
+            self._left_out.add(failure)
+            self.events.note("left out", request=self.server.submitted, **asdict(failure))
         if finding.kind == "served":
             self._change_to(finding)
         if self._changes or finding.dram != self.dram:

@@ -144,6 +144,7 @@ class SamplingProfiler:
         return {
             "bottlenecks": [
                 {
+                    "layers": list(names),
                     "names": list(names),
                     "bound": (last := self.layers[names][-1]).bound,
                     "cycles_above_floor": last.cycles - last.floor,
@@ -153,6 +154,7 @@ class SamplingProfiler:
             ],
             "layers": [
                 {
+                    "layers": list(names),
                     "names": [node for info in self.infos[names] for node in info.nodes],
                     "ops": [op for info in self.infos[names] for op in info.ops],
                     **asdict(samples[-1]),

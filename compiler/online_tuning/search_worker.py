@@ -15,6 +15,7 @@ from compiler.profile.measurement import HardwareProfile, Measurement, Result
 from compiler.quantize.ranges import random_samples
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import Objective
+from compiler.tuning.generators.generator import GeneratorFailure
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import LLM
 from compiler.tuning.search.method import SearchMethod
@@ -70,6 +71,8 @@ class SearchFinding:
         Number of trials so far with this DRAM timing.
     llm_usage : dict or None
         Language-model usage and cost so far; None if there is no language model.
+    left_out : tuple of GeneratorFailure
+        Failures of generators, which the search no longer queries.
     """
 
     kind: str
@@ -78,6 +81,7 @@ class SearchFinding:
     result: Result
     number: int
     llm_usage: dict[str, Any] | None = None
+    left_out: tuple[GeneratorFailure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,8 @@ class SearchWorker:
         result = self._try(schedule)
         self._number += 1
         usage = self._author.document() if self._author else None
-        return SearchFinding("trial", self.measurer.conditions.dram, schedule, result, self._number, usage)
+        dram, left_out = self.measurer.conditions.dram, self._method.left_out
+        return SearchFinding("trial", dram, schedule, result, self._number, usage, left_out)
 
     def close(self) -> None:
         """Close the simulators and the database; further calls have no effect."""

@@ -135,11 +135,6 @@ class _Run:
     def __init__(
         self, serving: Serving, device: Device, listeners: Sequence[ServingObserver], stack: ExitStack
     ):
-        if serving.job and serving.network.states:
-            raise InputError(
-                f"{serving.network.name} keeps state {serving.network.states[0].name!r} from one request to the next: "
-                "programs cannot be tuned while serving (--adapt); use mla tune"
-            )
         self.serving, self.device, self.listeners = serving, device, listeners
         self.server = Server(device, serving.network, serving.max_in_flight, serving.proofs)
         self.requests = DynamicBatcher(self.server) if serving.network.batch > 1 else self.server

@@ -10,6 +10,8 @@ from compiler.runtime.stages import StagedNetwork
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 
+Arrays = Mapping[str, NDArray]
+
 
 class CompiledNetwork(StagedNetwork):
     """Compiled model: programs, constants and memory layout; created by `compile` and executed by `Session`.
@@ -36,11 +38,25 @@ class CompiledNetwork(StagedNetwork):
         if len(inputs) + len(named) > len(positional | named):
             given = ", ".join([f"{len(inputs)} by position", *named])
             raise InputError(f"inputs must be {', '.join(names)}, each given once, not {given}")
+        return self.step(positional | named, self.initial)[0]
+
+    def step(self, inputs: Arrays, states: Arrays) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+        """Run one sample on the golden model and return the outputs and the states after it, by name.
+
+        Parameters
+        ----------
+        inputs, states : dict
+            Input arrays, and states before the sample, by name.
+
+        Raises
+        ------
+        InputError
+            An input or a state is missing or unknown, or has another shape or type than the model's.
+        """
         with GoldenDevice(self.config, dram_bytes(self)) as device:
-            return Session(device, self).run(positional | named)
-
-
-Arrays = Mapping[str, NDArray]
+            session = Session(device, self)
+            session.states = dict(states)
+            return session.run(dict(inputs)), session.states
 
 
 def stack_batch(network: CompiledNetwork, group: Sequence[Arrays]) -> Arrays:

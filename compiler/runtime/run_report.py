@@ -348,6 +348,7 @@ def _entry(
     causes = None if run.split is None else run.split.by_tag[infos[0].tag]
     cycles = None if causes is None else sum(causes.values())
     return {
+        "layers": list(dict.fromkeys(info.name for info in infos)),
         "names": list(dict.fromkeys(name for info in infos for name in info.nodes)),
         "ops": [op for info in {info.nodes: info for info in infos}.values() for op in info.ops],
         "tag": infos[0].tag,

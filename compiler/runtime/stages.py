@@ -14,7 +14,6 @@ from compiler.ir.identity import identity
 from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor, signature
 from compiler.layers.base import Layer
-from compiler.layers.lowering_context import anchor_index
 from compiler.lowering.partition import HostNode
 from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule
@@ -23,13 +22,15 @@ from hw.config import MlaConfig
 from hw.errors import InputError, shown
 
 
-@identity("LayerInfo", "nodes", "ops", "floor", "tag", "program", "shape", added=("shape",))
+@identity("LayerInfo", "name", "nodes", "ops", "floor", "tag", "program", "shape", added=("shape",))
 @dataclass(frozen=True)
 class LayerInfo:
     """Layer as shown in reports.
 
     Parameters
     ----------
+    name : str
+        Name of the layer (`compiler.layers.base.Layer`), which identifies it in schedules, measurements and reports.
     nodes, ops : tuples of str
         Names of the model's nodes that the layer computes, and their operators.
     floor : Floor
@@ -43,17 +44,13 @@ class LayerInfo:
         in the database; empty if unknown.
     """
 
+    name: str
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
     floor: Floor
     tag: int
     program: str
     shape: str = ""
-
-    @property
-    def name(self) -> str:
-        """Name of the layer in schedules and measurements: the name of its anchor node."""
-        return self.nodes[anchor_index(self.ops)]
 
 
 @dataclass(frozen=True)

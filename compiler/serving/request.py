@@ -82,6 +82,8 @@ class RequestResult:
         Number of requests in the batch of this request.
     stream : str
         Name of the stream of this request.
+    states, next_states : dict
+        States of the stream before and after the request, by name.
     """
 
     index: int
@@ -96,6 +98,8 @@ class RequestResult:
     queued_after: int
     batch_size: int = 1
     stream: str = ""
+    states: Arrays = field(default_factory=dict)
+    next_states: Arrays = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -142,6 +146,8 @@ class InFlightRequest:
             disturbed,
             queued_after,
             stream=self.stream,
+            states=self.states,
+            next_states=self.version.network.next_states(self.values),
         )
 
 

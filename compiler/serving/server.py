@@ -310,7 +310,7 @@ class Server:
                 self._rerun()
                 return
             if flight.states:
-                self._streams[flight.stream] = flight.version.network.next_states(flight.values)
+                self._streams[flight.stream] = result.next_states
             self._in_flight.popleft()
             self._last = flight.version
             self._ready.append(result)

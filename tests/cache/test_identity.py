@@ -55,7 +55,7 @@ STABLE = {
     "Key": "subgraph profile options",
     "Layer": "name nodes ops x y shapes macs batch",
     "LayerCycles": "names cycles where",
-    "LayerInfo": "nodes ops floor tag program shape",
+    "LayerInfo": "name nodes ops floor tag program shape",
     "LayerSchedule": (
         "rows band width columns depth slots slot_buffers order x_buffers w_buffers y_buffers acc_buffers "
         "fold strips together prefetch on_chip overlap common_scale ramp taper planes joined counted strip_width"

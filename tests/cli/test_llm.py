@@ -2,10 +2,12 @@
 
 import json
 import sys
+from typing import Any
 
 import pytest
 from numpy.random import default_rng
 
+from compiler.llm.generate.requests import Schedules
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.model.weights import save
 from compiler.llm.tokens.vocabulary import LANGUAGE
@@ -25,6 +27,27 @@ def test_sampled_schedules_compile(mla, tmp_path):
             assert answer["log_likelihood"] <= 0 and answer["words"][-1] == "end"
     assert result.out.count(" cycles; log likelihood and text of answers:\n") == len(document["layers"])
     assert mla(*sampled[:-2]).out == result.out  # the same seed gives the same answers
+
+
+def test_layer_without_a_prompt_is_reported(mla, tmp_path, monkeypatch):
+    """Sampling continues with the other layers; if there are none, the command fails."""
+    prompt = Schedules.prompt
+
+    def limited(self: Schedules, *args: Any, **named: Any) -> list[str]:
+        if self.about == "conv1_sum":
+            raise ValueError("too large")
+        return prompt(self, *args, **named)
+
+    monkeypatch.setattr(Schedules, "prompt", limited)
+    result = mla("llm", "sample", DIGITS, "--answers", "1", "--json", str(tmp_path / "a.json"))
+    assert result.status == 0, result.err
+    found = {each["layer"]: each for each in json.loads((tmp_path / "a.json").read_text())["layers"]}
+    assert found["conv1_sum"]["answers"] == []
+    assert "conv1_sum: " in result.out and "; cannot be expressed as a prompt: too large\n" in result.out
+    assert all(each["answers"] and not each["reason"] for name, each in found.items() if name != "conv1_sum")
+    result = mla("llm", "sample", DIGITS, "--answers", "1", "--layer", "conv1_sum")
+    assert result.status == 2
+    assert "layer 'conv1_sum' cannot be expressed as a prompt: too large" in result.err
 
 
 @pytest.mark.parametrize(("ask", "last"), [("edits", "end"), ("programs", "stop")])

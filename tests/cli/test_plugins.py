@@ -89,22 +89,24 @@ def test_repeating_generator_is_abandoned(mla, module):
     assert "trial 1 of 1" in result.err
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (
-            ("--method", "{0}:Raises"),
-            "{0}:Raises: propose failed: ZeroDivisionError: division by zero ({0}.py, line ",
-        ),
-        (("--generator", "{0}:Fails"), "{0}:Fails: propose failed: ValueError: oh ({0}.py, line "),
-    ],
-)
-def test_plugin_errors_are_one_line(mla, module, options, text):
-    result = mla(*TUNE, "--trials", "1", *(each.format(module) for each in options))
+def test_errors_of_search_methods_are_one_line(mla, module):
+    result = mla(*TUNE, "--trials", "1", "--method", f"{module}:Raises")
     assert (result.status, result.out) == (2, "")
     *_, last = result.err.splitlines()
-    assert last.startswith("mla tune: ") and text.format(module) in last
+    text = f"{module}:Raises: propose failed: ZeroDivisionError: division by zero ({module}.py, line "
+    assert last.startswith("mla tune: ") and text in last
     assert "Traceback" not in result.err
+
+
+def test_failing_generator_is_reported_and_left_out(mla, module, tmp_path):
+    report, names = tmp_path / "report.json", ("Fails", "Sub")
+    options = [text for name in names for text in ("--generator", f"{module}:{name}")]
+    result = mla(*TUNE, "--trials", "2", *options, "--json", str(report))
+    assert result.status == 0, result.err
+    text = f"{module}:Fails: propose failed: ValueError: oh ({module}.py, line "
+    (failure,) = json.loads(report.read_text())["left_out"]
+    assert failure["generator"] == "quiet" and text in failure["reason"]
+    assert result.err.count(text) == 1 and "Traceback" not in result.err
 
 
 def test_method_must_respect_forbidden_changes(mla, module):

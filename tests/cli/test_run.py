@@ -43,6 +43,7 @@ def test_report_of_rtl(mla, samples, tmp_path):
     assert sum(report["where"].values()) == report["cycles"]
     assert sum(layer["cycles"] for layer in report["layers"]) == report["cycles"]
     assert {layer["bound"] for layer in report["layers"]} <= BOUNDS
+    assert all(set(layer["layers"]) <= set(layer["names"]) for layer in report["layers"])
     assert report["macs"] == 2 * 2_656_768
     assert report["utilization"] == report["macs"] / (report["cycles"] * 256)
     assert report["floor_cycles"] <= report["floor_layerwise_cycles"] < report["cycles"]

@@ -288,8 +288,15 @@ def test_states_of_streams_are_kept_and_reset(mla, monkeypatch, tmp_path):
         assert result.status == 2 and message in result.err, result.err
 
 
-def test_models_with_states_cannot_be_tuned_while_serving(mla, tmp_path):
-    path = tmp_path / "svdf.tflite"
+def test_models_with_states_are_tuned_while_serving(mla, tmp_path):
+    path, (lines, plain) = tmp_path / "svdf.tflite", (tmp_path / "lines.jsonl", tmp_path / "plain.jsonl")
     path.write_bytes(svdf(np.random.default_rng(4), activation=1))
-    result = mla("serve", path, "--requests", "2", "--adapt", "--target", "n4")
-    assert result.status == 2 and "cannot be tuned while serving (--adapt)" in result.err, result.err
+    serve = ("serve", path, "--requests", "8", "--target", "n4", "--seed", "3", "--out")
+    result = mla(*serve, lines, "--adapt", "--trials-per-request", "1", "--method", "random")
+    assert result.status == 0, result.err
+    assert mla(*serve, plain, "--device", "golden").status == 0
+    found = [json.loads(line) for line in lines.read_text().splitlines()]
+    wanted = [json.loads(line)["outputs"] for line in plain.read_text().splitlines()]
+    assert [line["outputs"] for line in found if "index" in line] == wanted
+    assert "search lost" not in {line.get("event") for line in found}
+    assert any(line.get("event") in ("reload", "rejected") for line in found)

@@ -32,6 +32,7 @@ EVENTS = [
     {"event": "rollback", "request": 10, "reason": "<wrong>"},
     {"event": "drift", "request": 11, "usual_cycles": 3000.0, "cycles": 4000},
     {"event": "conditions", "request": 12, "latency": 100, "bytes_per_cycle": 4.0},
+    {"event": "left out", "request": 12, "generator": "own", "reason": "propose failed: KeyError"},
     {"event": "search lost", "request": 13, "reason": "gone"},
 ]
 

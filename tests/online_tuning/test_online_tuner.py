@@ -20,6 +20,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.serving.request import RequestResult
 from compiler.serving.server import Server, serving_bytes
+from compiler.tuning.generators.generator import GeneratorFailure
 from cosim.dram import DramFault
 from cosim.rtl.rtl_device import RtlDevice
 from cosim.status import TrapError
@@ -307,3 +308,17 @@ def test_change_is_detected_during_continuous_trials(server: Server, model: Mode
         loop.serve(4, rest=False)
     loop.serve(0)
     assert loop.events.events_named("rollback") and len(loop.events.events_named("drift")) == 1
+
+
+def test_failing_generator_is_reported_once(server: Server, model: Model) -> None:
+    proposer, failure = (
+        ScriptedProposer(model.first, CYCLES),
+        GeneratorFailure("own", "propose failed: KeyError"),
+    )
+    loop = Loop(server, model, proposer)
+    for _ in range(2):
+        finding = proposer.finding(model.with_layers(on_chip=False).schedule, CYCLES * 2)
+        proposer.ready.append(replace(finding, left_out=(failure,)))
+        loop.serve(1)
+    (event,) = loop.events.events_named("left out")
+    assert (event["generator"], event["reason"]) == ("own", "propose failed: KeyError")

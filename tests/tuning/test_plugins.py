@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from compiler.profile.measurement import Rejected
+from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.generators.generator import Candidate
 from compiler.tuning.generators.peephole import PeepholeGenerator
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import GENERATORS
@@ -153,6 +155,16 @@ def test_bad_methods(measurer: Measurer, module: str, name: str, text: str) -> N
             "generator {module}:value must be a subclass of compiler.Generator, not 3",
         ),
         ("Needs", "{module}:Needs: __init__ failed: TypeError: "),
+    ],
+)
+def test_bad_generators(measurer: Measurer, module: str, name: str, text: str) -> None:
+    with pytest.raises(InputError, match=re.escape(text.format(module=module))):
+        tune(measurer, "generators", 1, generator=f"{module}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
         ("NotIterable", "{module}:NotIterable: propose failed: TypeError: 'NoneType' object is not iterable"),
         ("YieldsText", "{module}:YieldsText: propose must yield Candidates, not 'halt'"),
         (
@@ -167,6 +179,39 @@ def test_bad_methods(measurer: Measurer, module: str, name: str, text: str) -> N
         ("FailsToObserve", "{module}:FailsToObserve: observe failed: ValueError: oh"),
     ],
 )
-def test_bad_generators(measurer: Measurer, module: str, name: str, text: str) -> None:
-    with pytest.raises(InputError, match=re.escape(text.format(module=module))):
-        tune(measurer, "generators", 1, generator=f"{module}:{name}")
+def test_failing_generator_is_left_out(measurer: Measurer, module: str, name: str, text: str) -> None:
+    """The failure is reported once, and the search continues with the other generators."""
+    found = tune(measurer, "generators", 4, generator=[f"{module}:{name}", f"{module}:Sub"])
+    (failure,) = found.left_out
+    assert failure.generator == "quiet" and text.format(module=module) in failure.reason
+    assert "\n" not in str(failure) and len(found.trials) == 4
+    others = tune(measurer, "generators", 2, generator=f"{module}:Sub")
+    assert texts(found)[:2] == texts(others) and not others.left_out
+
+
+def test_failures_of_instances_and_of_later_calls(measurer: Measurer, made: Any) -> None:
+    """A generator may fail in any call and in any way; random changes follow if no generator is left."""
+
+    class Stops(made.Sub):
+        def propose(self, task: Any) -> Any:
+            yield next(super().propose(task))
+            next(iter(()))
+
+    class Deaf(made.Sub):
+        def observe(self, candidate: Any, result: Any) -> None:
+            raise KeyError(candidate.description)
+
+    class Partial(made.Quiet):
+        name = "partial"
+
+        def propose(self, task: Any) -> Any:
+            yield Candidate(Schedule(task.schedule.fusions, {}), self.name, "a schedule without layers")
+
+    log: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measurer, "log", log.append)
+        found = tune(measurer, "generators", 6, generator=[Deaf(), Stops(), Partial()])
+    assert len(found.trials) == 6 and found.best.cost is not None
+    reasons = {each.reason.partition(" (")[0] for each in found.left_out}
+    assert reasons == {"observe failed: KeyError: 'rows'", "propose failed: StopIteration"}
+    assert [text for text in log if "left out" in text] == [str(each) for each in found.left_out]

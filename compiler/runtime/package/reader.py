@@ -19,6 +19,7 @@ from compiler.ir.graph import Graph, GraphState, Node
 from compiler.ir.identity import restored
 from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.layers.lowering_context import layer_name
 from compiler.lowering.partition import HostNode
 from compiler.quantize.report import QuantizationReport
 from compiler.reference.evaluate import check_node
@@ -281,11 +282,11 @@ class PackageReader:
         tag = typed(values["tag"], int, "tag")
         if not 0 <= tag < self.config.tags:
             raise ValueError(f"tag must be in 0..{self.config.tags - 1}, not {tag}")
-        program, shape = (
-            typed(values["program"], str, "program"),
-            typed(values.get("shape", ""), str, "shape"),
-        )
-        return LayerInfo(nodes, ops, self._floor(values["floor"]), tag, program, shape)
+        name = typed(values["name"], str, "name") if "name" in values else layer_name(nodes, ops)
+        if name not in nodes:
+            raise ValueError(f"the name of a layer must be one of its nodes, not {name!r}")
+        program, shape = (typed(values.get(key, ""), str, key) for key in ("program", "shape"))
+        return LayerInfo(name, nodes, ops, self._floor(values["floor"]), tag, program, shape)
 
     def _graph(self, folder: str, values: dict) -> Graph:
         graph = Graph(typed(values["name"], str, "name"))

@@ -146,11 +146,30 @@ class GeneratorTask:
         return Candidate(schedule, generator, description)
 
 
+@dataclass(frozen=True)
+class GeneratorFailure:
+    """Failure of a generator, which a search no longer queries.
+
+    Parameters
+    ----------
+    generator : str
+        Name of the generator.
+    reason : str
+        Message of the error that the generator raised.
+    """
+
+    generator: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the generator {self.generator} is left out: {self.reason}"
+
+
 class Generator(ABC):
     """Base class of generators, which propose schedules or micro-programs (as assembly text) for a task.
 
     A subclass defines `name` and `propose`. Pass it to `compiler.tune(generator=...)` or `mla tune --generator
-    module:Class`.
+    module:Class`. A search no longer queries a generator that raises an exception.
 
     Examples
     --------

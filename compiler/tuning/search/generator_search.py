@@ -1,16 +1,20 @@
 """Search by generators, which propose candidates for the slowest layers and observe the results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from compiler.cost.learned.model import PredictionErrors
-from compiler.profile.measurement import Measurement, Rejected
+from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
-from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorFailure, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import GENERATORS
 from compiler.tuning.search.method import SearchMethod, Trial
-from hw.errors import InputError
+from compiler.util.plugin_registry import guarded
+from hw.errors import InputError, MlaError
+
+_Result = TypeVar("_Result")
 
 #: Maximum number of successive candidates of a generator without improvement, before the next generator's turn.
 _MAX_FAILURES = 12
@@ -23,7 +27,8 @@ class GeneratorSearch(SearchMethod):
 
     All generators are queried, one after another, about the whole network, and then about each layer, the slowest
     first; this repeats. Each task starts from the best schedule so far. After an improvement, the same generator is
-    queried again immediately. When no generator proposes anything new, the best schedule is changed at random.
+    queried again immediately. When no generator proposes anything new, the best schedule is changed at random. A
+    generator that raises an exception is reported and left out, and the search continues with the others.
 
     Parameters
     ----------
@@ -45,7 +50,8 @@ class GeneratorSearch(SearchMethod):
         #: Index of the current turn; number of candidates in this turn without improvement; number of successive turns
         #: without candidates.
         self._turn, self._failures, self._empty_turns = 0, 0, 0
-        self._seed = seed
+        self._seed, self._log = seed, measurer.log
+        self._left_out: list[GeneratorFailure] = []
         self._open: Iterator[Candidate] | None = None
         self._pending: dict[str, tuple[Generator, Candidate]] = {}
         self._known = {self.prepared.network(self.first).digest}
@@ -56,21 +62,52 @@ class GeneratorSearch(SearchMethod):
         """Prediction errors of the candidates whose cycles were predicted."""
         return PredictionErrors.from_pairs([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
+    @property
+    def left_out(self) -> tuple[GeneratorFailure, ...]:
+        """Failures of generators, which are no longer queried."""
+        return tuple(self._left_out)
+
     def propose(self) -> Schedule:
         """Return the next candidate of the generator whose turn it is."""
         while (task := self._task()) is not None:
             generator = self.generators[self._turn % len(self.generators)]
-            if self._open is None:
-                self._open = generator.propose(task)
-            candidate = next(self._open, None) if self._failures < _MAX_FAILURES else None
-            if candidate is None:
-                self._empty_turns = 0 if self._failures else self._empty_turns + 1
-                self._turn, self._failures, self._open = self._turn + 1, 0, None
-            elif self._accept(generator, candidate):
+            found = self._guarded(generator, "propose", lambda of=generator, at=task: self._next(of, at))
+            if found is not None:
+                return found
+        return self._changed()
+
+    def _next(self, generator: Generator, task: GeneratorTask) -> Schedule | None:
+        """Return the generator's next candidate that is to be measured; None if its turn has ended."""
+        if self._open is None:
+            self._open = iter(generator.propose(task))
+        while self._failures < _MAX_FAILURES and (candidate := next(self._open, None)) is not None:
+            if self._accept(generator, candidate):
                 self._failures += 1
                 self._pending[candidate.schedule.to_json()] = generator, candidate
                 return candidate.schedule
-        return self._changed()
+        self._empty_turns = 0 if self._failures else self._empty_turns + 1
+        self._turn, self._failures, self._open = self._turn + 1, 0, None
+        return None
+
+    def _guarded(self, generator: Generator, doing: str, work: Callable[[], _Result]) -> _Result | None:
+        """Return the result of a call of a generator; leave the generator out and return None if the call fails."""
+        try:
+            return guarded(work, f"{doing} failed")
+        except MlaError as error:
+            self._leave_out(generator, str(error))
+            return None
+
+    def _leave_out(self, generator: Generator, reason: str) -> None:
+        """Query a generator no more; the turn passes to the one after it, if it was the generator's."""
+        name = str(getattr(generator, "name", type(generator).__qualname__))
+        self._left_out.append(GeneratorFailure(name, reason))
+        self._log(str(self._left_out[-1]))
+        number, count = self.generators.index(generator), len(self.generators)
+        rounds, place = divmod(self._turn, count)
+        if place == number:
+            self._failures, self._open = 0, None
+        del self.generators[number]
+        self._turn = rounds * (count - 1) + place - (number < place)
 
     def accepts(self, schedule: Schedule) -> bool:
         """Return True: the method handles all fusions."""
@@ -82,7 +119,7 @@ class GeneratorSearch(SearchMethod):
         if pending is None:
             return
         generator, candidate = pending
-        generator.observe(candidate, trial.result)
+        self._observe(generator, candidate, trial.result)
         if candidate.predicted is not None and isinstance(trial.result, Measurement):
             self._pairs.append((candidate.predicted, float(trial.result.cycles)))
         better = trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost
@@ -95,6 +132,11 @@ class GeneratorSearch(SearchMethod):
         if rejection is not None:
             generator.observe(candidate, rejection)
         return rejection is None
+
+    def _observe(self, generator: Generator, candidate: Candidate, result: Result) -> None:
+        """Pass the result of a trial to its generator, unless that has been left out."""
+        if generator in self.generators:
+            self._guarded(generator, "observe", lambda: generator.observe(candidate, result))
 
     def _rejection(self, schedule: Schedule) -> Rejected | None:
         """Return the reason why a schedule is not to be measured; None if it is to be measured."""

@@ -8,6 +8,7 @@ from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.generators.generator import GeneratorFailure
 from compiler.tuning.layer_space import LayerSpace, spaces_of
 from compiler.tuning.measure.measurer import Measurer
 
@@ -98,6 +99,11 @@ class SearchMethod(ABC):
     def predictor(self) -> PredictionErrors | None:
         """Errors of the method's predictions; None if the method makes no predictions."""
         return None
+
+    @property
+    def left_out(self) -> tuple[GeneratorFailure, ...]:
+        """Failures of generators, which the method no longer queries."""
+        return ()
 
     def record(self, schedule: Schedule, result: Result) -> Trial:
         """Record the measurement result of a schedule: call `learn`, update `best` and return the trial.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
-from compiler.tuning.generators.generator import Generator
+from compiler.tuning.generators.generator import Generator, GeneratorFailure
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import GENERATORS_METHOD, LLM, METHODS, GeneratorSpec, make_generators
 from compiler.tuning.search.generator_search import GeneratorSearch
@@ -44,6 +44,8 @@ class TuningResult:
         Number of initial trials of schedules that were best under other conditions.
     predictor : PredictionErrors or None
         Errors of the method's predictions; None if the method makes no predictions.
+    left_out : tuple of GeneratorFailure
+        Failures of generators, which were no longer queried.
     """
 
     baseline: Measurement
@@ -53,6 +55,7 @@ class TuningResult:
     cached_count: int = 0
     transferred_count: int = 0
     predictor: PredictionErrors | None = None
+    left_out: tuple[GeneratorFailure, ...] = ()
 
     def __repr__(self) -> str:
         found = f"best cost {self.best.cost} after {len(self.trials)} trials"
@@ -127,7 +130,9 @@ def tune(
                 store_best(session, searcher, baseline)
             on_trial(len(done), trial, searcher.best)
     cached = measurer.cached_count - before
-    return TuningResult(baseline, searcher.best, curve, done, cached, len(initial), searcher.predictor)
+    return TuningResult(
+        baseline, searcher.best, curve, done, cached, len(initial), searcher.predictor, searcher.left_out
+    )
 
 
 def make_method(

@@ -218,6 +218,7 @@ _SERVING_COLOURS = {
     "rollback": OKABE_ITO["vermilion"],
     "drift": OKABE_ITO["orange"],
     "conditions": OKABE_ITO["purple"],
+    "left out": SOFT,
     "search lost": SOFT,
 }
 
