@@ -147,7 +147,10 @@ def dequantize(call: NodeInvocation) -> Array:
     if call.values[0].dtype == np.float64:
         finite = call.values[0][np.isfinite(call.values[0])]
         if finite.size and np.abs(finite).max() > np.finfo(np.float32).max:
-            raise call.error("its input has numbers beyond the range of float32")
+            raise GraphError(
+                f"tensor {call.tensors[0].name!r} has the value {finite[np.abs(finite).argmax()]:.3g}, beyond the range of "
+                "float32, in which doubles are computed: the largest magnitude must be 3.4e+38"
+            )
     return call.numbers()
 
 

@@ -314,16 +314,30 @@ def _split_to_sequence(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[A
         if not given.shape:
             each = sizes[0]
             sizes = [min(each, size - start) for start in range(0, size, each)] if each > 0 else []
-    if sum(sizes) != size or min(sizes, default=0) < 1 or len(sizes) > _MAX_ITEMS:
-        raise InputError(f"sizes {shown(sizes)} do not make {size}")
-    x, items, start = emitter.flow(x), list[Value](), 0
+    if sum(sizes) != size or min(sizes, default=0) < 0:
+        raise InputError(f"the sizes {shown(sizes)} must add up to {size}, the size of axis {axis}")
+    if len(sizes) > _MAX_ITEMS:
+        raise InputError(f"a sequence must have at most {_MAX_ITEMS:,} tensors, not {len(sizes):,}")
+    if math.prod(x.shape):
+        x = emitter.flow(x)
+    items, start = list[Value](), 0
     for number, part in enumerate(sizes):
-        starts, shape = [0] * x.rank, list(x.shape)
+        starts, shape = [0] * len(x.shape), list(x.shape)
         starts[axis], shape[axis] = start, part
         start += part
+        if not math.prod(shape):  # no tensor of the graph is empty
+            items.append(ConstantValue(f"{node.outputs[0]}:{number}", np.zeros(shape, _dtype(x))))
+            continue
         piece: Value = part_of(emitter, node, x, starts, shape, [1] * x.rank, f"{number}")
         items.append(piece if keep else without_ones(emitter, f"{node.name}:{number}", piece, {axis}))
     return [SequenceValue(node.outputs[0], tuple(items))]
+
+
+def _dtype(value: Value) -> str:
+    """Return the name of the numpy type of a value in the file, where real numbers are float32."""
+    if isinstance(value, ConstantValue):
+        return value.numbers().dtype.name
+    return FLOAT.dtype if value.real else value.tensor.dtype
 
 
 #: Maximum length of a sequence that a tensor is split into.
