@@ -382,7 +382,7 @@ class GraphReader:
             return self.folder.computed(node, [v for v in inputs if not isinstance(v, DynamicValue)])
         for value in inputs:
             if isinstance(value, SequenceValue) and node.op not in SEQUENCE_OPS:
-                raise UnsupportedNodeError("it takes a sequence")
+                raise UnsupportedNodeError("it must take tensors, not a sequence")
             if isinstance(value, DynamicValue) and value.tensor.dtype in HOST_ONLY:
                 return on_host(emitter, node, inputs, f"computes with {value.tensor.dtype}", self.declared)
         return self._converted(CONVERSIONS.get(node.op), emitter, node, inputs)
