@@ -250,7 +250,7 @@ class Parts:
         """Return the constant called `name`, or raise UnsupportedNodeError if the value is not constant."""
         value = self.model.constants.get(name)
         if value is None:
-            raise UnsupportedNodeError(f"{what} that is not constant")
+            raise UnsupportedNodeError(f"{what} must be constant")
         return value
 
 

@@ -275,7 +275,9 @@ def _computed_kernel(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any
         )
     slide = window(node, tuple(sizes), tuple(kernel))
     if math.prod(kernel) > _MAX_TAPS:
-        raise UnsupportedNodeError(f"a kernel of {math.prod(kernel)} elements that is not constant")
+        raise UnsupportedNodeError(
+            f"a variable kernel must have at most {_MAX_TAPS} elements, not {math.prod(kernel)}"
+        )
     check_size((batch, channels, math.prod(kernel), *slide.outputs))
     body = BodyBuilder(node, inputs)
     padded = body.given(0)
