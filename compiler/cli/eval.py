@@ -184,7 +184,13 @@ def _check_classes(path: Path, network: "CompiledNetwork", labels: "NDArray") ->
     if len(network.outputs) != 1:
         raise InputError(f"--metric classes needs one output, the model has {len(network.outputs)}: {other}")
     (tensor,) = network.outputs
-    classes = int(np.prod(tensor.shape)) // network.batch
+    shape = [tensor.shape[0] // network.batch, *tensor.shape[1:]] if tensor.shape else []
+    if sum(size > 1 for size in shape) > 1:
+        raise InputError(
+            f"--metric classes needs one vector of class scores per sample, but output {shown(tensor.name)} has shape "
+            f"{shape}: choose --metric module:function"
+        )
+    classes = math.prod(shape)
     if classes < 2:
         raise InputError(
             f"--metric classes needs class scores, output {shown(tensor.name)} has one value: {other}"

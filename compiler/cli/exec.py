@@ -117,16 +117,18 @@ def run(args: argparse.Namespace) -> int:
             driver.put(array, put.address)
         cycles, trap = _execute(driver, program, args.operands)
         dumps = {each.name: driver.fetch(each.address, [each.size]).tobytes() for each in args.dump}
-    document = {
-        "program": program.name,
-        "target": Path(args.target).stem,
-        "device": args.device,
+    document = _head(args, program) | {
         "cycles": cycles if args.device == "rtl" else None,
         "trap": None if trap is None else _trap_document(trap, program),
         "dumps": {name: data.hex() for name, data in dumps.items()},
     }
     report(document, _text(document, [(each, dumps[each.name]) for each in args.dump]), args.json)
     return 0 if trap is None else _TRAPPED
+
+
+def _head(args: argparse.Namespace, program: "Program") -> dict[str, Any]:
+    """Return the fields that reports of accepted and rejected programs begin with."""
+    return {"program": program.name, "target": Path(args.target).stem, "device": args.device}
 
 
 def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
@@ -179,7 +181,7 @@ def _validate(args: argparse.Namespace, config: "MlaConfig", program: "Program")
     except ValidationError as error:
         if args.json:
             rejected = {"cycles": None, "trap": None, "dumps": {}, "refusal": error.to_json()}
-            write_report(rejected, args.json)
+            write_report(_head(args, program) | rejected, args.json)
         where = in_program(error, [program], [args.program])
         raise WorkError(f"rejected: {where}: {error.kind}: {error.reason}") from None
 
@@ -240,8 +242,11 @@ def _trap_document(trap: "TrapReport", program: "Program") -> dict[str, Any]:
 
 
 def _text(document: dict[str, Any], dumps: list[tuple[_Dump, bytes]]) -> str:
-    took = "" if document["cycles"] is None else f"{document['cycles']:,} cycles "
-    lines = [f"{document['program']}: {took}on {document['target']} ({document['device']})"]
+    if document["cycles"] is not None:
+        outcome = f"{document['cycles']:,} cycles"
+    else:
+        outcome = "completed" if document["trap"] is None else "trapped"
+    lines = [f"{document['program']} on {document['target']} ({document['device']}): {outcome}"]
     if trap := document["trap"]:
         line = "" if trap["line"] is None else f"line {trap['line']}: "
         instruction = f"`{trap['instruction']}`, " if trap["instruction"] else ""

@@ -152,8 +152,8 @@ def add_reset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reset-state",
         action="store_true",
-        help="start each sample from the model's initial state (default: the samples are a sequence, and each starts "
-        "from the state that the previous one left)",
+        help="reset the states of a recurrent or streaming model before each sample (default: the samples are "
+        "consecutive steps of one stream, and the states carry over from each sample to the next)",
     )
 
 

@@ -79,7 +79,7 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
     batch, height = low.x.shape[0], low.y.shape[1]
     if batch > 1 and height % a["strides"][0]:
         raise UnsupportedLoweringError(
-            f"images of a batch whose {height} rows are not a multiple of the stride"
+            f"the {height} rows of an image must be a multiple of the stride in a batch"
         )
     lines = [
         _lines(size, kernel, *(a[key][axis] for key in ("strides", "dilations", "pads")))

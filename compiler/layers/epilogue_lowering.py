@@ -207,5 +207,5 @@ def zero_of(weights: Tensor) -> int:
     assert weights.quantization is not None
     zeros = set(weights.quantization.zero_point)
     if len(zeros) != 1:
-        raise UnsupportedLoweringError("weights have zero points that differ from channel to channel")
+        raise UnsupportedLoweringError("the zero points of the weights must be equal in all channels")
     return zeros.pop()

@@ -581,7 +581,7 @@ def lower_cumsum(low: LoweringContext) -> ConvLayer:
     """
     a, x = low.anchor.attributes, low.x
     if a["axis"] % len(x.shape) != len(x.shape) - 1:
-        raise UnsupportedLoweringError("sums are cumulated along the last dimension only")
+        raise UnsupportedLoweringError("cumulative sums must be along the last dimension")
     size = x.shape[-1]
     if size > _MAX_LENGTH:
         raise UnsupportedLoweringError(f"{size:,} elements are cumulated, more than {_MAX_LENGTH:,}")

@@ -236,7 +236,7 @@ def _requantize(low: LoweringContext) -> Layer:
 def reshape(low: LoweringContext) -> Layer:
     """Lower a reshape that must copy its input because the result cannot be a view of the same bytes."""
     if low.x.elements != low.y.elements:
-        raise UnsupportedLoweringError(f"{list(low.x.shape)} cannot become {list(low.y.shape)}")
+        raise UnsupportedLoweringError(f"shape {list(low.x.shape)} cannot be reshaped to {list(low.y.shape)}")
     step = strides_of(low.x.shape)
     return layer(low, moved(low, step, step, [whole(size) for size in low.x.shape]))
 
@@ -263,7 +263,9 @@ def concat_starts(low: LoweringContext) -> list[int]:
                 f"{tensor.name!r} of shape {list(tensor.shape)} is not a part of {wanted} along axis {axis}"
             )
     if starts.pop() != wanted[axis]:
-        raise UnsupportedLoweringError(f"its inputs together are not {wanted[axis]} long along axis {axis}")
+        raise UnsupportedLoweringError(
+            f"the sizes of its inputs along axis {axis} must add up to {wanted[axis]}"
+        )
     return starts
 
 

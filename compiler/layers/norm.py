@@ -86,7 +86,7 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     """
     x, y, node = low.x, low.y, low.anchor
     if not x.shape or node.attributes["axis"] % len(x.shape) != len(x.shape) - 1:
-        raise UnsupportedLoweringError("a normalization is along the last dimension only")
+        raise UnsupportedLoweringError("a normalization must be along the last dimension")
     columns = x.shape[-1]
     if columns > _MAX_ELEMENTS:
         raise UnsupportedLoweringError(f"a normalization over {columns} elements, more than {_MAX_ELEMENTS}")
@@ -96,12 +96,12 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     step = affine(y).scale
     bits = 15 - int(np.ceil(np.log2(np.abs(beta).max() / step + _MARGIN)))
     if bits < 0:
-        raise UnsupportedLoweringError("beta is more than 32,510 steps of the result")
+        raise UnsupportedLoweringError("beta must be at most 32,510 steps of the result")
     largest = np.abs(gamma).max() or 1.0
     unit = np.sqrt(columns) * 2.0**bits / step
     shift = int(np.ceil(np.log2(unit * largest / np.iinfo(np.int16).max)))
     if not -64 <= shift <= 64:
-        raise UnsupportedLoweringError(f"gamma of up to {largest:.3g} in steps of {step:.3g}")
+        raise UnsupportedLoweringError(f"gamma, up to {largest:.3g}, is out of range for steps of {step:.3g}")
     centred = node.op == "layer_norm"
     return NormLayer(
         **low.common(),

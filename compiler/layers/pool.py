@@ -138,10 +138,10 @@ def lower_pool(low: LoweringContext) -> Layer:
         limits = np.iinfo(low.y.dtype)
         return PoolLayer(**low.common(), **window, clip=(int(limits.min), int(limits.max)))
     if affine(low.x) != affine(low.y):
-        raise UnsupportedLoweringError("pooling changes the quantization")
+        raise UnsupportedLoweringError("input and output of pooling must have the same quantization")
     if average and ((a["count_pads"] and any(a["pads"])) or taps > 255):
         raise UnsupportedLoweringError(
-            f"an average over {taps} taps, padding counted or more than 255 of them"
+            f"an average must not count padding and must be over at most 255 elements, here {taps}"
         )
     return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
 

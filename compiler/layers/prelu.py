@@ -91,7 +91,7 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
     x, slope = low.graph.ins(low.anchor)
     y, channels = low.y, low.x.shape[-1] if low.x.shape else 1
     if slope.data is None:
-        raise UnsupportedLoweringError("its slopes are not constant")
+        raise UnsupportedLoweringError("its slopes must be constant")
     given, factor = affine(x), affine(slope)
     ratio = given.scale / affine(y).scale
     fields = {

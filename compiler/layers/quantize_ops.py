@@ -42,7 +42,7 @@ def lower_quantize(low: LoweringContext) -> Layer:
     """Lower a conversion of float32 values to integers: a product with the reciprocal scale, exact to 31 bits."""
     scales, zeros = _parameters(low, low.y.name)
     if len(set(zeros)) > 1:
-        raise UnsupportedLoweringError("integers with different zero points along an axis")
+        raise UnsupportedLoweringError("its zero points must be equal along the axis")
     one = np.float32(1)
     exact = low.rounding == "xnnpack"  # XNNPACK multiplies by the float32 reciprocal
     pairs = [multiplier(float(one / np.float32(s)) if exact else 1 / s) for s in scales]
@@ -66,7 +66,7 @@ def lower_dequantize(low: LoweringContext) -> Layer:
     """Lower a conversion of integers to float32 values, with a single rounding."""
     scales, zeros = _parameters(low, low.x.name)
     if any(not -_ZERO <= zero < _ZERO for zero in zeros):
-        raise UnsupportedLoweringError("a zero point of more than 16 bits")
+        raise UnsupportedLoweringError("its zero point must fit in 16 bits")
     pairs = [multiplier(s) for s in scales]
     return _layer(low, pairs, [-z for z in zeros], Rounding.EVEN, {"to_float": 1}, {})
 

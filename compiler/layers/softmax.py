@@ -61,7 +61,7 @@ def lower_softmax(low: LoweringContext) -> Layer:
     """
     a, x = low.anchor.attributes, low.x
     if a["axis"] != len(x.shape) - 1:
-        raise UnsupportedLoweringError("softmax is along the last dimension only")
+        raise UnsupportedLoweringError("a softmax must be along the last dimension")
     if x.shape[-1] > _MAX_ELEMENTS:
         raise UnsupportedLoweringError(
             f"a softmax over {x.shape[-1]:,} elements, more than {_MAX_ELEMENTS:,}"

@@ -146,8 +146,12 @@ def dequantize(call: NodeInvocation) -> Array:
     """Return the real numbers that the operand represents; doubles must be within the range of float32."""
     if call.values[0].dtype == np.float64:
         finite = call.values[0][np.isfinite(call.values[0])]
-        if finite.size and np.abs(finite).max() > np.finfo(np.float32).max:
-            raise call.error("its input has numbers beyond the range of float32")
+        largest = finite[np.abs(finite).argmax()] if finite.size else 0.0
+        if abs(largest) > np.finfo(np.float32).max:
+            raise GraphError(
+                f"tensor {call.tensors[0].name!r} has the value {largest:.3g}, beyond the range of float32, in "
+                "which doubles are computed: the largest magnitude must be 3.4e+38"
+            )
     return call.numbers()
 
 

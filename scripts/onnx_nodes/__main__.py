@@ -1,14 +1,13 @@
-"""Command that runs node tests and prints one line per test; with --page, it also writes the documentation page."""
+"""Command that runs ONNX's node tests, or the models that the onnx package ships, and prints one line per test."""
 
 import argparse
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 from scripts.onnx_nodes.case import Placement, run
-from scripts.onnx_nodes.page import PAGE, page
-from scripts.onnx_nodes.suite import node_tests
+from scripts.onnx_nodes.page import PAGE, SHIPPED_PAGE, page, shipped_page
+from scripts.onnx_nodes.suite import node_tests, shipped_tests
 
 
 def main() -> int:
@@ -17,10 +16,20 @@ def main() -> int:
     parser.add_argument(
         "pattern", nargs="?", default="", help="run only tests whose name contains this string"
     )
-    parser.add_argument("--page", action="store_true", help=f"run all tests and write {PAGE}")
+    parser.add_argument(
+        "--shipped",
+        action="store_true",
+        help="run the models that the onnx package ships, not its node tests",
+    )
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help=f"run all tests and write {PAGE} or, with --shipped, {SHIPPED_PAGE}",
+    )
     args = parser.parse_args()
     started, results = time.monotonic(), []
-    tests = [test for test in node_tests() if args.page or args.pattern in test.name]
+    tests = shipped_tests() if args.shipped else node_tests()
+    tests = [test for test in tests if args.page or args.pattern in test.name]
     for test in tests:
         results.append(result := run(test))
         print(f"{result.where.name.lower():11} {result.name} {result.error:.3f} {result.reason}", flush=True)
@@ -30,7 +39,8 @@ def main() -> int:
         f"in {time.monotonic() - started:.0f} s",
     )
     if args.page:
-        Path(PAGE).write_text(page(tests, results))
+        path, write = (SHIPPED_PAGE, shipped_page) if args.shipped else (PAGE, page)
+        path.write_text(write(tests, results))
     return int(counts[Placement.FAILED] > 0)
 
 

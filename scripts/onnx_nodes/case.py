@@ -13,7 +13,7 @@ from compiler.frontends.builder import WHERE_LISTED
 from compiler.frontends.onnx.values import INTERFACE
 from compiler.onnx_backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
-from hw.errors import InputError, MlaError
+from hw.errors import InputError, MlaError, shown
 from scripts.onnx_nodes.compare import Arrays, MismatchError, checked
 from scripts.onnx_nodes.scope import RANDOM, obstacle
 
@@ -49,12 +49,15 @@ class Result:
         Reason why the test ran on the host, was rejected or skipped, or failed.
     error : float
         Maximum error of a quantized result, relative to the largest expected magnitude.
+    exact : bool
+        True if all results equal the expected ones.
     """
 
     name: str
     where: Placement
     reason: str = ""
     error: float = 0.0
+    exact: bool = False
 
 
 def run(test: Any) -> Result:
@@ -89,7 +92,7 @@ def _tried(test: Any, constants: bool) -> Result:
         why = obstacle(test)
         if why:
             return Result(test.name, Placement.SKIPPED, why)
-        text = str(error).removeprefix(f"{test.name!r}: ").removesuffix(WHERE_LISTED)
+        text = str(error).removeprefix(f"{shown(test.model.graph.name)}: ").removesuffix(WHERE_LISTED)
         return Result(test.name, Placement.REFUSED, text[:_SHOWN])
     assert worst is not None
     return worst
@@ -99,17 +102,25 @@ def _one(test: Any, inputs: Sequence[Any], outputs: Sequence[Any], constants: bo
     """Run a test with one selection of run-time inputs."""
     names = [value.name for value in test.model.graph.input]
     arrays = {name: _array(value) for name, value in zip(names, inputs, strict=True)}
+    # Arrays without elements have only one value.
+    variable = [n for n in names if not isinstance(arrays[n], np.ndarray) or arrays[n].size]
     if constants:
-        names = [n for n in names if n == names[0] or not isinstance(arrays[n], np.ndarray)]
-    model = _with_constants(test.model, arrays, names)
-    sample = {name: arrays[name] for name in names}
+        variable = [n for n in variable if n == names[0] or not isinstance(arrays[n], np.ndarray)]
+    model = _with_constants(test.model, arrays, variable)
+    sample = {name: arrays[name] for name in variable}
     with _prepared(model, sample) as ready:
         found = [np.asarray(value) for value in ready.run(sample)]
         wanted = [_array(value) for value in outputs]
         if not all(isinstance(value, np.ndarray) for value in wanted):
             raise InputError("its outputs are not arrays")
         error = checked(test, model, ready, sample, found, wanted)
-        return Result(test.name, *_where(ready), error)
+        exact = all(map(_equal, found, wanted))
+        return Result(test.name, *_where(ready), error, exact)
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return True if two arrays are equal, where two NaNs count as equal."""
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 def _array(value: Any) -> Any:

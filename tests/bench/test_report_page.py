@@ -1,9 +1,12 @@
-"""Tests of the page that `make bench` writes, with made-up results."""
+"""Tests of the page that `make bench` writes, with made-up results, and of the cases on the stored page."""
 
+import re
 from xml.etree import ElementTree
 
-from compiler.bench.page import benchmark_page, benchmark_picture
+from compiler.bench.page import TITLES, benchmark_page, benchmark_picture
+from compiler.bench.suite import SUITES
 from hw.isa.counters import CAUSES
+from scripts.bench import PAGE
 
 
 def document(suite: str, *names: str) -> dict:
@@ -49,3 +52,12 @@ def test_bar_width_is_proportional_to_share():
     widths = {title.text: float(bar.get("width") or 0) for bar in bars for title in bar}
     assert len(bars) == 2 * 3
     assert widths["useful: 750 cycles, 75.0%"] == 3 * widths["wait_bus: 250 cycles, 25.0%"] > 0
+
+
+def test_stored_page_has_the_cases_of_the_suites():
+    """No row of docs/benchmarks.md is added by hand: each table has the cases of its suite, in their order."""
+    sections = re.split("^## ", PAGE.read_text(), flags=re.MULTILINE)
+    for suite in ("gemm", "conv", "tiny", "nets"):
+        (section,) = (each for each in sections if each.startswith(TITLES[suite]))
+        table = section.partition("\n| --- |")[2].partition("\n\n")[0]
+        assert re.findall(r"^\| (\S+) \|", table, re.MULTILINE) == [case.name for case in SUITES[suite](None)]

@@ -192,6 +192,22 @@ def test_invalid_data_are_one_line_errors(mla, tmp_path, arrays, message):
     assert message in result.err.splitlines()[-1]
 
 
+def test_classes_need_one_vector_of_scores(mla, tmp_path):
+    inputs = np.zeros((2, 3, 6), np.float32)
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("Relu", ["x"], ["scores"])]
+    sides = ([value(name, TensorProto.FLOAT, [3, 6])] for name in ("x", "scores"))
+    graph = helper.make_graph(nodes, "rows", *sides)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path := tmp_path / "m.onnx"
+    )
+    np.savez(tmp_path / "data.npz", x=inputs, y=[1, 2])
+    result = mla("eval", path, "--target", "n4", "--data", tmp_path / "data.npz", *GOLDEN)
+    assert (result.status, result.out) == (2, "")
+    message = "needs one vector of class scores per sample, but output 'scores' has shape [3, 6]"
+    assert message in result.err.splitlines()[-1]
+
+
 def test_compiled_file_has_no_reference(mla, digits, tmp_path):
     path, _, _ = digits
     package = tmp_path / "digits.mla"

@@ -83,7 +83,11 @@ def test_cycles_depend_on_dram_latency(mla, source, tmp_path):
     for latency in (100, 300):
         out = tmp_path / "out.json"
         result = mla("exec", source, *CALL, "--dram-latency", latency, "--json", out)
-        assert result.status == 0 and "cycles on n4 (rtl)" in result.out
+        assert (
+            result.status == 0
+            and result.out.startswith("copy on n4 (rtl): ")
+            and result.out.endswith(" cycles\n")
+        )
         cycles.append(json.loads(out.read_text())["cycles"])
     # The latency occurs twice: once for the command, once for the data.
     assert cycles[1] - cycles[0] == 2 * 200
@@ -94,7 +98,7 @@ def test_text_and_big_endian_arrays(mla, source, array):
     result = mla("exec", source, *GOLDEN, "--put", f"0x0={array}", "--dump", "0x2000:16")
     assert (result.status, result.err) == (0, "")
     assert result.out == (
-        "copy: on n4 (golden)\n0x2000, 16 bytes:\n"
+        "copy on n4 (golden): completed\n0x2000, 16 bytes:\n"
         "00002000  41 00 42 00 43 00 44 00  45 00 46 00 47 00 48 00  |A.B.C.D.E.F.G.H.|\n"
     )
 
@@ -133,6 +137,7 @@ def test_rejected_program_names_line(mla, source):
     document = json.loads(result.out)
     assert (result.status, document["cycles"], document["dumps"]) == (1, None, {})
     assert document["refusal"]["kind"] == "race"
+    assert [document[key] for key in ("program", "target", "device")] == ["copy", "n4", "golden"]
     source.write_text(COPY.format(wait=", wait(load:0)"))
     result = mla("exec", source, "--operands", "0,0x2000", "--window", "0:16:r", "--target", "n4")
     assert result.status == 1 and f"{source}:8: `issue store, wait(load:0)`: window: " in result.err

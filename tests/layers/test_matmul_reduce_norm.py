@@ -193,7 +193,7 @@ def test_softmax_into_any_scale(dtype: str, scale: float) -> None:
 
 NORM = {"epsilon": 1e-5}
 UNSUPPORTED = [
-    ("layer_norm", (1, 4, 4, 8), "int8", {"axis": 1, **NORM}, "along the last dimension only"),
+    ("layer_norm", (1, 4, 4, 8), "int8", {"axis": 1, **NORM}, "along the last dimension"),
     ("rms_norm", (2, 9000), "int8", {"axis": 1, **NORM}, "over 9000 elements, more than 8192"),
     ("layer_norm", (2, 8), "int16", {"axis": 1, **NORM}, "must be int8 or uint8, not int16"),
     ("softmax", (2, 8), "int16", {"axis": 1, "beta": 1.0}, "must be int8 or uint8, not int16"),

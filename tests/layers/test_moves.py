@@ -148,7 +148,7 @@ def single_node(
         (single_node("transpose", perm=(1, 0)), r"output must be of shape \[3, 2\], not \[2, 6\]"),
         (single_node("concat", axis=1), r"'z' of shape \[3, 3\] is not a part of \[2, 6\] along axis 1"),
         (single_node("concat", axis=2), r"axis must be within -2\.\.1, not 2"),
-        (single_node("concat", (2, 3), axis=0), r"together are not 2 long along axis 0"),
+        (single_node("concat", (2, 3), axis=0), r"inputs along axis 0 must add up to 2"),
         (
             single_node("slice", starts=(0, 2), sizes=(2, 2), steps=(1, 1)),
             r"axis 1 has indices 0\.\.2, not 2\.\.3",

@@ -37,14 +37,16 @@ def test_stages_alternate_between_accelerator_and_host() -> None:
     network = check(*mixed())
     assert [stage.code is not None for stage in network.stages] == [True, False, True]
     assert [(each.op, each.reason) for each in network.host] == [
-        ("max_pool2d", "pooling changes the quantization")
+        ("max_pool2d", "input and output of pooling must have the same quantization")
     ]
 
 
 def test_strict_rejects_host_operators_with_all_reasons() -> None:
     draft, outputs = mixed()
     graph = draft.graph.finish([tensor.name for tensor in outputs])
-    with pytest.raises(InputError, match=r"\(max_pool2d\): pooling changes the quantization"):
+    with pytest.raises(
+        InputError, match=r"\(max_pool2d\): input and output of pooling must have the same quantization"
+    ):
         compile(graph, "n8", strict=True)
 
 

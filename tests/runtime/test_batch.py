@@ -145,4 +145,4 @@ def test_transposed_convolution_that_runs_on_the_host(rng: np.random.Generator) 
         output_pads=(),
     )
     (node,) = check(draft, [y]).host
-    assert "images of a batch whose 11 rows are not a multiple of the stride" in node.reason
+    assert "the 11 rows of an image must be a multiple of the stride in a batch" in node.reason

@@ -91,7 +91,9 @@ class ConstantFolder:
         given = [id(value.data) for value in inputs if value is not None]
         self.room -= sum(v.data.size for v in outputs if v.data.base is None and id(v.data) not in given)
         if self.room < 0:
-            raise InputError("its constant result is too large, with those of the nodes before it")
+            raise InputError(
+                "the results of nodes with constant inputs, up to this one, are too large in sum"
+            )
         return outputs
 
 
@@ -208,7 +210,7 @@ def _divide(node: FileNode, inputs: list[Any]) -> NDArray:
     a, b = _arrays(inputs, 2)
     _check_size(broadcast([a.shape, b.shape]), a, b)
     if a.dtype.kind != "f" and not b.all():
-        raise InputError("divides an integer by zero")
+        raise InputError("a constant integer must not be divided by zero")
     if node.op == "Mod":
         return np.fmod(a, b) if node.int("fmod", 0) else np.mod(a, b)
     if a.dtype.kind == "f":
@@ -240,7 +242,10 @@ def _constant(node: FileNode, inputs: list[Any]) -> NDArray:
             return value
         if key in dtypes:
             return np.array(value, dtypes[key])
-    raise UnsupportedNodeError(f"a constant of {', '.join(node.attributes) or 'nothing'}")
+    raise UnsupportedNodeError(
+        "a constant must be given by value, value_int(s) or value_float(s), not by "
+        f"{', '.join(node.attributes) or 'nothing'}"
+    )
 
 
 @_folds("ConstantOfShape")
@@ -271,7 +276,7 @@ def _expand(node: FileNode, inputs: list[Any]) -> NDArray:
         _check_size(shape, x)
         return np.broadcast_to(x, shape).copy()
     if len(wanted) != x.ndim:
-        raise InputError(f"{len(wanted)} repeats do not fit shape {list(x.shape)}")
+        raise InputError(f"its {len(wanted)} repeats must be one for each dimension of shape {list(x.shape)}")
     _check_size([n * times for n, times in zip(x.shape, wanted, strict=True)], x)
     return np.tile(x, wanted)
 
@@ -309,7 +314,7 @@ def _slice(node: FileNode, inputs: list[Any]) -> NDArray:
         for key, value in zip(("starts", "ends", "axes", "steps"), given, strict=True)
     )
     if starts is None or ends is None:
-        raise InputError("must have starts and ends")
+        raise InputError("its inputs starts and ends must be given")
     data = x.numbers()
     spans = [slice(None)] * data.ndim
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -328,7 +333,10 @@ def _split(node: FileNode, inputs: list[Any]) -> list[NDArray]:
         each = -(-data.shape[axis] // count)
         sizes = (*(each,) * (count - 1), data.shape[axis] - each * (count - 1))
     if len(sizes) != count or sum(sizes) != data.shape[axis] or min(sizes) < 0:
-        raise InputError(f"{count} outputs of sizes {shown(list(sizes))} do not make {data.shape[axis]}")
+        raise InputError(
+            f"the sizes {shown(list(sizes))} of its {count} outputs must add up to {data.shape[axis]}, the size of "
+            f"axis {axis}"
+        )
     return np.split(data, np.cumsum(sizes)[:-1], axis)
 
 
@@ -345,7 +353,7 @@ def _reduce(node: FileNode, inputs: list[Any]) -> NDArray:
 def _matmul(node: FileNode, inputs: list[Any]) -> NDArray:
     a, b = _arrays(inputs, 2)
     if a.ndim != 2 or b.ndim != 2:
-        raise UnsupportedNodeError("a product of constants that are not matrices")
+        raise UnsupportedNodeError("constants of a product must be matrices")
     _check_size((a.shape[0], b.shape[1]), a, b)
     return a @ b
 

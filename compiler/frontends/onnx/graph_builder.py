@@ -77,7 +77,9 @@ class OnnxGraphBuilder:
                 return target
         if flows and all(not flow.real and flow.tensor.dtype != "float32" for flow in flows):
             if any(flow.tensor.quantization not in (None, IDENTITY) for flow in flows):
-                raise UnsupportedNodeError("arithmetic on the integers of quantized values")
+                raise UnsupportedNodeError(
+                    "its operands are the integers of quantized values, without their scales"
+                )
             wide = flows[0].tensor.dtype in ("int32", "int64")  # quantized int8 would saturate
             return ValueType(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]) if wide else None)
         return FLOAT
@@ -88,7 +90,9 @@ class OnnxGraphBuilder:
         if q is None or q.whole:
             return flow
         if not flow.real:
-            raise UnsupportedNodeError("moving integers that have scales along an axis")
+            raise UnsupportedNodeError(
+                "its input is quantized with a scale for each channel, so its elements cannot be moved"
+            )
         return DynamicValue(flow.name, self._float(flow.tensor), flow.order)
 
     def flow(self, value: Value) -> DynamicValue:
@@ -125,7 +129,7 @@ class OnnxGraphBuilder:
             return cached
         self.room -= value.data.size
         if self.room < 0:
-            raise InputError("its constants are too large, with those of the nodes before it")
+            raise InputError("the constants of the nodes up to this one are too large in sum")
         self._views[key] = tensor = self.build.constant(name, value.data, value.quantization)
         return tensor
 
@@ -226,7 +230,7 @@ class OnnxGraphBuilder:
         if tensor.dtype == "float32":
             return tensor
         if tensor.quantization is None:
-            raise UnsupportedNodeError(f"{tensor.dtype} values of {tensor.name!r} as real numbers")
+            raise UnsupportedNodeError(f"tensor {tensor.name!r} must hold real numbers, not {tensor.dtype}")
         q, last = tensor.quantization, len(tensor.shape) - 1
         if q.axis in (None, last):
             return self.convert("dequantize", tensor, FLOAT)
@@ -263,7 +267,9 @@ def _as_kind(value: ConstantValue, kind: ValueType) -> ConstantValue:
         return value
     number = value.scalar()
     if number is None:
-        raise UnsupportedNodeError(f"real numbers of {value.name!r} in arithmetic on quantized values")
+        raise UnsupportedNodeError(
+            f"tensor {value.name!r} holds real numbers, but the other operands are quantized"
+        )
     # With its magnitude as the scale, the value is exactly one quantization step from zero.
     steps, zero = (0, 0) if number == 0 else (1, 0) if number > 0 else (0, 1)
     return ConstantValue(

@@ -347,7 +347,7 @@ def function(emitter: OnnxGraphBuilder, node: FileNode, x: Value, *constants: Co
     proto, x = _source(node, "an operator"), emitter.flow(x)
     kind = emitter.arithmetic(node, x)
     if kind != FLOAT and not kind.real:
-        raise UnsupportedNodeError("a function of integers")
+        raise UnsupportedNodeError("its operand must be real or quantized, not plain integers")
     fixed = (Tensor("", v.shape, v.data.dtype.name, data=v.data) for v in constants)
     stand_ins = [Tensor("", (1,), "float32"), *fixed]
     model = _model(node, proto, list(stand_ins))

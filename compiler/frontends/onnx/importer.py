@@ -1,6 +1,7 @@
 """Driver of the ONNX import, which resolves input sizes, converts the nodes, and adds the declared outputs."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 # Importing these modules registers their conversions.
 import compiler.frontends.onnx.ops.attention
@@ -56,6 +57,7 @@ from compiler.frontends.onnx.values import (
     Value,
     ValueType,
     plain,
+    type_name,
 )
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import IDENTITY, Tensor
@@ -268,13 +270,15 @@ class GraphReader:
         self.refused: list[Refused] = []
         wrong, inputs = wrong_types(proto.graph)
         if wrong:
-            texts = [
-                f"{', '.join(wrong[:_MAX_WRONG])}{_more(wrong)} (convert the model to float32, int8 or int32)"
-            ]
+            strings = all(
+                text.endswith(f"type {type_name(TensorProto.STRING)} is not supported") for text in wrong
+            )
+            advice = "encode strings as numbers" if strings else "convert the model to float32, int8 or int32"
+            texts = [f"{', '.join(wrong[:_MAX_WRONG])}{_more(wrong)} ({advice})"]
             raise InputError(_all_obstacles(texts, inputs, sizes, proto))
         model = read_proto(proto, path.parent if path else None)
         try:
-            declared = with_sizes(model.inputs, sizes)
+            declared = with_sizes(model.inputs, _bound_sizes(model.inputs, bind) | sizes)
         except OpenSizesError as error:
             raise InputError(_all_obstacles([str(error)], [], sizes, proto)) from None
         model, declared = _bound(model, declared, bind)
@@ -290,6 +294,11 @@ class GraphReader:
         values: dict[str, Value] = dict(model.constants)
         for declared in model.inputs:
             shape = tuple(n for n in declared.shape or () if isinstance(n, int))
+            if not math.prod(shape):
+                raise InputError(
+                    f"input {shown(declared.name)} of shape {list(shape)} has no elements; make it a constant: "
+                    f"--bind {declared.name}=0"
+                )
             unquantized = declared.held in ("float32", "bool")
             q = None if unquantized else emitter.meanings.get(declared.name)
             try:
@@ -373,7 +382,7 @@ class GraphReader:
             return self.folder.computed(node, [v for v in inputs if not isinstance(v, DynamicValue)])
         for value in inputs:
             if isinstance(value, SequenceValue) and node.op not in SEQUENCE_OPS:
-                raise UnsupportedNodeError("it takes a sequence")
+                raise UnsupportedNodeError("it must take tensors, not a sequence")
             if isinstance(value, DynamicValue) and value.tensor.dtype in HOST_ONLY:
                 return on_host(emitter, node, inputs, f"computes with {value.tensor.dtype}", self.declared)
         return self._converted(CONVERSIONS.get(node.op), emitter, node, inputs)
@@ -437,6 +446,17 @@ class GraphReader:
             self.refused.append((node.name, node.op, f"output {first + 1} is read: {error}"))
             return outputs
         return [*outputs, *rest[len(outputs) :]]
+
+
+def _bound_sizes(inputs: list[Declared], bind: Mapping[str, NDArray]) -> dict[str, int]:
+    """Return the sizes of named dimensions of inputs that are bound to arrays."""
+    return {
+        name if isinstance(name, str) else f"{declared.name}.{i}": size
+        for declared in inputs
+        if declared.name in bind and len(declared.shape or ()) == bind[declared.name].ndim
+        for i, (name, size) in enumerate(zip(declared.shape or (), bind[declared.name].shape, strict=True))
+        if not isinstance(name, int)
+    }
 
 
 def _bound(

@@ -569,9 +569,9 @@ def _shape_of(view: DefUse, name: str) -> tuple[int, ...] | None:
 def _convert_batch_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, *given = inputs
     if node.int("training_mode", 0):
-        raise UnsupportedNodeError("training")
+        raise UnsupportedNodeError("it is in training mode: export the model for inference")
     if len(x.shape) < 2:
-        raise InputError(f"shape {list(x.shape)} has no channels")
+        raise InputError(f"its input must have at least two dimensions, not shape {list(x.shape)}")
     factor, shift = batch_norm_constants(node, [known(v, "a statistic") for v in given], x.shape[1])
     x = emitter.flow(x)
     if x.rank in (3, 4) and emitter.arithmetic(node, x).real:

@@ -59,7 +59,7 @@ def parameters(
         Shape of the quantized tensor; None if it is unknown.
     """
     if node.int("block_size", 0):
-        raise UnsupportedNodeError("scales by blocks")
+        raise UnsupportedNodeError("its scales must be one, or one for each channel, not one for each block")
     scales = scale.real()
     zeros = np.zeros(scales.shape, np.int64) if zero is None else zero.data
     if zeros.dtype.kind not in "iu" or zeros.size != scales.size or scales.ndim > 1:
@@ -70,7 +70,7 @@ def parameters(
     axis = None
     if scales.ndim and scales.size > 1:
         if shape is None:
-            raise UnsupportedNodeError("scales along an axis of an unknown shape")
+            raise UnsupportedNodeError("the shape of a tensor with scales for each channel must be known")
         axis = counted_from_front(node.int("axis", 1), len(shape))
         if shape[axis] != scales.size:
             raise InputError(f"{scales.size} scales do not fit dimension {axis} of shape {list(shape)}")

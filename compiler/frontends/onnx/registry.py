@@ -111,7 +111,7 @@ def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], 
 def known(value: Value | None, what: str) -> ConstantValue:
     """Return the value if it is constant, or raise UnsupportedNodeError otherwise."""
     if not isinstance(value, ConstantValue):
-        raise UnsupportedNodeError(f"{what} that is not constant")
+        raise UnsupportedNodeError(f"{what} must be constant")
     return value
 
 

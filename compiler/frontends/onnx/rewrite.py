@@ -29,7 +29,7 @@ def _reads(model: OnnxModel, node: FileNode, dynamic: tuple[str, ...]) -> bool:
 
 def _images_only(node: FileNode) -> None:
     if node.int("channels_last", 0):
-        raise UnsupportedNodeError("channels last")
+        raise UnsupportedNodeError("its attribute channels_last must be 0")
 
 
 #: Rewrite of a node into equivalent nodes in topological order.
@@ -128,7 +128,7 @@ def _matmul(model: OnnxModel, node: FileNode) -> list[FileNode]:
 def _gemm(model: OnnxModel, node: FileNode) -> list[FileNode]:
     parts = Parts(model, node, 6, 9)
     if not parts.inputs[7]:
-        raise UnsupportedNodeError("a real output")
+        raise UnsupportedNodeError("its output must be quantized, not real")
     axis = 0 if node.int("transB", 0) else 1
     operands = (parts.real(0, "a"), parts.real(3, "b", axis=axis))
     factor = finite(node.float("alpha", 1.0))
@@ -250,7 +250,7 @@ class Parts:
         """Return the constant called `name`, or raise UnsupportedNodeError if the value is not constant."""
         value = self.model.constants.get(name)
         if value is None:
-            raise UnsupportedNodeError(f"{what} that is not constant")
+            raise UnsupportedNodeError(f"{what} must be constant")
         return value
 
 

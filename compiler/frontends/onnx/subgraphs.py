@@ -332,7 +332,7 @@ def _stacked(
 ) -> Value:
     """Return the slices `parts`, stacked along a new axis."""
     if not parts:
-        raise UnsupportedNodeError("outputs with a slice from each of no iterations")
+        raise UnsupportedNodeError("an output has a slice for each iteration, but there are no iterations")
     axis = counted_from_front(each.axis, len(parts[0].shape) + 1)
     axes = ConstantValue("axes", np.array([axis], np.int64))
     rows: list[Value | None] = []

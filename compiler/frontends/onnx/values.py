@@ -212,7 +212,7 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
 def check_size(shape: tuple[int, ...], most: int = MAX_ELEMENTS) -> None:
     """Raise InputError for an output shape that is empty or too large, before memory is allocated for it."""
     if any(size < 1 for size in shape):
-        raise InputError(f"its output would have shape {shown(list(shape))}")
+        raise InputError(f"its output would have shape {shown(list(shape))}, without elements")
     if math.prod(shape) > most:
         raise InputError(f"its output would have shape {shown(list(shape))}, more than {most:,} elements")
 

@@ -11,7 +11,7 @@ from compiler.ir.ops import OPS
 from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.lowering.partition import GraphPart
-from compiler.visualize.graphs.operators import add_inputs, shape_of, title
+from compiler.visualize.graphs.operators import add_inputs, shape_text, title
 from compiler.visualize.graphs.view import View, add_edge, add_node, over_bus, size, start
 from hw.config import MlaConfig
 
@@ -32,7 +32,7 @@ def layers_view(
     made = {name: (key,) for name, key in inputs.items()}
     adder.add(parts, made, "", "")
     for name in graph.outputs:
-        add_node(view, f"out {name}", "output", "output", shape_of(graph.tensors[name]), name)
+        add_node(view, f"out {name}", "output", "output", shape_text(graph.tensors[name]), name)
         adder.feed(graph, name, f"out {name}", made, "")
     return view
 
@@ -58,7 +58,7 @@ class _Adder:
                 self._device(next(self.streams).lowered, group, made, scope)
                 continue
             for node in part.graph:
-                text = shape_of(part.graph.tensors[node.outputs[0]])
+                text = shape_text(part.graph.tensors[node.outputs[0]])
                 kind = "control" if node.bodies else "host"
                 add_node(self.view, node.name, kind, title(part.graph, node), node.name, text, group=group)
                 for name in dict.fromkeys(node.inputs):
@@ -89,7 +89,7 @@ class _Adder:
                 "layer",
                 " + ".join(title(graph, graph.nodes[name]) for name in layer.nodes),
                 layer.name,
-                shape_of(graph.tensors[layer.y]),
+                shape_text(graph.tensors[layer.y]),
                 f"{layer.macs:,} MACs" if layer.macs else "",
                 f"weights {size(weights)}" if weights else "",
                 f"≈ {cycles:,.0f} cycles",
@@ -111,7 +111,7 @@ class _Adder:
         tensor = graph.tensors[name]
         sources = made.get(name, (f"const {scope}{name}",))
         if tensor.constant and name not in made:
-            add_node(self.view, sources[0], "constant", "constant", shape_of(tensor), name)
+            add_node(self.view, sources[0], "constant", "constant", shape_text(tensor), name)
         for source in sources:
             add_edge(self.view, source, reader, name, over_bus(self.config, tensor.bytes))
 

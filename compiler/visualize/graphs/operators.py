@@ -48,7 +48,7 @@ def graph_view(
     adder = _Adder(view, config, rounding, dict(groups or {}), dict(reasons or {}))
     adder.add(graph, made, "", "")
     for name in graph.outputs:
-        add_node(view, f"out {name}", "output", "output", shape_of(graph.tensors[name]), name)
+        add_node(view, f"out {name}", "output", "output", shape_text(graph.tensors[name]), name)
         adder.feed(graph, made, name, f"out {name}", "")
     return view
 
@@ -73,7 +73,7 @@ def add_inputs(view: View, graph: Graph, made: dict[str, str]) -> None:
     """Add a node for each input of the model, and record it in `made`."""
     for name in graph.inputs:
         made[name] = f"in {name}"
-        add_node(view, made[name], "input", "input", shape_of(graph.tensors[name]), name)
+        add_node(view, made[name], "input", "input", shape_text(graph.tensors[name]), name)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Adder:
     def _node(self, graph: Graph, node: Node, key: str, count: int, group: str) -> None:
         why = self.reasons.get(node.name, "")
         cycles, pj = (Floor(count, 0).cycles(self.config), count * MAC_PJ) if count else (None, None)
-        text = (shape_of(graph.tensors[node.outputs[0]]), f"{count:,} MACs" if count else "")
+        text = (shape_text(graph.tensors[node.outputs[0]]), f"{count:,} MACs" if count else "")
         kind = "control" if node.bodies else "host" if why else "operator"
         add_node(
             self.view,
@@ -142,7 +142,7 @@ class _Adder:
         if source is None:
             source = f"const {scope}{name}"
             if source not in self.view:
-                add_node(self.view, source, "constant", "constant", shape_of(tensor), name)
+                add_node(self.view, source, "constant", "constant", shape_text(tensor), name)
         add_edge(self.view, source, reader, name, over_bus(self.config, tensor.bytes))
 
 
@@ -152,7 +152,7 @@ def _macs(graph: Graph, rounding: str) -> dict[str, int]:
     return {layer.name: layer.macs for layer in lowered.layers}
 
 
-def shape_of(tensor: Tensor) -> str:
+def shape_text(tensor: Tensor) -> str:
     """Return the shape, type and size of a tensor as one line of text."""
     shape = "x".join(str(each) for each in tensor.shape) or "scalar"
     return f"{shape} {tensor.dtype}, {size(tensor.bytes)}"

@@ -126,11 +126,11 @@ def test_damaged_loops_name_the_node(tmp_path: Path) -> None:
         ),
         (
             with_loop(subgraph([node("Neg", "x", "s2")], state[:1], ends[1:])),
-            "3 inputs do not fit a subgraph of 1",
+            "its subgraph must have as many inputs as it is given, 3, not 1",
         ),
         (
             with_loop(subgraph(valid_body("s"), [*state, ("q", FLOAT)], ends)),
-            "3 inputs do not fit a subgraph of 4",
+            "its subgraph must have as many inputs as it is given, 3, not 4",
         ),
         (
             with_loop(subgraph(valid_body("s"), state, [("s2", FLOAT), ("s2", FLOAT)])),
@@ -146,7 +146,7 @@ def test_damaged_loops_name_the_node(tmp_path: Path) -> None:
         ),
         (
             with_loop(subgraph([*valid_body(), node("Concat", "s s", "s2", axis=0)], state, ends)),
-            "(Loop: a state whose shape changes from [2, 3] to [4, 3])",
+            "(Loop: the shape of a state must not change from [2, 3] to [4, 3])",
         ),
         (
             with_loop(subgraph([*valid_body(), node("Less", "s zero", "s2")], state, ends)),
@@ -154,7 +154,7 @@ def test_damaged_loops_name_the_node(tmp_path: Path) -> None:
         ),
         (
             with_loop(subgraph(early, state, [*ends, ("s2", FLOAT)]), outputs="z y"),
-            "(Loop: outputs with a slice from each of an unknown number of iterations)",
+            "(Loop: an output has a slice for each iteration, and the number of iterations is not constant)",
         ),
         (
             with_loop(subgraph([node("Identity", "c", "c2"), node("Add", "s far", "s2")], state, ends)),
@@ -183,7 +183,7 @@ def test_damaged_scans_name_the_node(tmp_path: Path) -> None:
         ),
         (
             small(node("Scan", "x x", "y", body=two, num_scan_inputs=2, scan_input_axes=[0, 1])),
-            "scans values of lengths 2, 3",
+            "all scanned values must be of equal length, not 2, 3",
         ),
     ):
         assert message in rejection(tmp_path, made)

@@ -315,7 +315,9 @@ def test_between_quantized_operators(tmp_path: Path) -> None:
     quantize_static(path, quantized, Samples(samples))
     network = compile(quantized, "n8")
     found = {each.op: each.reason for each in network.host if not each.edge}
-    assert found == {"LSTM": "float32 in a model whose other operators are quantized"}
+    assert found == {
+        "LSTM": "its values are float32, but the model is quantized: quantize this operator, too"
+    }
     wanted = reference(onnx.load(quantized), samples[0])["out"]
     step = max(t.quantization.scale[0] for t in network.graph.tensors.values() if t.quantization is not None)  # type: ignore[union-attr]
     assert np.abs(network(**samples[0])["out"] - wanted).max() <= step
@@ -348,7 +350,7 @@ def test_dynamically_quantized(tmp_path: Path, per_channel: bool) -> None:
         ("LSTM", {"layout": 2}, "layout must be 0 or 1, not 2"),
         ("GRU", {"direction": "both"}, "direction must be one of"),
         ("GRU", {"hidden_size": 7}, "hidden_size must be 4, not 7"),
-        ("LSTM", {"clip": float("inf")}, "a number must be finite"),
+        ("LSTM", {"clip": float("inf")}, "a constant or attribute must be finite"),
     ],
 )
 def test_invalid_attributes(op: str, attributes: dict[str, Any], message: str) -> None:

@@ -25,7 +25,7 @@ ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 TARGETS = ("n8", "n16", "n4")
 #: Permitted reasons for a node on the host; any other reason is a failure.
 KNOWN = (
-    "images of a batch whose .* rows are not a multiple of the stride",
+    "the .* rows of an image must be a multiple of the stride in a batch",
     "no multiplier reproduces LiteRT's float32 rounding of .*",
     "no multiplier reproduces the float32 rounding of some sums",  # docs/numerics.md, MEAN
 )

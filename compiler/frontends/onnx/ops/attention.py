@@ -54,7 +54,9 @@ class HeadShape:
     def check(self) -> None:
         """Raise InputError if the sizes contradict each other, or UnsupportedNodeError if there are too many scores."""
         if min(self.heads, self.kv_heads, self.size, self.value_size) < 1 or self.heads % self.kv_heads:
-            raise InputError(f"{self.heads} heads of queries do not fit {self.kv_heads} heads of keys")
+            raise InputError(
+                f"the {self.heads} heads of queries must be a multiple of the {self.kv_heads} heads of keys"
+            )
         check_size((self.batch, self.heads, self.queries, self.keys))
         if self.queries * self.keys > _MAX_SCORES:
             raise UnsupportedNodeError(f"scores of {self.queries:,} queries for {self.keys:,} keys")
@@ -83,7 +85,9 @@ def _attend(
     """
     q, k, v = operands
     if not (math.isfinite(scale) and math.isfinite(cap) and cap >= 0):
-        raise InputError(f"a scale of {scale} or a soft cap of {cap}")
+        raise InputError(
+            f"its scale and soft cap must be finite, the cap not negative, not {scale} and {cap}"
+        )
     b, h, s, t = shape.batch, shape.heads, shape.queries, shape.keys
     rows = (b, shape.kv_heads, h // shape.kv_heads * s)
     if scale != 1:
@@ -132,7 +136,7 @@ def _bias(body: BodyBuilder, allowed: str, masked: float = _MASKED) -> str:
 def _divided(count: int, heads: int) -> int:
     """Return the size of a head; raise InputError if the number of heads does not divide the number of elements."""
     if heads < 1 or count % heads:
-        raise InputError(f"{count} elements do not make {heads} heads")
+        raise InputError(f"a size of {count} must be a multiple of the number of heads, {heads}")
     return count // heads
 
 
@@ -150,13 +154,16 @@ def _attention(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
     rank = len(q.shape)
     if rank not in (3, 4) or {len(k.shape), len(v.shape)} != {rank} or (past_k is None) != (past_v is None):
         raise InputError(
-            f"shapes {list(q.shape)}, {list(k.shape)} and {list(v.shape)} are not those of an attention"
+            f"queries, keys and values must all have 3 or all 4 dimensions, not shapes {list(q.shape)}, "
+            f"{list(k.shape)} and {list(v.shape)}, and past keys need past values"
         )
     mode, causal = node.int("qk_matmul_output_mode", 0), node.int("is_causal", 0)
     if (mode == 2 and node.outputs[3:]) or lengths is not None:
-        raise UnsupportedNodeError("scores after masking as an output, or lengths of the keys")
+        raise UnsupportedNodeError(
+            "its output of scores after masking, or its input of lengths of the keys, is in use"
+        )
     if causal and node.opset < _OFFSET_OPSET and (past_k is not None or q.shape[-2] != k.shape[-2]):
-        raise UnsupportedNodeError("a causal mask for keys of the past")
+        raise UnsupportedNodeError("a causal mask with past keys is not supported")
     body, names = BodyBuilder(node, inputs), list[str]()
     for index, (value, key) in enumerate(
         zip((q, k, v), ("q_num_heads", "kv_num_heads", "kv_num_heads"), strict=True)
@@ -208,7 +215,8 @@ def _masks(
     rank, width = len(mask.shape), mask.shape[-1]
     if not 2 <= rank <= 4 or width > shape.keys:
         raise InputError(
-            f"a mask of shape {list(mask.shape)} for {shape.queries} queries and {shape.keys} keys"
+            f"its mask must broadcast to {shape.queries} queries and {shape.keys} keys, not have shape "
+            f"{list(mask.shape)}"
         )
     allowed = allowed & (np.arange(shape.keys) < width)
     widths = [(0, 0)] * (rank - 1) + [(0, shape.keys - width)]
@@ -242,12 +250,14 @@ def _constant_masks(body: BodyBuilder, allowed: np.ndarray, bias: np.ndarray) ->
 def _multi_head(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     q, k, v, bias, mask, _added, past_k, _past_v, past_length, indirection = inputs
     if past_length is not None or indirection is not None:
-        raise UnsupportedNodeError("a buffer of keys that is updated in place")
+        raise UnsupportedNodeError("keys must be appended to the past keys, not written to a shared buffer")
     heads, body = node.int("num_heads", 0), BodyBuilder(node, inputs)
     batch, queries = q.shape[:2]
     names, sizes = list[str](), list[int]()
     if k is None or v is None or len(q.shape) != 3 or len(k.shape) not in (3, 4):
-        raise UnsupportedNodeError("packed queries, keys and values")
+        raise UnsupportedNodeError(
+            "queries, keys and values must be separate inputs, the queries of shape [batch, length, width]"
+        )
     starts, keys = 0, k.shape[-2]
     for index, value in enumerate((q, k, v)):
         if len(value.shape) == 4:
@@ -308,11 +318,16 @@ def _packed_attention(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[An
     x, weights, bias, mask, past, _added, past_length = inputs
     heads, body = node.int("num_heads", 0), BodyBuilder(node, inputs)
     if node.int("do_rotary", 0) or past_length is not None or len(x.shape) != 3 or len(weights.shape) != 2:
-        raise UnsupportedNodeError("rotary positions, or a buffer of keys that is updated in place")
+        raise UnsupportedNodeError(
+            "rotary positions and a shared buffer of past keys are not supported; input and weights must have 3 and 2 "
+            "dimensions"
+        )
     total = weights.shape[1]
     widths = node.ints("qkv_hidden_sizes") or (total // 3,) * 3
     if len(widths) != 3 or sum(widths) != total or widths[0] != widths[1]:
-        raise InputError(f"qkv_hidden_sizes {list(widths)} do not fit weights {list(weights.shape)}")
+        raise InputError(
+            f"qkv_hidden_sizes must be three sizes, the first two equal, that add up to {total}, not {list(widths)}"
+        )
     rows = body.add("MatMul", body.given(0), body.given(1))
     if bias is not None:
         rows = body.add("Add", rows, body.given(2))
@@ -345,9 +360,11 @@ def _group_query(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
     q, k, v, past_k, past_v, lengths, total_length, cos, _sin, positions, _added, *more = inputs
     heads, kv_heads = node.int("num_heads", 0), node.int("kv_num_heads", 0)
     if any(value is not None for value in more) or node.int("smooth_softmax", 0) > 0:
-        raise UnsupportedNodeError("sinks of attention or quantized keys")
+        raise UnsupportedNodeError("attention sinks and quantized keys are not supported")
     if len(q.shape) != 3 or (k is None) != (v is None) or (past_k is None) != (past_v is None):
-        raise InputError(f"queries of shape {list(q.shape)}, or keys without values")
+        raise InputError(
+            f"queries must have shape [batch, length, width], not {list(q.shape)}, and keys need values"
+        )
     body, (batch, queries, width) = BodyBuilder(node, inputs), q.shape
     size = _divided(width, heads if k is not None else heads + 2 * kv_heads)
     names = [body.given(i) for i in range(3)]
@@ -360,10 +377,13 @@ def _group_query(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
     ends = known(lengths, "a length of the keys").data.reshape(-1)
     known(total_length, "a length of the keys")
     if ends.size != batch or (ends != ends[0]).any():
-        raise UnsupportedNodeError("samples of different lengths")
+        raise UnsupportedNodeError("all samples of a batch must have the same length")
     before = int(ends[0]) + 1 - queries
     if before < 0 or (past_k is None and before) or (past_k is not None and past_k.shape[2] < before):
-        raise InputError(f"its keys end at {int(ends[0])}, which does not fit {queries} queries")
+        past = 0 if past_k is None else past_k.shape[2]
+        raise InputError(
+            f"its {int(ends[0]) + 1} keys must be {queries} new ones and at most {past} past ones"
+        )
     if node.int("do_rotary", 0):
         places = (
             body.given(9)
@@ -423,7 +443,9 @@ def _rotated(body: BodyBuilder, x: str, turn: tuple[str, str, np.ndarray], size:
     """Rotate pairs of the first `turned` elements of each head in values of shape (batch, heads, length, size)."""
     cos, sin, partner = turn
     if partner.size != turned or turned > size:
-        raise InputError(f"a rotation of {turned} elements does not fit heads of {size}")
+        raise InputError(
+            f"{turned} rotated elements must be {partner.size}, twice the columns of the cosines, and at most {size}"
+        )
     part, rest = x, ""
     if turned < size:
         widths = body.constant([turned, size - turned], np.int64)
@@ -441,9 +463,9 @@ def _rotary(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     order = (2, 3, 1) if microsoft else (1, 2, 3)
     x, (cos, sin, places) = inputs[0], (inputs[i] for i in order)
     if cos is None or sin is None or cos.shape != sin.shape or not 3 <= len(x.shape) <= 4:
-        raise InputError("its cosines and sines do not fit its input")
+        raise InputError("its cosines and sines must have equal shapes, and its input 3 or 4 dimensions")
     if isinstance(x, DynamicValue) and (x.real or x.tensor.dtype != "float32"):
-        raise UnsupportedNodeError("values that are not those of a float model")
+        raise UnsupportedNodeError("its input must be real and not quantized")
     body, half = BodyBuilder(node, inputs), cos.shape[-1]
     turned, heads = node.int("rotary_embedding_dim", 0) or 0, node.int("num_heads", 0)
     name, batch = body.given(0), x.shape[0]
@@ -461,7 +483,9 @@ def _rotary(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
         turns = [body.add("Gather", turn, where, axis=0) for turn in turns]
     factor = node.float("scale", 1.0)
     if factor != 1 or node.int("is_packed_batching", 0) or len(cos.shape) != (3 if places is None else 2):
-        raise UnsupportedNodeError("scaled, packed or unindexed rotations")
+        raise UnsupportedNodeError(
+            "its scale must be 1, its batches not packed, and its cosines of 2 dimensions (3 without positions)"
+        )
     made = _rotated(body, name, _rotation(body, turns, half, node), size, turned or 2 * half)
     if len(x.shape) == 3:
         made = body.reshaped(body.add("Transpose", made, perm=[0, 2, 1, 3]), *x.shape)

@@ -98,7 +98,9 @@ def _loop(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     body, (given, values) = body_of(node, "body"), apart(node, inputs)
     count = len(body.inputs) - 2
     if count < 0 or len(given) != 2 + count:
-        raise InputError(f"{len(given)} inputs do not fit a subgraph of {len(body.inputs)}")
+        raise InputError(
+            f"its subgraph must have as many inputs as it is given, {len(given)}, not {len(body.inputs)}"
+        )
     trips, condition, *rest = given
     states = [value for value in rest if value is not None]
     stacked = len(body.outputs) - 1 - count
@@ -125,7 +127,7 @@ def _loop(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 @converts("Scan", inputs=(0, None))
 def _scan(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     if node.opset < 9:
-        raise UnsupportedNodeError("of an operator set before 9")
+        raise UnsupportedNodeError("its operator set must be 9 or later")
     body, (own, values), scans = body_of(node, "body"), apart(node, inputs), node.int("num_scan_inputs", 0)
     count, given = len(body.inputs) - scans, [value for value in own if value is not None]
     if scans < 1 or count < 0 or len(given) != len(body.inputs) or len(body.outputs) < count:
@@ -135,7 +137,9 @@ def _scan(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     stacks = _axes(node, "output", len(body.outputs) - count, None)
     lengths = {value.shape[each.axis] for value, each in zip(scanned, axes, strict=True)}
     if len(lengths) != 1:
-        raise InputError(f"scans values of lengths {', '.join(map(str, sorted(lengths)))}")
+        raise InputError(
+            f"all scanned values must be of equal length, not {', '.join(map(str, sorted(lengths)))}"
+        )
     trips = ConstantValue("length", np.array(lengths.pop(), np.int64))
     return _converted(
         emitter, Loop(node, body, trips, true(), given[:count], scanned, values, 0, axes, stacks)
@@ -150,7 +154,7 @@ def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> lis
         raise InputError(f"scan_{what}_axes and scan_{what}_directions must be {count}, directions 0 or 1")
     if ranks is not None:
         if not all(ranks):
-            raise InputError("scans a value without dimensions")
+            raise InputError("a scanned value must have dimensions")
         axes = [counted_from_front(axis, rank) for axis, rank in zip(axes, ranks, strict=True)]
     return [ScanAxis(axis, -1 if back else 1) for axis, back in zip(axes, backward, strict=True)]
 
@@ -229,7 +233,7 @@ def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgr
         result = loop.made(part.values)[1][states.index(name)]
         if result.shape != value.shape:
             raise UnsupportedNodeError(
-                f"a state whose shape changes from {list(value.shape)} to {list(result.shape)}"
+                f"the shape of a state must not change from {list(value.shape)} to {list(result.shape)}"
             )
     return part
 
@@ -252,7 +256,7 @@ def _converged(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Fo
             (FLOAT, plain(len(form[1]))) if attempt and (form[0].real or form[0] == FLOAT) else form
             for form in wanted
         ]
-    raise UnsupportedNodeError("states that get other types in each iteration")
+    raise UnsupportedNodeError("the types of its states change from iteration to iteration")
 
 
 def _next_form(first: Value, result: Value, form: Form, *, first_time: bool) -> Form:
@@ -302,11 +306,13 @@ def _trips(loop: Loop, condition: Value) -> int:
         and isinstance(trips, ConstantValue)
         and isinstance(condition, ConstantValue)
     ):
-        raise UnsupportedNodeError("outputs with a slice from each of an unknown number of iterations")
+        raise UnsupportedNodeError(
+            "an output has a slice for each iteration, and the number of iterations is not constant"
+        )
     count = whole(trips.data) if truth(first.data) else 0
     count = count if truth(condition.data) else min(count, 1)
     if not count:
-        raise UnsupportedNodeError("outputs with a slice from each of no iterations")
+        raise UnsupportedNodeError("an output has a slice for each iteration, but there are no iterations")
     return count
 
 

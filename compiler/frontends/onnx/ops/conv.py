@@ -110,7 +110,9 @@ def as_images(emitter: OnnxGraphBuilder, node: FileNode, x: Value) -> DynamicVal
         x = emitter.movable(emitter.in_order(x, channels_last(3)))
         x = emitter.flow(with_ones(emitter, x.name, x, {2}))
     if x.rank != 4:
-        raise UnsupportedNodeError(f"windows over shape {list(x.shape)}")
+        raise UnsupportedNodeError(
+            f"its input must have one or two spatial dimensions, not shape {list(x.shape)}"
+        )
     return emitter.in_order(x, channels_last(4))
 
 
@@ -197,7 +199,10 @@ def grouped(node: FileNode, x: DynamicValue, channels: int, outputs: int) -> int
     """Return the number of groups; raise InputError if it does not divide the channels and the outputs."""
     groups = node.int("group", 1)
     if groups < 1 or x.shape[1] != channels or channels % groups or outputs % groups:
-        raise InputError(f"{groups} groups of {channels} channels to {outputs} do not fit x {list(x.shape)}")
+        raise InputError(
+            f"weights for {groups} groups of {channels} channels and {outputs} outputs do not match input shape "
+            f"{list(x.shape)}"
+        )
     return groups
 
 
@@ -213,7 +218,7 @@ def checked_weights(x: Value, w: Value | None) -> ConstantValue:
     """Return constant weights; raise an error if they are not constant or do not have the same rank as x."""
     weights = known(w, "a kernel")
     if len(weights.shape) != len(x.shape) or len(x.shape) not in (3, 4):
-        raise InputError(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
+        raise InputError(f"weights of shape {list(weights.shape)} do not match input shape {list(x.shape)}")
     return weights
 
 
@@ -254,20 +259,25 @@ def _computed_kernel(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any
     """Convert a convolution with a kernel computed at run time to a product of gathered windows and the kernel."""
     x, w, bias = inputs
     if any(isinstance(v, DynamicValue) and (v.real or v.tensor.dtype != "float32") for v in inputs):
-        raise UnsupportedNodeError("a kernel that is not constant")
+        raise UnsupportedNodeError("its kernel must be constant")
     count = len(x.shape) - 2
     if count < 1 or len(w.shape) != count + 2:
-        raise InputError(f"weights {list(w.shape)} do not fit x {list(x.shape)}")
+        raise InputError(f"weights of shape {list(w.shape)} do not match input shape {list(x.shape)}")
     batch, channels, *sizes = x.shape
     outputs, share, *kernel = w.shape
     if (node.ints("kernel_shape") or tuple(kernel)) != tuple(kernel):
         raise InputError(f"kernel_shape does not fit weights {list(w.shape)}")
     groups = node.int("group", 1)
     if groups < 1 or share * groups != channels or outputs % groups:
-        raise InputError(f"{groups} groups of {channels} channels to {outputs} do not fit x {list(x.shape)}")
+        raise InputError(
+            f"weights for {groups} groups of {channels} channels and {outputs} outputs do not match input shape "
+            f"{list(x.shape)}"
+        )
     slide = window(node, tuple(sizes), tuple(kernel))
     if math.prod(kernel) > _MAX_TAPS:
-        raise UnsupportedNodeError(f"a kernel of {math.prod(kernel)} elements that is not constant")
+        raise UnsupportedNodeError(
+            f"a variable kernel must have at most {_MAX_TAPS} elements, not {math.prod(kernel)}"
+        )
     check_size((batch, channels, math.prod(kernel), *slide.outputs))
     body = BodyBuilder(node, inputs)
     padded = body.given(0)
@@ -303,7 +313,9 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
     x, w, bias = inputs
     weights = known(w, "a kernel")
     if weights.quantization is not None:
-        raise UnsupportedNodeError("a convolution over three dimensions with quantized weights")
+        raise UnsupportedNodeError(
+            "a three-dimensional convolution must have real weights, not quantized ones"
+        )
     batch, channels, depth = x.shape[:3]
     transposed = node.op == "ConvTranspose"
     data = weights.real()
@@ -311,7 +323,7 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
     if (node.ints("kernel_shape") or kernel) != kernel or groups < 1 or channels % groups:
         raise InputError(f"kernel_shape or groups do not fit weights {list(w.shape)} and x {list(x.shape)}")
     if kernel[0] > _MAX_TAPS:
-        raise UnsupportedNodeError(f"a kernel {kernel[0]} deep")
+        raise UnsupportedNodeError(f"a kernel must be at most {_MAX_TAPS} deep, not {kernel[0]}")
     if transposed:
         slide, extra = _transposed_window(node, x.shape[2:], kernel)
         check_count(slide.outputs[0] * kernel[0])
@@ -326,7 +338,7 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
         slide, extra = window(node, x.shape[2:], kernel), ()
         check_count(slide.outputs[0] * kernel[0])
         if data.shape[1] * groups != channels:
-            raise InputError(f"weights {list(w.shape)} do not fit x {list(x.shape)}")
+            raise InputError(f"weights of shape {list(w.shape)} do not match input shape {list(x.shape)}")
         steps = np.arange(slide.outputs[0])[:, None] * slide.strides[0] - slide.before[0]
         planes = steps + np.arange(kernel[0]) * slide.dilations[0]
         data = data.transpose(0, 2, 1, 3, 4).reshape(data.shape[0], -1, *kernel[1:])

@@ -201,7 +201,7 @@ def _divide(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
         return _quotient(emitter, node, inputs)
     numbers = known(divisor, "a divisor")
     if isinstance(x, DynamicValue) and emitter.arithmetic(node, x) != FLOAT and not x.real:
-        raise UnsupportedNodeError("a division of integers")
+        raise UnsupportedNodeError("integers are divided on the host only")
     reciprocal = ConstantValue(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
     return [binary(emitter, node, "mul", [x, reciprocal])]
 
@@ -210,7 +210,7 @@ def _quotient(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]) ->
     """Convert a division by a value of a float model to a product with its reciprocal."""
     for value in inputs:
         if isinstance(value, DynamicValue) and (value.real or value.tensor.dtype != "float32"):
-            raise UnsupportedNodeError("a divisor that is not constant")
+            raise UnsupportedNodeError("the divisor of quantized values must be constant")
     body = BodyBuilder(node, inputs)
     product = body.add("Mul", body.given(0), body.add("Reciprocal", body.given(1)))
     return body.converted(emitter, product)
@@ -239,7 +239,7 @@ def _power(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
             )
         ]
     if number is None:
-        raise UnsupportedNodeError("a power for each element")
+        raise UnsupportedNodeError("its exponent must be one constant")
     return [function(emitter, node, x, ConstantValue(exponent.name, np.array(number, np.float32)))]
 
 
@@ -290,7 +290,7 @@ def _elu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 def finite(number: float) -> float:
     """Return the number; raise InputError if it is not finite."""
     if not math.isfinite(number):
-        raise InputError(f"a number must be finite, not {number}")
+        raise InputError(f"a constant or attribute must be finite, not {number}")
     return number
 
 
@@ -300,7 +300,7 @@ def _prelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
     x, slope = emitter.flow(inputs[0]), _slope(emitter.flow(inputs[0]), known(inputs[1], "a slope"))
     shape = broadcast([x.shape, slope.shape])
     if shape != x.shape:
-        raise InputError(f"slopes {list(slope.shape)} do not fit x {list(x.shape)}")
+        raise InputError(f"slopes of shape {list(slope.shape)} must broadcast to input shape {list(x.shape)}")
     number = slope.scalar()
     if number is not None:
         return [unary(emitter, node, "leaky_relu", x, alpha=finite(number))]
@@ -387,7 +387,7 @@ def _reduced_stack(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value
     """Stack broadcast operands along a new dimension, and return their minimum or maximum over this dimension."""
     shape = broadcast([value.shape for value in inputs])
     if not shape:
-        raise UnsupportedNodeError("scalars")
+        raise UnsupportedNodeError("its input must have at least one dimension")
     inputs = [emitter.movable(value) if isinstance(value, DynamicValue) else value for value in inputs]
     kind = emitter.arithmetic(node, *[value for value in inputs if isinstance(value, DynamicValue)])
     order, rows = order_of(inputs, len(shape)), list[Tensor]()
@@ -415,7 +415,7 @@ def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: ValueType) -> Value:
         )
     numbers = value.real()
     if np.isnan(numbers).any():
-        raise UnsupportedNodeError("a limit that is no number")
+        raise UnsupportedNodeError("a limit must be a number, not NaN")
     largest = np.finfo(np.float32).max
     stored = quantized(np.clip(numbers, -largest, largest), kind.quantization, kind.dtype)
     return ConstantValue(value.name, stored, kind.quantization)
@@ -437,7 +437,7 @@ def _compare(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
     op, swapped = _COMPARISONS[node.op]
     kinds = [_numbers(value) for value in inputs]
     if len({kind.dtype if kind is not FLOAT else "" for kind in kinds}) != 1:
-        raise UnsupportedNodeError("comparing numbers of two types")
+        raise UnsupportedNodeError("the compared numbers must be of one type")
     return [_pointwise(emitter, node, op, inputs[::-1] if swapped else inputs, kinds[0])]
 
 
@@ -486,9 +486,11 @@ def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
     _, a, b = inputs
     dynamic = [value for value in (a, b) if isinstance(value, DynamicValue)]
     if not dynamic or any(value.real or value.tensor.dtype != "float32" for value in dynamic):
-        raise UnsupportedNodeError("a choice between values that are not those of a float model")
+        raise UnsupportedNodeError(
+            "the values to choose from must be real, not quantized, and not both constant"
+        )
     if any(_may_be_infinite(emitter, value.tensor) for value in dynamic):
-        raise UnsupportedNodeError("a choice between values that may be infinite")  # 0 * inf is not 0
+        raise UnsupportedNodeError("a value to choose from may be infinite")  # 0 * inf is not 0
     body = BodyBuilder(node, inputs)
     terms = [_chosen(body, index, value, node) for index, value in ((1, a), (2, b))]
     present = [term for term in terms if term]
@@ -527,7 +529,7 @@ def _chosen(body: BodyBuilder, index: int, value: Value, node: FileNode) -> str:
     flag = body.given(0)
     if isinstance(value, ConstantValue):
         if not np.isfinite(value.real()).all() and value.data.size > 1:
-            raise UnsupportedNodeError("a choice of infinite constants")
+            raise UnsupportedNodeError("a constant to choose is infinite")
         number = value.scalar()
         if number == 0:
             return ""

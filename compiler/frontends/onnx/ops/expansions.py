@@ -29,7 +29,7 @@ def float_only(*values: Value | None) -> None:
     """Raise UnsupportedNodeError unless all dynamic values are those of a float model."""
     for value in values:
         if isinstance(value, DynamicValue) and (value.real or value.tensor.dtype != "float32"):
-            raise UnsupportedNodeError("values that are not those of a float model")
+            raise UnsupportedNodeError("its input must be real and not quantized")
 
 
 _REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "ReduceProd")
@@ -41,7 +41,7 @@ def _reduction(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
     float_only(x)
     rank, axes = len(x.shape), integers(node, "axes", given)
     if not axes and node.int("noop_with_empty_axes", 0):
-        raise UnsupportedNodeError("a reduction over no axes")
+        raise UnsupportedNodeError("it must reduce at least one axis")
     reduced = sorted({counted_from_front(axis, rank) for axis in axes or range(rank)})
     body, keep = BodyBuilder(node, [x]), node.int("keepdims", 1)
     along = body.constant(reduced, np.int64)
@@ -199,7 +199,7 @@ def _skip_norm(
     parameters = [body.given(index) for index in (2, 3) if body.given(index)]
     normal = body.add(op, total, *parameters, axis=-1, epsilon=node.float("epsilon", epsilon))
     if any(node.outputs[1:3]):
-        raise UnsupportedNodeError("its outputs 2 and 3, mean and deviation")
+        raise UnsupportedNodeError("its outputs 2 and 3, mean and deviation, are not supported")
     return body.converted(emitter, normal, *(["", "", total] if node.outputs[3:] else []))
 
 
@@ -243,7 +243,7 @@ def _bias_gelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
 def _fused_matmul(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert a product of optionally transposed stacks of matrices, times alpha."""
     if node.int("transBatchA", 0) or node.int("transBatchB", 0):
-        raise UnsupportedNodeError("transposed batches")
+        raise UnsupportedNodeError("its attributes transBatchA and transBatchB must be 0")
     body, operands = BodyBuilder(node, inputs), list[str]()
     for index, key in enumerate(("transA", "transB")):
         name, rank = body.given(index), len(inputs[index].shape)
@@ -260,7 +260,7 @@ def _matmul_n_bits(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any])
     """Convert a product with weights of 2, 4 or 8 bits and a scale for each block; the weights are widened exactly."""
     x, packed, scales, zeros, order, bias = inputs
     if order is not None:
-        raise UnsupportedNodeError("weights in another order (g_idx)")
+        raise UnsupportedNodeError("weights must be in the order of the columns, without g_idx")
     rows, columns = node.int("N", 0), node.int("K", 0)
     data, scale = known(packed, "a weight").data, known(scales, "a scale").real()
     zero = None if zeros is None else known(zeros, "a zero point").numbers()
@@ -363,7 +363,7 @@ def _equation(text: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[list[s
     left, arrow, right = text.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(shapes) or not text.isascii():
-        raise InputError(f"equation {shown(text)} does not fit {len(shapes)} operands")
+        raise InputError(f"equation {shown(text)} must name the indices of {len(shapes)} operands")
     if len(parts) > _MAX_TERMS:
         raise UnsupportedNodeError(f"an equation of {len(shapes)} operands")
     terms, widest = [], 0
@@ -371,7 +371,9 @@ def _equation(text: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[list[s
         before, dots, after = part.partition("...")
         count = len(shape) - len(before) - len(after)
         if (not (before + after).isalpha() and before + after) or count < 0 or (count and not dots):
-            raise InputError(f"equation {shown(text)} does not fit shape {list(shape)}")
+            raise InputError(
+                f"equation {shown(text)} must name one index for each dimension of shape {list(shape)}"
+            )
         widest = max(widest, count)
         terms.append([*before, *(f".{i}" for i in range(count, 0, -1)), *after])
     open_ = [f".{i}" for i in range(widest, 0, -1)]
@@ -457,7 +459,7 @@ def _triangle(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> S
     x, given = inputs
     float_only(x)
     if len(x.shape) < 2:
-        raise InputError(f"shape {list(x.shape)} is not that of matrices")
+        raise InputError(f"its input must have at least two dimensions, not shape {list(x.shape)}")
     k = 0 if given is None else known(given, "a diagonal").integers()[0]
     k = max(-x.shape[-2], min(k, x.shape[-1]))
     triangle = (np.triu if node.int("upper", 1) else np.tril)(np.ones(x.shape[-2:]), k)

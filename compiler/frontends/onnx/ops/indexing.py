@@ -35,7 +35,7 @@ _MAX_BROADCAST_ELEMENTS = 1 << 26
 def check_count(count: int) -> None:
     """Raise UnsupportedNodeError if a gather would need too many indices, before the indices are created."""
     if count > _MAX_INDICES:
-        raise UnsupportedNodeError(f"taking {count:,} elements of a dimension one by one")
+        raise UnsupportedNodeError(f"{count:,} elements are selected one by one, more than {_MAX_INDICES:,}")
 
 
 def picked(
@@ -124,7 +124,7 @@ def _slice(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
         for key, value in zip(("starts", "ends", "axes", "steps"), given, strict=True)
     )
     if starts is None or ends is None:
-        raise InputError("must have starts and ends")
+        raise InputError("its inputs starts and ends must be given")
     axes = plain(len(starts)) if axes is None else axes
     steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
@@ -154,7 +154,10 @@ def _split(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
         each = -(-x.shape[axis] // count)
         sizes = (*(each,) * (count - 1), x.shape[axis] - each * (count - 1))
     if len(sizes) != count or sum(sizes) != x.shape[axis] or min(sizes) < 0:
-        raise InputError(f"{count} outputs of sizes {shown(list(sizes))} do not make {x.shape[axis]}")
+        raise InputError(
+            f"the sizes {shown(list(sizes))} of its {count} outputs must add up to {x.shape[axis]}, the size of "
+            f"axis {axis}"
+        )
     outputs: list[Value] = []
     for i, size in enumerate(sizes):
         starts, shape = [0] * x.rank, list(x.shape)
@@ -314,16 +317,30 @@ def _split_to_sequence(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[A
         if not given.shape:
             each = sizes[0]
             sizes = [min(each, size - start) for start in range(0, size, each)] if each > 0 else []
-    if sum(sizes) != size or min(sizes, default=0) < 1 or len(sizes) > _MAX_ITEMS:
-        raise InputError(f"sizes {shown(sizes)} do not make {size}")
-    x, items, start = emitter.flow(x), list[Value](), 0
+    if sum(sizes) != size or min(sizes, default=0) < 0:
+        raise InputError(f"the sizes {shown(sizes)} must add up to {size}, the size of axis {axis}")
+    if len(sizes) > _MAX_ITEMS:
+        raise InputError(f"a sequence must have at most {_MAX_ITEMS:,} tensors, not {len(sizes):,}")
+    if math.prod(x.shape):
+        x = emitter.flow(x)
+    items, start = list[Value](), 0
     for number, part in enumerate(sizes):
-        starts, shape = [0] * x.rank, list(x.shape)
+        starts, shape = [0] * len(x.shape), list(x.shape)
         starts[axis], shape[axis] = start, part
         start += part
+        if not math.prod(shape):  # no tensor of the graph is empty
+            items.append(ConstantValue(f"{node.outputs[0]}:{number}", np.zeros(shape, _dtype(x))))
+            continue
         piece: Value = part_of(emitter, node, x, starts, shape, [1] * x.rank, f"{number}")
         items.append(piece if keep else without_ones(emitter, f"{node.name}:{number}", piece, {axis}))
     return [SequenceValue(node.outputs[0], tuple(items))]
+
+
+def _dtype(value: Value) -> str:
+    """Return the name of the numpy type of a value in the file, where real numbers are float32."""
+    if isinstance(value, ConstantValue):
+        return value.numbers().dtype.name
+    return FLOAT.dtype if value.real else value.tensor.dtype
 
 
 #: Maximum length of a sequence that a tensor is split into.
@@ -334,7 +351,7 @@ _MAX_ITEMS = 1 << 12
 def _concat_from_sequence(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Any]:
     (sequence,) = inputs
     if not isinstance(sequence, SequenceValue) or not sequence.items:
-        raise InputError("input 1 must be a sequence with elements")
+        raise InputError("input 1 must be a sequence of at least one tensor")
     body, stacked = BodyBuilder(node, sequence.items), bool(node.int("new_axis", 0))
     axis = counted_from_front(node.int("axis", 0), len(sequence.items[0].shape) + stacked)
     names = [body.given(i) for i in range(len(sequence.items))]

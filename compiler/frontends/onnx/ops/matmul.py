@@ -88,7 +88,7 @@ def _linear(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
 
 def _product(emitter: OnnxGraphBuilder, node: FileNode, a: Value, b: Value, bias: Value | None) -> Value:
     if not a.shape or not b.shape:
-        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are not those of matrices")
+        raise InputError(f"both operands must be matrices, not shapes {list(a.shape)} and {list(b.shape)}")
     left, right = len(a.shape) == 1, len(b.shape) == 1
     name = node.outputs[0]
     x = emitter.flow(with_ones(emitter, a.name, a, {0}) if left else a)
@@ -111,7 +111,7 @@ def _stacks(
 ) -> DynamicValue:
     """Add a matrix product of two stacks of matrices."""
     if x.shape[-1] != y.shape[-2]:
-        raise InputError(f"shapes {list(x.shape)} and {list(y.shape)} have no product")
+        raise InputError(f"the inner dimensions of shapes {list(x.shape)} and {list(y.shape)} must be equal")
     shape = (*broadcast([x.shape[:-2], y.shape[:-2]]), x.shape[-2], y.shape[-1])
     if isinstance(y, ConstantValue) and y.quantization is not None and not y.quantization.whole:
         y = ConstantValue(y.name, y.real())
@@ -124,7 +124,7 @@ def _stacks(
 def _gemm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     a, b, c = inputs
     if len(a.shape) != 2 or len(b.shape) != 2:
-        raise InputError(f"shapes {list(a.shape)} and {list(b.shape)} are not those of matrices")
+        raise InputError(f"both operands must be matrices, not shapes {list(a.shape)} and {list(b.shape)}")
     alpha, beta = finite(node.float("alpha", 1.0)), finite(node.float("beta", 1.0))
     x = emitter.flow(a.transposed((1, 0), a.name) if node.int("transA", 0) else a)
     b = b.transposed((1, 0), b.name) if not node.int("transB", 0) else b
@@ -199,7 +199,7 @@ def _softmax(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
 def _layer_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, gamma, beta = inputs
     if gamma is None and beta is not None:
-        raise InputError("has a bias but no scale")
+        raise InputError("its input scale must be given, because it has a bias")
     return [_normalized(emitter, node, "layer_norm", x, [gamma, beta])]
 
 
@@ -216,7 +216,7 @@ def _normalized(
         return _over_axes(emitter, node, op, x, [value for value in given if value is not None])
     original, x, shape = x, emitter.movable(emitter.flow(x)), x.shape
     if not shape:
-        raise InputError("normalizes a single element")
+        raise InputError("its input must have at least one dimension")
     axis = counted_from_front(node.int("axis", -1), x.rank)
     normalized_shape = shape[axis:]
     inner = math.prod(normalized_shape)
@@ -254,7 +254,7 @@ def _norm_along(
     operands = [emitter.operand(x, order, kind), *(emitter.constant(row.name, row) for row in rows)]
     epsilon = node.float("epsilon", 1e-5)
     if not (math.isfinite(epsilon) and epsilon >= 0):
-        raise UnsupportedNodeError(f"an epsilon of {epsilon}")
+        raise UnsupportedNodeError(f"its epsilon must be finite and not negative, not {epsilon}")
     return emitter.emit(node, op, operands, x.shape, order, kind, axis=x.rank - 1, epsilon=epsilon)
 
 

@@ -36,7 +36,9 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     if rank == 5 and not any(node.outputs[1:]):
         return _pool_volume(emitter, node, inputs)
     if rank not in (3, 4):
-        raise UnsupportedNodeError(f"pooling over shape {list(given.shape)}")
+        raise UnsupportedNodeError(
+            f"its input must have one to three spatial dimensions, not shape {list(given.shape)}"
+        )
     kernel = sizes_of(node, "kernel_shape", rank - 2, 0, 1)
     slide = flat(window(node, given.shape[2:], kernel), rank)
     mean = node.op == "AveragePool"
@@ -152,7 +154,7 @@ def _zero_padded(
 def _global_pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x = emitter.flow(inputs[0])
     if x.rank < 3:
-        raise InputError(f"pools over shape {list(x.shape)}, which has no spatial dimensions")
+        raise InputError(f"its input must have spatial dimensions, but has shape {list(x.shape)}")
     op = "reduce_mean" if node.op == "GlobalAveragePool" else "reduce_max"
     return [_reduced(emitter, node, op, x, set(range(2, x.rank)), keep=True)]
 
@@ -282,7 +284,7 @@ def _scales_and_shape(
         node.attributes.get("scales") if scale_input is None else known(scale_input, "scales").real().tolist()
     )
     if not isinstance(factors, tuple | list) or len(factors) != len(resized_axes):
-        raise InputError(f"must have {len(resized_axes)} scales")
+        raise InputError(f"must have {len(resized_axes)} scales, one for each resized axis")
     for i, factor in zip(resized_axes, factors, strict=True):
         if not (
             math.isfinite(factor) and factor > 0 and 1 <= (size := resized(x.shape[i], factor)) < _SIZE_LIMIT

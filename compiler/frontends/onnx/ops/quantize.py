@@ -26,7 +26,7 @@ def _quantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | No
     x, scale, zero = inputs
     assert x is not None
     if not isinstance(scale, ConstantValue) or not (zero is None or isinstance(zero, ConstantValue)):
-        raise UnsupportedNodeError("a scale that is not constant")
+        raise UnsupportedNodeError("its scale must be constant")
     q, dtype = parameters(node, scale, zero, x.shape), quantized_type(node, zero)
     name = node.outputs[0]
     if isinstance(x, ConstantValue):
@@ -67,13 +67,13 @@ def _dequantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | 
     x, scale, zero = inputs
     assert x is not None
     if not isinstance(scale, ConstantValue) or not (zero is None or isinstance(zero, ConstantValue)):
-        raise UnsupportedNodeError("a scale that is not constant")
+        raise UnsupportedNodeError("its scale must be constant")
     name = node.outputs[0]
     if isinstance(x, ConstantValue):
         if node.int("block_size", 0):
             return [ConstantValue(name, _by_blocks(node, x, scale, zero))]
         if x.data.dtype.kind not in "iu":
-            raise InputError(f"dequantizes {x.data.dtype}, which must be integers")
+            raise InputError(f"its input must be integers, not {x.data.dtype}")
         return [ConstantValue(x.name, x.data, parameters(node, scale, zero, x.shape))]
     q = parameters(node, scale, zero, x.shape)
     if x.tensor.quantization == _along(q, x) and not x.real:
@@ -100,9 +100,9 @@ def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quanti
     """
     present = IDENTITY if x.real or x.tensor.dtype == "float32" else x.tensor.quantization
     if present is None:
-        raise UnsupportedNodeError(f"integers {x.name!r} do not have a single scale")
+        raise UnsupportedNodeError(f"tensor {x.name!r} must have one scale")
     if not (present.whole and q.whole):
-        raise UnsupportedNodeError(f"integers of {x.name!r} with different scales along an axis")
+        raise UnsupportedNodeError(f"tensor {x.name!r} must have one scale, not one for each channel")
     factor = q.scale[0] / present.scale[0]
     shift = q.scale[0] * (present.zero_point[0] - q.zero_point[0])
     if x.real and (factor, shift) == (1.0, 0.0):
@@ -123,7 +123,7 @@ def quantized(real: np.ndarray, q: Quantization, dtype: str) -> np.ndarray:
     if q.axis is not None:
         shape[q.axis] = -1
     if not np.isfinite(real).all():
-        raise InputError("quantizes a constant that is not finite")
+        raise InputError("its constant input must be finite")
     steps = np.rint(real / np.array(q.scale, np.float32).reshape(shape))
     limits = np.iinfo(dtype)
     return np.clip(steps + np.array(q.zero_point).reshape(shape), limits.min, limits.max).astype(dtype)

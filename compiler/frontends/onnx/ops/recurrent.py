@@ -479,7 +479,9 @@ def _start(emit: _Emitter, value: Value | None, index: int) -> _State:
 def _recurrent(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     """Convert a recurrent node, separately for each direction and each length of the sequences of the batch."""
     if emitter.targets:
-        raise UnsupportedNodeError("float32 in a model whose other operators are quantized")
+        raise UnsupportedNodeError(
+            "its values are float32, but the model is quantized: quantize this operator, too"
+        )
     names = DIRECTIONS[choice(node, "direction", "forward", *DIRECTIONS)]
     functions = activations_of(node.op, node.attributes, len(names))
     given = _operands(emitter, node, inputs, len(names))

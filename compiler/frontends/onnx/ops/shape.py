@@ -31,7 +31,9 @@ from hw.errors import InputError, shown
 def reshaped(emitter: OnnxGraphBuilder, name: str, x: Value, shape: tuple[int, ...]) -> Value:
     """Reshape a value as in the file, whatever the order of dimensions of its tensor."""
     if math.prod(x.shape) != math.prod(shape):
-        raise InputError(f"shape {list(x.shape)} cannot become {shown(list(shape))}")
+        raise InputError(
+            f"shape {list(x.shape)} cannot be reshaped to {shown(list(shape))}: the numbers of elements differ"
+        )
     if isinstance(x, ConstantValue):
         return x.reshaped(shape, name)
     x = emitter.movable(x)
@@ -127,7 +129,7 @@ def _reshape(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
     x, shape = inputs
     sizes = integers(node, "shape", shape)
     if sizes is None:
-        raise InputError("must have a shape")
+        raise InputError("its input shape must be given")
     given = [
         x.shape[i] if size == 0 and not node.int("allowzero", 0) and i < len(x.shape) else size
         for i, size in enumerate(sizes)
@@ -167,7 +169,7 @@ def _unsqueeze(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
     x, given = inputs
     axes = integers(node, "axes", given)
     if axes is None or len(axes) > 32:
-        raise InputError("must have axes, 32 at most")
+        raise InputError("it must be given 1 to 32 axes")
     rank = len(x.shape) + len(axes)
     added = {counted_from_front(axis, rank) for axis in axes}
     if len(added) != len(axes):
@@ -219,7 +221,7 @@ def _blocks(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
 def _identity(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     (x, _ratio, training) = inputs
     if node.op == "Dropout" and training is not None and known(training, "training mode").data.any():
-        raise UnsupportedNodeError("training")
+        raise UnsupportedNodeError("it is in training mode: export the model for inference")
     return [renamed(x, node.outputs[0])]
 
 
