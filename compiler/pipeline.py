@@ -4,7 +4,8 @@
 
 1. the graph passes (`compiler.passes.PASSES`);
 2. quantization of a float model, or replacement of float chains in a quantized model by lookup tables;
-3. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), and batching;
+3. rewriting of comparisons and selections (`passes.canonicalize.canonicalize_logic`), splitting of products of int16
+   activations into products of bytes (`passes/split_bytes.py`), and batching;
 4. partition into parts on the accelerator and on the host, and choice of fusions.
 
 `ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
@@ -36,6 +37,7 @@ from compiler.lowering.partition import GraphPart, HostNode, check_strict, parti
 from compiler.options import CompileOptions
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
+from compiler.passes.canonicalize import canonicalize_logic
 from compiler.passes.constant_folding import name_apart
 from compiler.passes.split_bytes import split_bytes
 from compiler.quantize import QuantizationReport, quantize
@@ -113,6 +115,7 @@ class ModelCompiler:
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
         graph, self.report = _integer_graph(graph, options)
+        graph = canonicalize_logic(graph, options.rounding)
         self.graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
         record.graphs["quantized"] = self.graph
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)

@@ -458,6 +458,7 @@ OPS: dict[str, Spec] = {
     "logical_and": Spec((2, 2), "a and b", batch=BatchRule.ALIGNED),
     "logical_or": Spec((2, 2), "a or b", batch=BatchRule.ALIGNED),
     "logical_not": Spec((1, 1), "not x", batch=BatchRule.ALWAYS),
+    "where": Spec((3, 3), "a where the condition holds, otherwise b", batch=BatchRule.ALIGNED),
     # LiteRT's integer kernels of recurrent operators (compiler/reference/recurrent.py); their matrix products are dense
     # nodes with int32 results.
     "lstm_cell": Spec(
@@ -498,5 +499,8 @@ OPS: dict[str, Spec] = {
 TABLE_OPS = frozenset(name for name, spec in OPS.items() if spec.table)
 #: Functions of two broadcast operands that FUSE computes.
 BINARY_OPS = frozenset(name for name, spec in OPS.items() if spec.binary)
+#: Comparisons of two broadcast operands, and functions of booleans; their results are booleans.
+COMPARISONS = frozenset(("equal", "less", "less_equal"))
+LOGIC_OPS = COMPARISONS | {"logical_and", "logical_or", "logical_not"}
 #: Operators that only move elements; the second operand of `gather` contains their indices.
 MOVING = frozenset(name for name, spec in OPS.items() if spec.moves)

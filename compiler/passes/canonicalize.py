@@ -1,4 +1,7 @@
-"""Canonicalization passes: fold pads, transpose axes to the end, materialize broadcasts, split weights."""
+"""Canonicalization passes: fold pads, transpose axes to the end, materialize broadcasts, split weights, booleans.
+
+`canonicalize_logic` runs after quantization, all others before it.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import _TIMES, Graph, Node, rebuild
-from compiler.ir.ops import BINARY_OPS, OPS
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS
+from compiler.ir.tensor import Quantization, Tensor, same_values
 from compiler.layers.elementwise import broadcast_of
 from compiler.layers.lookup_table import is_unary
-from compiler.layers.lowering_context import EIGHT_BITS
+from compiler.layers.lowering_context import EIGHT_BITS, affine, same_quantization
+from compiler.passes.constant_folding import remove_dead
+from compiler.reference import run_node
 
 
 def fold_pads(graph: Graph) -> Graph:
@@ -294,3 +299,187 @@ def _split(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
     yield replace(
         node, op=op, inputs=(whole.name, weight_parts.name, *node.inputs[2:]), attributes=attributes
     )
+
+
+#: Types that comparisons on the accelerator support.
+_COMPARED = (*EIGHT_BITS, "int16", "bool")
+
+
+def canonicalize_logic(graph: Graph, rounding: str) -> Graph:
+    """Let comparisons and selections read integers instead of the real numbers that these represent.
+
+    Selections between two tensors become sums of selections between a tensor and the zero point. A boolean that is
+    converted to 1 or 0 and then quantized, or that selects one of two real constants, becomes a selection between two
+    integers. Broadcast operands that the hardware does not support are repeated.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph with quantized tensors.
+    rounding : str
+        Kernels whose rounding is reproduced when constants are quantized.
+    """
+    names = ((each, name) for each, node in graph.walk() for name in (*node.inputs, *node.outputs))
+    if not any(each.tensors[name].dtype == "bool" for each, name in names):
+        return graph
+    return _LogicRewriter(graph, rounding).run()
+
+
+class _LogicRewriter:
+    def __init__(self, graph: Graph, rounding: str):
+        self.graph, self.rounding = graph, rounding
+        self.made: dict[str, Tensor] = {}
+
+    def run(self) -> Graph:
+        """Return the graph with the rewritten nodes."""
+        nodes: list[Node] = []
+        for node in self.graph:
+            if node.bodies:
+                bodies = tuple(canonicalize_logic(body, self.rounding) for body in node.bodies)
+                nodes.append(replace(node, bodies=bodies))
+            elif node.op in LOGIC_OPS and len(node.inputs) == 2:
+                nodes += self._compared(node)
+            elif node.op == "where":
+                nodes += self._selected(node)
+            elif node.op == "quantize":
+                nodes += self._quantized(node)
+            else:
+                nodes.append(node)
+        return remove_dead(rebuild(self.graph, nodes, changed=self.made))
+
+    def _tensor(self, name: str) -> Tensor:
+        return self.made.get(name) or self.graph.tensors[name]
+
+    def _added(self, tensor: Tensor) -> Tensor:
+        self.made[tensor.name] = tensor
+        return tensor
+
+    def _fresh(self, name: str) -> str:
+        return _fresh(self.graph, self.made, name)
+
+    def _integers(self, tensor: Tensor) -> Tensor:
+        """Return the integers that a real tensor represents, or the tensor itself."""
+        producer = self.graph.producer(tensor.name)
+        if producer is None or producer.op != "dequantize":
+            return tensor
+        (source,) = self.graph.ins(producer)
+        q = source.quantization
+        return source if source.dtype in _COMPARED and q is not None and q.whole else tensor
+
+    def _compared(self, node: Node) -> Iterator[Node]:
+        """Yield a comparison of integers if its operands are known as integers or are a scalar constant."""
+        operands = [self._integers(tensor) for tensor in self.graph.ins(node)]
+        scalar = any(tensor.constant and tensor.elements == 1 for tensor in operands)
+        known = [tensor.dtype in _COMPARED for tensor in operands]
+        if not all(known) and not (any(known) and scalar and node.op in COMPARISONS):
+            yield node
+            return
+        y = self.graph.out(node)
+        if all(known) and y.elements > 1 and not is_unary(self.graph, node):
+            # FUSE reads an operand of another scale as the second summand, of which it cannot broadcast one lane.
+            alike = same_values(operands[0].quantization, operands[1].quantization)
+            yield from self._widened(node.name, node.op if alike else "add", operands, y.shape)
+        yield replace(node, inputs=tuple(tensor.name for tensor in operands))
+
+    def _selected(self, node: Node) -> Iterator[Node]:
+        """Yield a selection between a tensor and a scalar, or the sum of two such selections."""
+        condition, *values = self.graph.ins(node)
+        y = self.graph.out(node)
+        if (
+            y.dtype not in EIGHT_BITS
+            or y.quantization is None
+            or not all(same_quantization(value, y) for value in values)
+        ):
+            yield node
+            return
+        yield from self._chosen(node.name, condition, values, y)
+
+    def _chosen(self, name: str, condition: Tensor, values: list[Tensor], y: Tensor) -> Iterator[Node]:
+        """Yield the nodes of a selection; all values have the quantization of the result."""
+        if any(value.constant and value.elements == 1 for value in values):
+            yield from self._masked(name, condition, values, y)
+            return
+        zero = self._constant(f"{name}:zero", np.array(affine(y).zero_point, y.dtype), y)
+        terms: list[Tensor] = []
+        for part, pair in (("chosen", (values[0], zero)), ("other", (zero, values[1]))):
+            term = self._fresh(f"{name}:{part}")
+            terms.append(self._added(replace(y, name=term)))
+            yield from self._masked(term, condition, list(pair), terms[-1])
+        yield Node(name, "add", tuple(term.name for term in terms), (y.name,))
+
+    def _masked(self, name: str, condition: Tensor, values: list[Tensor], y: Tensor) -> Iterator[Node]:
+        """Yield a selection of which at least one value is a scalar constant."""
+        tensors = [i for i, value in enumerate(values) if not (value.constant and value.elements == 1)]
+        if tensors:
+            pair = [values[tensors[0]], condition]
+            yield from self._widened(name, "where", pair, y.shape)
+            values[tensors[0]], condition = pair
+        elif condition.shape != y.shape:
+            pair = [condition]
+            yield from self._repeated(name, pair, 0, y.shape)
+            (condition,) = pair
+        yield Node(name, "where", (condition.name, *(value.name for value in values)), (y.name,))
+
+    def _widened(self, name: str, op: str, operands: list[Tensor], shape: tuple[int, ...]) -> Iterator[Node]:
+        """Repeat operands in place until the hardware supports their broadcast to `shape`."""
+        dynamic = [i for i, tensor in enumerate(operands) if not tensor.constant]
+        order = sorted(dynamic, key=lambda i: -operands[i].elements)
+        order += [i for i, tensor in enumerate(operands) if tensor.constant]
+        for number in order:
+            supported = any(
+                a.shape == shape and not a.constant and broadcast_of(op, b.shape, shape) is not None
+                for a, b in (operands, operands[::-1])
+            )
+            if not supported and operands[number].shape != shape:
+                yield from self._repeated(f"{name}:operand{number}", operands, number, shape)
+
+    def _repeated(
+        self, name: str, operands: list[Tensor], number: int, shape: tuple[int, ...]
+    ) -> Iterator[Node]:
+        """Repeat one operand, in place, to a shape."""
+        x = operands[number]
+        if x.data is not None:
+            data = np.ascontiguousarray(np.broadcast_to(x.data, shape))
+            operands[number] = self._added(replace(x, name=self._fresh(name), shape=shape, data=data))
+            return
+        yield from _ranked(name, operands, number, len(shape), self.made)
+        for axis, size in enumerate(shape):
+            if operands[number].shape[axis] != size:
+                yield from _longer(name, operands, number, (axis, size), self.made)
+
+    def _constant(self, name: str, data: NDArray, like: Tensor) -> Tensor:
+        return self._added(Tensor(self._fresh(name), data.shape, like.dtype, like.quantization, data))
+
+    def _quantized(self, node: Node) -> Iterator[Node]:
+        """Yield a selection between two integers in place of a quantized choice of two real numbers."""
+        (x,), y = self.graph.ins(node), self.graph.out(node)
+        producer = self.graph.producer(x.name)
+        if producer is None or producer.op != "onnx" or y.dtype not in EIGHT_BITS:
+            yield node
+            return
+        condition, *values = self.graph.ins(producer)
+        operator = producer.attributes["operator"]
+        cast = operator == "Cast" and not values
+        chosen = operator == "Where" and len(values) == 2 and all(value.data is not None for value in values)
+        if condition.dtype != "bool" or condition.constant or not (cast or chosen):
+            yield node
+            return
+        numbers = (
+            [np.array(number, np.float32) for number in (1, 0)]
+            if cast
+            else [value.data for value in values if value.data is not None]
+        )
+        integers = [
+            self._constant(f"{node.name}:{i}", self._rounded(node, number, y), y)
+            for i, number in enumerate(numbers)
+        ]
+        yield from self._chosen(node.name, condition, integers, y)
+
+    def _rounded(self, node: Node, numbers: NDArray, y: Tensor) -> NDArray:
+        """Return real numbers in the quantization of y."""
+        single = Graph(self.graph.name)
+        single.add_input(Tensor("x", numbers.shape, "float32"))
+        single.add_tensor(replace(y, name="y", shape=numbers.shape))
+        copy = single.add_node(Node(node.name, "quantize", ("x",), ("y",)))
+        (result,) = run_node(single, copy, [numbers.astype(np.float32)], rounding=self.rounding)  # type: ignore[arg-type]
+        return result

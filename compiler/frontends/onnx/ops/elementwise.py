@@ -31,6 +31,7 @@ from compiler.frontends.onnx.values import (
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Tensor
 from compiler.layers.elementwise import broadcast_of
+from compiler.layers.lowering_context import EIGHT_BITS
 from hw.errors import InputError
 
 #: Maximum number of elements of a result whose operands are repeated by the accelerator, or as constants.
@@ -479,12 +480,17 @@ def _not(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 
 @converts("Where", inputs=(3, 3))
 def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    """Convert Where between values of a float model to a * c + b * (1 - c), where c is 1 or 0.
+    """Convert Where between 8-bit values to a selection, and between values of a float model to a * c + b * (1 - c).
 
-    If a or b is a constant, the host computes its term with Where, so that a scalar may be infinite.
+    In the latter form, c is 1 or 0. If a or b is a constant, the host computes its term with Where, so that a scalar
+    may be infinite.
     """
     _, a, b = inputs
     dynamic = [value for value in (a, b) if isinstance(value, DynamicValue)]
+    if dynamic and all(value.real and value.tensor.dtype in EIGHT_BITS for value in dynamic):
+        kind = emitter.arithmetic(node, a, b)
+        if kind.dtype in EIGHT_BITS:
+            return [_selected(emitter, node, inputs, kind)]
     if not dynamic or any(value.real or value.tensor.dtype != "float32" for value in dynamic):
         raise UnsupportedNodeError("a choice between values that are not those of a float model")
     if any(_may_be_infinite(emitter, value.tensor) for value in dynamic):
@@ -497,6 +503,20 @@ def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
     if len(present) == 1:
         total = body.add("Expand", total, body.constant(shape, np.int64))
     return body.converted(emitter, total)
+
+
+def _selected(
+    emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value], kind: ValueType
+) -> DynamicValue:
+    """Add a selection between values that are first converted to the output's quantization."""
+    shape = broadcast([value.shape for value in inputs])
+    order = order_of(inputs, len(shape))
+    condition, *values = (
+        with_ones(emitter, value.name, value, set(range(len(shape) - len(value.shape)))) for value in inputs
+    )
+    operands = [emitter.operand(condition, order, _BOOL)]
+    operands += [emitter.operand(_in_kind(emitter, value, kind), order, kind) for value in values]
+    return emitter.emit(node, "where", operands, shape, order, kind)
 
 
 #: Functions with poles, undefined arguments or overflow: operators of the graph, and operators of ONNX.
