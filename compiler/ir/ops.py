@@ -328,6 +328,31 @@ OPS: dict[str, Spec] = {
         quantized=QuantizedForm.SHARED,
         batch=BatchRule.AXES,
     ),
+    "argmax": Spec(
+        (1, 1),
+        "index of the first maximum along an axis, or of the last one if `last`",
+        {"axis": "int", "keep": "bool", "last": "bool"},
+        batch=BatchRule.AXIS,
+    ),
+    "argmin": Spec(
+        (1, 1),
+        "index of the first minimum along an axis, or of the last one if `last`",
+        {"axis": "int", "keep": "bool", "last": "bool"},
+        batch=BatchRule.AXIS,
+    ),
+    "index_key": Spec(
+        (2, 2),
+        "256 * q + i - 32768 for each 8-bit integer q, counted from the smallest integer of its type (from the largest "
+        "one downwards if `least`), and the number i of its position",
+        {"least": "bool"},
+        batch=BatchRule.ALIGNED,
+    ),
+    "key_index": Spec(
+        (1, 1),
+        "the low byte i of a key, or 255 - i if `reversed`",
+        {"reversed": "bool"},
+        batch=BatchRule.ALWAYS,
+    ),
     "cumsum": Spec(
         (1, 1),
         "cumulative sum along an axis, from the end if `reverse`, without the element itself if `exclusive`",

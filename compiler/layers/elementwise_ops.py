@@ -230,6 +230,52 @@ def lower_where(low: LoweringContext) -> Layer:
     )
 
 
+#: Half of the range of 8-bit integers.
+_HALF_RANGE = 128
+
+
+def lower_index_key(low: LoweringContext) -> Layer:
+    """Lower keys of 8-bit integers: 256 times the integer, counted from the middle of its range, plus the position."""
+    x, positions = low.graph.ins(low.anchor)
+    broadcast = broadcast_of(low.anchor.op, positions.shape, x.shape)
+    if broadcast not in (Broadcast.ALL, Broadcast.CHANNEL) or x.shape != low.y.shape:
+        raise UnsupportedLoweringError(f"positions {list(positions.shape)} of {list(x.shape)}")
+    least = low.anchor.attributes["least"]
+    fields = {
+        "zp_xr": halves_word(_HALF_RANGE if x.dtype == "uint8" else 0, 0),
+        "x_mult": -256 if least else 256,
+        "r_mult": 1,
+        "o_mult": 1,
+        "r_shifts": bytes_word(0, 0, _SAME),
+        "o_zp": -256 if least else 0,
+    }
+    return ElementwiseLayer(
+        **low.common(positions.name),
+        other=positions.name,
+        broadcast=broadcast,
+        stream="r",
+        src={"rounding": Rounding.SINGLE},
+        stage={"r_raw": 1, "r_ls": 0},
+        fields=fields,
+    )
+
+
+def lower_key_index(low: LoweringContext) -> Layer:
+    """Lower the position that a key contains: an entry of a table, whose index is the key's low byte.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        The result is int64.
+    """
+    if low.y.dtype == "int64":
+        raise UnsupportedLoweringError("the host widens indices to int64")
+    table = np.arange(256, dtype=np.int16)
+    return ElementwiseLayer(
+        **low.common(), table=table[::-1].copy() if low.anchor.attributes["reversed"] else table
+    )
+
+
 LOWERINGS = {
     "high_byte": Lowering(lower_high_byte, ElementTypes((("int16",),), ("int8",))),
     "low_byte": Lowering(lower_low_byte, ElementTypes((("int16",),), ("uint8",))),
@@ -240,6 +286,8 @@ LOWERINGS = {
     **dict.fromkeys(
         ("logical_and", "logical_or", "logical_not"), Lowering(lower_logic, ElementTypes((_BOOL,), _BOOL))
     ),
+    "index_key": Lowering(lower_index_key, ElementTypes((BYTES, ("int16",)), ("int16",))),
+    "key_index": Lowering(lower_key_index, ElementTypes((("int16",),), ("uint8", "int32", "int64"))),
     "where": Lowering(lower_where, ElementTypes((_BOOL, BYTES), BYTES)),
     "requantize_sum": Lowering(
         lower_requantize_sum, ElementTypes((("int32",), ("int32",), None), ("int16",))

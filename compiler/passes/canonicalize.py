@@ -301,6 +301,8 @@ def _split(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
     )
 
 
+#: Maximum number of positions along an axis, which a key contains as a byte.
+_MAX_POSITIONS = 256
 #: Types that comparisons on the accelerator support.
 _COMPARED = (*EIGHT_BITS, "int16", "bool")
 
@@ -320,7 +322,8 @@ def canonicalize_logic(graph: Graph, rounding: str) -> Graph:
         Kernels whose rounding is reproduced when constants are quantized.
     """
     names = ((each, name) for each, node in graph.walk() for name in (*node.inputs, *node.outputs))
-    if not any(each.tensors[name].dtype == "bool" for each, name in names):
+    booleans = any(each.tensors[name].dtype == "bool" for each, name in names)
+    if not booleans and not any(node.op in ("argmax", "argmin") for _, node in graph.walk()):
         return graph
     return _LogicRewriter(graph, rounding).run()
 
@@ -343,6 +346,8 @@ class _LogicRewriter:
                 nodes += self._selected(node)
             elif node.op == "quantize":
                 nodes += self._quantized(node)
+            elif node.op in ("argmax", "argmin"):
+                nodes += self._index(node)
             else:
                 nodes.append(node)
         return remove_dead(rebuild(self.graph, nodes, changed=self.made))
@@ -474,6 +479,38 @@ class _LogicRewriter:
             for i, number in enumerate(numbers)
         ]
         yield from self._chosen(node.name, condition, integers, y)
+
+    def _index(self, node: Node) -> Iterator[Node]:
+        """Yield the maximum of keys that contain the positions of 8-bit integers, and the position in the maximum."""
+        x, y, how = self._integers(self.graph.ins(node)[0]), self.graph.out(node), node.attributes
+        rank = len(x.shape)
+        axis = how["axis"] % rank if rank else 0
+        if x.dtype not in EIGHT_BITS or x.constant or not rank or x.shape[axis] > _MAX_POSITIONS:
+            yield replace(node, inputs=(x.name,)) if x.dtype in EIGHT_BITS else node
+            return
+        perm = (*(i for i in range(rank) if i != axis), axis)
+        if perm != tuple(range(rank)):
+            shape = tuple(x.shape[i] for i in perm)
+            last = self._added(replace(x, name=self._fresh(f"{node.name}:last"), shape=shape))
+            yield Node(last.name, "transpose", (x.name,), (last.name,), {"perm": perm})
+            x = last
+        numbers = np.arange(x.shape[-1], dtype=np.int16)
+        positions = Tensor(
+            self._fresh(f"{node.name}:positions"),
+            numbers.shape,
+            "int16",
+            data=numbers if how["last"] else (_MAX_POSITIONS - 1 - numbers).astype(np.int16),
+        )
+        keys = self._added(Tensor(self._fresh(f"{node.name}:keys"), x.shape, "int16"))
+        best = self._added(Tensor(self._fresh(f"{node.name}:best"), x.shape[:-1], "int16"))
+        least = {"least": node.op == "argmin"}
+        yield Node(keys.name, "index_key", (x.name, self._added(positions).name), (keys.name,), least)
+        yield Node(best.name, "reduce_max", (keys.name,), (best.name,), {"axes": (rank - 1,), "keep": False})
+        if how["keep"]:
+            kept = self._added(replace(best, name=self._fresh(f"{node.name}:kept"), shape=y.shape))
+            yield Node(kept.name, "reshape", (best.name,), (kept.name,), {"shape": y.shape})
+            best = kept
+        yield Node(f"{node.name}:index", "key_index", (best.name,), (y.name,), {"reversed": not how["last"]})
 
     def _rounded(self, node: Node, numbers: NDArray, y: Tensor) -> NDArray:
         """Return real numbers in the quantization of y."""

@@ -15,10 +15,12 @@ from compiler.frontends.onnx.ops.indexing import picked
 from compiler.frontends.onnx.ops.shape import kept_order, renamed
 from compiler.frontends.onnx.registry import choice, converts, integers, known
 from compiler.frontends.onnx.values import (
+    FLOAT,
     ConstantValue,
     DynamicValue,
     UnsupportedNodeError,
     Value,
+    ValueType,
     channels_last,
     check_size,
     counted_from_front,
@@ -186,6 +188,17 @@ def _reduced(
     return emitter.emit(
         node, op, [emitter.operand(x, x.order, kind)], shape, order, kind, axes=tensor_axes, keep=keep
     )
+
+
+@converts("ArgMax", "ArgMin", inputs=(1, 1))
+def _index(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x = emitter.flow(inputs[0])
+    axis, keep = counted_from_front(node.int("axis", 0), x.rank), bool(node.int("keepdims", 1))
+    operand = emitter.operand(x, x.order, FLOAT) if x.real else x.tensor
+    shape = tuple(1 if i == axis else n for i, n in enumerate(x.shape) if keep or i != axis)
+    order = x.order if keep else kept_order(x.order, {axis})
+    how = {"axis": x.order.index(axis), "keep": keep, "last": bool(node.int("select_last_index", 0))}
+    return [emitter.emit(node, node.op.lower(), [operand], shape, order, ValueType("int64"), **how)]
 
 
 @converts("CumSum", inputs=(2, 2))
