@@ -340,6 +340,18 @@ OPS: dict[str, Spec] = {
         {"axis": "int", "keep": "bool", "last": "bool"},
         batch=BatchRule.AXIS,
     ),
+    "top_values": Spec(
+        (1, 1),
+        "the `k` largest elements along an axis in descending order, or the smallest in ascending order if `least`",
+        {"axis": "int", "k": "positive", "least": "bool"},
+        batch=BatchRule.AXIS,
+    ),
+    "top_indices": Spec(
+        (1, 1),
+        "positions of the elements that `top_values` selects; of equal elements, the first is selected first",
+        {"axis": "int", "k": "positive", "least": "bool"},
+        batch=BatchRule.AXIS,
+    ),
     "index_key": Spec(
         (2, 2),
         "256 * q + i - 32768 for each 8-bit integer q, counted from the smallest integer of its type (from the largest "

@@ -288,7 +288,7 @@ LOWERINGS = {
     ),
     "index_key": Lowering(lower_index_key, ElementTypes((BYTES, ("int16",)), ("int16",))),
     "key_index": Lowering(lower_key_index, ElementTypes((("int16",),), ("uint8", "int32", "int64"))),
-    "where": Lowering(lower_where, ElementTypes((_BOOL, BYTES), BYTES)),
+    "where": Lowering(lower_where, ElementTypes((_BOOL, (*BYTES, "int16")), (*BYTES, "int16"))),
     "requantize_sum": Lowering(
         lower_requantize_sum, ElementTypes((("int32",), ("int32",), None), ("int16",))
     ),

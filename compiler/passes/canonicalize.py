@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import _TIMES, Graph, Node, rebuild
-from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS
+from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS, Attributes
 from compiler.ir.tensor import Quantization, Tensor, same_values
 from compiler.layers.elementwise import broadcast_of
 from compiler.layers.lookup_table import is_unary
@@ -303,6 +303,22 @@ def _split(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
 
 #: Maximum number of positions along an axis, which a key contains as a byte.
 _MAX_POSITIONS = 256
+#: Maximum number of elements that are selected one after the other.
+_MAX_SELECTED = 8
+_ORDERING = ("argmax", "argmin", "top_values", "top_indices")
+
+
+def _orderable(x: Tensor, axis: int) -> bool:
+    """Return True if keys can order the elements of a tensor along an axis."""
+    return x.dtype in EIGHT_BITS and not x.constant and bool(x.shape) and x.shape[axis] <= _MAX_POSITIONS
+
+
+def _maximum(best: Tensor, keys: Tensor) -> Node:
+    """Return the node that computes the maximum of keys along the last axis."""
+    how = {"axes": (len(keys.shape) - 1,), "keep": True}
+    return Node(best.name, "reduce_max", (keys.name,), (best.name,), how)
+
+
 #: Types that comparisons on the accelerator support.
 _COMPARED = (*EIGHT_BITS, "int16", "bool")
 
@@ -323,7 +339,7 @@ def canonicalize_logic(graph: Graph, rounding: str) -> Graph:
     """
     names = ((each, name) for each, node in graph.walk() for name in (*node.inputs, *node.outputs))
     booleans = any(each.tensors[name].dtype == "bool" for each, name in names)
-    if not booleans and not any(node.op in ("argmax", "argmin") for _, node in graph.walk()):
+    if not booleans and not any(node.op in _ORDERING for _, node in graph.walk()):
         return graph
     return _LogicRewriter(graph, rounding).run()
 
@@ -332,6 +348,8 @@ class _LogicRewriter:
     def __init__(self, graph: Graph, rounding: str):
         self.graph, self.rounding = graph, rounding
         self.made: dict[str, Tensor] = {}
+        self._known: dict[str, Tensor] = {}  # integers that real tensors represent, by name
+        self._tops: dict[tuple[str, int, int, bool], Tensor] = {}
 
     def run(self) -> Graph:
         """Return the graph with the rewritten nodes."""
@@ -348,6 +366,8 @@ class _LogicRewriter:
                 nodes += self._quantized(node)
             elif node.op in ("argmax", "argmin"):
                 nodes += self._index(node)
+            elif node.op in ("top_values", "top_indices"):
+                nodes += self._top(node)
             else:
                 nodes.append(node)
         return remove_dead(rebuild(self.graph, nodes, changed=self.made))
@@ -364,6 +384,8 @@ class _LogicRewriter:
 
     def _integers(self, tensor: Tensor) -> Tensor:
         """Return the integers that a real tensor represents, or the tensor itself."""
+        if tensor.name in self._known:
+            return self._known[tensor.name]
         producer = self.graph.producer(tensor.name)
         if producer is None or producer.op != "dequantize":
             return tensor
@@ -458,6 +480,9 @@ class _LogicRewriter:
     def _quantized(self, node: Node) -> Iterator[Node]:
         """Yield a selection between two integers in place of a quantized choice of two real numbers."""
         (x,), y = self.graph.ins(node), self.graph.out(node)
+        if x.name in self._known:
+            yield replace(node, op="requantize", inputs=(self._known[x.name].name,))
+            return
         producer = self.graph.producer(x.name)
         if producer is None or producer.op != "onnx" or y.dtype not in EIGHT_BITS:
             yield node
@@ -483,34 +508,109 @@ class _LogicRewriter:
     def _index(self, node: Node) -> Iterator[Node]:
         """Yield the maximum of keys that contain the positions of 8-bit integers, and the position in the maximum."""
         x, y, how = self._integers(self.graph.ins(node)[0]), self.graph.out(node), node.attributes
-        rank = len(x.shape)
-        axis = how["axis"] % rank if rank else 0
-        if x.dtype not in EIGHT_BITS or x.constant or not rank or x.shape[axis] > _MAX_POSITIONS:
-            yield replace(node, inputs=(x.name,)) if x.dtype in EIGHT_BITS else node
+        if not _orderable(x, how["axis"]):
+            yield replace(node, inputs=(x.name,))
             return
+        keys, new = self._keys(node.name, x, how["axis"], least=node.op == "argmin", last=how["last"])
+        yield from new
+        shape = x.shape[: how["axis"]] + x.shape[how["axis"] + 1 :]
+        best = self._best(f"{node.name}:best", keys)
+        yield _maximum(best, keys)
+        best, new = self._in_shape(best, y.shape if how["keep"] else shape)
+        yield from new
+        yield Node(f"{node.name}:index", "key_index", (best.name,), (y.name,), {"reversed": not how["last"]})
+
+    def _keys(self, name: str, x: Tensor, axis: int, *, least: bool, last: bool) -> tuple[Tensor, list[Node]]:
+        """Return the keys of 8-bit integers, with the axis moved to the end, and the nodes that compute them."""
+        nodes: list[Node] = []
+        rank = len(x.shape)
         perm = (*(i for i in range(rank) if i != axis), axis)
         if perm != tuple(range(rank)):
             shape = tuple(x.shape[i] for i in perm)
-            last = self._added(replace(x, name=self._fresh(f"{node.name}:last"), shape=shape))
-            yield Node(last.name, "transpose", (x.name,), (last.name,), {"perm": perm})
-            x = last
+            moved = self._added(replace(x, name=self._fresh(f"{name}:last"), shape=shape))
+            nodes.append(Node(moved.name, "transpose", (x.name,), (moved.name,), {"perm": perm}))
+            x = moved
         numbers = np.arange(x.shape[-1], dtype=np.int16)
-        positions = Tensor(
-            self._fresh(f"{node.name}:positions"),
-            numbers.shape,
-            "int16",
-            data=numbers if how["last"] else (_MAX_POSITIONS - 1 - numbers).astype(np.int16),
+        numbers = numbers if last else (_MAX_POSITIONS - 1 - numbers).astype(np.int16)
+        positions = self._added(
+            Tensor(self._fresh(f"{name}:positions"), numbers.shape, "int16", data=numbers)
         )
-        keys = self._added(Tensor(self._fresh(f"{node.name}:keys"), x.shape, "int16"))
-        best = self._added(Tensor(self._fresh(f"{node.name}:best"), x.shape[:-1], "int16"))
-        least = {"least": node.op == "argmin"}
-        yield Node(keys.name, "index_key", (x.name, self._added(positions).name), (keys.name,), least)
-        yield Node(best.name, "reduce_max", (keys.name,), (best.name,), {"axes": (rank - 1,), "keep": False})
-        if how["keep"]:
-            kept = self._added(replace(best, name=self._fresh(f"{node.name}:kept"), shape=y.shape))
-            yield Node(kept.name, "reshape", (best.name,), (kept.name,), {"shape": y.shape})
-            best = kept
-        yield Node(f"{node.name}:index", "key_index", (best.name,), (y.name,), {"reversed": not how["last"]})
+        keys = self._added(Tensor(self._fresh(f"{name}:keys"), x.shape, "int16"))
+        operands = (x.name, positions.name)
+        return keys, [*nodes, Node(keys.name, "index_key", operands, (keys.name,), {"least": least})]
+
+    def _best(self, name: str, keys: Tensor) -> Tensor:
+        return self._added(replace(keys, name=self._fresh(name), shape=(*keys.shape[:-1], 1)))
+
+    def _in_shape(self, x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, list[Node]]:
+        """Return a tensor in another shape, and the node that reshapes it, if necessary."""
+        if x.shape == shape:
+            return x, []
+        y = self._added(replace(x, name=self._fresh(f"{x.name}:shaped"), shape=shape))
+        return y, [Node(y.name, "reshape", (x.name,), (y.name,), {"shape": shape})]
+
+    def _top(self, node: Node) -> Iterator[Node]:
+        """Yield the selection of the largest elements, one after the other, by keys that contain their positions."""
+        x, y, how = self._integers(self.graph.ins(node)[0]), self.graph.out(node), node.attributes
+        whole = x.quantization is not None and x.quantization.whole
+        if not _orderable(x, how["axis"]) or how["k"] > _MAX_SELECTED or not whole:
+            yield replace(node, inputs=(x.name,))
+            return
+        chosen = (x.name, how["axis"], how["k"], how["least"])
+        if chosen not in self._tops:
+            self._tops[chosen], new = self._selected_keys(node.name, x, how)
+            yield from new
+        keys = self._tops[chosen]
+        if node.op == "top_indices":
+            yield Node(f"{node.name}:index", "key_index", (keys.name,), (y.name,), {"reversed": True})
+            return
+        high = self._added(
+            Tensor(self._fresh(f"{node.name}:high"), y.shape, "int8", Quantization.per_tensor(1.0))
+        )
+        yield Node(high.name, "high_byte", (keys.name,), (high.name,))
+        limits = np.iinfo(x.dtype)
+        ranks = np.arange(256) ^ 128  # of the integers 0..127, -128..-1, which are the table's indices
+        entries = limits.max - ranks if how["least"] else ranks + limits.min
+        found = self._added(replace(x, name=self._fresh(f"{node.name}:integers"), shape=y.shape))
+        table = {"table": tuple(int(entry) for entry in entries), "operator": node.op}
+        if y.dtype == "float32":
+            self._known[y.name] = found
+            yield Node(found.name, "table", (high.name,), (found.name,), table)
+            yield Node(f"{node.name}:dequantize", "dequantize", (found.name,), (y.name,))
+        else:
+            yield Node(node.name, "table", (high.name,), (y.name,), table)
+
+    def _selected_keys(self, name: str, x: Tensor, how: Attributes) -> tuple[Tensor, list[Node]]:
+        """Return the keys of the selected elements, stacked along the axis, and the nodes that compute them."""
+        keys, nodes = self._keys(name, x, how["axis"], least=how["least"], last=False)
+        lowest = self._added(
+            Tensor(self._fresh(f"{name}:lowest"), (), "int16", data=np.array(-(1 << 15), np.int16))
+        )
+        found: list[Tensor] = []
+        for number in range(how["k"]):
+            found.append(self._best(f"{name}:best{number}", keys))
+            nodes.append(_maximum(found[-1], keys))
+            if number < how["k"] - 1:
+                rest = self._added(replace(keys, name=self._fresh(f"{name}:rest{number}"), dtype="bool"))
+                left = self._added(replace(keys, name=self._fresh(f"{name}:left{number}")))
+                nodes.append(Node(rest.name, "less", (keys.name, found[-1].name), (rest.name,)))
+                nodes.append(Node(left.name, "where", (rest.name, keys.name, lowest.name), (left.name,)))
+                keys = left
+        if len(found) > 1:
+            stacked = replace(keys, name=self._fresh(f"{name}:stacked"), shape=(*keys.shape[:-1], how["k"]))
+            operands = tuple(each.name for each in found)
+            nodes.append(
+                Node(stacked.name, "concat", operands, (stacked.name,), {"axis": len(keys.shape) - 1})
+            )
+            found = [self._added(stacked)]
+        rank, axis = len(keys.shape), how["axis"]
+        (top,) = found
+        if axis == rank - 1:
+            return top, nodes
+        perm = (*range(axis), rank - 1, *range(axis, rank - 1))
+        shape = tuple(top.shape[i] for i in perm)
+        moved = self._added(replace(top, name=self._fresh(f"{name}:moved"), shape=shape))
+        return moved, [*nodes, Node(moved.name, "transpose", (top.name,), (moved.name,), {"perm": perm})]
 
     def _rounded(self, node: Node, numbers: NDArray, y: Tensor) -> NDArray:
         """Return real numbers in the quantization of y."""

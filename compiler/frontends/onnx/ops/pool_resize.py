@@ -201,6 +201,26 @@ def _index(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
     return [emitter.emit(node, node.op.lower(), [operand], shape, order, ValueType("int64"), **how)]
 
 
+@converts("TopK", inputs=(1, 2))
+def _top(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    x = emitter.flow(inputs[0])
+    (count,) = (node.int("k", 0),) if inputs[1] is None else known(inputs[1], "k").integers()
+    axis = counted_from_front(node.int("axis", -1), x.rank)
+    if not 0 < count <= x.shape[axis]:
+        raise UnsupportedNodeError(f"{count} of {x.shape[axis]} elements")
+    operand = emitter.operand(x, x.order, FLOAT) if x.real else x.tensor
+    kind = FLOAT if x.real or operand.dtype == "float32" else x.kind
+    shape = tuple(count if i == axis else n for i, n in enumerate(x.shape))
+    how = {"axis": x.order.index(axis), "k": count, "least": not node.int("largest", 1)}
+    parts = (("top_values", kind), ("top_indices", ValueType("int64")))
+    return [
+        emitter.emit(node, op, [operand], shape, x.order, kind, op if index else "", index, **how)
+        if name
+        else None
+        for index, ((op, kind), name) in enumerate(zip(parts, node.outputs, strict=False))
+    ]
+
+
 @converts("CumSum", inputs=(2, 2))
 def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, given = emitter.flow(inputs[0]), known(inputs[1], "an axis").scalar()
