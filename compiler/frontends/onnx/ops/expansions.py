@@ -336,7 +336,6 @@ _MAX_TERMS = 8
 def _einsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert an equation to transposes, sums and one product of stacks of matrices for each further operand."""
     terms, result = _equation(node.text("equation", ""), [value.shape for value in inputs])
-    float_only(*inputs)
     body, sizes = BodyBuilder(node, inputs), dict[str, int]()
     for term, value in zip(terms, inputs, strict=True):
         for label, size in zip(term, value.shape, strict=True):
@@ -352,6 +351,7 @@ def _einsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     name, labels = _summed(body, name, labels, set(result))
     if labels != result:
         name = body.add("Transpose", name, perm=[labels.index(label) for label in result])
+    body.check_exact(emitter)
     return body.converted(emitter, body.add("Identity", name))
 
 
