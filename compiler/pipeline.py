@@ -31,6 +31,7 @@ from compiler.cost.roofline import (
 from compiler.initial_schedule.fit_memory import fit
 from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph, rebuild
+from compiler.ir.ops import LOGIC_OPS, ORDERING
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
 from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
@@ -216,10 +217,16 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
 
 
 def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict[str, str]) -> dict[str, str]:
-    """Return the reasons why nodes run on the host; reasons from quantization replace reasons from partitioning."""
+    """Return the reasons why nodes run on the host; reasons from quantization replace reasons from partitioning.
+
+    Comparisons and the like are not quantized, but may read integers nevertheless, so their own reasons apply.
+    """
     if report is None:
         return left_float(graph, reasons)
-    return {name: report.kept.get(name, reason) for name, reason in reasons.items()}
+    own = {node.name for _, node in graph.walk() if node.op in LOGIC_OPS | ORDERING}
+    return {
+        name: reason if name in own else report.kept.get(name, reason) for name, reason in reasons.items()
+    }
 
 
 def _host_nodes(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:

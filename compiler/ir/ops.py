@@ -539,5 +539,7 @@ BINARY_OPS = frozenset(name for name, spec in OPS.items() if spec.binary)
 #: Comparisons of two broadcast operands, and functions of booleans; their results are booleans.
 COMPARISONS = frozenset(("equal", "less", "less_equal"))
 LOGIC_OPS = COMPARISONS | {"logical_and", "logical_or", "logical_not"}
+#: Operators that find extreme elements along an axis.
+ORDERING = frozenset(("argmax", "argmin", "top_values", "top_indices"))
 #: Operators that only move elements; the second operand of `gather` contains their indices.
 MOVING = frozenset(name for name, spec in OPS.items() if spec.moves)

@@ -1,6 +1,7 @@
 """Further elementwise layers: bytes of int16 activations and sums of their products, comparisons, and selections.
 
-`compiler.passes.split_bytes` adds the operators on bytes, `compiler.passes.logic` prepares comparisons and selections.
+`compiler.passes.split_bytes` adds the operators on bytes; `compiler.passes.canonicalize` prepares comparisons, selections
+and searches for extreme elements.
 """
 
 from collections.abc import Iterator
@@ -9,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.ops import COMPARISONS
+from compiler.ir.ops import COMPARISONS, ORDERING
 from compiler.ir.tensor import Tensor, same_values
 from compiler.layers.base import Drain, Layer
 from compiler.layers.elementwise import Broadcast, ElementwiseLayer, broadcast_of, lower_unary
 from compiler.layers.epilogue_lowering import scales_of_sum
-from compiler.layers.layer_kind import BYTES, ElementTypes, Lowering
+from compiler.layers.layer_kind import ALL, BYTES, ElementTypes, Lowering
 from compiler.layers.lookup_table import is_unary, values_of
 from compiler.layers.lowering_context import (
     EIGHT_BITS,
@@ -230,6 +231,29 @@ def lower_where(low: LoweringContext) -> Layer:
     )
 
 
+#: Maximum number of positions along an axis, which a key contains as a byte.
+MAX_POSITIONS = 256
+#: Maximum number of elements that are selected one after the other.
+MAX_SELECTED = 8
+
+
+def lower_ordering(low: LoweringContext) -> Layer:
+    """Reject an operator that `compiler.passes.canonicalize` could not express by keys.
+
+    Raises
+    ------
+    UnsupportedLoweringError
+        Always; the message is the reason.
+    """
+    x, how = low.x, low.anchor.attributes
+    if x.dtype not in EIGHT_BITS or (x.quantization is not None and not x.quantization.whole):
+        raise UnsupportedLoweringError(f"the host orders {x.dtype} values")
+    if how.get("k", 0) > MAX_SELECTED:
+        raise UnsupportedLoweringError(f"{how['k']} elements, more than {MAX_SELECTED}")
+    size = x.shape[how["axis"]] if x.shape else 0
+    raise UnsupportedLoweringError(f"positions along {size:,} elements, more than {MAX_POSITIONS}")
+
+
 #: Half of the range of 8-bit integers.
 _HALF_RANGE = 128
 
@@ -286,6 +310,7 @@ LOWERINGS = {
     **dict.fromkeys(
         ("logical_and", "logical_or", "logical_not"), Lowering(lower_logic, ElementTypes((_BOOL,), _BOOL))
     ),
+    **dict.fromkeys(ORDERING, Lowering(lower_ordering, ElementTypes((None,), (*ALL, "int64")))),
     "index_key": Lowering(lower_index_key, ElementTypes((BYTES, ("int16",)), ("int16",))),
     "key_index": Lowering(lower_key_index, ElementTypes((("int16",),), ("uint8", "int32", "int64"))),
     "where": Lowering(lower_where, ElementTypes((_BOOL, (*BYTES, "int16")), (*BYTES, "int16"))),

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import _TIMES, Graph, Node, rebuild
-from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS, Attributes
+from compiler.ir.ops import BINARY_OPS, COMPARISONS, LOGIC_OPS, OPS, ORDERING, Attributes
 from compiler.ir.tensor import Quantization, Tensor, same_values
 from compiler.layers.elementwise import broadcast_of
+from compiler.layers.elementwise_ops import MAX_POSITIONS, MAX_SELECTED
 from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import EIGHT_BITS, affine, same_quantization
 from compiler.passes.constant_folding import remove_dead
@@ -301,16 +302,9 @@ def _split(graph: Graph, node: Node, made: dict[str, Tensor]) -> Iterator[Node]:
     )
 
 
-#: Maximum number of positions along an axis, which a key contains as a byte.
-_MAX_POSITIONS = 256
-#: Maximum number of elements that are selected one after the other.
-_MAX_SELECTED = 8
-_ORDERING = ("argmax", "argmin", "top_values", "top_indices")
-
-
 def _orderable(x: Tensor, axis: int) -> bool:
     """Return True if keys can order the elements of a tensor along an axis."""
-    return x.dtype in EIGHT_BITS and not x.constant and bool(x.shape) and x.shape[axis] <= _MAX_POSITIONS
+    return x.dtype in EIGHT_BITS and not x.constant and bool(x.shape) and x.shape[axis] <= MAX_POSITIONS
 
 
 def _maximum(best: Tensor, keys: Tensor) -> Node:
@@ -339,7 +333,7 @@ def canonicalize_logic(graph: Graph, rounding: str) -> Graph:
     """
     names = ((each, name) for each, node in graph.walk() for name in (*node.inputs, *node.outputs))
     booleans = any(each.tensors[name].dtype == "bool" for each, name in names)
-    if not booleans and not any(node.op in _ORDERING for _, node in graph.walk()):
+    if not booleans and not any(node.op in ORDERING for _, node in graph.walk()):
         return graph
     return _LogicRewriter(graph, rounding).run()
 
@@ -364,9 +358,9 @@ class _LogicRewriter:
                 nodes += self._selected(node)
             elif node.op == "quantize":
                 nodes += self._quantized(node)
-            elif node.op in ("argmax", "argmin"):
+            elif node.op in ORDERING and "k" not in node.attributes:
                 nodes += self._index(node)
-            elif node.op in ("top_values", "top_indices"):
+            elif node.op in ORDERING:
                 nodes += self._top(node)
             else:
                 nodes.append(node)
@@ -478,32 +472,34 @@ class _LogicRewriter:
         return self._added(Tensor(self._fresh(name), data.shape, like.dtype, like.quantization, data))
 
     def _quantized(self, node: Node) -> Iterator[Node]:
-        """Yield a selection between two integers in place of a quantized choice of two real numbers."""
+        """Yield a selection between integers in place of a quantized selection between real numbers."""
         (x,), y = self.graph.ins(node), self.graph.out(node)
         if x.name in self._known:
             yield replace(node, op="requantize", inputs=(self._known[x.name].name,))
             return
+        values, condition = list[Tensor](), None
         producer = self.graph.producer(x.name)
-        if producer is None or producer.op != "onnx" or y.dtype not in EIGHT_BITS:
+        if producer is not None and producer.op == "onnx" and y.dtype in EIGHT_BITS:
+            condition, *rest = self.graph.ins(producer)
+            if producer.attributes["operator"] == "Cast" and not rest:
+                values = [
+                    self._constant(f"{node.name}:{i}", self._rounded(node, np.array(i, np.float32), y), y)
+                    for i in (1, 0)
+                ]
+            elif producer.attributes["operator"] == "Where" and len(rest) == 2:
+                values = [self._in_quantization(node, i, value, y) for i, value in enumerate(rest)]
+        if condition is None or condition.dtype != "bool" or condition.constant or not values:
             yield node
-            return
-        condition, *values = self.graph.ins(producer)
-        operator = producer.attributes["operator"]
-        cast = operator == "Cast" and not values
-        chosen = operator == "Where" and len(values) == 2 and all(value.data is not None for value in values)
-        if condition.dtype != "bool" or condition.constant or not (cast or chosen):
+        elif all(same_quantization(value, y) for value in values):
+            yield from self._chosen(node.name, condition, values, y)
+        else:
             yield node
-            return
-        numbers = (
-            [np.array(number, np.float32) for number in (1, 0)]
-            if cast
-            else [value.data for value in values if value.data is not None]
-        )
-        integers = [
-            self._constant(f"{node.name}:{i}", self._rounded(node, number, y), y)
-            for i, number in enumerate(numbers)
-        ]
-        yield from self._chosen(node.name, condition, integers, y)
+
+    def _in_quantization(self, node: Node, index: int, value: Tensor, y: Tensor) -> Tensor:
+        """Return the integers of a real value; a constant is rounded to the quantization of y."""
+        if value.data is None or value.dtype != "float32":
+            return self._integers(value)
+        return self._constant(f"{node.name}:{index}", self._rounded(node, value.data, y), y)
 
     def _index(self, node: Node) -> Iterator[Node]:
         """Yield the maximum of keys that contain the positions of 8-bit integers, and the position in the maximum."""
@@ -531,7 +527,7 @@ class _LogicRewriter:
             nodes.append(Node(moved.name, "transpose", (x.name,), (moved.name,), {"perm": perm}))
             x = moved
         numbers = np.arange(x.shape[-1], dtype=np.int16)
-        numbers = numbers if last else (_MAX_POSITIONS - 1 - numbers).astype(np.int16)
+        numbers = numbers if last else (MAX_POSITIONS - 1 - numbers).astype(np.int16)
         positions = self._added(
             Tensor(self._fresh(f"{name}:positions"), numbers.shape, "int16", data=numbers)
         )
@@ -553,7 +549,7 @@ class _LogicRewriter:
         """Yield the selection of the largest elements, one after the other, by keys that contain their positions."""
         x, y, how = self._integers(self.graph.ins(node)[0]), self.graph.out(node), node.attributes
         whole = x.quantization is not None and x.quantization.whole
-        if not _orderable(x, how["axis"]) or how["k"] > _MAX_SELECTED or not whole:
+        if not _orderable(x, how["axis"]) or how["k"] > MAX_SELECTED or not whole:
             yield replace(node, inputs=(x.name,))
             return
         chosen = (x.name, how["axis"], how["k"], how["least"])

@@ -451,7 +451,7 @@ def _numbers(value: Value) -> ValueType:
 
 
 def _pointwise(
-    emitter: OnnxGraphBuilder, node: FileNode, op: str, inputs: list[Value], kind: ValueType
+    emitter: OnnxGraphBuilder, node: FileNode, op: str, inputs: list[Value], kind: ValueType, part: str = ""
 ) -> DynamicValue:
     shape = broadcast([value.shape for value in inputs])
     rank = len(shape)
@@ -463,12 +463,18 @@ def _pointwise(
         else emitter.in_order(v, order).tensor
         for v in equal
     ]
-    return emitter.emit(node, op, operands, shape, order, _BOOL)
+    return emitter.emit(node, op, operands, shape, order, _BOOL, part)
 
 
 @converts("And", "Or", inputs=(2, 2))
 def _both(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     return [_pointwise(emitter, node, f"logical_{node.op.lower()}", inputs, _BOOL)]
+
+
+@converts("Xor", inputs=(2, 2))
+def _differ(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    same = _pointwise(emitter, node, "equal", inputs, _BOOL, "same")
+    return [emitter.emit(node, "logical_not", [same.tensor], same.shape, same.order, _BOOL)]
 
 
 @converts("Not", inputs=(1, 1))

@@ -156,7 +156,7 @@ def _global_pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
     if x.rank < 3:
         raise InputError(f"pools over shape {list(x.shape)}, which has no spatial dimensions")
     op = "reduce_mean" if node.op == "GlobalAveragePool" else "reduce_max"
-    return [_reduced(emitter, node, op, x, set(range(2, x.rank)), keep=True)]
+    return [reduced(emitter, node, op, x, set(range(2, x.rank)), keep=True)]
 
 
 @converts("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", inputs=(1, 2))
@@ -168,10 +168,10 @@ def _reduce(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
         return [renamed(x, node.outputs[0])]
     reduced_axes = {counted_from_front(axis, x.rank) for axis in axes or range(x.rank)}
     op = "reduce_" + node.op[len("Reduce") :].lower()
-    return [_reduced(emitter, node, op, x, reduced_axes, keep=bool(node.int("keepdims", 1)))]
+    return [reduced(emitter, node, op, x, reduced_axes, keep=bool(node.int("keepdims", 1)))]
 
 
-def _reduced(
+def reduced(
     emitter: OnnxGraphBuilder, node: FileNode, op: str, x: DynamicValue, axes: set[int], *, keep: bool
 ) -> DynamicValue:
     """Add a reduction over `axes`, which are in the file's order of dimensions."""
