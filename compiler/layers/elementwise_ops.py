@@ -1,7 +1,6 @@
 """Further elementwise layers: bytes of int16 activations and sums of their products, comparisons, and selections.
 
-`compiler.passes.split_bytes` adds the operators on bytes; `compiler.passes.canonicalize` prepares comparisons, selections
-and searches for extreme elements.
+`compiler.passes.split_bytes` adds the operators on bytes; `compiler.passes.canonicalize` prepares the others.
 """
 
 from collections.abc import Iterator
