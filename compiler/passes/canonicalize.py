@@ -343,6 +343,7 @@ class _LogicRewriter:
         self.graph, self.rounding = graph, rounding
         self.made: dict[str, Tensor] = {}
         self._known: dict[str, Tensor] = {}  # integers that real tensors represent, by name
+        self._indices: dict[str, tuple[Tensor, bool]] = {}  # keys of indices, and True if reversed, by name
         self._tops: dict[tuple[str, int, int, bool], Tensor] = {}
 
     def run(self) -> Graph:
@@ -358,6 +359,8 @@ class _LogicRewriter:
                 nodes += self._selected(node)
             elif node.op == "quantize":
                 nodes += self._quantized(node)
+            elif node.op == "onnx":
+                nodes.append(self._cast(node))
             elif node.op in ORDERING and "k" not in node.attributes:
                 nodes += self._index(node)
             elif node.op in ORDERING:
@@ -514,7 +517,20 @@ class _LogicRewriter:
         yield _maximum(best, keys)
         best, new = self._in_shape(best, y.shape if how["keep"] else shape)
         yield from new
-        yield Node(f"{node.name}:index", "key_index", (best.name,), (y.name,), {"reversed": not how["last"]})
+        yield self._of_key(node.name, best, y, is_reversed=not how["last"])
+
+    def _of_key(self, name: str, keys: Tensor, y: Tensor, *, is_reversed: bool) -> Node:
+        """Return the node that extracts positions from keys."""
+        self._indices[y.name] = keys, is_reversed
+        return Node(f"{name}:index", "key_index", (keys.name,), (y.name,), {"reversed": is_reversed})
+
+    def _cast(self, node: Node) -> Node:
+        """Return a node that extracts int32 positions directly, if `node` only converts indices to int32."""
+        known = self._indices.get(node.inputs[0]) if node.inputs else None
+        if known is None or node.attributes["operator"] != "Cast" or self.graph.out(node).dtype != "int32":
+            return node
+        keys, is_reversed = known
+        return Node(node.name, "key_index", (keys.name,), node.outputs, {"reversed": is_reversed})
 
     def _keys(self, name: str, x: Tensor, axis: int, *, least: bool, last: bool) -> tuple[Tensor, list[Node]]:
         """Return the keys of 8-bit integers, with the axis moved to the end, and the nodes that compute them."""
@@ -558,7 +574,7 @@ class _LogicRewriter:
             yield from new
         keys = self._tops[chosen]
         if node.op == "top_indices":
-            yield Node(f"{node.name}:index", "key_index", (keys.name,), (y.name,), {"reversed": True})
+            yield self._of_key(node.name, keys, y, is_reversed=True)
             return
         high = self._added(
             Tensor(self._fresh(f"{node.name}:high"), y.shape, "int8", Quantization.per_tensor(1.0))
