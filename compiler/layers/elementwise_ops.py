@@ -148,8 +148,9 @@ def _compared(low: LoweringContext, x: Tensor, other: Tensor, sign: int, common:
         stage |= {"table": 0, "table2": 1}
         table = np.zeros(256, np.int16)
         table[0] = 1
-    src = {"rounding": Rounding.SINGLE}
-    return ElementwiseLayer(**common, stream="r", src=src, stage=stage, fields=fields, table=table)
+    return ElementwiseLayer(
+        **common, stream="r", src={"rounding": Rounding.SINGLE}, stage=stage, fields=fields, table=table
+    )
 
 
 def _affine(tensor: Tensor) -> Affine:
@@ -184,8 +185,8 @@ def _ratios(a: float, b: float) -> Iterator[tuple[int, int]]:
     for limit in (1, 1 << 8, 1 << 12, 1 << 16, _MAX_FACTOR):
         near = ratio.limit_denominator(limit)
         if near:
-            pair = near.numerator, near.denominator
-            yield pair[::-1] if inverse else pair
+            less, more = near.numerator, near.denominator
+            yield (more, less) if inverse else (less, more)
 
 
 def lower_where(low: LoweringContext) -> Layer:
@@ -261,7 +262,7 @@ def lower_index_key(low: LoweringContext) -> Layer:
     """Lower keys of 8-bit integers: 256 times the integer, counted from the middle of its range, plus the position."""
     x, positions = low.graph.ins(low.anchor)
     broadcast = broadcast_of(low.anchor.op, positions.shape, x.shape)
-    if broadcast not in (Broadcast.ALL, Broadcast.CHANNEL) or x.shape != low.y.shape:
+    if broadcast is None or broadcast not in (Broadcast.ALL, Broadcast.CHANNEL) or x.shape != low.y.shape:
         raise UnsupportedLoweringError(f"positions {list(positions.shape)} of {list(x.shape)}")
     least = low.anchor.attributes["least"]
     fields = {
