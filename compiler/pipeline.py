@@ -4,7 +4,8 @@
 
 1. the graph passes (`compiler.passes.PASSES`);
 2. quantization of a float model, or replacement of float chains in a quantized model by lookup tables;
-3. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), and batching;
+3. rewriting of comparisons and selections (`passes.canonicalize.canonicalize_logic`), splitting of products of int16
+   activations into products of bytes (`passes/split_bytes.py`), and batching;
 4. partition into parts on the accelerator and on the host, and choice of fusions.
 
 `ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
@@ -31,12 +32,14 @@ from compiler.cost.roofline import (
 from compiler.initial_schedule.fit_memory import fit
 from compiler.initial_schedule.initial import initial_schedule
 from compiler.ir.graph import Graph, rebuild
+from compiler.ir.ops import LOGIC_OPS, ORDERING
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
 from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
+from compiler.passes.canonicalize import canonicalize_logic
 from compiler.passes.constant_folding import name_apart
 from compiler.passes.split_bytes import split_bytes
 from compiler.quantize import QuantizationReport, quantize
@@ -147,6 +150,7 @@ class ModelCompiler:
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
         graph, self.report = _integer_graph(graph, options)
+        graph = canonicalize_logic(graph, options.rounding)
         self.graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
         record.graphs["quantized"] = self.graph
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
@@ -247,10 +251,16 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
 
 
 def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict[str, str]) -> dict[str, str]:
-    """Return the reasons why nodes run on the host; reasons from quantization replace reasons from partitioning."""
+    """Return the reasons why nodes run on the host; reasons from quantization replace reasons from partitioning.
+
+    Comparisons and the like are not quantized, but may read integers nevertheless, so their own reasons apply.
+    """
     if report is None:
         return left_float(graph, reasons)
-    return {name: report.kept.get(name, reason) for name, reason in reasons.items()}
+    own = {node.name for _, node in graph.walk() if node.op in LOGIC_OPS | ORDERING}
+    return {
+        name: reason if name in own else report.kept.get(name, reason) for name, reason in reasons.items()
+    }
 
 
 def _host_nodes(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:

@@ -328,6 +328,43 @@ OPS: dict[str, Spec] = {
         quantized=QuantizedForm.SHARED,
         batch=BatchRule.AXES,
     ),
+    "argmax": Spec(
+        (1, 1),
+        "index of the first maximum along an axis, or of the last one if `last`",
+        {"axis": "int", "keep": "bool", "last": "bool"},
+        batch=BatchRule.AXIS,
+    ),
+    "argmin": Spec(
+        (1, 1),
+        "index of the first minimum along an axis, or of the last one if `last`",
+        {"axis": "int", "keep": "bool", "last": "bool"},
+        batch=BatchRule.AXIS,
+    ),
+    "top_values": Spec(
+        (1, 1),
+        "the `k` largest elements along an axis in descending order, or the smallest in ascending order if `least`",
+        {"axis": "int", "k": "positive", "least": "bool"},
+        batch=BatchRule.AXIS,
+    ),
+    "top_indices": Spec(
+        (1, 1),
+        "positions of the elements that `top_values` selects; of equal elements, the first is selected first",
+        {"axis": "int", "k": "positive", "least": "bool"},
+        batch=BatchRule.AXIS,
+    ),
+    "index_key": Spec(
+        (2, 2),
+        "256 * q + i - 32768 for each 8-bit integer q, counted from the smallest integer of its type (from the largest "
+        "one downwards if `least`), and the number i of its position",
+        {"least": "bool"},
+        batch=BatchRule.ALIGNED,
+    ),
+    "key_index": Spec(
+        (1, 1),
+        "the low byte i of a key, or 255 - i if `reversed`",
+        {"reversed": "bool"},
+        batch=BatchRule.ALWAYS,
+    ),
     "cumsum": Spec(
         (1, 1),
         "cumulative sum along an axis, from the end if `reverse`, without the element itself if `exclusive`",
@@ -458,6 +495,7 @@ OPS: dict[str, Spec] = {
     "logical_and": Spec((2, 2), "a and b", batch=BatchRule.ALIGNED),
     "logical_or": Spec((2, 2), "a or b", batch=BatchRule.ALIGNED),
     "logical_not": Spec((1, 1), "not x", batch=BatchRule.ALWAYS),
+    "where": Spec((3, 3), "a where the condition holds, otherwise b", batch=BatchRule.ALIGNED),
     # LiteRT's integer kernels of recurrent operators (compiler/reference/recurrent.py); their matrix products are dense
     # nodes with int32 results.
     "lstm_cell": Spec(
@@ -498,5 +536,10 @@ OPS: dict[str, Spec] = {
 TABLE_OPS = frozenset(name for name, spec in OPS.items() if spec.table)
 #: Functions of two broadcast operands that FUSE computes.
 BINARY_OPS = frozenset(name for name, spec in OPS.items() if spec.binary)
+#: Comparisons of two broadcast operands, and functions of booleans; their results are booleans.
+COMPARISONS = frozenset(("equal", "less", "less_equal"))
+LOGIC_OPS = COMPARISONS | {"logical_and", "logical_or", "logical_not"}
+#: Operators that find extreme elements along an axis.
+ORDERING = frozenset(("argmax", "argmin", "top_values", "top_indices"))
 #: Operators that only move elements; the second operand of `gather` contains their indices.
 MOVING = frozenset(name for name, spec in OPS.items() if spec.moves)

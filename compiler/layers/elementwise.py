@@ -20,7 +20,7 @@ from compiler.commands.commands import (
 )
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
 from compiler.ir.identity import identity
-from compiler.ir.ops import BINARY_OPS, TABLE_OPS
+from compiler.ir.ops import BINARY_OPS, LOGIC_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
 from compiler.kernel_library.elementwise import LEFT_SHIFT, LEFT_SHIFT_16, mul, raw_fields, residual_fields
 from compiler.layers.base import Drain, Layer
@@ -54,6 +54,10 @@ class Broadcast(StrEnum):
     SCALAR = "scalar"
 
 
+#: Operators whose second operand FUSE reads as operand B, of which one lane can be broadcast.
+_BROADCAST_LANES = LOGIC_OPS | {"mul", "where"}
+
+
 def broadcast_of(op: str, b: tuple[int, ...], a: tuple[int, ...]) -> Broadcast | None:
     """Return how an operand of shape `b` is broadcast to shape `a`; None if the operator does not support it."""
     padded = (1,) * (len(a) - len(b)) + b
@@ -63,9 +67,9 @@ def broadcast_of(op: str, b: tuple[int, ...], a: tuple[int, ...]) -> Broadcast |
         return None
     if all(size == 1 for size in padded[:-1]) and padded[-1] == a[-1]:
         return Broadcast.CHANNEL
-    if op == "mul" and all(size == 1 for size in padded):
+    if op in _BROADCAST_LANES and all(size == 1 for size in padded):
         return Broadcast.SCALAR
-    if op == "mul" and padded[:-1] == a[:-1] and padded[-1] == 1:
+    if op in _BROADCAST_LANES and padded[:-1] == a[:-1] and padded[-1] == 1:
         return Broadcast.PIXEL
     return None
 
@@ -544,7 +548,7 @@ class ElementwiseSteps:
         if layer.other and layer.stream == "r":
             parts |= {"residual": 1, "r_dtype": layer.shapes[layer.other].dtype}
         if self.table:
-            return self.table.word(step, **parts, table=1)
+            return self.table.word(step, **{"table": 1, **parts})
         return FUSE_STAGE.pack(**parts)
 
 

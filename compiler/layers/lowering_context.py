@@ -21,6 +21,7 @@ DTYPES: Mapping[str, Dtype] = {
     "int16": Dtype.I16,
     "int32": Dtype.I32,
     "float32": Dtype.I32,
+    "bool": Dtype.U8,
 }
 
 
@@ -59,8 +60,10 @@ def image_of(tensor: Tensor) -> Image:
 
 
 def affine(tensor: Tensor) -> Affine:
-    """Return the scale and zero point of a tensor with per-tensor quantization."""
+    """Return the scale and zero point of a tensor with per-tensor quantization; booleans are 1 and 0."""
     q = tensor.quantization
+    if tensor.dtype == "bool":
+        return Affine(1.0, 0)
     if q is None or not q.whole:
         raise UnsupportedLoweringError(f"tensor {tensor.name!r} is not quantized as a whole")
     return Affine(q.scale[0], q.zero_point[0])

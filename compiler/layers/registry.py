@@ -9,7 +9,7 @@ from compiler.layers import (
     conv_transpose,
     depthwise,
     elementwise,
-    int16,
+    elementwise_ops,
     matmul,
     move,
     norm,
@@ -47,7 +47,7 @@ LOWERINGS: dict[str, Lowering] = {
     # Lowerings to a layer kind of another module.
     **matmul.LOWERINGS,
     **quantize_ops.LOWERINGS,
-    **int16.LOWERINGS,
+    **elementwise_ops.LOWERINGS,
 }
 
 _BY_CLASS = {kind.layer: kind for kind in LAYER_KINDS}

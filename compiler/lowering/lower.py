@@ -47,7 +47,10 @@ _FLOATS = ("float32", "float16", "float64")
 
 
 def float_boundary(graph: Graph, host: Collection[str]) -> set[str]:
-    """Return the nodes in `host` that only convert, or change the layout of, float inputs and outputs of the graph."""
+    """Return the nodes in `host` that only convert, or change the layout of, float inputs and outputs of the graph.
+
+    The conversion of an index to int64 at an output of the graph is included.
+    """
     return _after_inputs(graph, host) | _before_outputs(graph, host)
 
 
@@ -64,6 +67,10 @@ def boundary_conversions(graph: Graph, host: Collection[str]) -> set[str]:
 
 def _is_float(graph: Graph, name: str) -> bool:
     return graph.tensors[name].dtype in _FLOATS
+
+
+def _widens_index(graph: Graph, node: Node) -> bool:
+    return node.op == "key_index" and graph.out(node).dtype == "int64"
 
 
 def _after_inputs(graph: Graph, host: Collection[str]) -> set[str]:
@@ -87,11 +94,15 @@ def _before_outputs(graph: Graph, host: Collection[str]) -> set[str]:
         """Return True if all outputs are float and are outputs of the model, possibly after layout changes."""
         users = [user for name in node.outputs for user in graph.consumers(name)]
         wanted = all(name in graph.outputs or graph.consumers(name) for name in node.outputs)
-        floats = all(_is_float(graph, name) for name in node.outputs)
+        floats = all(_is_float(graph, name) for name in node.outputs) or _widens_index(graph, node)
         return wanted and floats and all(user.name in found for user in users)
 
     for node in reversed(list(graph)):
-        converts = node.op == "dequantize" or (node.op in _LAYOUT and _is_float(graph, node.inputs[0]))
+        converts = (
+            node.op == "dequantize"
+            or _widens_index(graph, node)
+            or (node.op in _LAYOUT and _is_float(graph, node.inputs[0]))
+        )
         if node.name in host and converts and goes_out(node):
             found.add(node.name)
     return found

@@ -76,12 +76,26 @@ def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list
     while True:
         bodies = {name: tuple(tuple(p) for p, _ in found) for name, found in inside.items()}
         parts = _parts(graph, reasons, bodies, cut)
-        idle = [part for part in parts if part.device and all(node.op == "reshape" for node in part.graph)]
+        idle = {
+            node.name: why
+            for part in parts
+            if part.device and (why := _idle(graph, part))
+            for node in part.graph
+        }
         if not idle:
             return parts, reasons
-        reasons |= {
-            node.name: "its stage would consist of reshapes only" for part in idle for node in part.graph
-        }
+        reasons |= idle
+
+
+def _idle(graph: Graph, part: GraphPart) -> str:
+    """Return the reason why a stage is not worth a transfer to the accelerator; "" if it is."""
+    if all(node.op == "reshape" for node in part.graph):
+        return "its stage would consist of reshapes only"
+    operands = [t for node in part.graph for t in part.graph.ins(node) if not t.constant]
+    booleans = all(tensor.dtype == "bool" for tensor in operands)
+    if booleans and any(graph.producer(name) is not None for name in part.graph.inputs):
+        return "its stage would only combine booleans that the host computes"
+    return ""
 
 
 def _parts(

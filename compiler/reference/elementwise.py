@@ -1,10 +1,11 @@
-"""Elementwise sums, products, clips, integer divisions and comparisons."""
+"""Elementwise sums, products, clips, integer divisions, comparisons and selections."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 
+from compiler.ir.tensor import same_values
 from compiler.kernel_library.elementwise import LEFT_SHIFT, LEFT_SHIFT_16, raw_fields
 from compiler.reference.fixed_point import Int64, multiplied, multiplied_real, round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits, requantized
@@ -106,7 +107,16 @@ def _comparing(function: Callable[..., Array]) -> Operator:
     return compare
 
 
+def where(call: NodeInvocation) -> Array:
+    """Select elements of one of two operands; integers that need no conversion are selected as they are stored."""
+    condition, *values = call.values
+    if all(same_values(tensor.quantization, call.output.quantization) for tensor in call.tensors[1:]):
+        return np.where(condition, *values)
+    return np.where(condition, call.numbers(1), call.numbers(2))
+
+
 LOGIC: dict[str, Operator] = {
+    "where": where,
     "equal": _comparing(np.equal),
     "less": _comparing(np.less),
     "less_equal": _comparing(np.less_equal),

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
+from compiler.ir.tensor import same_values
 from compiler.reference.fixed_point import Int64, multiplied_away, multiplied_real, round_half_away
-from compiler.reference.node_invocation import Array, NodeInvocation, Operator, requantized
+from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits, requantized
 from compiler.util.scaling import quantize_multiplier
 from cosim.semantics.fixed_point import scale
 from hw.isa.enums import Rounding
@@ -73,7 +74,52 @@ def _cumulated(call: NodeInvocation) -> Array:
     return multiplied_real(sums, call.scale() / call.output_scale) + call.output_zero
 
 
+def _index(call: NodeInvocation, *, least: bool) -> Array:
+    """Return the index of the first or last extreme element along an axis."""
+    x, axis = call.numbers(), call["axis"]
+    find = np.argmin if least else np.argmax
+    if not call["last"]:
+        return np.asarray(find(x, axis, keepdims=call["keep"]))
+    return x.shape[axis] - 1 - np.asarray(find(np.flip(x, axis), axis, keepdims=call["keep"]))
+
+
+def _top(call: NodeInvocation) -> Int64:
+    """Return the positions of the selected elements along the axis; NaN counts as the largest number."""
+    x, axis = call.numbers(), call["axis"]
+    if not call["least"]:  # a stable sort of the reversed elements in ascending order, reversed
+        last = x.shape[axis] - 1
+        order = last - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis, kind="stable")
+    return np.take(order, np.arange(call["k"]), axis)
+
+
+def top_values(call: NodeInvocation) -> Array:
+    """Return the selected elements; integers that need no conversion are selected as they are stored."""
+    stored = same_values(call.tensors[0].quantization, call.output.quantization)
+    return np.take_along_axis(call.values[0] if stored else call.numbers(), _top(call), call["axis"])
+
+
+def index_key(call: NodeInvocation) -> Int64:
+    """Return keys that order 8-bit integers, and equal integers by the number of their position."""
+    lowest, highest = limits(call.tensors[0].dtype)
+    x = call.values[0].astype(np.int64)
+    return 256 * (highest - x if call["least"] else x - lowest) + call.values[1] - (1 << 15)
+
+
+def key_index(call: NodeInvocation) -> Int64:
+    """Return the number of the position that a key contains."""
+    low = call.values[0].astype(np.int64) & 255
+    return 255 - low if call["reversed"] else low
+
+
 REDUCE: dict[str, Operator] = {
+    "argmax": lambda call: _index(call, least=False),
+    "argmin": lambda call: _index(call, least=True),
+    "top_values": top_values,
+    "top_indices": _top,
+    "index_key": index_key,
+    "key_index": key_index,
     "reduce_sum": lambda call: _added(call, mean=False),
     "reduce_mean": lambda call: _added(call, mean=True),
     "reduce_max": lambda call: _extreme(call, greatest=True),

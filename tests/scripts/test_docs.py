@@ -33,7 +33,8 @@ def test_table_lists_the_units_of_operators():
     assert lines["mish"].endswith("| FUSE: lookup table, separately or in an epilogue |")
     assert lines["softmax"].endswith("| FUSE |")
     assert lines["quantize"].endswith("| FUSE |")
-    assert lines["equal"].endswith("| host |")
+    assert lines["equal"].endswith("| FUSE |")
+    assert lines["floor_div"].endswith("| host |")
 
 
 @pytest.mark.parametrize("op", sorted(TABLE_OPS - {"requantize", "table"}))

@@ -117,6 +117,40 @@ def extreme(kind: str) -> Case:
     return case
 
 
+def comparison(kind: str) -> Case:
+    def case(d: Draft) -> None:
+        shape, pick = shape_of(d, 4, 9), int(d.rng.integers(4))
+        a = d.input(shape)
+        b = d.input([shape, shape[3:], (*shape[:3], 1), (*shape[:2], 1, shape[3])][pick], like=a)
+        operands = [a, b] if d.rng.integers(2) else [b, a]
+        settings = options("".join(word.capitalize() for word in kind.split("_")))
+        d.op(kind, operands, shape, settings, dtype="bool")
+
+    return case
+
+
+def selection(d: Draft) -> None:
+    shape = shape_of(d, 4, 9)
+    a = d.input(shape)
+    b = d.input(shape, like=a)
+    less = d.op("LESS", [a, b], shape, options("Less"), dtype="bool")
+    differs = d.op("NOT_EQUAL", [a, b], shape, options("NotEqual"), dtype="bool")
+    both = d.op("LOGICAL_AND", [less, differs], shape, options("LogicalAnd"), dtype="bool")
+    d.then(d.op("SELECT_V2", [both, a, b], shape, like=a))
+
+
+def arg_extreme(kind: str) -> Case:
+    def case(d: Draft) -> None:
+        shape = shape_of(d, 4, 9)
+        axis = int(d.rng.integers(4))
+        settings = options("ArgMax" if kind == "ARG_MAX" else "ArgMin", outputType=2)
+        d.op(
+            kind, [d.input(shape), d.held(axis)], (*shape[:axis], *shape[axis + 1 :]), settings, dtype="int32"
+        )
+
+    return case
+
+
 def batch_matmul(d: Draft) -> None:
     m, k, n = (int(size) for size in d.rng.integers(1, 20, 3))
     lead = shape_of(d, int(d.rng.integers(0, 3)), 4)

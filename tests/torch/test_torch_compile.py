@@ -98,7 +98,7 @@ class Broken(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+        self.conv, self.head = nn.Conv2d(3, 16, 3), nn.Linear(16, 5)
 
     def forward(self, x):
         y = torch.relu(self.conv(x)).mean((2, 3))
@@ -119,7 +119,7 @@ def test_graph_breaks_are_reported(capsys) -> None:
     first, second = report.graphs
     assert "forward" in first.source and "test_torch_compile.py" in first.source
     assert first.layers and second.layers
-    assert {each.op for each in second.host} == {"TopK"}
+    assert {each.op for each in second.host} == {"top_values"}
     (found_break,) = report.breaks
     assert "test_torch_compile.py" in found_break and "print" in found_break
     assert "1 graph break:" in str(report)

@@ -12,7 +12,13 @@ from compiler.frontends.onnx.file import read_body
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.subgraphs import inline
-from compiler.frontends.onnx.values import DTYPES, ConstantValue, Value
+from compiler.frontends.onnx.values import (
+    DTYPES,
+    ConstantValue,
+    DynamicValue,
+    UnsupportedNodeError,
+    Value,
+)
 
 #: Operators that are not expanded, because their bodies contain loops, sequences or random numbers, lose accuracy if
 #: each step is rounded to 8 bits, or (Attention) depend on NaN for queries without keys, which quantized values lack.
@@ -138,6 +144,10 @@ def _bound(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> At
     return bound
 
 
+#: Operators of expansions that compute, while all others move elements.
+_ARITHMETIC = frozenset(("Add", "Mul", "MatMul", "ReduceSum"))
+
+
 class BodyBuilder:
     """Builder of the expansion of a node into ONNX operators, which are then converted like nodes of the file.
 
@@ -175,6 +185,23 @@ class BodyBuilder:
     def reshaped(self, x: str, *shape: int) -> str:
         """Reshape a value."""
         return self.add("Reshape", x, self.constant(shape, np.int64))
+
+    def check_exact(self, emitter: OnnxGraphBuilder) -> None:
+        """Check that the conversion rounds as the operator does: in a float model, or once at the end.
+
+        Raises
+        ------
+        UnsupportedNodeError
+            A quantized value is an input, and the expansion has several steps of arithmetic, or their result is not
+            quantized; or an input consists of plain integers.
+        """
+        dynamic = [value for value in self.values.values() if isinstance(value, DynamicValue)]
+        if all(not value.real and value.tensor.dtype == "float32" for value in dynamic):
+            return
+        steps = sum(each.op_type in _ARITHMETIC for each in self._graph.node)
+        known = all(value.quantized for value in dynamic) and emitter.targets.get(self.node.outputs[0])
+        if not all(value.real for value in dynamic) or steps > 1 or (steps and not known):
+            raise UnsupportedNodeError("values that are not those of a float model")
 
     def converted(self, emitter: OnnxGraphBuilder, *outputs: str) -> list[Value | None]:
         """Convert the operators and return the values called `outputs`, as the node's outputs; None for "".

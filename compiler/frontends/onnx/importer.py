@@ -328,9 +328,12 @@ class GraphReader:
         self.ready = fuse(recognize(folded(expand(folded(self.model)))))
         return self.ready
 
-    def emitter(self, room: int) -> OnnxGraphBuilder:
-        """Return a new graph builder, whose new constants may have at most `room` elements in total."""
-        emitter = OnnxGraphBuilder(self.name, targets(self.ready), meanings(self.ready), room)
+    def emitter(self, room: int, known: Mapping[str, ValueType] | None = None) -> OnnxGraphBuilder:
+        """Return a new graph builder, whose new constants may have at most `room` elements in total.
+
+        `known` holds the types of the values of an enclosing model that only quantizations read.
+        """
+        emitter = OnnxGraphBuilder(self.name, targets(self.ready, known), meanings(self.ready), room)
         emitter.reader = self
         return emitter
 

@@ -1,5 +1,7 @@
 """Inference of types and quantizations from the QuantizeLinear and DequantizeLinear nodes of ONNX files."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from onnx import TensorProto
 
@@ -111,9 +113,17 @@ def _per_tensor(node: FileNode, constants: dict[str, ConstantValue]) -> ValueTyp
         return None  # reported by the conversion of the node
 
 
-def targets(model: OnnxModel) -> dict[str, ValueType]:
-    """Return, by name, type and quantization of values read only by quantizations, possibly after moves and clips."""
-    found: dict[str, ValueType] = {}
+def targets(model: OnnxModel, known: Mapping[str, ValueType] | None = None) -> dict[str, ValueType]:
+    """Return, by name, type and quantization of values read only by quantizations, possibly after moves and clips.
+
+    Parameters
+    ----------
+    model : OnnxModel
+        The model, or the expansion of a node.
+    known : dict or None
+        Types of the values of the enclosing model, which include the outputs of an expansion.
+    """
+    found: dict[str, ValueType] = dict(known or {})
     users: dict[str, list[FileNode]] = {}
     for node in model.nodes:
         for name in dict.fromkeys(node.inputs):

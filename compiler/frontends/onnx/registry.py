@@ -8,7 +8,7 @@ import onnx
 
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode, OnnxModel, check_inputs
-from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value, ValueType
 from hw.errors import InputError, shown
 
 
@@ -19,7 +19,7 @@ class OnnxReader(Protocol):
         """Return a reader for a subgraph; `constants` holds its inputs and captured values that are constant."""
         ...
 
-    def emitter(self, room: int) -> OnnxGraphBuilder:
+    def emitter(self, room: int, known: Mapping[str, ValueType] | None = None) -> OnnxGraphBuilder:
         """Return a new graph builder, whose new constants may have at most `room` elements in total."""
         ...
 

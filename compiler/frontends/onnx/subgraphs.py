@@ -59,9 +59,9 @@ def inline(emitter: OnnxGraphBuilder, model: OnnxModel, values: Mapping[str, Val
     assert emitter.reader is not None
     constants = {name: value for name, value in values.items() if isinstance(value, ConstantValue)}
     inner, inner_values = emitter.reader.inside(model, constants), dict(values)
-    own = inner.emitter(0)
+    own = inner.emitter(0, emitter.targets)
     saved = (emitter.targets, emitter.meanings, emitter.reader)
-    emitter.targets, emitter.meanings = saved[0] | own.targets, saved[1] | own.meanings
+    emitter.targets, emitter.meanings = own.targets, saved[1] | own.meanings
     emitter.reader = inner
     try:
         inner.convert(emitter, inner_values)

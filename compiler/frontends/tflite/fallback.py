@@ -88,7 +88,8 @@ def _onnx_type(tensor: Tensor) -> int:
 def _arg(c: TfliteConversion) -> None:
     x, along = c.given(2)[:2]
     axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
-    on_host(c, "ArgMax" if c.kind == "ARG_MAX" else "ArgMin", [x], axis=axis, keepdims=0)
+    c.expect([size for i, size in enumerate(x.shape) if i != axis], c.output)
+    c.make("argmax" if c.kind == "ARG_MAX" else "argmin", [x], axis=axis, keep=False, last=False)
 
 
 @converts("SELECT_V2")

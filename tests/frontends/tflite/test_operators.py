@@ -70,6 +70,15 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "reduce_max": (cases.reduction("REDUCE_MAX", same=True), BYTES),
     "reduce_min": (cases.reduction("REDUCE_MIN", same=True), BYTES),
 }
+#: Operators on 8-bit integers only, or of booleans.
+SELECTING: dict[str, tuple[Case, tuple[str, ...]]] = {
+    kind.lower(): (cases.comparison(kind), BYTES)
+    for kind in ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
+} | {
+    "select": (cases.selection, SIGNED),
+    "arg_max": (cases.arg_extreme("ARG_MAX"), BYTES),
+    "arg_min": (cases.arg_extreme("ARG_MIN"), BYTES),
+}
 
 
 #: Omitted cases: LiteRT's reference sum reads signed values as unsigned.
@@ -110,6 +119,17 @@ def test_operator_on_the_accelerator_equals_litert(
 ) -> None:
     for _ in range(TRIALS):
         on_the_accelerator(name, dtype, rounding, rng, tmp_path)
+
+
+@pytest.mark.parametrize("name", SELECTING)
+def test_comparisons_and_selections_on_the_accelerator(
+    name: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    case, types = SELECTING[name]
+    for trial in range(TRIALS):
+        draft = Draft(rng, types[trial % len(types)])
+        case(draft)
+        assert not check(draft, tmp_path, ("reference", "xnnpack")[trial % 2]).host
 
 
 #: int16 cases in which LiteRT is wrong: it reads slopes as bytes, and the signed values of a sum as unsigned. The test

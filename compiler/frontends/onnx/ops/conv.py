@@ -258,8 +258,6 @@ _MAX_TAPS = 512
 def _computed_kernel(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert a convolution with a kernel computed at run time to a product of gathered windows and the kernel."""
     x, w, bias = inputs
-    if any(isinstance(v, DynamicValue) and (v.real or v.tensor.dtype != "float32") for v in inputs):
-        raise UnsupportedNodeError("its kernel must be constant")
     count = len(x.shape) - 2
     if count < 1 or len(w.shape) != count + 2:
         raise InputError(f"weights of shape {list(w.shape)} do not match input shape {list(x.shape)}")
@@ -305,6 +303,7 @@ def _computed_kernel(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any
     made = body.reshaped(made, batch, outputs, *slide.outputs)
     if bias is not None:
         made = body.add("Add", made, body.reshaped(body.given(2), outputs, *[1] * count))
+    body.check_exact(emitter)
     return body.converted(emitter, made)
 
 
@@ -312,13 +311,13 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
     """Convert a convolution over three dimensions to one over two, with the planes of a window as channels."""
     x, w, bias = inputs
     weights = known(w, "a kernel")
-    if weights.quantization is not None:
-        raise UnsupportedNodeError(
-            "a three-dimensional convolution must have real weights, not quantized ones"
-        )
     batch, channels, depth = x.shape[:3]
     transposed = node.op == "ConvTranspose"
-    data = weights.real()
+    if weights.quantization is not None and not weights.quantization.whole and transposed:
+        raise UnsupportedNodeError(
+            "a transposed convolution over three dimensions must have one scale for all weights"
+        )
+    data = weights.data
     kernel, groups = data.shape[2:], node.int("group", 1)
     if (node.ints("kernel_shape") or kernel) != kernel or groups < 1 or channels % groups:
         raise InputError(f"kernel_shape or groups do not fit weights {list(w.shape)} and x {list(x.shape)}")
@@ -344,7 +343,8 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
         data = data.transpose(0, 2, 1, 3, 4).reshape(data.shape[0], -1, *kernel[1:])
     planes = np.where((planes >= 0) & (planes < depth), planes, depth)  # plane `depth` consists of zeros
     check_size((batch, planes.size, channels, *x.shape[3:]))
-    body = BodyBuilder(node, [x, bias])
+    planar = ConstantValue(f"{weights.name}:planes", np.ascontiguousarray(data), weights.quantization)
+    body = BodyBuilder(node, [x, planar, bias])
     moved = body.add("Transpose", body.given(0), perm=[0, 2, 1, 3, 4])
     if (planes == depth).any():
         moved = body.add("Pad", moved, body.constant([0] * 6 + [1] + [0] * 3, np.int64))
@@ -361,8 +361,8 @@ def _over_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
     }
     if transposed:
         attributes["output_padding"] = extra[1:]
-    biases = [body.given(1)] if bias is not None else []
-    made = body.add(node.op, images, body.constant(data), *biases, **attributes)
+    biases = [body.given(2)] if bias is not None else []
+    made = body.add(node.op, images, body.given(1), *biases, **attributes)
     shaped = body.reshaped(made, batch, planes.shape[0], -1, *slide.outputs[1:])
     return body.converted(emitter, body.add("Transpose", shaped, perm=[0, 2, 1, 3, 4]))
 

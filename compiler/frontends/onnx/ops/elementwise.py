@@ -31,6 +31,7 @@ from compiler.frontends.onnx.values import (
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Tensor
 from compiler.layers.elementwise import broadcast_of
+from compiler.layers.lowering_context import EIGHT_BITS
 from hw.errors import InputError
 
 #: Maximum number of elements of a result whose operands are repeated by the accelerator, or as constants.
@@ -450,7 +451,7 @@ def _numbers(value: Value) -> ValueType:
 
 
 def _pointwise(
-    emitter: OnnxGraphBuilder, node: FileNode, op: str, inputs: list[Value], kind: ValueType
+    emitter: OnnxGraphBuilder, node: FileNode, op: str, inputs: list[Value], kind: ValueType, part: str = ""
 ) -> DynamicValue:
     shape = broadcast([value.shape for value in inputs])
     rank = len(shape)
@@ -462,12 +463,18 @@ def _pointwise(
         else emitter.in_order(v, order).tensor
         for v in equal
     ]
-    return emitter.emit(node, op, operands, shape, order, _BOOL)
+    return emitter.emit(node, op, operands, shape, order, _BOOL, part)
 
 
 @converts("And", "Or", inputs=(2, 2))
 def _both(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     return [_pointwise(emitter, node, f"logical_{node.op.lower()}", inputs, _BOOL)]
+
+
+@converts("Xor", inputs=(2, 2))
+def _differ(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    same = _pointwise(emitter, node, "equal", inputs, _BOOL, "same")
+    return [emitter.emit(node, "logical_not", [same.tensor], same.shape, same.order, _BOOL)]
 
 
 @converts("Not", inputs=(1, 1))
@@ -479,12 +486,17 @@ def _not(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 
 @converts("Where", inputs=(3, 3))
 def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
-    """Convert Where between values of a float model to a * c + b * (1 - c), where c is 1 or 0.
+    """Convert Where between 8-bit values to a selection, and between values of a float model to a * c + b * (1 - c).
 
-    If a or b is a constant, the host computes its term with Where, so that a scalar may be infinite.
+    In the latter form, c is 1 or 0. If a or b is a constant, the host computes its term with Where, so that a scalar
+    may be infinite.
     """
     _, a, b = inputs
     dynamic = [value for value in (a, b) if isinstance(value, DynamicValue)]
+    if dynamic and all(value.real and value.tensor.dtype in EIGHT_BITS for value in dynamic):
+        kind = emitter.arithmetic(node, a, b)
+        if kind.dtype in EIGHT_BITS:
+            return [_selected(emitter, node, inputs, kind)]
     if not dynamic or any(value.real or value.tensor.dtype != "float32" for value in dynamic):
         raise UnsupportedNodeError(
             "the values to choose from must be real, not quantized, and not both constant"
@@ -499,6 +511,20 @@ def _where(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
     if len(present) == 1:
         total = body.add("Expand", total, body.constant(shape, np.int64))
     return body.converted(emitter, total)
+
+
+def _selected(
+    emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value], kind: ValueType
+) -> DynamicValue:
+    """Add a selection between values that are first converted to the output's quantization."""
+    shape = broadcast([value.shape for value in inputs])
+    order = order_of(inputs, len(shape))
+    condition, *values = (
+        with_ones(emitter, value.name, value, set(range(len(shape) - len(value.shape)))) for value in inputs
+    )
+    operands = [emitter.operand(condition, order, _BOOL)]
+    operands += [emitter.operand(_in_kind(emitter, value, kind), order, kind) for value in values]
+    return emitter.emit(node, "where", operands, shape, order, kind)
 
 
 #: Functions with poles, undefined arguments or overflow: operators of the graph, and operators of ONNX.

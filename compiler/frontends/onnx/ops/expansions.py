@@ -9,14 +9,18 @@ import numpy as np
 from compiler.frontends.onnx.function_bodies import BodyBuilder
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.ops.pool_resize import reduced
 from compiler.frontends.onnx.registry import converts, integers, known
 from compiler.frontends.onnx.values import (
     DynamicValue,
     UnsupportedNodeError,
     Value,
+    ValueType,
     counted_from_front,
     plain,
 )
+from compiler.ir.tensor import Quantization
+from compiler.layers.lowering_context import EIGHT_BITS
 from hw.errors import InputError, shown
 
 #: Terms of sums of exponentials are at least this fraction of the largest term, divided by the number of terms.
@@ -38,25 +42,27 @@ _REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "Reduc
 @converts(*_REDUCTIONS, inputs=(1, 2))
 def _reduction(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     x, given = inputs
-    float_only(x)
     rank, axes = len(x.shape), integers(node, "axes", given)
     if not axes and node.int("noop_with_empty_axes", 0):
         raise UnsupportedNodeError("it must reduce at least one axis")
-    reduced = sorted({counted_from_front(axis, rank) for axis in axes or range(rank)})
+    over = sorted({counted_from_front(axis, rank) for axis in axes or range(rank)})
+    if node.op == "ReduceL1" and isinstance(x, DynamicValue) and x.real:
+        return [_sum_of_magnitudes(emitter, node, x, over)]
+    float_only(x)
     body, keep = BodyBuilder(node, [x]), node.int("keepdims", 1)
-    along = body.constant(reduced, np.int64)
+    along = body.constant(over, np.int64)
     source = body.given(0)
 
     def total(terms: str, keepdims: int = keep) -> str:
         return body.add("ReduceSum", terms, along, keepdims=keepdims)
 
     if node.op == "ReduceLogSumExp":
-        made = _log_sum_exp(body, source, x.shape, reduced)
+        made = _log_sum_exp(body, source, x.shape, over)
         if not keep:
-            made = body.reshaped(made, *(n for i, n in enumerate(x.shape) if i not in reduced))
+            made = body.reshaped(made, *(n for i, n in enumerate(x.shape) if i not in over))
     elif node.op == "ReduceProd":
-        made = _product(body, source, x.shape, reduced)
-        shape = [1 if i in reduced else n for i, n in enumerate(x.shape) if keep or i not in reduced]
+        made = _product(body, source, x.shape, over)
+        shape = [1 if i in over else n for i, n in enumerate(x.shape) if keep or i not in over]
         made = body.reshaped(made, *shape)
     elif node.op == "ReduceL1":
         made = total(body.add("Abs", source))
@@ -66,6 +72,19 @@ def _reduction(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
         made = total(body.add("Mul", source, source))
         made = body.add("Sqrt", made) if node.op == "ReduceL2" else made
     return body.converted(emitter, made)
+
+
+def _sum_of_magnitudes(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, axes: list[int]
+) -> DynamicValue:
+    """Add the sum of the magnitudes of quantized values, which uint8 represents exactly without a zero point."""
+    q = x.tensor.quantization
+    kind = emitter.arithmetic(node, x)
+    if kind.quantization is None or q is None or not q.whole or x.tensor.dtype not in EIGHT_BITS:
+        raise UnsupportedNodeError("values that are not those of a float model")
+    size = ValueType("uint8", Quantization.per_tensor(q.scale[0]), real=True)
+    magnitudes = emitter.emit(node, "abs", [x.tensor], x.shape, x.order, size, "magnitudes")
+    return reduced(emitter, node, "reduce_sum", magnitudes, set(axes), keep=bool(node.int("keepdims", 1)))
 
 
 def _log_sum_exp(body: BodyBuilder, x: str, shape: tuple[int, ...], axes: list[int]) -> str:
@@ -336,7 +355,6 @@ _MAX_TERMS = 8
 def _einsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     """Convert an equation to transposes, sums and one product of stacks of matrices for each further operand."""
     terms, result = _equation(node.text("equation", ""), [value.shape for value in inputs])
-    float_only(*inputs)
     body, sizes = BodyBuilder(node, inputs), dict[str, int]()
     for term, value in zip(terms, inputs, strict=True):
         for label, size in zip(term, value.shape, strict=True):
@@ -352,6 +370,7 @@ def _einsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     name, labels = _summed(body, name, labels, set(result))
     if labels != result:
         name = body.add("Transpose", name, perm=[labels.index(label) for label in result])
+    body.check_exact(emitter)
     return body.converted(emitter, body.add("Identity", name))
 
 

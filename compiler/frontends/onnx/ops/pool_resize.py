@@ -15,10 +15,12 @@ from compiler.frontends.onnx.ops.indexing import picked
 from compiler.frontends.onnx.ops.shape import kept_order, renamed
 from compiler.frontends.onnx.registry import choice, converts, integers, known
 from compiler.frontends.onnx.values import (
+    FLOAT,
     ConstantValue,
     DynamicValue,
     UnsupportedNodeError,
     Value,
+    ValueType,
     channels_last,
     check_size,
     counted_from_front,
@@ -156,7 +158,7 @@ def _global_pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -
     if x.rank < 3:
         raise InputError(f"its input must have spatial dimensions, but has shape {list(x.shape)}")
     op = "reduce_mean" if node.op == "GlobalAveragePool" else "reduce_max"
-    return [_reduced(emitter, node, op, x, set(range(2, x.rank)), keep=True)]
+    return [reduced(emitter, node, op, x, set(range(2, x.rank)), keep=True)]
 
 
 @converts("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", inputs=(1, 2))
@@ -168,10 +170,10 @@ def _reduce(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
         return [renamed(x, node.outputs[0])]
     reduced_axes = {counted_from_front(axis, x.rank) for axis in axes or range(x.rank)}
     op = "reduce_" + node.op[len("Reduce") :].lower()
-    return [_reduced(emitter, node, op, x, reduced_axes, keep=bool(node.int("keepdims", 1)))]
+    return [reduced(emitter, node, op, x, reduced_axes, keep=bool(node.int("keepdims", 1)))]
 
 
-def _reduced(
+def reduced(
     emitter: OnnxGraphBuilder, node: FileNode, op: str, x: DynamicValue, axes: set[int], *, keep: bool
 ) -> DynamicValue:
     """Add a reduction over `axes`, which are in the file's order of dimensions."""
@@ -188,6 +190,37 @@ def _reduced(
     return emitter.emit(
         node, op, [emitter.operand(x, x.order, kind)], shape, order, kind, axes=tensor_axes, keep=keep
     )
+
+
+@converts("ArgMax", "ArgMin", inputs=(1, 1))
+def _index(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x = emitter.flow(inputs[0])
+    axis, keep = counted_from_front(node.int("axis", 0), x.rank), bool(node.int("keepdims", 1))
+    operand = emitter.operand(x, x.order, FLOAT) if x.real else x.tensor
+    shape = tuple(1 if i == axis else n for i, n in enumerate(x.shape) if keep or i != axis)
+    order = x.order if keep else kept_order(x.order, {axis})
+    how = {"axis": x.order.index(axis), "keep": keep, "last": bool(node.int("select_last_index", 0))}
+    return [emitter.emit(node, node.op.lower(), [operand], shape, order, ValueType("int64"), **how)]
+
+
+@converts("TopK", inputs=(1, 2))
+def _top(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
+    x = emitter.flow(inputs[0])
+    (count,) = (node.int("k", 0),) if inputs[1] is None else known(inputs[1], "k").integers()
+    axis = counted_from_front(node.int("axis", -1), x.rank)
+    if not 0 < count <= x.shape[axis]:
+        raise UnsupportedNodeError(f"{count} of {x.shape[axis]} elements")
+    operand = emitter.operand(x, x.order, FLOAT) if x.real else x.tensor
+    kind = FLOAT if x.real or operand.dtype == "float32" else x.kind
+    shape = tuple(count if i == axis else n for i, n in enumerate(x.shape))
+    how = {"axis": x.order.index(axis), "k": count, "least": not node.int("largest", 1)}
+    parts = (("top_values", kind), ("top_indices", ValueType("int64")))
+    return [
+        emitter.emit(node, op, [operand], shape, x.order, kind, op if index else "", index, **how)
+        if name
+        else None
+        for index, ((op, kind), name) in enumerate(zip(parts, node.outputs, strict=False))
+    ]
 
 
 @converts("CumSum", inputs=(2, 2))
