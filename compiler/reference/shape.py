@@ -88,15 +88,16 @@ def _resize_bilinear(call: NodeInvocation) -> Array:
     if call.delegated and not (call["corners"] and call["centers"]):
         rows, columns = _lines(call, clamped=True)
         rows, columns = (
-            (low, high, np.rint(part * np.float32(2048)).astype(np.int64)) for low, high, part in (rows, columns)
+            (low, high, np.rint(part * np.float32(2048)).astype(np.int64))
+            for low, high, part in (rows, columns)
         )
         sums = _interpolated(stored, rows, columns, 2048)
         return (sums + (1 << 21)) >> 22
     if output.dtype == "uint8":
         rows, columns = _lines(call)
-        return np.floor(_interpolated(x.astype(np.float32), rows, columns, np.float32(1)) + np.float32(0.5)).astype(
-            np.int64
-        )
+        return np.floor(
+            _interpolated(x.astype(np.float32), rows, columns, np.float32(1)) + np.float32(0.5)
+        ).astype(np.int64)
     sums = _interpolated(stored, *_integer_lines(call), 1024)
     return np.where(sums > 0, (sums + (1 << 19)) >> 20, -((-sums + (1 << 19)) >> 20))
 

@@ -39,7 +39,9 @@ def _spread(d: Draft) -> tuple[Shape, Shape, Shape]:
     return parts[0], parts[1], np.broadcast_shapes(*parts)
 
 
-def two(kind: str, option: str | None, *, same: bool = False, fused: bool = False, boolean: bool = False) -> Case:
+def two(
+    kind: str, option: str | None, *, same: bool = False, fused: bool = False, boolean: bool = False
+) -> Case:
     """Return a case of an operator with two operands that are broadcast, one of which may be constant.
 
     Parameters
@@ -82,14 +84,21 @@ def quotient(kind: str) -> Case:
             b = d.constant(second, **same)
             numbers = d.tensors[b]
             zero = d.meaning[b][1] if b in d.meaning else 0  # type: ignore[index]
-            d.tensors[b] = np.where((numbers == zero) | (numbers == 0), 3 if zero != 3 else 5, numbers).astype(
-                numbers.dtype
-            )
+            d.tensors[b] = np.where(
+                (numbers == zero) | (numbers == 0), 3 if zero != 3 else 5, numbers
+            ).astype(numbers.dtype)
         else:
             d.positive = True
             b = d.input(second, **same)
-        given = {"fusedActivationFunction": _activation(d)} if kind == "DIV" else {}
-        d.op(kind, [a, b], shape, options("Div" if kind == "DIV" else "FloorDiv", **given), **same)
+        if kind == "FLOOR_DIV":
+            d.op(kind, [a, b], shape, options("FloorDiv"), **same)
+            return
+        # LiteRT shifts small quotients by more than 31 bits; the scale of the result excludes them.
+        scales = [d.meaning[each][0] for each in (a, b) if d.meaning]  # type: ignore[index]
+        most = 2**15 if d.dtype == "int16" else 2**7
+        scale = scales[0] / scales[1] / d.rng.uniform(most / 2, most) if scales else None
+        given = options("Div", fusedActivationFunction=int(d.rng.choice([0, 0, 0, 1, 3])))
+        d.op(kind, [a, b], shape, given, scale=scale)
 
     return case
 
@@ -152,7 +161,9 @@ def select(d: Draft) -> None:
     chosen = d.input(shape if d.rng.integers(2) else shape[-1:], dtype="bool")
     a = d.input(first)
     b = d.constant(second, like=a) if d.rng.integers(2) else d.input(second, like=a)
-    d.op("SELECT_V2", [chosen, *([a, b] if d.rng.integers(2) else [b, a])], shape, options("SelectV2"), like=a)
+    d.op(
+        "SELECT_V2", [chosen, *([a, b] if d.rng.integers(2) else [b, a])], shape, options("SelectV2"), like=a
+    )
 
 
 def gather(d: Draft) -> None:
@@ -193,7 +204,10 @@ def embedding(d: Draft) -> None:
 
 
 def cast(d: Draft) -> None:
-    shape, made = shape_of(d, _rank(d, 0), 9), str(d.rng.choice(["int8", "uint8", "int16", "int32", "float32"]))
+    shape, made = (
+        shape_of(d, _rank(d, 0), 9),
+        str(d.rng.choice(["int8", "uint8", "int16", "int32", "float32"])),
+    )
     d.positive = made == "uint8"  # a float32 number out of range has no defined integer
     x = d.input(shape)
     d.meaning.pop(x, None)
@@ -215,7 +229,9 @@ def scaled(kind: str) -> Case:
         shape = shape_of(d, _rank(d), 12)
         low = np.iinfo(d.dtype).min if d.dtype in ("int8", "uint8") else 0
         scale, zero = (16 / 256, low + 255) if kind == "LOG_SOFTMAX" else (1 / 128, low + 128)
-        given = None if kind == "LOG_SOFTMAX" else options("L2Norm", fusedActivationFunction=_activation(d) % 2)
+        given = (
+            None if kind == "LOG_SOFTMAX" else options("L2Norm", fusedActivationFunction=_activation(d) % 2)
+        )
         x = d.input(shape)
         d.op(kind, [x], shape, given, scale=scale, zero=zero)
 
@@ -336,7 +352,7 @@ def quantize(d: Draft) -> None:
         d.meaning[x] = (float(np.float32(d.rng.uniform(1e-9, 1e-8))), 0)
     made = str(d.rng.choice(["int8", "uint8", "int16"]))
     y = d.op("QUANTIZE", [x], d.tensors[x][0], options("Quantize"), dtype=made)
-    if _flag(d) and x in d.meaning:  # equal scales, for which LiteRT moves zero points only
+    if _flag(d) and x in d.meaning and d.dtype != "int32":  # LiteRT moves zero points only
         d.meaning[y] = (d.meaning[x][0], d.meaning[y][1])  # type: ignore[index]
 
 
@@ -495,7 +511,9 @@ def concatenation(d: Draft) -> None:
         part[axis] = int(d.rng.integers(1, 6))
         total += part[axis]
         like = parts[0] if same and i else None
-        parts.append(d.constant(part, like=like) if i and d.rng.integers(4) == 0 else d.input(part, like=like))
+        parts.append(
+            d.constant(part, like=like) if i and d.rng.integers(4) == 0 else d.input(part, like=like)
+        )
     whole = list(shape)
     whole[axis] = total
     given = options("Concatenation", axis=axis, fusedActivationFunction=int(d.rng.choice([0, 0, 0, 1])))
@@ -534,7 +552,7 @@ def strided_offset(d: Draft) -> None:
     x = d.input(shape)
     begins = [int(d.rng.integers(0, size - 1)) for size in shape]
     sizes = [int(d.rng.integers(1, size - begin + 1)) for size, begin in zip(shape, begins, strict=True)]
-    masks = {name: 0 for name in ("beginMask", "endMask", "ellipsisMask", "newAxisMask", "shrinkAxisMask")}
+    masks = dict.fromkeys(("beginMask", "endMask", "ellipsisMask", "newAxisMask", "shrinkAxisMask"), 0)
     parts = [d.held(values) for values in (begins, sizes, [1, 1, 1])]
     d.op("STRIDED_SLICE", [x, *parts], sizes, options("StridedSlice", **masks, offset=True), like=x)
 
@@ -605,13 +623,15 @@ def variable(d: Draft) -> None:
     """Add a resource variable that is initialized, read, and assigned."""
     shape = shape_of(d, 2, 6)
     x = d.input(shape)
-    before = d._new("before", shape, like=x)  # noqa: SLF001 - a tensor that an operator without operands computes
+    before = d._new("before", shape, like=x)
     d.tensors["h"] = ((), "resource")
     start = {"h": ((), "resource"), "c": d.values(x)}
     handle = Operator("VAR_HANDLE", [], ["h"], options("VarHandle", container="", sharedName="v"))
     assign = options("AssignVariable")
     meaning = {"c": d.meaning[x]} if x in d.meaning else {}
-    d.subgraphs = [FileGraph(start, [handle, Operator("ASSIGN_VARIABLE", ["h", "c"], [], assign)], [], [], meaning)]
+    d.subgraphs = [
+        FileGraph(start, [handle, Operator("ASSIGN_VARIABLE", ["h", "c"], [], assign)], [], [], meaning)
+    ]
     d.operators = [
         Operator("CALL_ONCE", [], [], options("CallOnce", initSubgraphIndex=1)),
         handle,
@@ -696,5 +716,5 @@ KINDS: dict[str, tuple[Case, ...]] = {
     "MIRROR_PAD": (cases.mirror_pad,),
     "IF": (branches,),
     "WHILE": (repeated,),
-    **{kind: (variable,) for kind in ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")},
+    **dict.fromkeys(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"), (variable,)),
 }

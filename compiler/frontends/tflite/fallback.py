@@ -17,7 +17,12 @@ _INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.Validatio
 
 
 def on_host(
-    c: TfliteConversion, op: str, operands: Sequence[Tensor | None], *, stored: bool = False, **attributes: Any
+    c: TfliteConversion,
+    op: str,
+    operands: Sequence[Tensor | None],
+    *,
+    stored: bool = False,
+    **attributes: Any,
 ) -> None:
     """Add an ONNX node that computes the output on the host, from stored integers if `stored` is set.
 

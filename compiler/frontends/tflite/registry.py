@@ -161,7 +161,9 @@ class TfliteConversion:
             first, wanted = quantized[0]
             if wanted is None or q is None or first.dtype != tensor.dtype or same_values(q, wanted):
                 continue
-            if q.zero_point != wanted.zero_point or not np.allclose(q.scale, wanted.scale, rtol=_SAME_SCALE, atol=0):
+            if q.zero_point != wanted.zero_point or not np.allclose(
+                q.scale, wanted.scale, rtol=_SAME_SCALE, atol=0
+            ):
                 raise self.error(
                     f"LiteRT uses the stored integers of {first.name!r} and {tensor.name!r} without conversion, which "
                     f"is correct only if both have the same scale and zero point; insert a QUANTIZE"

@@ -93,7 +93,9 @@ def trials(kind: str, seeds: Sequence[int]) -> Iterator[Trial]:
                 for each in seeds:
                     seed = zlib.crc32(f"{kind}{number}{dtype}{rounding}{each}".encode())
                     rng = np.random.default_rng(seed)
-                    data, inputs = _recurrent(kind, dtype, rng) if case is None else _drafted(case, dtype, rng)
+                    data, inputs = (
+                        _recurrent(kind, dtype, rng) if case is None else _drafted(case, dtype, rng)
+                    )
                     name = f"{kind} case {number} {dtype} {rounding} (seed {seed})"
                     yield Trial(name, kind, dtype, rounding, data, tuple(inputs))
 
