@@ -199,7 +199,8 @@ def embedding(d: Draft) -> None:
     table = d.constant((rows, columns))
     indices = d.held(d.rng.integers(0, rows, int(d.rng.integers(1, 6))))
     d.op("EMBEDDING_LOOKUP", [indices, table], (d.tensors[indices].size, columns), like=table)
-    d.op("ADD", [d.outputs[0], d.input((columns,), like=table)], d.tensors[d.outputs[0]][0], options("Add"))
+    shape, given = d.tensors[d.outputs[0]][0], options("Add", fusedActivationFunction=0, potScaleInt16=False)
+    d.op("ADD", [d.outputs[0], d.input((columns,), like=table)], shape, given)
     d.then(d.outputs[-1])
 
 

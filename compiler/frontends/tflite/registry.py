@@ -258,9 +258,9 @@ def converts(*kinds: str, stored: bool = False) -> Callable[[Converter], Convert
     def register(function: Converter) -> Converter:
         @wraps(function)
         def checked(c: TfliteConversion) -> None:
+            function(c)  # which reports damage of the operator first
             for output in c.outputs:
                 c.expect_equal_scales(*(tensor for tensor in (*c.inputs, output) if tensor is not None))
-            function(c)
 
         CONVERTERS.update(dict.fromkeys(kinds, checked if stored else function))
         return function

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from compiler.frontends.tflite.constant_folding import KNOWN
@@ -38,11 +39,17 @@ def most_off(trial: Trial) -> int:
     return most if trial.dtype not in ("int32", "float32") else 0
 
 
-def check_kinds(kinds: Sequence[str], seeds: Sequence[int], folder: Path) -> Counter[str]:
-    """Check random models of each kind, and return the number of trials with each result."""
+def check_kinds(kinds: Sequence[str], seeds: Sequence[int], folder: Path, share: int = 1) -> Counter[str]:
+    """Check random models of each kind, and return the number of trials with each result.
+
+    Parameters
+    ----------
+    share : int
+        One of this number of trials is checked.
+    """
     count: Counter[str] = Counter()
-    for kind in kinds:
-        for trial in trials(kind, seeds):
+    for number, kind in enumerate(kinds):
+        for trial in islice(trials(kind, seeds), number % share, None, share):
             result = outcome(trial, folder)
             if result.differences is None:
                 count["rejected" if result.message else "no kernel"] += 1
@@ -61,6 +68,6 @@ def test_every_kind_is_swept() -> None:
 
 
 def test_operator_types(tmp_path: Path) -> None:
-    count = check_kinds([*KINDS, *RECURRENT], range(1), tmp_path)
+    count = check_kinds([*KINDS, *RECURRENT], range(1), tmp_path, share=2)
     print(count)
-    assert count["exact"] > 700, count
+    assert count["exact"] > 350, count

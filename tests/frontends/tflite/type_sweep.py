@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from compiler.api import compile
 from compiler.frontends.tflite import read_tflite
 from compiler.reference import evaluate
+from compiler.reference.node_invocation import Kernels
 from hw.errors import MlaError
 from tests.support import tflite_recurrent as files
 from tests.support.tflite_cases import Case
@@ -20,7 +21,7 @@ from tests.support.tflite_kinds import KINDS
 from tests.support.tflite_models import Draft, litert
 
 TYPES = ("int8", "uint8", "int16", "int32", "float32")
-ROUNDINGS = ("reference", "xnnpack")
+ROUNDINGS: tuple[Kernels, ...] = ("reference", "xnnpack")
 _Maker = Callable[[np.random.Generator, str], bytes]
 
 
@@ -64,7 +65,7 @@ class Trial:
     name: str
     kind: str
     dtype: str
-    rounding: str
+    rounding: Kernels
     data: bytes
     inputs: tuple[NDArray, ...]
 
