@@ -451,6 +451,12 @@ OPS: dict[str, Spec] = {
         quantized=QuantizedForm.SHARED,
         batch=BatchRule.ALWAYS,
     ),
+    "resize_bilinear": Spec(
+        (1, 1),
+        "resizing by bilinear interpolation of four pixels",
+        {"size": "pair", "corners": "bool", "centers": "bool"},
+        batch=BatchRule.ALWAYS,
+    ),
     "quantize": Spec((1, 1), "x rounded to integers of the output's quantization", batch=BatchRule.ALWAYS),
     "dequantize": Spec((1, 1), "the real numbers that x represents", batch=BatchRule.ALWAYS),
     "dynamic_quantize": Spec((1, 1), "x quantized to uint8 by its range, extended to include zero"),

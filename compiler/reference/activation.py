@@ -52,6 +52,7 @@ def _table_steps(call: NodeInvocation, function: Callable[[Single], Array], dele
     real = call.scale() * call.centred().astype(np.float32)
     limit = np.float32(1 << 30)
     steps = np.clip(function(real).astype(np.float32) * (np.float32(1) / call.output_scale), -limit, limit)
+    steps = np.where(np.isnan(steps), -limit, steps)  # LiteRT's conversion of NaN gives the smallest integer
     if delegated:
         return np.rint(steps + np.float32(call.output_zero)).astype(np.int64)
     return round_half_away(steps.astype(np.float64)).astype(np.int64) + call.output_zero

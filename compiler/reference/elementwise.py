@@ -99,10 +99,24 @@ ELEMENTWISE: dict[str, Operator] = {
 
 
 def _comparing(function: Callable[..., Array]) -> Operator:
-    """Return an operator that applies a function to its dequantized operands."""
+    """Return an operator that applies a function to its dequantized operands.
+
+    LiteRT's kernels for bytes, and those of EQUAL and NOT_EQUAL for int16, round operands to multiples of 1/256 first.
+    The scales of their operands must be less than 1.
+    """
 
     def compare(call: NodeInvocation) -> Array:
-        return np.asarray(function(*(call.numbers(i) for i in range(len(call.values)))))
+        count = len(call.values)
+        bytes_ = 2 if call.node.op == "equal" else 1
+        rounded = call.kernels != "onnxruntime" and all(
+            tensor.quantization is not None and np.dtype(tensor.dtype).itemsize <= bytes_
+            for tensor in call.tensors
+        )
+        if rounded and max(call.scale(i) for i in range(count)) < 1:
+            return np.asarray(
+                function(*(multiplied(call.centred(i) << 8, call.scale(i)) for i in range(count)))
+            )
+        return np.asarray(function(*(call.numbers(i) for i in range(count))))
 
     return compare
 

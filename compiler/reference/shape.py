@@ -74,6 +74,81 @@ def _resize_nearest(call: NodeInvocation) -> Array:
     return _moved(call, x[:, rows][:, :, columns])
 
 
+def _resize_bilinear(call: NodeInvocation) -> Array:
+    """Resize by bilinear interpolation of the four nearest pixels, as LiteRT's kernels do.
+
+    The reference kernels have positions of 10 fractional bits for int8 and int16, and float32 positions otherwise;
+    XNNPACK has weights of 11 bits for bytes.
+    """
+    x, output = call.values[0], call.output
+    if call.tensors[0].quantization is None:
+        (rows, columns), single = _lines(call), x.astype(np.float64)
+        return _interpolated(single, rows, columns, 1.0)
+    stored = x.astype(np.int64)
+    if call.delegated and not (call["corners"] and call["centers"]):
+        rows, columns = _lines(call, clamped=True)
+        rows, columns = (
+            (low, high, np.rint(part * np.float32(2048)).astype(np.int64))
+            for low, high, part in (rows, columns)
+        )
+        sums = _interpolated(stored, rows, columns, 2048)
+        return (sums + (1 << 21)) >> 22
+    if output.dtype == "uint8":
+        rows, columns = _lines(call)
+        return np.floor(
+            _interpolated(x.astype(np.float32), rows, columns, np.float32(1)) + np.float32(0.5)
+        ).astype(np.int64)
+    sums = _interpolated(stored, *_integer_lines(call), 1024)
+    return np.where(sums > 0, (sums + (1 << 19)) >> 20, -((-sums + (1 << 19)) >> 20))
+
+
+#: For each output row or column: index of the pixel before, of the pixel after, and the fraction between them.
+_Lines = tuple[Array, Array, Array]
+
+
+def _lines(call: NodeInvocation, *, clamped: bool = False) -> tuple[_Lines, _Lines]:
+    """Return float32 positions of the rows and columns; `clamped` limits them to the image, as XNNPACK does."""
+    found, corners, half = [], call["corners"], np.float32(0.5)
+    for size, given in zip(call["size"], call.values[0].shape[1:3], strict=True):
+        less = int(corners and size > 1)
+        scale = np.float32(given - less) / np.float32(size - less)
+        places = np.arange(size, dtype=np.float32)
+        if clamped and call["centers"]:
+            places = np.clip(places * scale + (half * scale - half), np.float32(0), np.float32(given - 1))
+        else:
+            places = (places + half) * scale - half if call["centers"] else places * scale
+        floor = np.floor(places)
+        low = np.maximum(floor.astype(np.int64), 0)
+        high = np.minimum(low + 1 if clamped else np.ceil(places).astype(np.int64), given - 1)
+        found.append((low, high, places - low.astype(np.float32)))
+    return found[0], found[1]
+
+
+def _integer_lines(call: NodeInvocation) -> tuple[_Lines, _Lines]:
+    """Return the positions of LiteRT's integer kernel, in units of 1/1024 of a pixel."""
+    found, one = [], 1024
+    for size, given in zip(call["size"], call.values[0].shape[1:3], strict=True):
+        scale = (one * given + size // 2) // size
+        if call["corners"] and size > 1:
+            scale = (one * (given - 1) + (size - 1) // 2) // (size - 1)
+        places = np.arange(size) * scale + (scale // 2 - one // 2 if call["centers"] else 0)
+        low = np.maximum(places // one, 0)  # negative places become 0 whether or not division rounds down
+        # Division in C rounds towards zero.
+        high = np.minimum(np.trunc((places + one - 1) / one).astype(np.int64), given - 1)
+        found.append((low, high, places - one * low))
+    return found[0], found[1]
+
+
+def _interpolated(x: Array, rows: _Lines, columns: _Lines, one: float | np.float32) -> Array:
+    """Return the sums of four pixels, weighted by products of fractions in units of `one`."""
+    (top, bottom, down), (left, right, along) = rows, columns
+    down, along = down[:, None, None], along[:, None]
+    total = x[:, top][:, :, left] * (one - down) * (one - along)
+    total = total + x[:, bottom][:, :, left] * down * (one - along)
+    total = total + x[:, top][:, :, right] * (one - down) * along
+    return total + x[:, bottom][:, :, right] * down * along
+
+
 SHAPE: dict[str, Operator] = {
     "transpose": lambda call: _moved(call, call.values[0].transpose(call["perm"])),
     "reshape": lambda call: _moved(call, call.values[0].reshape(call["shape"])),
@@ -82,4 +157,5 @@ SHAPE: dict[str, Operator] = {
     "pad": _pad,
     "gather": _gather,
     "resize_nearest": _resize_nearest,
+    "resize_bilinear": _resize_bilinear,
 }

@@ -39,7 +39,11 @@ class Draft:
         self.outputs: list[str] = []
         self.operators: list[Operator] = []
         self.positive = False  # draw only positive floats
+        self.limit: int | None = None  # largest magnitude of the integers to be drawn
+        self.loose = False  # give results that should have the quantization of an operand another one
         self.int4: set[str] = set()  # constants stored as int4
+        self.subgraphs: list[FileGraph] = []  # graphs of control flow and initializations
+        self.variables: list[str] = []  # tensors that keep their contents
 
     def input(self, shape: Sequence[int], **meaning: Any) -> str:
         """Add an input of the model."""
@@ -110,6 +114,8 @@ class Draft:
         **meaning: Any,
     ) -> list[str]:
         """Add an operator with several results."""
+        if self.loose and meaning.get("like") in self.inputs:
+            meaning = {"dtype": self.tensors[meaning["like"]][1]}
         names = [self._new(f"t{len(self.tensors)}", tuple(shape), **meaning) for shape in shapes]
         self.operators.append(Operator(kind, list(inputs), names, options, _VERSIONS.get(kind, 1)))
         self.outputs = [*self.outputs, *names]
@@ -126,13 +132,17 @@ class Draft:
         if dtype == "float32":
             numbers = self.rng.normal(0, 1.5, shape)
             return np.asarray(np.abs(numbers) + 0.1 if self.positive else numbers).astype(np.float32)
-        limits = np.iinfo(dtype)
-        return np.asarray(self.rng.integers(limits.min, limits.max + 1, shape)).astype(dtype)
+        if dtype == "bool":
+            return np.asarray(self.rng.integers(2, size=shape)).astype(bool)
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if self.limit is not None:
+            low, high = max(low, -self.limit), min(high, self.limit)
+        return np.asarray(self.rng.integers(low, high, shape, endpoint=True)).astype(dtype)
 
     def file(self) -> bytes:
         """Return the file's contents."""
         parts = (self.tensors, self.operators, self.inputs, self.outputs, self.meaning)
-        return packed([FileGraph(*parts, int4=self.int4)])
+        return packed([FileGraph(*parts, self.variables, self.int4), *self.subgraphs])
 
     def narrow(self, name: str) -> None:
         """Store random weights as int4, with newly drawn values."""
@@ -149,7 +159,10 @@ class Draft:
         zero: int | None = None,
         dtype: str | None = None,
     ) -> str:
-        dtype = dtype or (self.tensors[like][1] if like else self.dtype)
+        if like is not None:
+            given = self.tensors[like]
+            dtype = dtype or (given[1] if isinstance(given, tuple) else given.dtype.name)
+        dtype = dtype or self.dtype
         self.tensors[name] = (tuple(int(size) for size in shape), dtype)
         if dtype in ("int8", "uint8", "int16"):
             if like is not None:

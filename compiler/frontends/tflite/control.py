@@ -84,18 +84,25 @@ def _while(c: TfliteConversion) -> None:
     )
 
 
+def _compared(c: TfliteConversion) -> tuple[Tensor, Tensor]:
+    """Return the operands of a comparison; LiteRT compares stored integers of int16, except for equality."""
+    a, b = c.given(2)[:2]
+    broadcast(c, a, b)
+    if a.dtype == "int16" and c.kind not in ("EQUAL", "NOT_EQUAL"):
+        c.expect_equal_scales(a, b)
+    return a, b
+
+
 @converts(*_COMPARISONS)
 def _compare(c: TfliteConversion) -> None:
     op, swapped = _COMPARISONS[c.kind]
-    a, b = c.given(2)[:2]
-    broadcast(c, a, b)
+    a, b = _compared(c)
     c.make(op, [b, a] if swapped else [a, b])
 
 
 @converts("NOT_EQUAL")
 def _differ(c: TfliteConversion) -> None:
-    a, b = c.given(2)[:2]
-    broadcast(c, a, b)
+    a, b = _compared(c)
     same = c.build.between(c.output, f"{c.output.name}:same")
     c.make("logical_not", [c.build.node(f"{c.operator.name}:same", "equal", [a, b], same)])
 

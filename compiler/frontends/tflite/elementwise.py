@@ -240,7 +240,7 @@ def _model(op: str, *constants: float) -> str:
 _MAX_ELEMENTS = 1 << 26
 
 
-@converts("MAXIMUM", "MINIMUM")
+@converts("MAXIMUM", "MINIMUM", stored=True)
 def _extreme(c: TfliteConversion) -> None:
     a, b = c.given(2)[:2]
     shape, greatest = broadcast(c, a, b), c.kind == "MAXIMUM"

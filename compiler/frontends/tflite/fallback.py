@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import tflite
 from onnx import helper, numpy_helper
 
 from compiler.frontends.tflite.registry import TfliteConversion, converts
@@ -17,17 +16,24 @@ _OPSET = 18
 _INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, TypeError)
 
 
-def on_host(c: TfliteConversion, op: str, operands: Sequence[Tensor | None], **attributes: Any) -> None:
-    """Add an ONNX node that computes the output on the host.
+def on_host(
+    c: TfliteConversion,
+    op: str,
+    operands: Sequence[Tensor | None],
+    *,
+    stored: bool = False,
+    **attributes: Any,
+) -> None:
+    """Add an ONNX node that computes the output on the host, from stored integers if `stored` is set.
 
     Raises
     ------
     InputError
         The operands do not match the operator or the output's shape.
     """
-    real = [None if tensor is None else _real(c, tensor) for tensor in operands]
+    real = [tensor if tensor is None or stored else _real(c, tensor) for tensor in operands]
     result = c.output
-    if result.quantization is not None:
+    if result.quantization is not None and not stored:
         result = Tensor(c.build.fresh(f"{result.name}:real"), result.shape, "float32")
     model = _model(c, op, real, result, attributes)
     c.make(
@@ -92,12 +98,12 @@ def _arg(c: TfliteConversion) -> None:
     c.make("argmax" if c.kind == "ARG_MAX" else "argmin", [x], axis=axis, keep=False, last=False)
 
 
-@converts("SELECT_V2")
+@converts("SELECT_V2", stored=True)
 def _select(c: TfliteConversion) -> None:
     on_host(c, "Where", c.given(3)[:3])
 
 
-@converts("GATHER_ND")
+@converts("GATHER_ND", stored=True)
 def _gather(c: TfliteConversion) -> None:
     x, indices = c.given(2)[:2]
     if indices.data is None:
@@ -107,7 +113,8 @@ def _gather(c: TfliteConversion) -> None:
 
 @converts("CAST")
 def _cast(c: TfliteConversion) -> None:
-    on_host(c, "Cast", c.given(1)[:1], to=_onnx_type(c.output))
+    """Convert the stored integers, as LiteRT does, regardless of scales."""
+    on_host(c, "Cast", c.given(1)[:1], stored=True, to=_onnx_type(c.output))
 
 
 @converts("LOG_SOFTMAX")
@@ -118,17 +125,3 @@ def _log_softmax(c: TfliteConversion) -> None:
 @converts("L2_NORMALIZATION")
 def _normalization(c: TfliteConversion) -> None:
     on_host(c, "LpNormalization", c.given(1)[:1], axis=-1, p=2)
-
-
-@converts("RESIZE_BILINEAR")
-def _bilinear(c: TfliteConversion) -> None:
-    """Convert bilinear resizing of the height and width of images to an ONNX Resize on the host."""
-    options = c.options(tflite.ResizeBilinearOptions)
-    x, given = c.given(2)[:2]
-    size = c.numbers(given, "size", 2)
-    if len(x.shape) != 4 or min(size) < 1:
-        raise c.error(f"cannot make {list(size)} pixels of {list(x.shape)}")
-    mode = "half_pixel" if options.HalfPixelCenters() else "asymmetric"
-    mode = "align_corners" if options.AlignCorners() else mode
-    sizes = c.build.constant(f"{c.operator.name}:size", np.array([x.shape[0], *size, x.shape[3]], np.int64))
-    on_host(c, "Resize", [x, None, None, sizes], mode="linear", coordinate_transformation_mode=mode)

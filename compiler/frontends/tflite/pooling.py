@@ -1,4 +1,4 @@
-"""Conversion of TFLite pooling, softmax, reductions and nearest-neighbor resizing."""
+"""Conversion of TFLite pooling, softmax, reductions and resizing."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _REDUCTIONS = {
 }
 
 
-@converts("AVERAGE_POOL_2D", "MAX_POOL_2D")
+@converts("AVERAGE_POOL_2D", "MAX_POOL_2D", stored=True)
 def _pool(c: TfliteConversion) -> None:
     options = c.options(tflite.Pool2DOptions)
     x = c.given(1)[0]
@@ -47,6 +47,8 @@ def _reduce(c: TfliteConversion) -> None:
     reduced = tuple(dict.fromkeys(c.axis(axis, rank) for axis in c.numbers(axes, "axes")))
     shape = [1 if i in reduced else size for i, size in enumerate(x.shape) if keep or i not in reduced]
     c.expect(shape)
+    if c.kind in ("REDUCE_MAX", "REDUCE_MIN"):
+        c.expect_equal_scales(x, c.output)
     c.make(_REDUCTIONS[c.kind], [x], axes=reduced, keep=keep)
 
 
@@ -59,7 +61,7 @@ def _cumulated(c: TfliteConversion) -> None:
     c.make("cumsum", [x], axis=axis, exclusive=bool(options.Exclusive()), reverse=bool(options.Reverse()))
 
 
-@converts("RESIZE_NEAREST_NEIGHBOR")
+@converts("RESIZE_NEAREST_NEIGHBOR", stored=True)
 def _nearest(c: TfliteConversion) -> None:
     """Convert nearest-neighbor resizing; use gathers if LiteRT's float32 positions differ from the exact ones."""
     options = c.options(tflite.ResizeNearestNeighborOptions)
@@ -81,6 +83,20 @@ def _nearest(c: TfliteConversion) -> None:
         c.make("resize_nearest", [x], size=size, centers=centers)
         return
     c.make_rows(x, [(axis, line.tolist()) for axis, line in enumerate(lines, 1)])
+
+
+@converts("RESIZE_BILINEAR", stored=True)
+def _bilinear(c: TfliteConversion) -> None:
+    options = c.options(tflite.ResizeBilinearOptions)
+    x, given = c.given(2)[:2]
+    size = c.numbers(given, "size", 2)
+    if len(x.shape) != 4 or min(size) < 1:
+        raise c.error(f"cannot make {list(size)} pixels of {list(x.shape)}")
+    c.expect((x.shape[0], *size, x.shape[3]))
+    if x.quantization is None and x.dtype != "float32":
+        raise c.error(f"is supported for float32 and quantized tensors only, not {x.dtype}")
+    corners, centers = bool(options.AlignCorners()), bool(options.HalfPixelCenters())
+    c.make("resize_bilinear", [x], size=size, corners=corners, centers=centers)
 
 
 def _sources(total: int, wanted: int, *, corners: bool, centers: bool) -> np.ndarray:

@@ -6,6 +6,7 @@ optional input) and its outputs. The outputs have shape, type and quantization b
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.frontends.builder import ACTIVATIONS, GraphBuilder
 from compiler.ir.graph import Graph
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.tensor import Quantization, Tensor, same_values
 from hw.errors import InputError
 
 if TYPE_CHECKING:
@@ -150,6 +151,24 @@ class TfliteConversion:
         if checked.shape != tuple(shape):
             raise self.error(f"makes shape {list(shape)}, but {checked.name!r} is {list(checked.shape)}")
 
+    def expect_equal_scales(self, *tensors: Tensor) -> None:
+        """Raise InputError if quantized tensors of one type differ in scale or zero point.
+
+        Scales may differ by rounding, provided that this changes no int16 number when it is rescaled.
+        """
+        quantized = [(tensor, tensor.quantization) for tensor in tensors if tensor.quantization is not None]
+        for tensor, q in quantized[1:]:
+            first, wanted = quantized[0]
+            if wanted is None or q is None or first.dtype != tensor.dtype or same_values(q, wanted):
+                continue
+            if q.zero_point != wanted.zero_point or not np.allclose(
+                q.scale, wanted.scale, rtol=_SAME_SCALE, atol=0
+            ):
+                raise self.error(
+                    f"LiteRT uses the stored integers of {first.name!r} and {tensor.name!r} without conversion, which "
+                    f"is correct only if both have the same scale and zero point; insert a QUANTIZE"
+                )
+
     def step(
         self, part: str, op: str, inputs: list[Tensor], shape: tuple[int, ...], **attributes: Any
     ) -> Tensor:
@@ -218,16 +237,32 @@ class TfliteConversion:
         )
 
 
+#: Relative difference of scales that changes no result: half a step of 32,768.
+_SAME_SCALE = 2.0**-17
+
 Converter = Callable[[TfliteConversion], None]
 #: Conversions by TFLite name of the operator.
 CONVERTERS: dict[str, Converter] = {}
 
 
-def converts(*kinds: str) -> Callable[[Converter], Converter]:
-    """Register the decorated function as the conversion of the operators `kinds`."""
+def converts(*kinds: str, stored: bool = False) -> Callable[[Converter], Converter]:
+    """Register the decorated function as the conversion of the operators `kinds`.
+
+    Parameters
+    ----------
+    stored : bool
+        LiteRT copies or compares stored integers without conversion, so that operands and results of one type must
+        have the same scale and zero point.
+    """
 
     def register(function: Converter) -> Converter:
-        CONVERTERS.update(dict.fromkeys(kinds, function))
+        @wraps(function)
+        def checked(c: TfliteConversion) -> None:
+            function(c)  # which reports damage of the operator first
+            for output in c.outputs:
+                c.expect_equal_scales(*(tensor for tensor in (*c.inputs, output) if tensor is not None))
+
+        CONVERTERS.update(dict.fromkeys(kinds, checked if stored else function))
         return function
 
     return register

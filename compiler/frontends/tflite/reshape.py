@@ -9,13 +9,13 @@ from compiler.frontends.tflite.registry import TfliteConversion, converts
 from compiler.ir.tensor import Tensor
 
 
-@converts("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
+@converts("RESHAPE", "SQUEEZE", "EXPAND_DIMS", stored=True)
 def _reshape(c: TfliteConversion) -> None:
     """Convert to a reshape to the output's shape; an operand that gives the shape is ignored."""
     c.make_shaped(c.given(1)[0])
 
 
-@converts("TRANSPOSE")
+@converts("TRANSPOSE", stored=True)
 def _transpose(c: TfliteConversion) -> None:
     x, order = c.given(2)[:2]
     rank = len(x.shape)
@@ -28,10 +28,15 @@ def _transpose(c: TfliteConversion) -> None:
 
 @converts("CONCATENATION")
 def _concat(c: TfliteConversion) -> None:
+    """Convert a concatenation; LiteRT's kernels convert operands of other scales in uint8 only."""
     options, parts = c.options(tflite.ConcatenationOptions), c.given(1)
     axis = c.axis(options.Axis(), len(parts[0].shape))
     c.expect(_joined_shape(c, parts, axis))
-    c.make_activated("concat", parts, options.FusedActivationFunction(), axis=axis)
+    if options.FusedActivationFunction():
+        raise c.error("LiteRT's kernels reject or ignore its activation; use a separate operator")
+    if c.output.dtype == "int16":
+        c.expect_equal_scales(*parts, c.output)
+    c.make("concat", parts, axis=axis)
 
 
 def _joined_shape(c: TfliteConversion, parts: list[Tensor], axis: int) -> list[int]:
@@ -47,7 +52,7 @@ def _joined_shape(c: TfliteConversion, parts: list[Tensor], axis: int) -> list[i
     return [*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :]]
 
 
-@converts("PACK")
+@converts("PACK", stored=True)
 def _pack(c: TfliteConversion) -> None:
     """Convert to a concatenation along a new dimension."""
     options, parts = c.options(tflite.PackOptions), c.given(1)
@@ -61,7 +66,7 @@ def _pack(c: TfliteConversion) -> None:
     c.make("concat", rows, axis=axis)
 
 
-@converts("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
+@converts("DEPTH_TO_SPACE", "SPACE_TO_DEPTH", stored=True)
 def _depth(c: TfliteConversion) -> None:
     """Convert to a reshape, a transpose and a reshape, which move blocks of pixels to channels or the reverse."""
     x, y = c.given(1)[0], c.output
@@ -86,7 +91,7 @@ def _depth(c: TfliteConversion) -> None:
 _SWAPPED = (0, 1, 3, 2, 4, 5)
 
 
-@converts("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
+@converts("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND", stored=True)
 def _batches(c: TfliteConversion) -> None:
     """Convert an image to a batch of subsampled images (pad, transpose), or the reverse (transpose, slice)."""
     x, blocks, edges = c.given(3)[:3]
@@ -145,7 +150,7 @@ def _to_space(c: TfliteConversion, x: Tensor, sizes: tuple[int, ...], pairs: _Pa
 _MAX_ELEMENTS = 1 << 28
 
 
-@converts("TILE")
+@converts("TILE", stored=True)
 def _tile(c: TfliteConversion) -> None:
     x, copies = c.given(2)[:2]
     times = c.numbers(copies, "numbers of copies", len(x.shape))
@@ -156,7 +161,7 @@ def _tile(c: TfliteConversion) -> None:
     c.make_rows(x, [(axis, [*range(size)] * count) for axis, (size, count) in axes if count > 1])
 
 
-@converts("BROADCAST_TO")
+@converts("BROADCAST_TO", stored=True)
 def _broadcast(c: TfliteConversion) -> None:
     x, wanted = c.given(2)[:2]
     shape = c.output.shape
@@ -171,7 +176,7 @@ def _broadcast(c: TfliteConversion) -> None:
     c.make_rows(x, [(axis, [0] * shape[axis]) for axis in spread])
 
 
-@converts("REVERSE_V2")
+@converts("REVERSE_V2", stored=True)
 def _reverse(c: TfliteConversion) -> None:
     x, axes = c.given(2)[:2]
     reversed_axes = {c.axis(axis, len(x.shape)) for axis in c.numbers(axes, "axes")}
@@ -194,7 +199,7 @@ def _pairs(c: TfliteConversion, x: Tensor, pads: Tensor) -> _PaddingPairs:
     return pairs
 
 
-@converts("PAD", "PADV2")
+@converts("PAD", "PADV2", stored=True)
 def _pad(c: TfliteConversion) -> None:
     x, pads, *fill = c.given(3 if c.kind == "PADV2" else 2)
     pairs, value = _pairs(c, x, pads), 0.0
@@ -208,7 +213,7 @@ def _pad(c: TfliteConversion) -> None:
     c.make("pad", [x], pads=pairs, value=value)
 
 
-@converts("MIRROR_PAD")
+@converts("MIRROR_PAD", stored=True)
 def _mirror_pad(c: TfliteConversion) -> None:
     """Convert padding by reflection to a gather along each padded dimension."""
     x, pads = c.given(2)[:2]
@@ -233,7 +238,7 @@ def cut(c: TfliteConversion, x: Tensor, output: Tensor, axis: int, start: int, s
     c.make("slice", [x], output, starts=tuple(starts), sizes=tuple(sizes), steps=(1,) * len(sizes))
 
 
-@converts("SLICE")
+@converts("SLICE", stored=True)
 def _slice(c: TfliteConversion) -> None:
     x, begin, size = c.given(3)[:3]
     rank = len(x.shape)
@@ -246,7 +251,7 @@ def _slice(c: TfliteConversion) -> None:
     c.make("slice", [x], starts=starts, sizes=tuple(sizes), steps=(1,) * rank)
 
 
-@converts("SPLIT")
+@converts("SPLIT", stored=True)
 def _split(c: TfliteConversion) -> None:
     """Convert a split into equal parts, one per output."""
     along, x = c.given(2)[:2]
@@ -256,7 +261,7 @@ def _split(c: TfliteConversion) -> None:
     _cut_all(c, x, axis, [x.shape[axis] // len(c.outputs)] * len(c.outputs))
 
 
-@converts("SPLIT_V")
+@converts("SPLIT_V", stored=True)
 def _split_sizes(c: TfliteConversion) -> None:
     """Convert a split into parts of given sizes, one of which may be -1 for the remainder."""
     x, given, along = c.given(3)[:3]
@@ -276,7 +281,7 @@ def _cut_all(c: TfliteConversion, x: Tensor, axis: int, sizes: list[int]) -> Non
         start += size
 
 
-@converts("UNPACK")
+@converts("UNPACK", stored=True)
 def _unpack(c: TfliteConversion) -> None:
     """Convert to one slice for each index along an axis; the axis is removed from the results."""
     x = c.given(1)[0]
@@ -292,7 +297,7 @@ def _unpack(c: TfliteConversion) -> None:
         c.make_shaped(part, output)
 
 
-@converts("GATHER")
+@converts("GATHER", stored=True)
 def _gather(c: TfliteConversion) -> None:
     """Convert a gather of slices along an axis; separate indices for each batch are not supported."""
     x, indices = c.given(2)[:2]
@@ -306,7 +311,7 @@ def _gather(c: TfliteConversion) -> None:
     _rows(c, x, indices, axis)
 
 
-@converts("EMBEDDING_LOOKUP")
+@converts("EMBEDDING_LOOKUP", stored=True)
 def _embedding(c: TfliteConversion) -> None:
     indices, x = c.given(2)[:2]
     c.axis(0, len(x.shape))
@@ -340,7 +345,7 @@ class _SliceSpec:
             self.shape.append(size)
 
 
-@converts("STRIDED_SLICE")
+@converts("STRIDED_SLICE", stored=True)
 def _strided_slice(c: TfliteConversion) -> None:
     options = c.options(tflite.StridedSliceOptions)
     x, *given = c.given(4)[:4]

@@ -10,7 +10,9 @@ from ai_edge_litert import schema_py_generated as schema
 
 from compiler.api import compile
 from compiler.reference import evaluate
+from hw.errors import InputError
 from tests.support import tflite_cases as cases
+from tests.support import tflite_kinds as kinds
 from tests.support.one_operator import options
 from tests.support.tflite_cases import Case
 from tests.support.tflite_models import Draft, check, litert, read
@@ -192,6 +194,63 @@ def test_addition_after_a_transposed_convolution(tmp_path: Path) -> None:
     given = options("Add", fusedActivationFunction=0, potScaleInt16=False)
     draft.then(draft.op("ADD", [y, draft.input(shape)], shape, given, scale=0.5))
     assert not check(draft, tmp_path, "reference").host
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        (cases.transpose, "int8"),
+        (cases.pad("PAD"), "uint8"),
+        (cases.gather, "int16"),
+        (cases.concatenation, "int16"),
+        (cases.extreme("MAXIMUM"), "int8"),
+        (cases.pool("MAX_POOL_2D"), "int16"),
+        (cases.reduction("REDUCE_MAX", same=True), "int8"),
+        (kinds.two("LESS", "Less", boolean=True), "int16"),
+    ],
+)
+def test_stored_integers_of_other_scales_are_refused(case: Case, dtype: str, tmp_path: Path) -> None:
+    """LiteRT copies or compares stored integers without regard to scales."""
+    draft = Draft(np.random.default_rng(1), dtype)
+    case(draft)
+    last = draft.outputs[0] if draft.outputs[0] in draft.meaning else draft.inputs[-1]
+    scale, zero = draft.meaning[draft.inputs[0]]  # type: ignore[misc]
+    draft.meaning[last] = (scale * 1.01, zero)
+    with pytest.raises(InputError, match="uses the stored integers of"):
+        read(draft, tmp_path)
+
+
+def test_scales_that_differ_by_rounding(tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(1), "int8")
+    cases.transpose(draft)
+    scale, zero = draft.meaning["x0"]  # type: ignore[misc]
+    draft.meaning[draft.outputs[0]] = (float(np.float32(scale * (1 + 1e-6))), zero)
+    check(draft, tmp_path, "reference")
+
+
+def test_activation_of_a_concatenation_is_refused(tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(0), "float32")
+    given = options("Concatenation", axis=0, fusedActivationFunction=1)
+    draft.op("CONCATENATION", [draft.input((2, 3)), draft.input((2, 3))], (4, 3), given)
+    with pytest.raises(InputError, match="reject or ignore its activation"):
+        read(draft, tmp_path)
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+def test_logarithm_of_negative_numbers(rounding: str, tmp_path: Path) -> None:
+    """LiteRT's table contains the smallest integer for numbers without a logarithm."""
+    draft = Draft(np.random.default_rng(0), "int8")
+    x = draft.input((300,), zero=115)
+    draft.op("LOG", [x], (300,), zero=-15)
+    check(draft, tmp_path, rounding)
+
+
+@pytest.mark.parametrize("made", ["int8", "int16", "int32", "float32"])
+def test_casts_convert_stored_integers(made: str, tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(0), "int8")
+    x = draft.input((3, 40))
+    draft.op("CAST", [x], (3, 40), options("Cast"), dtype=made)
+    check(draft, tmp_path, "reference")
 
 
 #: Float32 operators; ROUND and similar operators have steps, which quantization of the input may shift.
