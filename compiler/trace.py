@@ -6,6 +6,7 @@ from compiler.codegen.executable import CommandStream
 from compiler.ir.graph import Graph
 from compiler.lowering.partition import GraphPart
 from compiler.options import DEFAULT_DRAM, DramTiming
+from compiler.passes.redundant_nodes import Removed
 from compiler.runtime.compiled import CompiledNetwork
 from hw.config import MlaConfig
 
@@ -23,7 +24,10 @@ class CompilationTrace:
     dram : DramTiming
         DRAM timing assumed by timeline visualizations.
     graphs : dict
-        Graphs by stage, in order: as imported, after each pass, and after quantization.
+        Graphs by stage, in order: as imported, after each pass, after quantization, and without redundant nodes and
+        channels.
+    removed : tuple of Removed
+        Redundant nodes and channels.
     parts : list of GraphPart
         Parts of the graph, which alternate between accelerator and host.
     host : dict
@@ -38,6 +42,7 @@ class CompilationTrace:
     rounding: str = "reference"
     dram: DramTiming = DEFAULT_DRAM
     graphs: dict[str, Graph] = field(default_factory=dict)
+    removed: tuple[Removed, ...] = ()
     parts: list[GraphPart] = field(default_factory=list)
     host: dict[str, str] = field(default_factory=dict)
     streams: list[CommandStream] = field(default_factory=list)
