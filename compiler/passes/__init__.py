@@ -10,7 +10,7 @@ from compiler.passes.canonicalize import (
     materialize_broadcasts,
     split_weight_zero_points,
 )
-from compiler.passes.channels import constant_operands, remove_channels
+from compiler.passes.channels import remove_channels
 from compiler.passes.control_flow import trim_control, unroll_control_flow
 from compiler.passes.redundant_nodes import (
     Removed,
@@ -121,11 +121,8 @@ def reduce_graph(
         for reason, each in passes:
             graph = run(reason, each, graph)
         if multiple is not None:
-            graph = run(
-                "its result is constant", lambda graph: constant_operands(graph, rounding, pinned), graph
-            )
             narrow, found = remove_channels(graph, rounding, pinned, multiple)
-            removed |= _missing(graph, narrow, "no channel of its result is read")
+            removed |= _missing(graph, narrow, "its result is constant or not read")
             graph = narrow
             for each in found:
                 _add(channels, each)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.passes.redundant_nodes import Removed
+from compiler.passes.redundant_nodes import Removed, remove_dead
 from compiler.reference import Kernels, run_node
 
 Mask = NDArray[np.bool_]
@@ -42,6 +42,8 @@ def remove_channels(
 ) -> tuple[Graph, tuple[Removed, ...]]:
     """Remove channels that are constant or not read; return the new graph and what was removed.
 
+    If an operand of a sum, difference or product is constant, only that operand is replaced.
+
     Parameters
     ----------
     graph : Graph
@@ -54,40 +56,6 @@ def remove_channels(
         Number of channels to whose multiple the remaining channels of every tensor are completed.
     """
     return _Channels(graph, rounding).removed(set(pinned), multiple)
-
-
-def constant_operands(graph: Graph, rounding: Kernels, pinned: Collection[str] = ()) -> Graph:
-    """Replace operands of sums, differences and products by constants if all their channels are constant.
-
-    The result of a layer whose weights are all zero is such an operand. It becomes a number or one row of channels; an
-    operand that differs between positions remains.
-
-    Parameters
-    ----------
-    graph : Graph
-        Graph with quantized tensors.
-    rounding : "reference", "xnnpack" or "onnxruntime"
-        Rounding with which constants are computed.
-    pinned : collection of str
-        Names of tensors that remain.
-    """
-    found = _Channels(graph, rounding)
-    found.find_constants()
-    constants: dict[str, Tensor] = {}
-    nodes: list[Node] = []
-    for node in graph:
-        names = [name for name in node.inputs if name not in pinned and name in found.known]
-        inputs = {}
-        if node.op in BINARY_OPS and found.kinds[node.name] and not found.mask(node.outputs[0]).all():
-            for name in names:
-                tensor = found.constant(name, f"{node.name}:{name}")
-                if tensor is not None:
-                    inputs[name] = tensor.name
-                    constants[tensor.name] = tensor
-        nodes.append(
-            replace(node, inputs=tuple(inputs.get(name, name) for name in node.inputs)) if inputs else node
-        )
-    return remove_dead(rebuild(graph, nodes, changed=constants)) if constants else graph
 
 
 def _quantized(tensor: Tensor) -> bool:
@@ -227,6 +195,8 @@ class _Channels:
         #: Contributions of all foldable channels to the sums of products: output channels x input channels.
         self.added: dict[str, NDArray[np.int64]] = {}
         self.needed: dict[str, Mask] = {}
+        #: Channels that need not remain; some of them complete a multiple of channels.
+        self.spared: dict[str, Mask] = {}
         self.kinds = {node.name: self._kind(node) for node in graph}
         self.reads = {
             node.name: _reads(graph.ins(node)[1]) for node in graph if self.kinds[node.name] == "product"
@@ -371,6 +341,26 @@ class _Channels:
         self.foldable[node.name][indices[fits]] = True
         self.added[node.name] = added
 
+    def with_constant_operands(self, pinned: Collection[str]) -> Graph:
+        """Return the graph with constants as operands of sums, differences and products, where they are constant.
+
+        The result of a layer whose weights are all zero is such an operand. It becomes a number or one row of channels;
+        an operand that differs between positions remains.
+        """
+        constants: dict[str, Tensor] = {}
+        nodes: list[Node] = []
+        for node in self.graph:
+            inputs = {}
+            if node.op in BINARY_OPS and self.kinds[node.name] and not self.mask(node.outputs[0]).all():
+                for name in node.inputs:
+                    found = self.constant(name, f"{node.name}:{name}") if name in self.known else None
+                    if found is not None and name not in pinned:
+                        inputs[name] = found.name
+                        constants[found.name] = found
+            names = tuple(inputs.get(name, name) for name in node.inputs)
+            nodes.append(replace(node, inputs=names) if inputs else node)
+        return remove_dead(rebuild(self.graph, nodes, changed=constants)) if constants else self.graph
+
     # Channels that are needed
 
     def find_needed(self, pinned: set[str], multiple: int) -> None:
@@ -387,14 +377,20 @@ class _Channels:
                     if name in self.needed:
                         self.needed[name][:] = True
         self._settle()
-        while self._keep_one() or self._complete(multiple):
+        while self._keep_one():
+            self._settle()
+        self.spared = {name: ~mask for name, mask in self.needed.items()}
+        while self._complete(multiple):
             self._settle()
 
     def _settle(self) -> None:
         """Mark channels as needed until nothing changes."""
         nodes = [node for node in reversed(list(self.graph)) if self.kinds[node.name]]
-        while any([self._mark(node) for node in nodes]):
-            pass
+        changed = True
+        while changed:
+            changed = False
+            for node in nodes:
+                changed |= self._mark(node)
 
     def _join(self, name: str, at: slice | Indices, marks: Mask) -> bool:
         """Mark channels of a tensor as needed; return True if there are new ones."""
@@ -467,8 +463,10 @@ class _Channels:
     def removed(self, pinned: set[str], multiple: int) -> tuple[Graph, tuple[Removed, ...]]:
         """Return the graph without channels that are not needed, and what was removed."""
         self.find_constants()
+        graph = self.with_constant_operands(pinned)
+        if graph is not self.graph:
+            return graph, ()
         self.find_needed(pinned, multiple)
-        graph = self.graph
         if all(mask.all() for mask in self.needed.values()):
             return graph, ()
         kept = {name: np.flatnonzero(mask) for name, mask in self.needed.items()}
@@ -494,12 +492,14 @@ class _Channels:
         for node in self.graph:
             if self.kinds[node.name] and node.op in ("conv2d", "dense", "depthwise_conv2d"):
                 name = node.outputs[0]
-                gone = ~self.needed[name]
-                if gone.any():
-                    constant = int((gone & self.mask(name)).sum())
-                    unread = int(gone.sum()) - constant
-                    each = [f"{constant} constant"] * bool(constant) + [f"{unread} not read"] * bool(unread)
-                    yield Removed(node.name, node.op, ", ".join(each), len(gone), constant + unread)
+                spared, count = self.spared[name], int((~self.needed[name]).sum())
+                if 0 < count < len(spared):
+                    constant = int((spared & self.mask(name)).sum())
+                    unread = int(spared.sum()) - constant
+                    each = [f"{constant} are constant"] * bool(constant) + [f"{unread} are not read"] * bool(
+                        unread
+                    )
+                    yield Removed(node.name, node.op, ", ".join(each), len(spared), count)
 
 
 _KINDS: dict[str, Callable[[Graph, Node], bool]] = {
@@ -543,7 +543,7 @@ def _narrowed(
     mine = kept[y.name]
     tensors = {y.name: _taken(y, y.name, len(y.shape) - 1, mine)}
     for each in ins:
-        if not each.constant:
+        if not each.constant and len(kept[each.name]):
             tensors[each.name] = (
                 _taken(each, each.name, len(each.shape) - 1, kept[each.name]) if each.shape else each
             )

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import _TIMES, Graph, Node, rebuild
+from compiler.ir.graph import Graph, Node, rebuild, times_over
 from compiler.ir.identity import identity
 from compiler.ir.ops import BINARY_OPS, OPS, QuantizedForm
 from compiler.ir.tensor import Tensor
@@ -74,7 +74,7 @@ def merge_equal_nodes(graph: Graph, pinned: Collection[str] = ()) -> Graph:
     """Merge nodes that compute the same function of the same operands (common subexpressions).
 
     Nodes with subgraphs remain, as do operators that only the host supports, because some of these are random. The
-    results of nodes that both compute outputs of the model, and of nodes that compute `pinned` tensors, remain separate.
+    results of nodes that both compute outputs of the model, and `pinned` tensors, remain separate.
     """
     uses = _Uses(graph)
     seen: dict[tuple[object, ...], list[Node]] = {}
@@ -84,9 +84,7 @@ def merge_equal_nodes(graph: Graph, pinned: Collection[str] = ()) -> Graph:
         if node.bodies or node.op == "onnx" or len(node.outputs) != 1 or {*node.outputs} & {*pinned}:
             remaining.append(node)
             continue
-        y = graph.out(original)
-        # The number of copies of the operand is part of the name (`times_over`).
-        copies = node.name.rpartition(_TIMES)[1:]
+        y, copies = graph.out(original), times_over(graph, original.outputs[0])
         varying = tuple(
             name if not graph.tensors[name].constant else graph.tensors[name].shape for name in node.inputs
         )
