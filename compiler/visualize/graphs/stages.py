@@ -116,6 +116,12 @@ def _graph(name: str) -> Callable[[CompilationTrace], View]:
     return view
 
 
+def _reduced(record: CompilationTrace) -> View:
+    view = graph_view(record.graphs["reduced"], "reduced", record.config, record.rounding)
+    view.graph["removed"] = [str(each) for each in record.removed]
+    return view
+
+
 def _partitioned(record: CompilationTrace) -> View:
     graph = record.graphs["reduced"]
     return partition_view(graph, record.parts, record.host, record.config, record.rounding)
@@ -147,7 +153,8 @@ def _timeline(record: CompilationTrace) -> View:
 EARLY = ("imported", *pass_names())
 #: View function of each stage.
 STAGES: dict[str, Callable[[CompilationTrace], View]] = {
-    **{name: _graph(name) for name in (*EARLY, "quantized", "reduced")},
+    **{name: _graph(name) for name in (*EARLY, "quantized")},
+    "reduced": _reduced,
     "partitioned": _partitioned,
     "layers": _layers,
     "scheduled": _commands(placed=False),
