@@ -187,7 +187,8 @@ class _Channels:
     """Analysis of the channels of a graph."""
 
     def __init__(self, graph: Graph, rounding: Kernels):
-        self.graph, self.rounding = graph, rounding
+        self.graph = graph
+        self.rounding: Kernels = rounding
         #: Known channels of tensors, and their values, with these channels along the last axis.
         self.known: dict[str, tuple[Mask, NDArray]] = {}
         #: Channels of operands of products that are constant and can be added to the bias.
@@ -250,7 +251,7 @@ class _Channels:
         """Return which channels of a node's result are constant."""
         graph, y = self.graph, self.graph.out(node)
         if kind == "product":
-            return ~self.reads[node.name][:, ~self.mask(node.inputs[0])].any(1)
+            return ~np.asarray(self.reads[node.name][:, ~self.mask(node.inputs[0])].any(1))
         if kind == "aligned":
             if node.op == "depthwise_conv2d":
                 zero = ~_centred(graph.ins(node)[1], 2).reshape(-1, _last(y)).any(0)
@@ -265,7 +266,7 @@ class _Channels:
             return self.mask(node.inputs[0])[_range(node)]
         mask = self.mask(node.inputs[0])
         times, parts = divmod(_last(y), len(mask))
-        return np.tile(mask, times) if not parts else mask.reshape(-1, _last(y)).all(0)
+        return np.tile(mask, times) if not parts else np.asarray(mask.reshape(-1, _last(y)).all(0))
 
     def _values(self, node: Node, kind: str, mask: Mask) -> NDArray:
         """Return the values of the constant channels of a node's result."""
@@ -425,7 +426,7 @@ class _Channels:
         else:
             wide, narrow = (y, names[0]) if len(marks) >= len(self.needed[names[0]]) else (names[0], y)
             times = len(self.needed[wide]) // len(self.needed[narrow])
-            folded = self.needed[wide].reshape(times, -1).any(0)
+            folded = np.asarray(self.needed[wide].reshape(times, -1).any(0))
             changed = self._join(narrow, everything, folded)
             changed |= self._join(wide, everything, np.tile(self.needed[narrow], times))
         return changed

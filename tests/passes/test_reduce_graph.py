@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.passes import reduce_graph, simplify
-from compiler.reference import evaluate
+from compiler.reference import Kernels, evaluate
 from compiler.runtime.package.writer import read_package, to_bytes
 from compiler.trace import CompilationTrace
 from compiler.visualize.formats import to_text
@@ -20,7 +21,7 @@ from tests.support.redundant_networks import redundant_network
 from tests.support.tflite_models import check, litert
 from tests.support.tflite_models import read as read_draft
 
-ROUNDINGS = ("reference", "xnnpack")
+ROUNDINGS: tuple[Kernels, ...] = ("reference", "xnnpack")
 #: Attributes of a 1x1 convolution, and of a 3x3 convolution with padding.
 POINT = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
 WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
@@ -29,7 +30,7 @@ WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_reduced_graphs_equal_litert(
-    rng: np.random.Generator, tmp_path: Path, rounding: str, dtype: str
+    rng: np.random.Generator, tmp_path: Path, rounding: Kernels, dtype: str
 ) -> None:
     """Networks are also reduced a second time, which must change nothing."""
     found: set[str] = set()
@@ -50,14 +51,14 @@ def test_reduced_graphs_equal_litert(
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_reduced_networks_on_the_accelerator_equal_litert(
-    rng: np.random.Generator, tmp_path: Path, rounding: str
+    rng: np.random.Generator, tmp_path: Path, rounding: Kernels
 ) -> None:
     for target in ("n4", "n8", "n16"):
         for _ in range(3):
             check(redundant_network(rng, int(rng.integers(4, 9))), tmp_path, rounding, target=target)
 
 
-def qdq_chain(rng: np.random.Generator) -> tuple[Arrays, Arrays]:
+def qdq_chain(rng: np.random.Generator) -> tuple[onnx.ModelProto, Arrays]:
     """Return the model of a chain of convolutions with zero filters in QDQ form, and an input."""
     nodes, held, channels, x = [], {}, int(rng.choice([3, 8])), "x"
     scale, size = np.float32(0.05), int(rng.integers(4, 7))

@@ -171,6 +171,13 @@ def part(d: Draft, x: str) -> str:
     return d.op("SLICE", operands, (n, h, w, size), options("Slice"), like=x)
 
 
+def reshaped(d: Draft, x: str) -> str:
+    """Return the tensor with half as many or twice as many channels."""
+    n, h, w, c = shape_of(d, x)
+    shape = (n, h, w * 2, c // 2) if c % 2 == 0 else (n, h, w // 2, c * 2) if w % 2 == 0 else (n, w, h, c)
+    return d.op("RESHAPE", [x, d.held(shape)], shape, like=x)
+
+
 def equal(d: Draft, x: str) -> str:
     """Return the sum of two equal functions of equal products."""
     (n, h, w, c), out = shape_of(d, x), int(d.rng.choice([3, 16]))
@@ -226,6 +233,7 @@ PARTS: tuple[Part, ...] = (
     both_sides,
     concatenation,
     part,
+    reshaped,
     equal,
     no_effect,
     no_effect,
