@@ -39,7 +39,8 @@ def _product(d: Draft, shape: tuple[int, ...], x: str) -> list[str]:
 
 
 def _scale(d: Draft, x: str, terms: int) -> float:
-    return scale_of(d, x) * 0.01 * 60 * terms**0.5 * float(d.rng.uniform(0.3, 2))
+    """Return a result scale for sums of products, in the range of trained networks."""
+    return min(scale_of(d, x) * 0.01 * 60 * terms**0.5 * float(d.rng.uniform(0.3, 2)), 0.5)
 
 
 def conv(d: Draft, x: str) -> str:
