@@ -4,17 +4,19 @@
 
 1. the graph passes (`compiler.passes.PASSES`);
 2. quantization of a float model, or replacement of float chains in a quantized model by lookup tables;
-3. rewriting of comparisons and selections (`passes.canonicalize.canonicalize_logic`), splitting of products of int16
-   activations into products of bytes (`passes/split_bytes.py`), and batching;
-4. partition into parts on the accelerator and on the host, and choice of fusions.
+3. rewriting of comparisons and selections (`passes.canonicalize.canonicalize_logic`), and removal of redundant nodes
+   and channels (`compiler.passes.reduce_graph`), unless the estimated cycles rise;
+4. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), and batching;
+5. partition into parts on the accelerator and on the host, and choice of fusions.
 
 `ModelCompiler.network` runs the remaining stages for one schedule and for each part on the accelerator:
 
-5. lowering of fused groups of nodes to layers;
-6. if no schedule is given, construction of the initial schedule, which is relaxed until it fits the memories;
-7. code generation (`compiler.codegen.generate`).
+6. lowering of fused groups of nodes to layers;
+7. if no schedule is given, construction of the initial schedule, which is relaxed until it fits the memories;
+8. code generation (`compiler.codegen.generate`).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -30,17 +32,17 @@ from compiler.cost.roofline import (
     network_floor,
 )
 from compiler.initial_schedule.fit_memory import fit
-from compiler.initial_schedule.initial import initial_schedule
+from compiler.initial_schedule.initial import estimates, initial_schedule
 from compiler.ir.graph import Graph, rebuild
 from compiler.ir.ops import LOGIC_OPS, ORDERING
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
 from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
-from compiler.passes import simplify
+from compiler.passes import reduce_graph, simplify
 from compiler.passes.batch import with_batch
 from compiler.passes.canonicalize import canonicalize_logic
-from compiler.passes.constant_folding import name_apart
+from compiler.passes.redundant_nodes import Removed, name_apart
 from compiler.passes.split_bytes import split_bytes
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import left_float, obstacle
@@ -69,7 +71,10 @@ class CompilationTrace:
     dram : DramTiming
         DRAM timing assumed by timeline visualizations.
     graphs : dict
-        Graphs by stage, in order: as imported, after each pass, and after quantization.
+        Graphs by stage, in order: as imported, after each pass, after quantization, and without redundant nodes and
+        channels.
+    removed : tuple of Removed
+        Redundant nodes and channels.
     parts : list of GraphPart
         Parts of the graph, which alternate between accelerator and host.
     host : dict
@@ -84,6 +89,7 @@ class CompilationTrace:
     rounding: str = "reference"
     dram: DramTiming = DEFAULT_DRAM
     graphs: dict[str, Graph] = field(default_factory=dict)
+    removed: tuple[Removed, ...] = ()
     parts: list[GraphPart] = field(default_factory=list)
     host: dict[str, str] = field(default_factory=dict)
     streams: list[CommandStream] = field(default_factory=list)
@@ -151,8 +157,10 @@ class ModelCompiler:
         graph = name_apart(simplify(graph, record.graphs))
         graph, self.report = _integer_graph(graph, options)
         graph = canonicalize_logic(graph, options.rounding)
+        record.graphs["quantized"] = graph
+        graph, self.removed = _reduced(graph, self.config, options)
         self.graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
-        record.graphs["quantized"] = self.graph
+        record.graphs["reduced"], record.removed = self.graph, self.removed
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
         self.parts, reasons = partition(self.graph, options.rounding, self.skip)
         reasons = _host_reasons(self.graph, self.report, reasons)
@@ -250,6 +258,40 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
     return simplify(made), report
 
 
+def _reduced(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[Graph, tuple[Removed, ...]]:
+    """Remove redundant nodes and channels if that does not raise the estimated cycles; also return what was removed.
+
+    The estimate is that of one sample, so that the programs for all batch sizes compute the same graph. If it rises,
+    only nodes are removed, or nothing.
+    """
+    rounding = cast(Kernels, options.rounding)
+    pinned = () if options.skip is None else (tensor_named(graph, options.skip),)
+    before: tuple[set[str], float] | None = None
+    for multiple in (config.n, None):
+        reduced, removed = reduce_graph(graph, rounding, pinned, multiple)
+        if reduced is graph:
+            break
+        before = before or _estimated(graph, config, options)
+        host, cycles = _estimated(reduced, config, options)
+        if host <= before[0] and cycles <= before[1]:
+            return reduced, removed
+    return graph, ()
+
+
+def _estimated(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[set[str], float]:
+    """Return the nodes on the host, and the estimated cycles of all layers; infinite if a layer does not fit."""
+    parts, reasons = partition(split_bytes(name_apart(graph), options.rounding), options.rounding)
+    cycles = 0.0
+    for part in parts_in(parts):
+        if part.device:
+            layers = lower(part.graph, group(part.graph, fuse_epilogues(part.graph)), options.rounding)
+            try:
+                cycles += sum(each for each, _ in estimates(config, layers, options.dram).values())
+            except InputError:
+                cycles = math.inf
+    return set(reasons), cycles
+
+
 def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict[str, str]) -> dict[str, str]:
     """Return the reasons why nodes run on the host; reasons from quantization replace reasons from partitioning.
 
@@ -301,6 +343,7 @@ class _Compilation:
             graph=graph,
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers),
             quantization=compiler.report,
+            removed=compiler.removed,
             states=tuple(
                 NetworkState(graph.tensors[state.input], graph.tensors[state.output], state.initial)
                 for state in graph.states

@@ -364,6 +364,7 @@ def run(args: argparse.Namespace) -> int:
         "compile_seconds": network.compile_seconds,
         "origin": network.origin,
         "host_ops": [vars(each) for each in network.host],
+        "removed": [vars(each) for each in network.removed],
         "quantization": None if network.quantization is None else network.quantization.document(),
         "warnings": warnings(),
     }
@@ -373,6 +374,7 @@ def run(args: argparse.Namespace) -> int:
         f"{sum(code.memory for code in network.codes):,} bytes of DRAM"
     )
     lines = [f"runs on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]
+    lines += [str(each) for each in network.removed]
     lines += memory_lines(document["memory"])
     if network.quantization is not None:
         lines += summary(network.quantization.document())

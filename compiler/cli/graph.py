@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stage",
         metavar="S",
-        help="imported, the name of a pass, quantized, partitioned, layers, scheduled, placed, programs or timeline "
-        "(default: a listing of the imported model)",
+        help="imported, the name of a pass, quantized, reduced, partitioned, layers, scheduled, placed, programs or "
+        "timeline (default: a listing of the imported model)",
     )
     parser.add_argument(
         "--format",

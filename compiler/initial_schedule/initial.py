@@ -1,16 +1,20 @@
-"""Naive and initial schedules of a network."""
+"""Naive and initial schedules of a network, and selection of the layers whose steps are interleaved."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from compiler.initial_schedule.co_schedule import MAX_OVERLAPPED_LAYERS, co_scheduled, memory_share
 from compiler.layers.base import Image, Layer
 from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.elementwise import ElementwiseLayer
 from compiler.layers.lowering_context import image_of
 from compiler.layers.move import MoveLayer, from_dram
+from compiler.layers.norm import NormLayer
+from compiler.layers.pool import PoolLayer
+from compiler.layers.reduce import ReduceLayer
 from compiler.layers.registry import kind_of
+from compiler.layers.softmax import SoftmaxLayer
 from compiler.layers.tile_pipeline import simulate_pipeline
 from compiler.layers.tiling_context import LayerContext, TilingContext
 from compiler.lowering.lower import LoweredNetwork
@@ -45,6 +49,16 @@ _MIN_PROGRAM_CYCLES = 1000
 _MAX_SIMULATED = 48
 #: Assumed cycles before the start of a layer at which LOAD is idle and can load its first weights.
 _LOAD_LEAD_CYCLES = 1000.0
+#: Layer classes that use only FUSE.
+_FUSE = (ElementwiseLayer, NormLayer, PoolLayer, ReduceLayer, SoftmaxLayer)
+#: Minimum cycles of a FUSE-only layer at which interleaving outweighs the memory that its neighbors lose.
+_MIN_FUSE_CYCLES = 4000
+#: Maximum number of layers before and after a layer whose steps may overlap those of the layer.
+_MAX_OVERLAPPED_LAYERS = 2
+#: Shares of the free scratchpad and of the accumulator for a layer that uses only FUSE, and for other layers.
+_FUSE_ONLY_SHARE, _OTHER_SHARE = (0.3, 0.5), (0.6, 0.25)
+#: Number of preceding independent layers that may run concurrently with a layer that uses only FUSE.
+_MAX_PRECEDING = 3
 
 
 def initial_schedule(
@@ -81,9 +95,9 @@ def estimates(
     residents, found = _alone(config, lowered, dram)
     contexts = _tiling_contexts(residents, dram)
     alone = [cycles for cycles, _ in found]
-    for number in co_scheduled(lowered, alone):
-        context = replace(contexts[number], free=residents.free(number, MAX_OVERLAPPED_LAYERS))
-        context = memory_share(context, lowered, number, alone)
+    for number in _co_scheduled(lowered, alone):
+        context = replace(contexts[number], free=residents.free(number, _MAX_OVERLAPPED_LAYERS))
+        context = _memory_share(context, lowered, number, alone)
         try:
             cycles, schedule = _schedule(context, lowered.layers[number])
         except InputError:
@@ -142,6 +156,58 @@ def _alone(
                 raise
             found = []  # layers that use the evicted tensor need buffers for it
     return residents, found
+
+
+def _co_scheduled(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]:
+    """Return the indices of the layers to interleave: slow FUSE-only layers, their neighbors and independent layers.
+
+    Parameters
+    ----------
+    lowered : LoweredNetwork
+        Layers of the network or stage.
+    cycles : sequence of float
+        Estimated cycles of each layer.
+    """
+    out: set[int] = set()
+    for number, layer in enumerate(lowered.layers):
+        if isinstance(layer, _FUSE) and cycles[number] >= _MIN_FUSE_CYCLES:
+            first = min(_independent_before(lowered, number), default=number - 1)
+            out |= {*range(max(first, 0), min(number + 2, len(lowered.layers)))}
+    return sorted(out)
+
+
+def _independent_before(lowered: LoweredNetwork, number: int) -> list[int]:
+    """Return the indices of the layers shortly before layer `number` on which layer `number` does not depend."""
+    needed = {lowered.root(name) for name in lowered.layers[number].inputs}
+    out = []
+    for before in range(number - 1, max(number - 1 - _MAX_PRECEDING, -1), -1):
+        layer = lowered.layers[before]
+        if lowered.root(layer.y) in needed:
+            needed |= {lowered.root(name) for name in layer.inputs}
+        else:
+            out.append(before)
+    return out
+
+
+def _memory_share(
+    context: TilingContext, lowered: LoweredNetwork, number: int, cycles: Sequence[float]
+) -> TilingContext:
+    """Return the tiling context of an interleaved layer: its memory share and the cycles of FUSE-only neighbors."""
+    layers = lowered.layers
+    free, rows = _FUSE_ONLY_SHARE if isinstance(layers[number], _FUSE) else _OTHER_SHARE
+    neighbour_cycles = sum(
+        cycles[other]
+        for other in (number - 1, number + 1)
+        if 0 <= other < len(layers) and isinstance(layers[other], _FUSE)
+    )
+    return replace(
+        context,
+        split_last_tile=False,
+        alone=False,
+        free=int(context.free * free),
+        acc_rows=int(context.acc_rows * rows),
+        neighbour_cycles=neighbour_cycles,
+    )
 
 
 class _Residents:

@@ -1,16 +1,26 @@
-"""Graph passes; `simplify` runs all of them."""
+"""Graph passes: `simplify` runs those of imported graphs, `reduce_graph` those of quantized graphs."""
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from compiler.ir.graph import Graph, rebuild
+from compiler.ir.graph import Graph, Node, rebuild
 from compiler.passes.canonicalize import (
     canonicalize_axes,
     fold_pads,
     materialize_broadcasts,
     split_weight_zero_points,
 )
-from compiler.passes.constant_folding import fold_constants, remove_dead
+from compiler.passes.channels import remove_channels
 from compiler.passes.control_flow import trim_control, unroll_control_flow
+from compiler.passes.redundant_nodes import (
+    Removed,
+    fold_constants,
+    join_moves,
+    merge_equal_nodes,
+    remove_dead,
+    remove_no_ops,
+)
+from compiler.reference import Kernels
 
 
 def simplify_bodies(graph: Graph) -> Graph:
@@ -62,3 +72,93 @@ def simplify(graph: Graph, seen: dict[str, Graph] | None = None) -> Graph:
         if seen is not None:
             seen[name] = graph
     return graph
+
+
+#: Maximum number of repetitions of the passes of `reduce_graph`; each repetition but the last removes something.
+_MAX_REPETITIONS = 16
+
+
+def reduce_graph(
+    graph: Graph, rounding: Kernels, pinned: Collection[str] = (), multiple: int | None = 1
+) -> tuple[Graph, tuple[Removed, ...]]:
+    """Remove redundant nodes and channels from a quantized graph until nothing changes; all outputs remain equal.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph after quantization.
+    rounding : "reference", "xnnpack" or "onnxruntime"
+        Rounding of quantized operators, with which constants are computed.
+    pinned : collection of str
+        Names of tensors that remain as they are.
+    multiple : int or None
+        Number to whose multiple remaining channels are completed, since fewer do not make the accelerator faster;
+        None: all channels remain.
+
+    Returns
+    -------
+    graph, removed
+        The new graph, which is the same object if nothing was removed, and a description of what was removed.
+    """
+    removed: dict[str, Removed] = {}
+    channels: dict[str, Removed] = {}
+    passes: list[tuple[str, Callable[[Graph], Graph]]] = [
+        ("its result is constant", lambda graph: fold_constants(graph, rounding)),
+        ("another node computes the same", lambda graph: merge_equal_nodes(graph, pinned)),
+        ("it has no effect", lambda graph: remove_no_ops(graph, rounding, pinned)),
+        ("it is joined with the next one", lambda graph: join_moves(graph, pinned)),
+        ("its result is not read", remove_dead),
+    ]
+
+    def run(reason: str, each: Callable[[Graph], Graph], before: Graph) -> Graph:
+        after = each(before)
+        if after is not before:
+            removed.update(_missing(before, after, reason))
+        return after
+
+    for _ in range(_MAX_REPETITIONS):
+        before = graph
+        for reason, each in passes:
+            graph = run(reason, each, graph)
+        if multiple is not None:
+            narrow, found = remove_channels(graph, rounding, pinned, multiple)
+            removed |= _missing(graph, narrow, "its result is constant or not read")
+            graph = narrow
+            for each in found:
+                _add(channels, each)
+        if graph is before:
+            break
+    graph, inside = _reduced_bodies(graph, rounding, multiple)
+    kept = [each for each in channels.values() if each.node in graph.nodes]
+    return graph, (*kept, *removed.values(), *inside)
+
+
+def _missing(before: Graph, after: Graph, reason: str) -> dict[str, Removed]:
+    """Describe the nodes that a pass has removed."""
+    gone: list[Node] = [node for node in before if node.name not in after.nodes]
+    return {node.name: Removed(node.name, node.op, reason) for node in gone}
+
+
+def _add(channels: dict[str, Removed], found: Removed) -> None:
+    """Add a description of removed channels to that of a former repetition."""
+    former = channels.get(found.node)
+    if former is None or former.removed is None or found.removed is None:
+        channels[found.node] = found
+    else:
+        reason = f"{former.reason}, then {found.reason}"
+        channels[found.node] = replace(former, removed=former.removed + found.removed, reason=reason)
+
+
+def _reduced_bodies(
+    graph: Graph, rounding: Kernels, multiple: int | None
+) -> tuple[Graph, tuple[Removed, ...]]:
+    """Remove redundant nodes and channels from the subgraphs of control flow."""
+    removed: list[Removed] = []
+    nodes: list[Node] = []
+    for node in graph:
+        each = [reduce_graph(body, rounding, (), multiple) for body in node.bodies]
+        removed += [one for _, found in each for one in found]
+        changed = any(new is not old for (new, _), old in zip(each, node.bodies, strict=True))
+        nodes.append(replace(node, bodies=tuple(body for body, _ in each)) if changed else node)
+    same = all(new is old for new, old in zip(nodes, graph, strict=True))
+    return (graph if same else rebuild(graph, nodes)), tuple(removed)

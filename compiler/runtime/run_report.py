@@ -302,6 +302,7 @@ def document(
         "memory": memory_use(network),
         "where": None if run.split is None else run.split.where,
         "host_ops": [asdict(each) for each in network.host],
+        "removed": [asdict(each) for each in network.removed],
         "compile_seconds": network.compile_seconds,
         "origin": network.origin,
         "quantization": None if network.quantization is None else network.quantization.document(),

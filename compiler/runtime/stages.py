@@ -15,6 +15,7 @@ from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor, signature
 from compiler.layers.base import Layer
 from compiler.lowering.partition import HostNode
+from compiler.passes.redundant_nodes import Removed
 from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
@@ -238,6 +239,8 @@ class StagedNetwork:
         Lowered layers; empty if the network was read from the cache or a file.
     quantization : QuantizationReport or None
         Report of the quantization of a float model; None for other models.
+    removed : tuple of Removed
+        Redundant nodes and channels of the model, which the network does not compute.
     batch : int
         Batch size: number of samples stacked along the first axis of inputs and outputs.
     smaller : tuple of BatchVariant
@@ -265,6 +268,7 @@ class StagedNetwork:
     graph: Graph | None = None
     layers: tuple[Layer, ...] = ()
     quantization: QuantizationReport | None = None
+    removed: tuple[Removed, ...] = ()
     batch: int = 1
     smaller: tuple[BatchVariant, ...] = ()
     states: tuple[NetworkState, ...] = ()

@@ -19,6 +19,7 @@ def to_text(view: View) -> str:
     lines = [f"{about['name']}: {about['stage']}, {about['target']}", about["note"], ""]
     if "cycles" in about:
         lines.insert(1, f"{about['cycles']:,} cycles")
+    lines[-1:-1] = about.get("removed", [])
     groups: dict[str, list[str]] = {}
     for key, data in view.nodes(data=True):
         groups.setdefault(data["group"], []).append(key)

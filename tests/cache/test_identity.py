@@ -93,6 +93,7 @@ STABLE = {
     "Reduce": "NONE SUM MAX MIN",
     "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
     "Rejected": "stage reason",
+    "Removed": "node op reason channels removed",
     "Requant": "OFF SLOT ROW IMM",
     "Rescale": "x_zp y_zp mult exponent rounding",
     "Residual": "tensor stage fields",

@@ -11,8 +11,8 @@ from compiler.api import compile
 from compiler.ir.graph import Graph, GraphError, Node
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
-from compiler.passes.constant_folding import name_apart
 from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS, MAX_UNROLLED_NODES
+from compiler.passes.redundant_nodes import name_apart
 from compiler.reference import evaluate
 from compiler.reference.control import MAX_ITERATIONS
 from compiler.runtime.package.writer import read_package, to_bytes

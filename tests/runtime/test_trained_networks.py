@@ -17,7 +17,7 @@ CEILINGS = {
     "ad01_int8": 19_500,
     "kws_ref_model": 15_800,
     "pretrainedResnet_quant": 52_200,
-    "vww_96_int8": 50_000,
+    "vww_96_int8": 28_950,
 }
 
 

@@ -21,6 +21,7 @@ from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.lowering_context import layer_name
 from compiler.lowering.partition import HostNode
+from compiler.passes.redundant_nodes import Removed
 from compiler.quantize.report import QuantizationReport
 from compiler.reference.evaluate import check_node
 from compiler.runtime.compiled import CompiledNetwork
@@ -97,6 +98,7 @@ class PackageReader:
             ),
             schedule=Schedule.from_json(json.dumps(m["schedule"])),
             host=tuple(self._host(each) for each in m["host"]),
+            removed=tuple(self._removed(each) for each in m.get("removed", ())),  # absent in older files
             rounding=typed(m["rounding"], str, "rounding"),
             floor=self._floor(m["floor"]),
             batch=self._batch(m["batch"]),
@@ -130,6 +132,16 @@ class PackageReader:
     def _host(self, values: dict) -> HostNode:
         texts = (typed(values[key], str, key) for key in ("node", "op", "reason"))
         return HostNode(*texts, edge=typed(values["edge"], bool, "edge"))
+
+    def _removed(self, values: dict) -> Removed:
+        texts = (typed(values[key], str, key) for key in ("node", "op", "reason"))
+        counts = [values[key] for key in ("channels", "removed")]
+        if counts == [None, None]:
+            return Removed(*texts)
+        channels, removed = (typed(each, int, "channels") for each in counts)
+        if not 0 < removed <= channels:
+            raise ValueError(f"{removed} of {channels} channels cannot be removed")
+        return Removed(*texts, channels, removed)
 
     def _batch(self, value: Any) -> int:
         """Check the batch size, which must divide the first dimension of every input and output."""

@@ -63,6 +63,7 @@ def to_bytes(network: CompiledNetwork, *, whole: bool = False) -> bytes:
             "outputs": _with_contents(put, "output", network.outputs),
             "states": _states(put, network),
             "host": [stored(each) for each in network.host],
+            "removed": [stored(each) for each in network.removed],
             "floor": stored(network.floor),
             "schedule": json.loads(network.schedule.to_json()),
             "stages": stages,

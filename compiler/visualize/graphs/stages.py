@@ -116,18 +116,24 @@ def _graph(name: str) -> Callable[[CompilationTrace], View]:
     return view
 
 
+def _reduced(record: CompilationTrace) -> View:
+    view = graph_view(record.graphs["reduced"], "reduced", record.config, record.rounding)
+    view.graph["removed"] = [str(each) for each in record.removed]
+    return view
+
+
 def _partitioned(record: CompilationTrace) -> View:
-    graph = record.graphs["quantized"]
+    graph = record.graphs["reduced"]
     return partition_view(graph, record.parts, record.host, record.config, record.rounding)
 
 
 def _layers(record: CompilationTrace) -> View:
-    return layers_view(record.graphs["quantized"], record.parts, record.streams, record.config)
+    return layers_view(record.graphs["reduced"], record.parts, record.streams, record.config)
 
 
 def _commands(*, placed: bool) -> Callable[[CompilationTrace], View]:
     def view(record: CompilationTrace) -> View:
-        graph = record.graphs["quantized"]
+        graph = record.graphs["reduced"]
         dram = record.dram if placed else None
         return commands_view(graph, record.parts, record.streams, record.config, placed=dram)
 
@@ -140,7 +146,7 @@ def _programs(record: CompilationTrace) -> View:
 
 
 def _timeline(record: CompilationTrace) -> View:
-    return timeline_view(record.graphs["quantized"].name, record.streams, record.config, record.dram)
+    return timeline_view(record.graphs["reduced"].name, record.streams, record.config, record.dram)
 
 
 #: Stages that do not need the model to compile.
@@ -148,6 +154,7 @@ EARLY = ("imported", *pass_names())
 #: View function of each stage.
 STAGES: dict[str, Callable[[CompilationTrace], View]] = {
     **{name: _graph(name) for name in (*EARLY, "quantized")},
+    "reduced": _reduced,
     "partitioned": _partitioned,
     "layers": _layers,
     "scheduled": _commands(placed=False),

@@ -1,7 +1,8 @@
 """Common structure of the graph views.
 
 A view is a networkx MultiDiGraph whose attributes are numbers, strings and lists of strings, so that it can be
-written as JSON. A graph has the attributes name, stage, target and note. A node has the attributes kind (a key of
+written as JSON. A graph has the attributes name, stage, target and note, and at stage `reduced` removed
+(descriptions of removed nodes and channels). A node has the attributes kind (a key of
 `KINDS`), label, text (lines of detail) and group, and, where known, cycles and pj. An edge has the attributes tensor,
 bytes, cycles and pj; edges for accumulations and for values carried to the next loop iteration also have back.
 """

@@ -1,0 +1,299 @@
+"""Removal of redundant nodes: constant folding, dead code, equal nodes, nodes without effect; unique node names."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph, Node, rebuild, times_over
+from compiler.ir.identity import identity
+from compiler.ir.ops import BINARY_OPS, OPS, QuantizedForm
+from compiler.ir.tensor import Tensor
+from compiler.layers.lookup_table import is_unary, table_of
+from compiler.reference import Kernels, run_node
+
+
+@identity("Removed", "node", "op", "reason", "channels", "removed")
+@dataclass(frozen=True)
+class Removed:
+    """A node, or some channels of its result, that a compiled network does not compute.
+
+    Parameters
+    ----------
+    node, op : str
+        Name and operator of the node.
+    reason : str
+        Reason why the results do not need it.
+    channels, removed : int or None
+        Number of output channels in the model and of those that were removed; None if the whole node was removed.
+    """
+
+    node: str
+    op: str
+    reason: str
+    channels: int | None = None
+    removed: int | None = None
+
+    def __str__(self) -> str:
+        part = "" if self.channels is None else f"{self.removed} of {self.channels} channels of "
+        return f"removed {part}{self.node} ({self.op}): {self.reason}"
+
+
+def fold_constants(graph: Graph, rounding: Kernels = "reference") -> Graph:
+    """Replace nodes with constant inputs by their results, except nodes that compute outputs of the model."""
+    changed: dict[str, Tensor] = {}
+    remaining = []
+    for node in graph:
+        inputs = [changed.get(name, graph.tensors[name]) for name in node.inputs]
+        wanted = set(node.outputs) & set(graph.outputs)  # outputs of the model must be computed by nodes
+        if node.bodies or not inputs or wanted or not all(tensor.constant for tensor in inputs):
+            remaining.append(node)
+            continue
+        operands = [cast(NDArray, tensor.data) for tensor in inputs]
+        results = run_node(graph, node, operands, rounding=rounding)
+        for name, data in zip(node.outputs, results, strict=True):
+            old = graph.tensors[name]
+            changed[name] = Tensor(name, old.shape, old.dtype, old.quantization, data)
+    return rebuild(graph, remaining, changed=changed) if changed else graph
+
+
+def remove_dead(graph: Graph) -> Graph:
+    """Remove nodes whose results are not used."""
+    needed = set(graph.outputs)
+    live = []
+    for node in reversed(list(graph)):
+        if needed & set(node.outputs):
+            needed |= set(node.inputs)
+            live.append(node)
+    return graph if len(live) == len(graph.nodes) else rebuild(graph, reversed(live))
+
+
+def merge_equal_nodes(graph: Graph, pinned: Collection[str] = ()) -> Graph:
+    """Merge nodes that compute the same function of the same operands (common subexpressions).
+
+    Nodes with subgraphs remain, as do operators that only the host supports, because some of these are random. The
+    results of nodes that both compute outputs of the model, and `pinned` tensors, remain separate.
+    """
+    uses = _Uses(graph)
+    seen: dict[tuple[object, ...], list[Node]] = {}
+    remaining: list[Node] = []
+    for original in graph:
+        node = uses.of(original)
+        if node.bodies or node.op == "onnx" or len(node.outputs) != 1 or {*node.outputs} & {*pinned}:
+            remaining.append(node)
+            continue
+        y, copies = graph.out(original), times_over(graph, original.outputs[0])
+        varying = tuple(
+            name if not graph.tensors[name].constant else graph.tensors[name].shape for name in node.inputs
+        )
+        key = (
+            node.op,
+            varying,
+            repr(sorted(node.attributes.items())),
+            y.shape,
+            y.dtype,
+            y.quantization,
+            copies,
+        )
+        equal = next((each for each in seen.get(key, []) if _same_constants(graph, each, node)), None)
+        if equal is None or not uses.replace(original, y.name, equal.outputs[0]):
+            seen.setdefault(key, []).append(node)
+            remaining.append(node)
+    return uses.rebuilt(remaining)
+
+
+def _same_constants(graph: Graph, a: Node, b: Node) -> bool:
+    """Return True if two nodes have equal constants as operands."""
+    for first, second in zip(a.inputs, b.inputs, strict=True):
+        if first == second:
+            continue
+        x, y = graph.tensors[first], graph.tensors[second]
+        if x.data is None or y.data is None or (x.dtype, x.quantization) != (y.dtype, y.quantization):
+            return False
+        if x.data.tobytes() != y.data.tobytes():
+            return False
+    return True
+
+
+class _Uses:
+    """Tensors of a graph that are replaced by others with the same contents.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph whose tensors are replaced.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self._instead: dict[str, str] = {}
+
+    def _name(self, name: str) -> str:
+        while name in self._instead:
+            name = self._instead[name]
+        return name
+
+    def of(self, node: Node) -> Node:
+        """Return a node with replaced operands and results."""
+        if not self._instead:
+            return node
+        ins, outs = (tuple(self._name(name) for name in names) for names in (node.inputs, node.outputs))
+        return node if (ins, outs) == (node.inputs, node.outputs) else replace(node, inputs=ins, outputs=outs)
+
+    def replace(self, node: Node, result: str, source: str) -> bool:
+        """Replace the result of a node, which is removed, by a tensor; return False if that is impossible.
+
+        An output of the model keeps its name: the producer of the other tensor computes it instead.
+        """
+        graph, source = self.graph, self._name(source)
+        if result in graph.outputs:
+            producer = graph.producer(source)
+            if source in graph.outputs or producer is None or producer.bodies:
+                return False
+            self._instead[source] = result
+        else:
+            self._instead[result] = source
+        return True
+
+    def rebuilt(self, nodes: Iterable[Node]) -> Graph:
+        """Return the graph of the remaining nodes."""
+        return rebuild(self.graph, [self.of(node) for node in nodes]) if self._instead else self.graph
+
+
+def remove_no_ops(graph: Graph, rounding: Kernels = "reference", pinned: Collection[str] = ()) -> Graph:
+    """Remove nodes whose result always equals an operand, such as products with 1 and sums with 0.
+
+    Whether a function changes an integer is decided by evaluating it for all integers of 8 bits.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph from which nodes are removed.
+    rounding : "reference", "xnnpack" or "onnxruntime"
+        Rounding of quantized operators.
+    pinned : collection of str
+        Names of tensors that remain.
+    """
+    uses = _Uses(graph)
+    remaining: list[Node] = []
+    for node in graph:
+        source = None if {*node.outputs, *node.inputs} & {*pinned} else _unchanged(graph, node, rounding)
+        if source is None or not uses.replace(node, node.outputs[0], source):
+            remaining.append(node)
+    return uses.rebuilt(remaining)
+
+
+def _unchanged(graph: Graph, node: Node, rounding: Kernels) -> str | None:
+    """Return the name of the operand that the result of a node always equals; None if there is none."""
+    if len(node.outputs) != 1 or node.bodies:
+        return None
+    ins, y = graph.ins(node), graph.out(node)
+    varying = [each for each in ins if not each.constant]
+    if len(varying) != 1:
+        return None
+    (x,) = varying
+    if (x.shape, x.dtype, x.quantization) != (y.shape, y.dtype, y.quantization):
+        return None
+    same = _moves_nothing(node, x)
+    if same is None:
+        same = _computes_nothing(graph, node, rounding)
+    return x.name if same else None
+
+
+def _moves_nothing(node: Node, x: Tensor) -> bool | None:
+    """Return whether a node that moves elements leaves all at their place; None for other operators."""
+    a = node.attributes
+    if node.op == "transpose":
+        moved = [axis for axis in a["perm"] if x.shape[axis] > 1]
+        return moved == sorted(moved)
+    if node.op in ("max_pool2d", "avg_pool2d"):
+        return (a["kernel"], a["strides"], a["pads"]) == ((1, 1), (1, 1), (0, 0, 0, 0))
+    if node.op == "slice":
+        return all(step == 1 for step in a["steps"])
+    if node.op in ("reshape", "resize_nearest", "pad", "reduce_max", "reduce_min"):
+        return True  # the shapes are equal
+    return len(node.inputs) == 1 if node.op == "concat" else None
+
+
+#: Operators that FUSE computes in the same pass as a clip of their result.
+_CLIPPED = frozenset(
+    name for name, spec in OPS.items() if spec.quantized in (QuantizedForm.OWN, QuantizedForm.WEIGHTED)
+)
+
+
+def _computes_nothing(graph: Graph, node: Node, rounding: Kernels) -> bool:
+    """Return True if a function of 8-bit integers, possibly with constants, is the identity.
+
+    A clip of the only result of a computing operator remains: it costs nothing there and names the layer's result.
+    """
+    if node.op == "clip":
+        producer = graph.producer(node.inputs[0])
+        if producer is not None and producer.op in _CLIPPED and len(graph.consumers(node.inputs[0])) == 1:
+            return False
+    scalars = {}
+    for tensor in graph.ins(node):
+        if tensor.data is not None and node.op in BINARY_OPS and tensor.elements > 1:
+            if (tensor.data != tensor.data.flat[0]).any():
+                return False
+            scalar = np.array(tensor.data.flat[0])
+            scalars[tensor.name] = Tensor(tensor.name, (), tensor.dtype, tensor.quantization, scalar)
+    alone = Graph(graph.name)
+    for name in dict.fromkeys((*node.inputs, *node.outputs)):
+        tensor = scalars.get(name, graph.tensors[name])
+        if tensor.constant or name in node.outputs:
+            alone.add_tensor(tensor)
+        else:
+            alone.add_input(tensor)
+    alone.add_node(node)
+    if not is_unary(alone, node):
+        return False
+    every = np.arange(-128, 128) if graph.out(node).dtype == "int8" else np.arange(256)
+    return bool((table_of(alone, node, rounding)[every & 255] == every).all())
+
+
+def join_moves(graph: Graph, pinned: Collection[str] = ()) -> Graph:
+    """Replace two consecutive transposes by one, and two consecutive reshapes by one.
+
+    Pairs that cancel become nodes without effect. The first node of a pair has no other consumers, or the pair cancels.
+    """
+    changed: dict[str, Node] = {}
+    for node in graph:
+        if node.op not in ("transpose", "reshape") or {*node.inputs, *node.outputs} & {*pinned}:
+            continue
+        before = graph.producer(node.inputs[0])
+        if before is None or before.op != node.op or before.name in changed:
+            continue
+        x, middle, y = graph.ins(before)[0], graph.ins(node)[0], graph.out(node)
+        if (x.dtype, x.quantization) != (middle.dtype, middle.quantization) or x.constant:
+            continue
+        attributes = node.attributes
+        if node.op == "transpose":
+            attributes = {"perm": tuple(before.attributes["perm"][axis] for axis in node.attributes["perm"])}
+            cancels = attributes["perm"] == tuple(range(len(x.shape)))
+        else:
+            cancels = x.shape == y.shape
+        if cancels or (len(graph.consumers(middle.name)) == 1 and middle.name not in graph.outputs):
+            changed[node.name] = replace(node, inputs=before.inputs, attributes=attributes)
+    if not changed:
+        return graph
+    return remove_dead(rebuild(graph, [changed.get(node.name, node) for node in graph]))
+
+
+def name_apart(graph: Graph) -> Graph:
+    """Rename nodes in subgraphs if their names occur elsewhere in the model."""
+    return _renamed(graph, set(graph.nodes), set(), "") if any(node.bodies for node in graph) else graph
+
+
+def _renamed(graph: Graph, outer: set[str], used: set[str], prefix: str) -> Graph:
+    nodes: list[Node] = []
+    for node in graph:
+        name, number = node.name, 1
+        while prefix and (name in outer or name in used):
+            name = f"{prefix}{node.name}" + (f".{number}" if number > 1 else "")
+            number += 1
+        used.add(name)
+        bodies = tuple(_renamed(body, outer, used, f"{name}/") for body in node.bodies)
+        nodes.append(replace(node, name=name, bodies=bodies))
+    return rebuild(graph, nodes)
