@@ -16,7 +16,7 @@ from compiler.layers.elementwise import broadcast_of
 from compiler.layers.elementwise_ops import MAX_POSITIONS, MAX_SELECTED
 from compiler.layers.lookup_table import is_unary
 from compiler.layers.lowering_context import EIGHT_BITS, affine, same_quantization
-from compiler.passes.constant_folding import remove_dead
+from compiler.passes.redundant_nodes import remove_dead
 from compiler.reference import run_node
 
 

@@ -10,9 +10,9 @@ from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.passes import reduce_graph, simplify
+from compiler.pipeline import CompilationTrace
 from compiler.reference import Kernels, evaluate
 from compiler.runtime.package.writer import read_package, to_bytes
-from compiler.trace import CompilationTrace
 from compiler.visualize.formats import to_text
 from compiler.visualize.graphs.stages import view_of
 from tests.support.graphs import Draft
