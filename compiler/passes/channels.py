@@ -386,11 +386,14 @@ class _Channels:
 
     def _settle(self) -> None:
         """Mark channels as needed until nothing changes."""
-        nodes = [node for node in reversed(list(self.graph)) if self.kinds[node.name]]
+        nodes = [node for node in self.graph if self.kinds[node.name]]
         changed = True
         while changed:
             changed = False
-            for node in nodes:
+            for node in (
+                *reversed(nodes),
+                *nodes,
+            ):  # both directions, so that long chains need few repetitions
                 changed |= self._mark(node)
 
     def _join(self, name: str, at: slice | Indices, marks: Mask) -> bool:

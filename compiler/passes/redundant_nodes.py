@@ -1,5 +1,6 @@
 """Removal of redundant nodes: constant folding, dead code, equal nodes, nodes without effect; unique node names."""
 
+import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -77,7 +78,8 @@ def merge_equal_nodes(graph: Graph, pinned: Collection[str] = ()) -> Graph:
     results of nodes that both compute outputs of the model, and `pinned` tensors, remain separate.
     """
     uses = _Uses(graph)
-    seen: dict[tuple[object, ...], list[Node]] = {}
+    first: dict[tuple[object, ...], Node] = {}
+    seen: dict[tuple[object, ...], Node] = {}
     remaining: list[Node] = []
     for original in graph:
         node = uses.of(original)
@@ -97,24 +99,23 @@ def merge_equal_nodes(graph: Graph, pinned: Collection[str] = ()) -> Graph:
             y.quantization,
             copies,
         )
-        equal = next((each for each in seen.get(key, []) if _same_constants(graph, each, node)), None)
-        if equal is None or not uses.replace(original, y.name, equal.outputs[0]):
-            seen.setdefault(key, []).append(node)
+        former = first.setdefault(key, node)
+        equal = None
+        if former is not node:  # constants are compared only now, since it takes long
+            seen.setdefault((key, *_contents(graph, former)), former)
+            equal = seen.setdefault((key, *_contents(graph, node)), node)
+        if equal is None or equal is node or not uses.replace(original, y.name, equal.outputs[0]):
             remaining.append(node)
     return uses.rebuilt(remaining)
 
 
-def _same_constants(graph: Graph, a: Node, b: Node) -> bool:
-    """Return True if two nodes have equal constants as operands."""
-    for first, second in zip(a.inputs, b.inputs, strict=True):
-        if first == second:
-            continue
-        x, y = graph.tensors[first], graph.tensors[second]
-        if x.data is None or y.data is None or (x.dtype, x.quantization) != (y.dtype, y.quantization):
-            return False
-        if x.data.tobytes() != y.data.tobytes():
-            return False
-    return True
+def _contents(graph: Graph, node: Node) -> tuple[object, ...]:
+    """Return types and digests of the constant operands of a node."""
+    constants = [tensor for tensor in graph.ins(node) if tensor.data is not None]
+    return tuple(
+        (tensor.dtype, tensor.quantization, hashlib.sha256(cast(NDArray, tensor.data).tobytes()).digest())
+        for tensor in constants
+    )
 
 
 class _Uses:

@@ -134,14 +134,14 @@ class PackageReader:
         return HostNode(*texts, edge=typed(values["edge"], bool, "edge"))
 
     def _removed(self, values: dict) -> Removed:
-        texts = (typed(values[key], str, key) for key in ("node", "op", "reason"))
+        node, op, reason = (typed(values[key], str, key) for key in ("node", "op", "reason"))
         counts = [values[key] for key in ("channels", "removed")]
         if counts == [None, None]:
-            return Removed(*texts)
+            return Removed(node, op, reason)
         channels, removed = (typed(each, int, "channels") for each in counts)
         if not 0 < removed <= channels:
             raise ValueError(f"{removed} of {channels} channels cannot be removed")
-        return Removed(*texts, channels, removed)
+        return Removed(node, op, reason, channels, removed)
 
     def _batch(self, value: Any) -> int:
         """Check the batch size, which must divide the first dimension of every input and output."""
