@@ -15,6 +15,7 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork,
 from compiler.tuning.layer_space import spaces_of
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import MlaConfig, load_target
+from hw.errors import InputError
 from scripts.jsonl_log import JsonlLog
 
 
@@ -165,7 +166,7 @@ def _draws(measurer: Measurer, seed: str) -> Iterator[Schedule]:
         seen.add(schedule.to_json())
         try:
             measurer.prepared.network(schedule)
-        except Exception:  # noqa: BLE001, S112  a schedule that does not compile is not a candidate
+        except InputError:  # the schedule does not fit
             continue
         yield schedule
         if len(seen) > RANDOM_SCHEDULES:
