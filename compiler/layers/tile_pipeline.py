@@ -20,7 +20,7 @@ _COMMAND = 2
 #: Cycles until a unit's first result, of a load in addition to latency and transfer, and until a store response.
 _FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
 #: Cycles from a doorbell to the first command, and from the last byte to the interrupt.
-_BEGIN, _END = 64, 60
+_BEGIN, _END = -36, 60
 #: Names of buffers of constants, whose loads need not wait for the previous layer.
 _CONSTANT = frozenset("wpt")
 
@@ -169,7 +169,7 @@ def simulate_pipeline(
         times = (pipeline.count - followed) / (_SIMULATED_TILES / 2)
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
-    total = max(end, work[2] + work[3] + early) + _BEGIN * (before is None) + _END * last
+    total = max(end, work[2] + work[3] + early) + (latency + _BEGIN) * (before is None) + _END * last
     array, fuse, load, store, commands = work
     return PipelineTiming(
         total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0)
