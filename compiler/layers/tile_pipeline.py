@@ -37,6 +37,8 @@ class PipelineTile(NamedTuple):
         Cycles of MATRIX and FUSE, and beats of STORE; if `fuse` is 0, the accumulator keeps the sums for the next tile.
     commands : int
         Number of commands other than loads.
+    separate : bool
+        True for a part of a tile whose sums are not in the buffers of the other tiles.
     """
 
     loads: tuple[tuple[str, object, float], ...]
@@ -44,6 +46,7 @@ class PipelineTile(NamedTuple):
     fuse: float
     store: float
     commands: int
+    separate: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class TilePipeline:
         Capacity of each buffer in pieces, by name.
     sums, results : int
         Number of buffers for tiles of sums and of results.
+    saved : float
+        Cycles by which draining the last tile is shorter than draining the others, because it is split.
     """
 
     tiles: Iterable[PipelineTile]
@@ -67,6 +72,7 @@ class TilePipeline:
     buffers: dict[str, int] = field(default_factory=dict)
     sums: int = 2
     results: int = 2
+    saved: float = 0.0
 
 
 def lines(count: int, width: int, pitch: int, n: int) -> float:
@@ -142,15 +148,16 @@ def simulate_pipeline(
         work[4] += tile.commands
         done = max(ready, issue)
         if tile.array:
-            array = max(array, done, drained[turn]) + tile.array
+            array = max(array, done, 0.0 if tile.separate else drained[turn]) + tile.array
             done = array + _FILL
             work[0] += tile.array
         if tile.fuse:
             fuse = max(fuse, done, stored[result]) + tile.fuse
             work[1] += tile.fuse
             done = fuse + _FILL
-            drained[turn] = done
-            turn = (turn + 1) % len(drained)
+            if not tile.separate:
+                drained[turn] = done
+                turn = (turn + 1) % len(drained)
         if tile.store:
             out = max(out, done) + tile.store * beat
             done = stored[result] = out + _STORE_RESPONSE
@@ -167,7 +174,7 @@ def simulate_pipeline(
     tail = end - array if work[0] else 0.0
     if pipeline.count > followed:  # extrapolate the second half of the simulated tiles
         times = (pipeline.count - followed) / (_SIMULATED_TILES / 2)
-        end += (end - half) * times
+        end += (end - half) * times - pipeline.saved
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
     total = max(end, work[2] + work[3] + early) + (latency + _BEGIN) * (before is None) + _END * last
     array, fuse, load, store, commands = work
