@@ -12,8 +12,10 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
 from hw.isa.enums import DTYPE_BYTES
 
-#: Number of tiles that are simulated; the rate of the second half is extrapolated to the remaining tiles.
-_SIMULATED_TILES = 32
+#: Number of tiles that are simulated of a longer pipeline; the rate of the last ones is extrapolated to the other tiles.
+_SIMULATED_TILES, _RATE_TILES = 32, 16
+#: Maximum number of tiles of a pipeline that is simulated as a whole.
+MAX_SIMULATED_TILES = 48
 # The following constants were fitted to measured cycles of single operators on the RTL (n16).
 #: Sequencer cycles per command that do not overlap with the units.
 _COMMAND = 2
@@ -65,6 +67,8 @@ class TilePipeline:
         Number of buffers for tiles of sums and of results.
     saved : float
         Cycles by which draining the last tile is shorter than draining the others, because it is split.
+    period : int
+        Number of tiles after which the work of the units repeats.
     """
 
     tiles: Iterable[PipelineTile]
@@ -73,6 +77,7 @@ class TilePipeline:
     sums: int = 2
     results: int = 2
     saved: float = 0.0
+    period: int = 1
 
 
 def lines(count: int, width: int, pitch: int, n: int) -> float:
@@ -128,7 +133,11 @@ def simulate_pipeline(
     then = list(work)
     followed = 0
     turn = result = 0
-    for tile in islice(pipeline.tiles, _SIMULATED_TILES):
+    limit = pipeline.count if pipeline.count <= MAX_SIMULATED_TILES else _SIMULATED_TILES
+    window = max(_RATE_TILES // pipeline.period, 1) * pipeline.period
+    if window >= limit:
+        window = _RATE_TILES
+    for tile in islice(pipeline.tiles, limit):
         ready, used = 0.0, []
         for name, key, beats in tile.loads:
             buffer = buffers[name]
@@ -168,14 +177,15 @@ def simulate_pipeline(
         followed += 1
         if followed == 1:
             start = done
-        if 2 * followed == _SIMULATED_TILES:
+        if followed == limit - window:
             half, then = max(array, fuse, out), list(work)
     end = end_followed = max(array, fuse, out)
     tail = end - array if work[0] else 0.0
-    if pipeline.count > followed:  # extrapolate the second half of the simulated tiles
-        times = (pipeline.count - followed) / (_SIMULATED_TILES / 2)
-        end += (end - half) * times - pipeline.saved
+    if pipeline.count > followed:  # extrapolate the last simulated tiles
+        times = (pipeline.count - followed) / window
+        end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
+    end -= pipeline.saved
     total = max(end, work[2] + work[3] + early) + (latency + _BEGIN) * (before is None) + _END * last
     array, fuse, load, store, commands = work
     return PipelineTiming(

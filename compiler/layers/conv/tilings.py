@@ -9,7 +9,7 @@ from compiler.layers.base import Addend, Drain
 from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
-from compiler.layers.tile_pipeline import PipelineTile, TileLoad, TilePipeline, lines
+from compiler.layers.tile_pipeline import MAX_SIMULATED_TILES, PipelineTile, TileLoad, TilePipeline, lines
 from compiler.layers.tiling_context import (
     BUS_OVERHEAD,
     PREFETCH_STEPS,
@@ -78,6 +78,8 @@ class _Cut:
         self.depth = min(s.depth, self.k_blocks) if self.layout == Im2colLayout.PIXELS else self.k_blocks
         self.parts = ceil_div(self.k_blocks, self.depth)
         self.size = DTYPE_BYTES[layer.drain.dtype]
+        #: True if the last tile is drained in parts.
+        self.split_last = s.split_last_tile
         #: Number of image rows that fill the array.
         self.few = ceil_div(n, self.y.w)
         #: Bus beats of image rows that were loaded before the rest of their piece.
@@ -132,13 +134,16 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         rows = ((cut.y.h - 1) % cut.rows_per_load) % cut.rows + 1
         block = (groups - 1) * cut.columns
         ends.append(_Tile(cut, (0, 0, 0), 0, rows, block, first=False, last=True))
-    saved = 0.0
-    if s.split_last_tile:
-        drained = ends[-1].parts()[-1]
+    saved, whole = 0.0, (row_tiles * groups - len(ends)) * cut.parts
+    if s.split_last_tile and layer.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:
+        drained = ends[-1].parts()[-1]  # the last tile is extrapolated, and its parts are not simulated
         points = ends[-1].rows * ends[-1].columns - drained.rows * drained.blocks
-        saved = float(points * cut.y.w * cut.drain_rate)
-    steps = (row_tiles * groups - len(ends)) * cut.parts + sum(tile.steps for tile in ends)
-    return TilePipeline(_conv_tiles(cut), steps * layer.groups, buffers, s.acc_buffers, s.y_buffers, saved)
+        saved, cut.split_last = float(points * cut.y.w * cut.drain_rate), False
+    steps = layer.groups * (whole + sum(tile.steps for tile in ends))
+    period = cut.parts * (groups if s.order == "rows" else 1)
+    return TilePipeline(
+        _conv_tiles(cut), steps, buffers, s.acc_buffers, s.y_buffers, saved, period if period <= 16 else cut.parts
+    )
 
 
 def _conv_tiles(cut: _Cut) -> Iterator[PipelineTile]:
@@ -180,9 +185,13 @@ class _Tile:
         self, cut: _Cut, key: tuple[int, int, int], row: int, rows: int, block: int, *, first: bool, last: bool
     ):
         self.cut, self.key, self.row, self.rows, self.block = cut, key, row, rows, block
-        self.first, self.last = first and cut.s.split_first_tile, last and cut.s.split_last_tile
-        self.beginning = first
+        self.first, self.beginning, self.end = first and cut.s.split_first_tile, first, last
         self.columns = min(cut.columns, cut.blocks - block)
+
+    @property
+    def last(self) -> bool:
+        """True if the tile is drained in parts."""
+        return self.end and self.cut.split_last
 
     def parts(self) -> list[TilePart]:
         """Return the parts with separate sums, each of which is drained as a whole."""
