@@ -37,7 +37,8 @@ def co_scheduled(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]:
     for number, layer in enumerate(lowered.layers):
         if isinstance(layer, _FUSE) and cycles[number] >= _MIN_FUSE_CYCLES:
             first = min(_independent_before(lowered, number), default=number - 1)
-            out |= {*range(max(first, 0), min(number + 2, len(lowered.layers)))}
+            together = range(max(first, 0), min(number + 2, len(lowered.layers)))
+            out |= set(together) if len(together) > 1 else set()
     return sorted(out)
 
 

@@ -43,6 +43,12 @@ _RESIDENT = 0.6
 _MIN_PROGRAM_CYCLES = 1000
 #: Number of tilings of a layer, those with the best estimates, that are simulated by the tile model.
 _MAX_SIMULATED = 48
+#: Number of cycles above a layer's lower bound per tiling that the tile model prices, so that the compile time remains in
+#: proportion to what can be gained; maximum number of priced tilings.
+_CYCLES_PER_PRICE, _MAX_PRICED = 64, 128
+#: Relative gain in priced cycles from which another tiling than that with the best rough estimate is chosen: the typical
+#: error of the tile model within a layer (`python -m scripts.hpm_error --layers FILE`).
+_MIN_GAIN = 0.03
 #: Assumed cycles before the start of a layer at which LOAD is idle and can load its first weights.
 _LOAD_LEAD_CYCLES = 1000.0
 
@@ -234,25 +240,59 @@ def ranked_tilings(context: TilingContext, layer: Layer) -> list[tuple[float, La
     # Only the estimate accounts for layers that are interleaved with this layer.
     if not kind_of(layer).rank_by_tile_model or not context.alone:
         return rough
-    layer_context = LayerContext(
-        context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip
-    )
-    followed = [
-        ((cycles + _simulated_cycles(context, layer, schedule, layer_context)) / 2, schedule)
-        for cycles, schedule in rough[:_MAX_SIMULATED]
-    ]
+    price = _Prices(context, layer)
+    followed = [((cycles + price(schedule)) / 2, schedule) for cycles, schedule in rough[:_MAX_SIMULATED]]
     followed.sort(key=lambda each: each[0])
     return followed + rough[_MAX_SIMULATED:]
 
 
-def _simulated_cycles(
-    context: TilingContext, layer: Layer, schedule: LayerSchedule, layer_context: LayerContext
-) -> float:
-    """Return the cycles of a layer according to a simulation of its tile model."""
-    pipeline = kind_of(layer).tile_model(layer, schedule, layer_context)
-    return simulate_pipeline(
-        pipeline, context.beat, context.dram.latency, None if context.first else _LOAD_LEAD_CYCLES, last=False
-    ).total
+class _Prices:
+    """Cycles of a layer under tilings, according to simulations of its tile model."""
+
+    def __init__(self, context: TilingContext, layer: Layer):
+        self.context, self.layer, self.model = context, layer, kind_of(layer).tile_model
+        self.layer_context = LayerContext(
+            context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip
+        )
+
+    def __call__(self, schedule: LayerSchedule) -> float:
+        context = self.context
+        return simulate_pipeline(
+            self.model(self.layer, schedule, self.layer_context),
+            context.beat,
+            context.dram.latency,
+            None if context.first else _LOAD_LEAD_CYCLES,
+            last=False,
+            fuse_rate=context.config.fuse_rate,
+        ).total
+
+
+    def bound(self) -> float:
+        """Return a lower bound on the cycles: multiply-accumulates, compulsory traffic, and the latency of the start."""
+        context, layer, n = self.context, self.layer, self.context.config.n
+        weights = getattr(layer, "weights", None)
+        size = 0 if weights is None else weights.size
+        for name in dict.fromkeys((*layer.inputs, layer.y)):
+            size += 0 if context.on_chip(name) else _bytes(layer.shapes[name])
+        start = context.dram.latency * (context.first + (not context.x_on_chip))
+        return max(layer.macs / n**2, size / n * context.beat) + start
+
+
+def _priced(
+    context: TilingContext, layer: Layer, ranked: list[tuple[float, LayerSchedule]]
+) -> tuple[float, LayerSchedule]:
+    """Return the first tiling, or a tiling whose price is lower by more than the error of the prices.
+
+    Prices take the timing of the memory into account. The estimated cycles are always those of the first tiling.
+    """
+    price, (cycles, first) = _Prices(context, layer), ranked[0]
+    now = price(first)
+    count = min(int((now - price.bound()) / _CYCLES_PER_PRICE), _MAX_PRICED)
+    others = enumerate(ranked[1 : max(count, 0) + 1], 1)
+    best = min(((price(schedule), number) for number, (_, schedule) in others), default=None)
+    if best is None or best[0] >= (1 - _MIN_GAIN) * now:
+        return cycles, first
+    return cycles, ranked[best[1]][1]
 
 
 def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
@@ -263,4 +303,4 @@ def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedul
             f"layer {layer.name!r} does not fit {config.sp_bytes:,} bytes of scratchpad and {config.acc_bytes:,} bytes "
             "of accumulator with any tiling: raise --sp-limit or --acc-limit, or choose a larger --target"
         )
-    return found[0]
+    return _priced(context, layer, found) if context.alone else found[0]

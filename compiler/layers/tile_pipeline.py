@@ -19,6 +19,8 @@ MAX_SIMULATED_TILES = 48
 # The following constants were fitted to measured cycles of single operators on the RTL (n16).
 #: Sequencer cycles per command that do not overlap with the units.
 _COMMAND = 2
+#: Minimum mean cycles of the sequencer per command of a long pipeline.
+_ISSUE = 16
 #: Cycles until a unit's first result, of a load in addition to latency and transfer, and until a store response.
 _FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
 #: Cycles from a doorbell to the first command, and from the last byte to the interrupt.
@@ -108,7 +110,13 @@ class PipelineTiming(NamedTuple):
 
 
 def simulate_pipeline(
-    pipeline: TilePipeline, beat: float, latency: float, before: float | None = None, *, last: bool = True
+    pipeline: TilePipeline,
+    beat: float,
+    latency: float,
+    before: float | None = None,
+    *,
+    last: bool = True,
+    fuse_rate: int = 1,
 ) -> PipelineTiming:
     """Simulate a tile pipeline.
 
@@ -123,6 +131,8 @@ def simulate_pipeline(
         None if there is no previous layer.
     last : bool
         True if the layer is the last one of the program.
+    fuse_rate : int
+        Number of cycles of FUSE per row.
     """
     buffers: dict[str, dict[object, list[float]]] = {name: {} for name in pipeline.buffers}
     drained, stored = [0.0] * max(pipeline.sums, 1), [0.0] * max(pipeline.results, 1)
@@ -161,8 +171,8 @@ def simulate_pipeline(
             done = array + _FILL
             work[0] += tile.array
         if tile.fuse:
-            fuse = max(fuse, done, stored[result]) + tile.fuse
-            work[1] += tile.fuse
+            fuse = max(fuse, done, stored[result]) + tile.fuse * fuse_rate
+            work[1] += tile.fuse * fuse_rate
             done = fuse + _FILL
             if not tile.separate:
                 drained[turn] = done
@@ -186,7 +196,7 @@ def simulate_pipeline(
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
     end -= pipeline.saved
-    total = max(end, work[2] + work[3] + early) + (latency + _BEGIN) * (before is None) + _END * last
+    total = max(end, work[2] + work[3] + early, _ISSUE * work[4]) + (latency + _BEGIN) * (before is None) + _END * last
     array, fuse, load, store, commands = work
     return PipelineTiming(
         total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0)
