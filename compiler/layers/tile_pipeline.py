@@ -1,5 +1,6 @@
 """Tile pipeline model: simulates how the tiles of a scheduled layer pass through the units, limited by its buffers."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,6 +20,8 @@ MAX_SIMULATED_TILES = 48
 # The following constants were fitted to measured cycles of single operators on the RTL (n16).
 #: Sequencer cycles per command that do not overlap with the units.
 _COMMAND = 2
+#: Number of LOAD commands whose data may be awaited at the same time (`hw/units/load/unit.py`).
+_LOAD_COMMANDS = 16
 #: Minimum mean cycles of the sequencer per command of a long pipeline.
 _ISSUE = 16
 #: Cycles until a unit's first result, of a load in addition to latency and transfer, and until a store response.
@@ -82,12 +85,12 @@ class TilePipeline:
     period: int = 1
 
 
-def lines(count: int, width: int, pitch: int, n: int) -> float:
-    """Return the bus beats for `count` lines of `width` bytes at a distance of `pitch` bytes."""
+def lines(count: int, width: int, pitch: int, n: int, least: float = 0.0) -> float:
+    """Return the bus beats for `count` lines of `width` bytes at a distance of `pitch` bytes, `least` beats for each."""
     if width == pitch:
         return -(-count * width // n)
     step = gcd(pitch, n)  # lines begin equally often at each multiple of `step` within a beat
-    return count * (-(-width // step) * step + n - step) / n
+    return count * max((-(-width // step) * step + n - step) / n, least)
 
 
 class PipelineTiming(NamedTuple):
@@ -143,6 +146,7 @@ def simulate_pipeline(
     then = list(work)
     followed = 0
     turn = result = 0
+    arrivals: deque[float] = deque(maxlen=_LOAD_COMMANDS)
     limit = pipeline.count if pipeline.count <= MAX_SIMULATED_TILES else _SIMULATED_TILES
     window = max(_RATE_TILES // pipeline.period, 1) * pipeline.period
     if window >= limit:
@@ -156,7 +160,10 @@ def simulate_pipeline(
                 free = buffer.pop(next(iter(buffer)))[1] if len(buffer) >= pipeline.buffers[name] else 0.0
                 issue += _COMMAND
                 begin = early if name in _CONSTANT and not free else max(free, issue)
+                if len(arrivals) == _LOAD_COMMANDS:
+                    begin = max(begin, arrivals[0])
                 bus = max(bus, begin) + beats * beat
+                arrivals.append(bus + latency)
                 entry = buffer[key] = [bus + latency + _LOAD_OVERHEAD, 0.0]
                 work[2] += beats * beat
                 work[4] += 1

@@ -91,19 +91,19 @@ class _Cut:
         """Return the bus beats for loading the input of `rows` output rows; `part` is the index of a channel range."""
         if self.context.x_on_chip:
             return 0.0
-        n, x = self.n, self.x
+        n, x, least = self.n, self.x, self.context.line_beats
         if self.layout == Im2colLayout.STRIPS:
             count = self.y.w * ((rows - 1) * self.stride + self.kernel_h)
-            return count * (self.kernel_w * x.c + n - 1) / n
+            return count * max((self.kernel_w * x.c + n - 1) / n, least)
         reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
         count = input_rows(rows, self.stride, reach, x.h)
         if self.layout == Im2colLayout.ROWS:
             if self.strips > 1:
-                return lines(count, x.w * x.c, self.x_row, n)
+                return lines(count, x.w * x.c, self.x_row, n, least)
             return count * (x.w + self.layer.pads[1] + self.layer.pads[3]) * x.c / n
         if self.strips > 1 and self.parts == 1 and self.in_c == x.c:
-            return lines(count, x.w * x.c, self.x_row, n)
-        return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n)
+            return lines(count, x.w * x.c, self.x_row, n, least)
+        return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n, least)
 
     def out(self, pixels: int, block: int, columns: int) -> float:
         """Return the bus beats for storing the results of some channel blocks."""
