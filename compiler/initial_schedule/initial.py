@@ -46,9 +46,10 @@ _MAX_SIMULATED = 48
 #: Number of cycles above a layer's lower bound per tiling that the tile model prices, so that the compile time remains in
 #: proportion to what can be gained; maximum number of priced tilings.
 _CYCLES_PER_PRICE, _MAX_PRICED = 64, 128
-#: Relative gain in priced cycles from which another tiling than that with the best rough estimate is chosen: the typical
-#: error of the tile model within a layer (`python -m scripts.hpm_error --layers FILE`).
-_MIN_GAIN = 0.03
+#: Relative gain in priced cycles, and gain in cycles, from which another tiling than that with the best rough estimate is
+#: chosen: the error of the tile model within a layer (`python -m scripts.hpm_error --layers FILE`), and the cycles by
+#: which layers of a network overlap.
+_MIN_GAIN, _MIN_GAIN_CYCLES = 0.03, 128
 #: Assumed cycles before the start of a layer at which LOAD is idle and can load its first weights.
 _LOAD_LEAD_CYCLES = 1000.0
 
@@ -290,7 +291,7 @@ def _priced(
     count = min(int((now - price.bound()) / _CYCLES_PER_PRICE), _MAX_PRICED)
     others = enumerate(ranked[1 : max(count, 0) + 1], 1)
     best = min(((price(schedule), number) for number, (_, schedule) in others), default=None)
-    if best is None or best[0] >= (1 - _MIN_GAIN) * now:
+    if best is None or best[0] > min((1 - _MIN_GAIN) * now, now - _MIN_GAIN_CYCLES):
         return cycles, first
     return cycles, ranked[best[1]][1]
 

@@ -14,7 +14,7 @@ from compiler.util.tiles import ceil_div
 from hw.isa.enums import DTYPE_BYTES
 
 #: Number of tiles that are simulated of a longer pipeline; the rate of the last ones is extrapolated to the other tiles.
-_SIMULATED_TILES, _RATE_TILES = 32, 16
+_SIMULATED_TILES, RATE_TILES = 32, 16
 #: Maximum number of tiles of a pipeline that is simulated as a whole.
 MAX_SIMULATED_TILES = 48
 # The following constants were fitted to measured cycles of single operators on the RTL (n16).
@@ -74,6 +74,8 @@ class TilePipeline:
         Cycles by which draining the last tile is shorter than draining the others, because it is split.
     period : int
         Number of tiles after which the work of the units repeats.
+    array : float or None
+        Cycles of MATRIX for all tiles, if the last tiles of rows or channels are smaller than the others.
     """
 
     tiles: Iterable[PipelineTile]
@@ -83,6 +85,7 @@ class TilePipeline:
     results: int = 2
     saved: float = 0.0
     period: int = 1
+    array: float | None = None
 
 
 def lines(count: int, width: int, pitch: int, n: int, least: float = 0.0) -> float:
@@ -148,9 +151,9 @@ def simulate_pipeline(
     turn = result = 0
     arrivals: deque[float] = deque(maxlen=_LOAD_COMMANDS)
     limit = pipeline.count if pipeline.count <= MAX_SIMULATED_TILES else _SIMULATED_TILES
-    window = max(_RATE_TILES // pipeline.period, 1) * pipeline.period
+    window = max(RATE_TILES // pipeline.period, 1) * pipeline.period
     if window >= limit:
-        window = _RATE_TILES
+        window = RATE_TILES
     for tile in islice(pipeline.tiles, limit):
         ready, used = 0.0, []
         for name, key, beats in tile.loads:
@@ -200,6 +203,8 @@ def simulate_pipeline(
     tail = end - array if work[0] else 0.0
     if pipeline.count > followed:  # extrapolate the last simulated tiles
         times = (pipeline.count - followed) / window
+        if pipeline.array is not None:
+            times = max(pipeline.array - work[0], 0.0) / (work[0] - then[0])
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
     end -= pipeline.saved

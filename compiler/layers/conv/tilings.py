@@ -9,7 +9,7 @@ from compiler.layers.base import Addend, Drain
 from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
-from compiler.layers.tile_pipeline import MAX_SIMULATED_TILES, PipelineTile, TileLoad, TilePipeline, lines
+from compiler.layers.tile_pipeline import MAX_SIMULATED_TILES, RATE_TILES, PipelineTile, TileLoad, TilePipeline, lines
 from compiler.layers.tiling_context import (
     BUS_OVERHEAD,
     PREFETCH_STEPS,
@@ -141,8 +141,22 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         saved, cut.split_last = float(points * cut.y.w * cut.drain_rate), False
     steps = layer.groups * (whole + sum(tile.steps for tile in ends))
     period = cut.parts * (groups if s.order == "rows" else 1)
+    through = sum(
+        max(min(cut.rows, high - row) * cut.y.w, cut.n)
+        for first in range(0, cut.y.h, cut.rows_per_load)
+        for high in [min(cut.rows_per_load, cut.y.h - first)]
+        for row in range(0, high, cut.rows)
+    )
+    array = float(layer.groups * cut.images * through * cut.blocks * cut.again * cut.k_blocks)
     return TilePipeline(
-        _conv_tiles(cut), steps, buffers, s.acc_buffers, s.y_buffers, saved, period if period <= 16 else cut.parts
+        _conv_tiles(cut),
+        steps,
+        buffers,
+        s.acc_buffers,
+        s.y_buffers,
+        saved,
+        period if period <= RATE_TILES else cut.parts,
+        array,
     )
 
 
