@@ -189,7 +189,12 @@ def _read(data: dict[str, Any]) -> MeasuredSchedule:
     layers = {name: restored(LayerSchedule, fields) for name, fields in data["schedules"].items()}
     fusions = tuple(tuple(each) for each in data["fusions"])
     return MeasuredSchedule(
-        data["target"], data["memory"], data["layer"], data["static"], Schedule(fusions, layers), data["cycles"]
+        data["target"],
+        data["memory"],
+        data["layer"],
+        data["static"],
+        Schedule(fusions, layers),
+        data["cycles"],
     )
 
 

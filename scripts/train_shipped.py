@@ -7,9 +7,12 @@ in FOLDER. A killed run loses only the measurement in progress; with `--rounds 0
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from compiler.cost.learned.model import SHIPPED
 from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.calibration.calibrate import MeasuredLayers, features_of, learn_from
 from compiler.tuning.calibration.collect import CalibrationCollector, CalibrationJournal
 from compiler.tuning.layer_space import spaces_of
 from hw.config import load_target
@@ -17,6 +20,8 @@ from scripts.published_layers import MEMORIES, memory
 
 #: Targets in order of their share of the measuring time, with that share.
 TARGETS = {"n16": 1.0, "n8": 1.0, "n4": 0.5, "n32": 0.5, "ulx3s-85f": 0.5}
+#: Entries of a model's description that are kept.
+_ABOUT = ("compiler", "samples", "seed", "trees", "covered", "single", "chain")
 
 
 def main() -> int:
@@ -26,6 +31,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="model file to write")
     parser.add_argument("--targets", nargs="*", default=list(TARGETS))
     args = parser.parse_args()
     for _ in range(args.rounds):
@@ -34,13 +40,22 @@ def main() -> int:
                 conditions, journal = journal_of(args.folder, target, name, seed)
                 collector = CalibrationCollector(conditions, journal, seed, spaces_of, _log)
                 found = collector.run(args.seconds * TARGETS[target], args.devices)
-                print(f"{target}, {name}: {found} new measurements, {len(journal.samples)} in all", flush=True)
+                print(
+                    f"{target}, {name}: {found} new measurements, {len(journal.samples)} in all", flush=True
+                )
+    measured: list[MeasuredLayers] = []
+    for target in args.targets:
+        for seed, name in enumerate(MEMORIES):
+            conditions, journal = journal_of(args.folder, target, name, seed)
+            measured += features_of(journal.samples, conditions)
+    found = learn_from(measured, HardwareProfile(load_target(args.targets[0])), 0)
+    about = {name: value for name, value in found.model.about.items() if name in _ABOUT}
+    model = replace(found.model, about=about | {"targets": args.targets, "memories": list(MEMORIES)})
+    print(f"{args.out}: {model.save(args.out):,} bytes; {about}")
     return 0
 
 
-def journal_of(
-    folder: Path, target: str, name: str, seed: int
-) -> tuple[HardwareProfile, CalibrationJournal]:
+def journal_of(folder: Path, target: str, name: str, seed: int) -> tuple[HardwareProfile, CalibrationJournal]:
     """Return the hardware profile and the measurements of a target with a memory."""
     config = load_target(target)
     conditions = HardwareProfile(config, memory(config, name))

@@ -267,7 +267,6 @@ class _Prices:
             fuse_rate=context.config.fuse_rate,
         ).total
 
-
     def bound(self) -> float:
         """Return a lower bound on the cycles: multiply-accumulates, compulsory traffic, and the latency of the start."""
         context, layer, n = self.context, self.layer, self.context.config.n

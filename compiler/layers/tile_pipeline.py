@@ -208,7 +208,11 @@ def simulate_pipeline(
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
     end -= pipeline.saved
-    total = max(end, work[2] + work[3] + early, _ISSUE * work[4]) + (latency + _BEGIN) * (before is None) + _END * last
+    total = (
+        max(end, work[2] + work[3] + early, _ISSUE * work[4])
+        + (latency + _BEGIN) * (before is None)
+        + _END * last
+    )
     array, fuse, load, store, commands = work
     return PipelineTiming(
         total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0)

@@ -9,7 +9,14 @@ from compiler.layers.base import Addend, Drain
 from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
-from compiler.layers.tile_pipeline import MAX_SIMULATED_TILES, RATE_TILES, PipelineTile, TileLoad, TilePipeline, lines
+from compiler.layers.tile_pipeline import (
+    MAX_SIMULATED_TILES,
+    RATE_TILES,
+    PipelineTile,
+    TileLoad,
+    TilePipeline,
+    lines,
+)
 from compiler.layers.tiling_context import (
     BUS_OVERHEAD,
     PREFETCH_STEPS,
@@ -85,7 +92,9 @@ class _Cut:
         #: Bus beats of image rows that were loaded before the rest of their piece.
         self.early: dict[tuple[int, ...], float] = {}
         #: FUSE cycles per pixel and channel block.
-        self.drain_rate = self.size * (_COMMON_SCALE_SLOWDOWN if s.common_scale and layer.drain.common_scale else 1)
+        self.drain_rate = self.size * (
+            _COMMON_SCALE_SLOWDOWN if s.common_scale and layer.drain.common_scale else 1
+        )
 
     def image(self, rows: int, part: int) -> float:
         """Return the bus beats for loading the input of `rows` output rows; `part` is the index of a channel range."""
@@ -196,7 +205,15 @@ class _Tile:
     """Tile of a convolution as work of the units; `key` identifies the channel group, the image and its loaded rows."""
 
     def __init__(
-        self, cut: _Cut, key: tuple[int, int, int], row: int, rows: int, block: int, *, first: bool, last: bool
+        self,
+        cut: _Cut,
+        key: tuple[int, int, int],
+        row: int,
+        rows: int,
+        block: int,
+        *,
+        first: bool,
+        last: bool,
     ):
         self.cut, self.key, self.row, self.rows, self.block = cut, key, row, rows, block
         self.first, self.beginning, self.end = first and cut.s.split_first_tile, first, last
