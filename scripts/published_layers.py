@@ -1,4 +1,4 @@
-"""Layers of published networks, none of which is used for calibration, and their measurements under random schedules."""
+"""Layers of published networks, which are not used for calibration, and measurements under random schedules."""
 
 import json
 import random

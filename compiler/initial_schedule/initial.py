@@ -1,12 +1,12 @@
 """Naive and initial schedules of a network."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from compiler.initial_schedule.co_schedule import MAX_OVERLAPPED_LAYERS, co_scheduled, memory_share
-from compiler.layers.base import Image, Layer
+from compiler.layers.base import Drain, Image, Layer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.lowering_context import image_of
 from compiler.layers.move import MoveLayer, from_dram
@@ -43,12 +43,12 @@ _RESIDENT = 0.6
 _MIN_PROGRAM_CYCLES = 1000
 #: Number of tilings of a layer, those with the best estimates, that are simulated by the tile model.
 _MAX_SIMULATED = 48
-#: Number of cycles above a layer's lower bound per tiling that the tile model prices, so that the compile time remains in
-#: proportion to what can be gained; maximum number of priced tilings.
+#: Number of cycles above a layer's lower bound per tiling that the tile model prices, so that the compile time remains
+#: in proportion to what can be gained; maximum number of priced tilings.
 _CYCLES_PER_PRICE, _MAX_PRICED = 64, 128
-#: Relative gain in priced cycles, and gain in cycles, from which another tiling than that with the best rough estimate is
-#: chosen: the error of the tile model within a layer (`python -m scripts.hpm_error --layers FILE`), and the cycles by
-#: which layers of a network overlap.
+#: Relative gain in priced cycles, and gain in cycles, from which another tiling than that with the best rough estimate
+#: is chosen: the error of the tile model within a layer (`python -m scripts.hpm_error --layers FILE`), and the cycles
+#: by which layers of a network overlap.
 _MIN_GAIN, _MIN_GAIN_CYCLES = 0.03, 128
 #: Assumed cycles before the start of a layer at which LOAD is idle and can load its first weights.
 _LOAD_LEAD_CYCLES = 1000.0
@@ -140,10 +140,13 @@ def _alone(
     """
     residents = _Residents(config, lowered)
     found: list[tuple[float, LayerSchedule]] = []
+    known: dict[tuple, tuple[float, LayerSchedule]] = {}
     while len(found) < len(lowered.layers):
         number = len(found)
         try:
-            found.append(_schedule(_tiling_context(residents, number, dram), lowered.layers[number]))
+            found.append(
+                _known_schedule(_tiling_context(residents, number, dram), lowered.layers[number], known)
+            )
         except InputError:
             if not residents.evict(number):
                 raise
@@ -268,7 +271,7 @@ class _Prices:
         ).total
 
     def bound(self) -> float:
-        """Return a lower bound on the cycles: multiply-accumulates, compulsory traffic, and the latency of the start."""
+        """Return a lower bound on the cycles: multiply-accumulates, compulsory traffic, latency of the start."""
         context, layer, n = self.context, self.layer, self.context.config.n
         weights = getattr(layer, "weights", None)
         size = 0 if weights is None else weights.size
@@ -293,6 +296,39 @@ def _priced(
     if best is None or best[0] > min((1 - _MIN_GAIN) * now, now - _MIN_GAIN_CYCLES):
         return cycles, first
     return cycles, ranked[best[1]][1]
+
+
+#: Fields of a layer on which its tilings do not depend.
+_IRRELEVANT = frozenset({"name", "nodes", "ops", "x", "y", "shapes", "x_zp"})
+
+
+def _known_schedule(
+    context: TilingContext, layer: Layer, known: dict[tuple, tuple[float, LayerSchedule]]
+) -> tuple[float, LayerSchedule]:
+    """Return the result of `_schedule`, which is the same for layers that differ only in names and constants."""
+    names = (layer.x, layer.y, *layer.inputs)
+    key: tuple = (type(layer), replace(context, on_chip=bool))
+    key += tuple((layer.shapes[name], context.on_chip(name)) for name in names)
+    key += tuple(
+        _without_values(getattr(layer, item.name)) for item in fields(layer) if item.name not in _IRRELEVANT
+    )
+    try:
+        hash(key)
+    except TypeError:  # a field that cannot be compared
+        return _schedule(context, layer)
+    if key not in known:
+        known[key] = _schedule(context, layer)
+    return known[key]
+
+
+def _without_values(value: object) -> object:
+    """Return a field of a layer without the values of its arrays."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype.str
+    if isinstance(value, Drain):
+        kind = None if value.residual is None else type(value.residual)
+        return kind, value.dtype, value.common_scale, value.table is None
+    return value
 
 
 def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:

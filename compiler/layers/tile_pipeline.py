@@ -13,7 +13,7 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
 from hw.isa.enums import DTYPE_BYTES
 
-#: Number of tiles that are simulated of a longer pipeline; the rate of the last ones is extrapolated to the other tiles.
+#: Number of simulated tiles of a longer pipeline; the rate of the last ones is extrapolated to the other tiles.
 _SIMULATED_TILES, RATE_TILES = 32, 16
 #: Maximum number of tiles of a pipeline that is simulated as a whole.
 MAX_SIMULATED_TILES = 48
@@ -89,7 +89,7 @@ class TilePipeline:
 
 
 def lines(count: int, width: int, pitch: int, n: int, least: float = 0.0) -> float:
-    """Return the bus beats for `count` lines of `width` bytes at a distance of `pitch` bytes, `least` beats for each."""
+    """Return the bus beats, at least `least` per line, for `count` lines of `width` bytes at a distance of `pitch`."""
     if width == pitch:
         return -(-count * width // n)
     step = gcd(pitch, n)  # lines begin equally often at each multiple of `step` within a beat

@@ -275,11 +275,11 @@ _MAX_SPREAD = 1.0
 
 @dataclass(frozen=True)
 class SpreadModel:
-    """Spread of predictions, calibrated by split conformal prediction, separately inside and outside the trained range.
+    """Spread of predictions, calibrated by split conformal prediction, inside and outside the trained range.
 
-    Trees predict the logarithm of the absolute error from the features. A factor for each of the two ranges scales their
-    prediction so that twice the spread covers the errors of held-out networks. A row is outside if any of its features is
-    less than the smallest or more than the largest value in training.
+    Trees predict the logarithm of the absolute error from the features. A factor for each of the two ranges scales
+    their prediction so that twice the spread covers the errors of held-out networks. A row is outside if any of its
+    features is less than the smallest or more than the largest value in training.
 
     Parameters
     ----------
