@@ -45,7 +45,7 @@ _MIN_PROGRAM_CYCLES = 1000
 _MAX_SIMULATED = 48
 #: Number of cycles above a layer's lower bound per tiling that the tile model prices, so that the compile time remains
 #: in proportion to what can be gained; maximum number of priced tilings.
-_CYCLES_PER_PRICE, _MAX_PRICED = 64, 128
+_CYCLES_PER_PRICE, _MAX_PRICED = 40, 128
 #: Relative gain in priced cycles, and gain in cycles, from which another tiling than that with the best rough estimate
 #: is chosen: the error of the tile model within a layer (`python -m scripts.hpm_error --layers FILE`), and the cycles
 #: by which layers of a network overlap.

@@ -542,8 +542,8 @@ def train(
     return CycleModel(members, about or {})
 
 
-#: Model included with the compiler, for every machine and memory (`python -m scripts.train_shipped`).
-SHIPPED = Path(__file__).parent / "shipped.hpm"
+#: Models included with the compiler, for any memory, of machines without and with `pipelined` (docs/cost_model.md).
+SHIPPED, SHIPPED_PIPELINED = (Path(__file__).parent / name for name in ("shipped.hpm", "pipelined.hpm"))
 
 
 def model_path(conditions: HardwareProfile) -> Path:
@@ -570,7 +570,7 @@ def find_model(conditions: HardwareProfile) -> CycleModel:
     own = model_path(conditions)
     if own.exists():
         return _loaded(own, own.stat().st_mtime_ns)
-    return _loaded(SHIPPED, 0)
+    return _loaded(SHIPPED_PIPELINED if conditions.config.pipelined else SHIPPED, 0)
 
 
 @cache
