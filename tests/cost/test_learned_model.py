@@ -188,13 +188,14 @@ def test_spread_covers_errors_and_widens_outside_the_trained_range(tmp_path: Pat
     found = train_spread(numbers, errors, [index // 3 for index in range(900)])
     assert found is not None and train_spread(numbers[:20], errors[:20], range(20)) is None
     new, wrong = drawn(400, 4)
-    spread, outside = found.many(new)
+    rows = [FeatureRow(list(each), 1.0) for each in new]
+    spread, outside = CycleModel((), {}, found).predict_many(rows)[1], found.outside_range(new)
     inside = ~outside
     assert (wrong[inside] <= 2 * spread[inside]).mean() > 0.95
     assert np.median(spread[new[:, 7] > 3]) > 2 * np.median(spread[new[:, 7] < 3])
     far = numbers[0].copy()
     far[0] = 100.0
-    assert found.one(far)[1] and not found.one(numbers[0])[1] and found.outside >= found.inside
+    assert found.outside_range(far) and not found.outside_range(numbers[0]) and found.outside >= found.inside
     rows, measured = made_rows(3, 200)
     model = CycleModel(train(rows, measured, rounds=5).members, {}, found)
     near, other = (FeatureRow(list(each), 100.0) for each in (numbers[0], far))

@@ -305,25 +305,20 @@ class SpreadModel:
             raise ValueError(
                 "the factors of the spread are not positive, or decrease outside the trained range"
             )
-        object.__setattr__(self, "_low", low)
-        object.__setattr__(self, "_high", high)
-        object.__setattr__(self, "_trees", TreeEnsemble([self.member], len(NAMES)))
+        TreeEnsemble([self.member], len(NAMES))  # report damage immediately
 
-    def extrapolates(self, numbers: Floats) -> NDArray[np.bool_]:
-        """Return, for each row of features, True if it is outside the trained range."""
-        return ((numbers < self._low) | (numbers > self._high)).any(axis=-1)  # type: ignore[attr-defined]
+    @cached_property
+    def _range(self) -> tuple[Floats, Floats]:
+        return np.array(self.low), np.array(self.high)
 
-    def one(self, numbers: Floats) -> tuple[float, bool]:
-        """Return the spread for one row of features, and True if it is outside the trained range."""
-        outside = bool(self.extrapolates(numbers))
-        error = exp(float(self._trees.one(numbers)[0]))  # type: ignore[attr-defined]
-        return min((self.outside if outside else self.inside) * error, _MAX_SPREAD), outside
+    def outside_range(self, numbers: Floats) -> NDArray[np.bool_]:
+        """Return, for a row or for many rows of features, True if the row is outside the trained range."""
+        low, high = self._range
+        return ((numbers < low) | (numbers > high)).any(axis=-1)
 
-    def many(self, numbers: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return the spreads for many rows of features, and which of them are outside the trained range."""
-        outside = self.extrapolates(numbers)
-        errors = np.exp(self._trees.many(numbers)[:, 0])  # type: ignore[attr-defined]
-        return np.minimum(np.where(outside, self.outside, self.inside) * errors, _MAX_SPREAD), outside
+    def scaled(self, log_errors: Floats, outside: NDArray[np.bool_]) -> Floats:
+        """Return the spreads for the errors that the trees predict."""
+        return np.minimum(np.where(outside, self.outside, self.inside) * np.exp(log_errors), _MAX_SPREAD)
 
 
 def train_spread(
@@ -400,38 +395,40 @@ class CycleModel:
 
     @cached_property
     def trees(self) -> TreeEnsemble | None:
-        """Trees of the members as arrays; None if there are no members."""
-        return TreeEnsemble(self.members, len(NAMES)) if self.members else None
+        """Trees of the members, and of the spread as the last member; None if there are none."""
+        members = (*self.members, *([self.error.member] if self.error else []))
+        return TreeEnsemble(members, len(NAMES)) if members else None
 
     def predict(self, row: FeatureRow) -> Prediction:
         """Return the predicted cycles of one layer: the estimate in the features outside the trained range."""
-        if self.trees is None and self.error is None:
+        if self.trees is None:
             return Prediction(row.base, 0.0)
         numbers = np.array(row.numbers)
-        spread, outside = (0.0, False) if self.error is None else self.error.one(numbers)
-        if self.trees is None or outside:
-            return Prediction(row.base, spread)
         found = self.trees.one(numbers).tolist()
-        mean = sum(found) / len(found)
         if self.error is None:
-            spread = (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
-        return Prediction(row.base * exp(mean), spread)
+            mean = sum(found) / len(found)
+            return Prediction(
+                row.base * exp(mean), (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
+            )
+        *logs, error = found
+        outside = bool(self.error.outside_range(numbers))
+        spread = min((self.error.outside if outside else self.error.inside) * exp(error), _MAX_SPREAD)
+        return Prediction(row.base if outside or not logs else row.base * exp(sum(logs) / len(logs)), spread)
 
     def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
         """Return the predicted cycles, and the spreads of the predictions, for many layers."""
         base = np.array([row.base for row in rows])
-        if not rows or (self.trees is None and self.error is None):
+        if not rows or self.trees is None:
             return base, np.zeros(len(rows))
         numbers = np.array([row.numbers for row in rows])
-        spread, outside = np.zeros(len(rows)), np.zeros(len(rows), bool)
-        if self.error is not None:
-            spread, outside = self.error.many(numbers)
-        if self.trees is None:
-            return base, spread
         found = self.trees.many(numbers)
         if self.error is None:
-            spread = found.std(axis=1)
-        return base * np.exp(np.where(outside, 0.0, found.mean(axis=1))), spread
+            return base * np.exp(found.mean(axis=1)), found.std(axis=1)
+        outside = self.error.outside_range(numbers)
+        spread = self.error.scaled(found[:, -1], outside)
+        if not self.members:
+            return base, spread
+        return base * np.exp(np.where(outside, 0.0, found[:, :-1].mean(axis=1))), spread
 
     def save(self, path: Path) -> int:
         """Write the model to a file and return the size in bytes.
