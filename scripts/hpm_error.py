@@ -30,7 +30,14 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
-from scripts.published_layers import MEMORIES, PUBLISHED_LAYERS, MeasuredSchedule, PublishedMeasurements
+from scripts.published_layers import (
+    CONFIRMATION_LAYERS,
+    MEMORIES,
+    PUBLISHED_LAYERS,
+    MeasuredSchedule,
+    PublishedMeasurements,
+    network_of,
+)
 
 
 def main() -> int:
@@ -39,14 +46,16 @@ def main() -> int:
     parser.add_argument("--layers", type=Path, help="file with measurements of the published layers")
     parser.add_argument("--targets", nargs="*", default=["n16", "n8"])
     parser.add_argument("--memories", nargs="*", default=list(MEMORIES))
+    parser.add_argument("--confirmation", action="store_true", help="measure the layers of the second list instead")
     parser.add_argument("--worst", type=int, default=0, help="number of the worst layers to list")
     args = parser.parse_args()
     if args.layers is None:
         return _networks()
     measurements = PublishedMeasurements(args.layers)
+    layers = CONFIRMATION_LAYERS if args.confirmation else PUBLISHED_LAYERS
     for target in args.targets:
         for memory in args.memories:
-            found = {name: measurements.of(target, memory, name) for name in PUBLISHED_LAYERS}
+            found = {name: measurements.of(target, memory, name) for name in layers}
             print(f"{target}, {memory}: {_judged(found, args.worst)}", flush=True)
     return 0
 
@@ -99,7 +108,7 @@ def _predictions(found: Sequence[MeasuredSchedule]) -> tuple[np.ndarray, np.ndar
 @cache
 def _stage(layer: str, conditions: HardwareProfile) -> LoweredNetwork:
     options = CompileOptions(rounding="reference", dram=conditions.dram)
-    prepared = ModelCompiler(PUBLISHED_LAYERS[layer].graph(), conditions.config, options)
+    prepared = ModelCompiler(network_of(layer).graph(), conditions.config, options)
     (stage,) = prepared.lowered(prepared.fusions)
     return stage
 
