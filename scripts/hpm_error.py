@@ -46,7 +46,9 @@ def main() -> int:
     parser.add_argument("--layers", type=Path, help="file with measurements of the published layers")
     parser.add_argument("--targets", nargs="*", default=["n16", "n8"])
     parser.add_argument("--memories", nargs="*", default=list(MEMORIES))
-    parser.add_argument("--confirmation", action="store_true", help="measure the layers of the second list instead")
+    parser.add_argument(
+        "--confirmation", action="store_true", help="measure the layers of the second list instead"
+    )
     parser.add_argument("--worst", type=int, default=0, help="number of the worst layers to list")
     args = parser.parse_args()
     if args.layers is None:

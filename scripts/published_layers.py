@@ -219,4 +219,3 @@ def _read(data: dict[str, Any]) -> MeasuredSchedule:
         Schedule(fusions, layers),
         data["cycles"],
     )
-
