@@ -314,7 +314,7 @@ class SpreadModel:
     def outside_range(self, numbers: Floats) -> NDArray[np.bool_]:
         """Return, for a row or for many rows of features, True if the row is outside the trained range."""
         low, high = self._range
-        return ((numbers < low) | (numbers > high)).any(axis=-1)
+        return np.asarray(((numbers < low) | (numbers > high)).any(axis=-1))
 
     def scaled(self, log_errors: Floats, outside: NDArray[np.bool_]) -> Floats:
         """Return the spreads for the errors that the trees predict."""

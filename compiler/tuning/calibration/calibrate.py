@@ -205,9 +205,9 @@ def _train(measured: Sequence[MeasuredLayers], seed: int, *, trees: bool) -> Cyc
         for each in range(_FOLDS):
             known, new = np.flatnonzero(fold != each), np.flatnonzero(fold == each)
             if len(known) and len(new):
-                part = train([rows[i] for i in known], cycles[known], seed)
+                part = train([rows[i] for i in known], cycles[known].tolist(), seed)
                 guess[new] = part.predict_many([rows[i] for i in new])[0]
-        model = train(rows, cycles, seed)
+        model = train(rows, cycles.tolist(), seed)
     errors = np.abs(np.log(np.maximum(cycles, 1.0) / guess))
     spread = train_spread(np.array([row.numbers for row in rows]), errors, groups, seed)
     return replace(model, error=spread)
