@@ -1,23 +1,121 @@
-"""Prediction error of the cost model for whole networks that are not in its training data, with static schedules.
+"""Prediction error of the cost model for layers and whole networks that are not in its training data.
 
-`python -m scripts.hpm_error` prints the predicted and measured cycles of each MLPerf Tiny network, and the mean
-error of its layers; layers that share a counter are counted as one layer.
+`python -m scripts.hpm_error` prints the predicted and measured cycles of each MLPerf Tiny network under the static
+schedule, and the mean error of its layers; layers that share a counter are counted as one layer.
+
+`python -m scripts.hpm_error --layers FILE` judges the model on the layers of `scripts.published_layers`, each under the
+static schedule and ten random ones, for several targets and memories. For each of them, it prints the median error of
+the tile pipeline and of the model, the median over the layers of the rank correlation within a layer, the share of
+measurements within twice the stated spread, and the cycles of the static schedule relative to the best random one.
+FILE stores the measurements.
 """
 
+import argparse
 import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from statistics import geometric_mean, median
+
+import numpy as np
 
 from compiler.bench.tiny import NETWORKS, model_path
 from compiler.cache.model_source import ModelSource
 from compiler.cost.learned.features import rows_of
-from compiler.cost.learned.model import CycleModel, PredictionErrors, find_model
+from compiler.cost.learned.model import CycleModel, PredictionErrors, find_model, spearman
 from compiler.cost.learned.online_model import attribution_groups
+from compiler.lowering.lower import LoweredNetwork
 from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
+from scripts.published_layers import (
+    CONFIRMATION_LAYERS,
+    MEMORIES,
+    PUBLISHED_LAYERS,
+    MeasuredSchedule,
+    PublishedMeasurements,
+    network_of,
+)
 
 
 def main() -> int:
+    """Measure networks or layers and print the errors of their predictions."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=Path, help="file with measurements of the published layers")
+    parser.add_argument("--targets", nargs="*", default=["n16", "n8"])
+    parser.add_argument("--memories", nargs="*", default=list(MEMORIES))
+    parser.add_argument(
+        "--confirmation", action="store_true", help="measure the layers of the second list instead"
+    )
+    parser.add_argument("--worst", type=int, default=0, help="number of the worst layers to list")
+    args = parser.parse_args()
+    if args.layers is None:
+        return _networks()
+    measurements = PublishedMeasurements(args.layers)
+    layers = CONFIRMATION_LAYERS if args.confirmation else PUBLISHED_LAYERS
+    for target in args.targets:
+        for memory in args.memories:
+            found = {name: measurements.of(target, memory, name) for name in layers}
+            print(f"{target}, {memory}: {_judged(found, args.worst)}", flush=True)
+    return 0
+
+
+def _judged(found: dict[str, list[MeasuredSchedule]], worst: int) -> str:
+    """Return the errors of the predictions of layers under several schedules as text."""
+    errors, base_errors, within, ranks, base_ranks, static, first = [], [], [], [], [], [], []
+    by_layer = {}
+    for name, each in found.items():
+        base, cycles, spread = _predictions(each)
+        measured = np.array([one.cycles for one in each], float)
+        wrong = np.abs(cycles / measured - 1)
+        errors += wrong.tolist()
+        base_errors += np.abs(base / measured - 1).tolist()
+        within += (np.abs(np.log(cycles / measured)) <= 2 * spread).tolist()
+        ranks.append(spearman(cycles, measured))
+        base_ranks.append(spearman(base, measured))
+        random = np.array([not one.static for one in each])
+        if random.any() and not random.all():
+            static.append(measured[~random][0] / measured[random].min())
+            first.append(measured[random][base[random].argmin()] / measured[random].min())
+        by_layer[name] = median(wrong.tolist()), median(np.abs(base / measured - 1).tolist()), static[-1:]
+    text = (
+        f"{len(errors)} measurements; median error {100 * median(errors):.1f}% (pipeline alone "
+        f"{100 * median(base_errors):.1f}%), Spearman within a layer {median(ranks):.3f} ({median(base_ranks):.3f}), "
+        f"within twice the spread {100 * np.mean(within):.1f}%; static schedule / best random "
+        f"{geometric_mean(static):.3f}, first choice of the pipeline among the random ones / best "
+        f"{geometric_mean(first):.3f}"
+    )
+    for name in sorted(by_layer, key=lambda name: -by_layer[name][0])[:worst]:
+        model, base, ratio = by_layer[name]
+        text += f"\n    {name}: {100 * model:.1f}% (pipeline {100 * base:.1f}%), static / best {ratio}"
+    return text
+
+
+def _predictions(found: Sequence[MeasuredSchedule]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the cycles of the pipeline, and the cycles and relative spread of the model, for schedules of a layer."""
+    conditions = found[0].conditions
+    model, stage = find_model(conditions), _stage(found[0].layer, conditions)
+    out = []
+    for each in found:
+        rows = list(rows_of(stage, each.schedule.layers, conditions).values())
+        cycles, spreads = model.predict_many(rows)
+        spread = float((cycles * spreads).sum() / cycles.sum())
+        out.append((sum(row.base for row in rows), float(cycles.sum()), spread))
+    base, cycles, spread = (np.array(column) for column in zip(*out, strict=True))
+    return base, cycles, spread
+
+
+@cache
+def _stage(layer: str, conditions: HardwareProfile) -> LoweredNetwork:
+    options = CompileOptions(rounding="reference", dram=conditions.dram)
+    prepared = ModelCompiler(network_of(layer).graph(), conditions.config, options)
+    (stage,) = prepared.lowered(prepared.fusions)
+    return stage
+
+
+def _networks() -> int:
     """Measure all networks and print their errors."""
     conditions = HardwareProfile(load_target("n16"))
     model = find_model(conditions)

@@ -1,11 +1,11 @@
 """Naive and initial schedules of a network, and selection of the layers whose steps are interleaved."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
-from compiler.layers.base import Image, Layer
+from compiler.layers.base import Drain, Image, Layer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.elementwise import ElementwiseLayer
 from compiler.layers.lowering_context import image_of
@@ -47,6 +47,13 @@ _RESIDENT = 0.6
 _MIN_PROGRAM_CYCLES = 1000
 #: Number of tilings of a layer, those with the best estimates, that are simulated by the tile model.
 _MAX_SIMULATED = 48
+#: Number of cycles above a layer's lower bound per tiling that the tile model prices, so that the compile time remains
+#: in proportion to what can be gained; maximum number of priced tilings.
+_CYCLES_PER_PRICE, _MAX_PRICED = 40, 128
+#: Relative gain in priced cycles, and gain in cycles, from which another tiling than that with the best rough estimate
+#: is chosen: the error of the tile model within a layer (`python -m scripts.hpm_error --layers FILE`), and the cycles
+#: by which layers of a network overlap.
+_MIN_GAIN, _MIN_GAIN_CYCLES = 0.03, 128
 #: Assumed cycles before the start of a layer at which LOAD is idle and can load its first weights.
 _LOAD_LEAD_CYCLES = 1000.0
 #: Layer classes that use only FUSE.
@@ -147,10 +154,13 @@ def _alone(
     """
     residents = _Residents(config, lowered)
     found: list[tuple[float, LayerSchedule]] = []
+    known: dict[tuple, tuple[float, LayerSchedule]] = {}
     while len(found) < len(lowered.layers):
         number = len(found)
         try:
-            found.append(_schedule(_tiling_context(residents, number, dram), lowered.layers[number]))
+            found.append(
+                _known_schedule(_tiling_context(residents, number, dram), lowered.layers[number], known)
+            )
         except InputError:
             if not residents.evict(number):
                 raise
@@ -172,7 +182,8 @@ def _co_scheduled(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]
     for number, layer in enumerate(lowered.layers):
         if isinstance(layer, _FUSE) and cycles[number] >= _MIN_FUSE_CYCLES:
             first = min(_independent_before(lowered, number), default=number - 1)
-            out |= {*range(max(first, 0), min(number + 2, len(lowered.layers)))}
+            together = range(max(first, 0), min(number + 2, len(lowered.layers)))
+            out |= set(together) if len(together) > 1 else set()
     return sorted(out)
 
 
@@ -300,25 +311,91 @@ def ranked_tilings(context: TilingContext, layer: Layer) -> list[tuple[float, La
     # Only the estimate accounts for layers that are interleaved with this layer.
     if not kind_of(layer).rank_by_tile_model or not context.alone:
         return rough
-    layer_context = LayerContext(
-        context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip
-    )
-    followed = [
-        ((cycles + _simulated_cycles(context, layer, schedule, layer_context)) / 2, schedule)
-        for cycles, schedule in rough[:_MAX_SIMULATED]
-    ]
+    price = _Prices(context, layer)
+    followed = [((cycles + price(schedule)) / 2, schedule) for cycles, schedule in rough[:_MAX_SIMULATED]]
     followed.sort(key=lambda each: each[0])
     return followed + rough[_MAX_SIMULATED:]
 
 
-def _simulated_cycles(
-    context: TilingContext, layer: Layer, schedule: LayerSchedule, layer_context: LayerContext
-) -> float:
-    """Return the cycles of a layer according to a simulation of its tile model."""
-    pipeline = kind_of(layer).tile_model(layer, schedule, layer_context)
-    return simulate_pipeline(
-        pipeline, context.beat, context.dram.latency, None if context.first else _LOAD_LEAD_CYCLES, last=False
-    ).total
+class _Prices:
+    """Cycles of a layer under tilings, according to simulations of its tile model."""
+
+    def __init__(self, context: TilingContext, layer: Layer):
+        self.context, self.layer, self.model = context, layer, kind_of(layer).tile_model
+        self.layer_context = LayerContext(
+            context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip
+        )
+
+    def __call__(self, schedule: LayerSchedule) -> float:
+        context = self.context
+        return simulate_pipeline(
+            self.model(self.layer, schedule, self.layer_context),
+            context.beat,
+            context.dram.latency,
+            None if context.first else _LOAD_LEAD_CYCLES,
+            last=False,
+            fuse_rate=context.config.fuse_rate,
+        ).total
+
+    def bound(self) -> float:
+        """Return a lower bound on the cycles: multiply-accumulates, compulsory traffic, latency of the start."""
+        context, layer, n = self.context, self.layer, self.context.config.n
+        weights = getattr(layer, "weights", None)
+        size = 0 if weights is None else weights.size
+        for name in dict.fromkeys((*layer.inputs, layer.y)):
+            size += 0 if context.on_chip(name) else _bytes(layer.shapes[name])
+        start = context.dram.latency * (context.first + (not context.x_on_chip))
+        return max(layer.macs / n**2, size / n * context.beat) + start
+
+
+def _priced(
+    context: TilingContext, layer: Layer, ranked: list[tuple[float, LayerSchedule]]
+) -> tuple[float, LayerSchedule]:
+    """Return the first tiling, or a tiling whose price is lower by more than the error of the prices.
+
+    Prices take the timing of the memory into account. The estimated cycles are always those of the first tiling.
+    """
+    price, (cycles, first) = _Prices(context, layer), ranked[0]
+    now = price(first)
+    count = min(int((now - price.bound()) / _CYCLES_PER_PRICE), _MAX_PRICED)
+    others = enumerate(ranked[1 : max(count, 0) + 1], 1)
+    best = min(((price(schedule), number) for number, (_, schedule) in others), default=None)
+    if best is None or best[0] > min((1 - _MIN_GAIN) * now, now - _MIN_GAIN_CYCLES):
+        return cycles, first
+    return cycles, ranked[best[1]][1]
+
+
+#: Fields of a layer on which its tilings do not depend.
+_IRRELEVANT = frozenset({"name", "nodes", "ops", "x", "y", "shapes", "x_zp"})
+
+
+def _known_schedule(
+    context: TilingContext, layer: Layer, known: dict[tuple, tuple[float, LayerSchedule]]
+) -> tuple[float, LayerSchedule]:
+    """Return the result of `_schedule`, which is the same for layers that differ only in names and constants."""
+    names = (layer.x, layer.y, *layer.inputs)
+    key: tuple = (type(layer), replace(context, on_chip=bool))
+    key += tuple((layer.shapes[name], context.on_chip(name)) for name in names)
+    key += tuple(
+        _without_values(getattr(layer, item.name)) for item in fields(layer) if item.name not in _IRRELEVANT
+    )
+    try:
+        hash(key)
+    except TypeError:  # a field that cannot be compared
+        return _schedule(context, layer)
+    if key not in known:
+        known[key] = _schedule(context, layer)
+    return known[key]
+
+
+def _without_values(value: object) -> object:
+    """Return a field of a layer without the values of its arrays."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype.str
+    if isinstance(value, Drain):
+        kind = None if value.residual is None else type(value.residual)
+        return kind, value.dtype, value.common_scale, value.table is None
+    return value
 
 
 def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
@@ -329,4 +406,4 @@ def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedul
             f"layer {layer.name!r} does not fit {config.sp_bytes:,} bytes of scratchpad and {config.acc_bytes:,} bytes "
             "of accumulator with any tiling: raise --sp-limit or --acc-limit, or choose a larger --target"
         )
-    return found[0]
+    return _priced(context, layer, found) if context.alone else found[0]

@@ -285,7 +285,7 @@ def _tilings(
                     / (columns * n)
                 )
                 bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
-                cycles = max(array, bus, tiles * TILE_CYCLES) + sums + tiles * 10
+                cycles = max(array, bus * context.beat, tiles * TILE_CYCLES) + sums + tiles * 10
                 yield (
                     cycles,
                     LayerSchedule(

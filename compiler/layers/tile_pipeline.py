@@ -1,5 +1,6 @@
 """Tile pipeline model: simulates how the tiles of a scheduled layer pass through the units, limited by its buffers."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,15 +13,21 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
 from hw.isa.enums import DTYPE_BYTES
 
-#: Number of tiles that are simulated; the rate of the second half is extrapolated to the remaining tiles.
-_SIMULATED_TILES = 32
+#: Number of simulated tiles of a longer pipeline; the rate of the last ones is extrapolated to the other tiles.
+_SIMULATED_TILES, RATE_TILES = 32, 16
+#: Maximum number of tiles of a pipeline that is simulated as a whole.
+MAX_SIMULATED_TILES = 48
 # The following constants were fitted to measured cycles of single operators on the RTL (n16).
 #: Sequencer cycles per command that do not overlap with the units.
 _COMMAND = 2
+#: Number of LOAD commands whose data may be awaited at the same time (`hw/units/load/unit.py`).
+_LOAD_COMMANDS = 16
+#: Minimum mean cycles of the sequencer per command of a long pipeline.
+_ISSUE = 16
 #: Cycles until a unit's first result, of a load in addition to latency and transfer, and until a store response.
 _FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
 #: Cycles from a doorbell to the first command, and from the last byte to the interrupt.
-_BEGIN, _END = 64, 60
+_BEGIN, _END = -36, 60
 #: Names of buffers of constants, whose loads need not wait for the previous layer.
 _CONSTANT = frozenset("wpt")
 
@@ -37,6 +44,8 @@ class PipelineTile(NamedTuple):
         Cycles of MATRIX and FUSE, and beats of STORE; if `fuse` is 0, the accumulator keeps the sums for the next tile.
     commands : int
         Number of commands other than loads.
+    separate : bool
+        True for a part of a tile whose sums are not in the buffers of the other tiles.
     """
 
     loads: tuple[tuple[str, object, float], ...]
@@ -44,6 +53,7 @@ class PipelineTile(NamedTuple):
     fuse: float
     store: float
     commands: int
+    separate: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,12 @@ class TilePipeline:
         Capacity of each buffer in pieces, by name.
     sums, results : int
         Number of buffers for tiles of sums and of results.
+    saved : float
+        Cycles by which draining the last tile is shorter than draining the others, because it is split.
+    period : int
+        Number of tiles after which the work of the units repeats.
+    array : float or None
+        Cycles of MATRIX for all tiles, if the last tiles of rows or channels are smaller than the others.
     """
 
     tiles: Iterable[PipelineTile]
@@ -67,14 +83,17 @@ class TilePipeline:
     buffers: dict[str, int] = field(default_factory=dict)
     sums: int = 2
     results: int = 2
+    saved: float = 0.0
+    period: int = 1
+    array: float | None = None
 
 
-def lines(count: int, width: int, pitch: int, n: int) -> float:
-    """Return the bus beats for `count` lines of `width` bytes at a distance of `pitch` bytes."""
+def lines(count: int, width: int, pitch: int, n: int, least: float = 0.0) -> float:
+    """Return the bus beats, at least `least` per line, for `count` lines of `width` bytes at a distance of `pitch`."""
     if width == pitch:
         return -(-count * width // n)
     step = gcd(pitch, n)  # lines begin equally often at each multiple of `step` within a beat
-    return count * (-(-width // step) * step + n - step) / n
+    return count * max((-(-width // step) * step + n - step) / n, least)
 
 
 class PipelineTiming(NamedTuple):
@@ -97,7 +116,13 @@ class PipelineTiming(NamedTuple):
 
 
 def simulate_pipeline(
-    pipeline: TilePipeline, beat: float, latency: float, before: float | None = None, *, last: bool = True
+    pipeline: TilePipeline,
+    beat: float,
+    latency: float,
+    before: float | None = None,
+    *,
+    last: bool = True,
+    fuse_rate: int = 1,
 ) -> PipelineTiming:
     """Simulate a tile pipeline.
 
@@ -112,6 +137,8 @@ def simulate_pipeline(
         None if there is no previous layer.
     last : bool
         True if the layer is the last one of the program.
+    fuse_rate : int
+        Number of cycles of FUSE per row.
     """
     buffers: dict[str, dict[object, list[float]]] = {name: {} for name in pipeline.buffers}
     drained, stored = [0.0] * max(pipeline.sums, 1), [0.0] * max(pipeline.results, 1)
@@ -122,7 +149,12 @@ def simulate_pipeline(
     then = list(work)
     followed = 0
     turn = result = 0
-    for tile in islice(pipeline.tiles, _SIMULATED_TILES):
+    arrivals: deque[float] = deque(maxlen=_LOAD_COMMANDS)
+    limit = pipeline.count if pipeline.count <= MAX_SIMULATED_TILES else _SIMULATED_TILES
+    window = max(RATE_TILES // pipeline.period, 1) * pipeline.period
+    if window >= limit:
+        window = RATE_TILES
+    for tile in islice(pipeline.tiles, limit):
         ready, used = 0.0, []
         for name, key, beats in tile.loads:
             buffer = buffers[name]
@@ -131,7 +163,10 @@ def simulate_pipeline(
                 free = buffer.pop(next(iter(buffer)))[1] if len(buffer) >= pipeline.buffers[name] else 0.0
                 issue += _COMMAND
                 begin = early if name in _CONSTANT and not free else max(free, issue)
+                if len(arrivals) == _LOAD_COMMANDS:
+                    begin = max(begin, arrivals[0])
                 bus = max(bus, begin) + beats * beat
+                arrivals.append(bus + latency)
                 entry = buffer[key] = [bus + latency + _LOAD_OVERHEAD, 0.0]
                 work[2] += beats * beat
                 work[4] += 1
@@ -142,15 +177,16 @@ def simulate_pipeline(
         work[4] += tile.commands
         done = max(ready, issue)
         if tile.array:
-            array = max(array, done, drained[turn]) + tile.array
+            array = max(array, done, 0.0 if tile.separate else drained[turn]) + tile.array
             done = array + _FILL
             work[0] += tile.array
         if tile.fuse:
-            fuse = max(fuse, done, stored[result]) + tile.fuse
-            work[1] += tile.fuse
+            fuse = max(fuse, done, stored[result]) + tile.fuse * fuse_rate
+            work[1] += tile.fuse * fuse_rate
             done = fuse + _FILL
-            drained[turn] = done
-            turn = (turn + 1) % len(drained)
+            if not tile.separate:
+                drained[turn] = done
+                turn = (turn + 1) % len(drained)
         if tile.store:
             out = max(out, done) + tile.store * beat
             done = stored[result] = out + _STORE_RESPONSE
@@ -161,15 +197,22 @@ def simulate_pipeline(
         followed += 1
         if followed == 1:
             start = done
-        if 2 * followed == _SIMULATED_TILES:
+        if followed == limit - window:
             half, then = max(array, fuse, out), list(work)
     end = end_followed = max(array, fuse, out)
     tail = end - array if work[0] else 0.0
-    if pipeline.count > followed:  # extrapolate the second half of the simulated tiles
-        times = (pipeline.count - followed) / (_SIMULATED_TILES / 2)
+    if pipeline.count > followed:  # extrapolate the last simulated tiles
+        times = (pipeline.count - followed) / window
+        if pipeline.array is not None:
+            times = max(pipeline.array - work[0], 0.0) / (work[0] - then[0])
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
-    total = max(end, work[2] + work[3] + early) + _BEGIN * (before is None) + _END * last
+    end -= pipeline.saved
+    total = (
+        max(end, work[2] + work[3] + early, _ISSUE * work[4])
+        + (latency + _BEGIN) * (before is None)
+        + _END * last
+    )
     array, fuse, load, store, commands = work
     return PipelineTiming(
         total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0)

@@ -54,7 +54,14 @@ class LayerContext:
         """Bus cycles for N bytes."""
         return self.dram.beat(self.config.n)
 
+    @property
+    def line_beats(self) -> float:
+        """Minimum bus beats per line of a load, because the number of bursts in flight is limited."""
+        return self.dram.latency / (_BURSTS * self.beat)
 
+
+#: Number of bursts that LOAD may have in flight (`hw/bus/axi_outstanding.py`).
+_BURSTS = 510
 #: Steps by which weights are prefetched if memory permits; practically unlimited.
 PREFETCH_STEPS = 256
 #: Cycles of the sequencer for the commands of a tile.

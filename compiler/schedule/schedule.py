@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from compiler.ir.identity import identity, identity_of, items, stored
@@ -165,23 +166,40 @@ class LayerSchedule:
     strip_width: int = ALL_COLUMNS
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(item.default, bool) != isinstance(value, bool) or not isinstance(
-                value, type(item.default)
-            ):
-                kind = {"bool": "true or false", "int": "an integer", "str": "text"}[
-                    type(item.default).__name__
-                ]
-                raise InputError(f"schedule: {item.name} must be {kind}, not {shown(value)}")
-            least = 0 if item.name in _MAY_BE_NONE else 1
-            if isinstance(value, int) and not isinstance(value, bool) and value < least:
-                raise InputError(f"schedule: {item.name} must be at least {least}, not {shown(value)}")
-            most = _MAX_RESULT_BUFFERS if item.name in ("y_buffers", "acc_buffers") else _MAX_SIZE
-            if isinstance(value, int) and value > most:
-                raise InputError(f"schedule: {item.name} must be at most {most}, not {shown(value)}")
+        values = self.__dict__
+        for name, kind, least, most in _limits():
+            value = values[name]
+            if type(value) is not kind or not least <= value <= most:
+                _check(name, value, kind, least, most)
         if self.order not in ("rows", "channels"):
             raise InputError(f'schedule: order must be "rows" or "channels", not {shown(self.order)}')
+
+
+@cache
+def _limits() -> list[tuple[str, type, Any, Any]]:
+    """Return the name, type, minimum and maximum of each field, except of `order`."""
+    out = []
+    for item in fields(LayerSchedule):
+        kind = type(item.default)
+        if kind is bool:
+            out.append((item.name, kind, False, True))
+        elif kind is int:
+            least = 0 if item.name in _MAY_BE_NONE else 1
+            most = _MAX_RESULT_BUFFERS if item.name in ("y_buffers", "acc_buffers") else _MAX_SIZE
+            out.append((item.name, kind, least, most))
+    return out
+
+
+def _check(name: str, value: Any, kind: type, least: int, most: int) -> None:
+    """Check a value of a field; an integer may have a type that is derived from int."""
+    if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
+        raise InputError(
+            f"schedule: {name} must be {'true or false' if kind is bool else 'an integer'}, not {shown(value)}"
+        )
+    if value < least:
+        raise InputError(f"schedule: {name} must be at least {least}, not {shown(value)}")
+    if value > most:
+        raise InputError(f"schedule: {name} must be at most {most}, not {shown(value)}")
 
 
 @identity("Schedule", "fusions", "layers", "programs")

@@ -169,6 +169,7 @@ def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context:
         context.dram.latency,
         (context.lead if schedule.prefetch else 0.0) if context.before else None,
         last=not context.after,
+        fuse_rate=context.config.fuse_rate,
     )
     n = context.config.n
     size = fixed.weights + sum(each for name, each in fixed.tensors if not context.on_chip(name))
@@ -348,7 +349,12 @@ class RowMaker:
             layer = self.layers[number]
             pipeline = kind_of(layer).tile_model(layer, contexts.schedules[layer.name], context)
             self._timings[key] = simulate_pipeline(
-                pipeline, context.beat, context.dram.latency, before, last=False
+                pipeline,
+                context.beat,
+                context.dram.latency,
+                before,
+                last=False,
+                fuse_rate=context.config.fuse_rate,
             )
         return self._timings[key]
 

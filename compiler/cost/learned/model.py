@@ -1,10 +1,10 @@
-"""Learned cost model: boosted trees, predictions with their spread, and prediction errors."""
+"""Learned cost model: boosted trees, predictions with their calibrated spread, and prediction errors."""
 
 import gzip
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from math import exp
 from pathlib import Path
@@ -215,8 +215,8 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return (last - (counts - 1) / 2)[place]
 
 
-FORMAT, VERSION = "mla-hpm", 1
-#: Number of ensemble members, whose spread measures uncertainty, and their training parameters.
+FORMAT, VERSION = "mla-hpm", 2
+#: Number of ensemble members and their training parameters.
 MEMBERS = 4
 _ROUNDS = 160
 _TRAINING: dict[str, Any] = {
@@ -241,10 +241,135 @@ _MAX_FILE_BYTES = 1 << 26
 
 
 class Prediction(NamedTuple):
-    """Predicted cycles and relative error, estimated as the standard deviation of the members' log predictions."""
+    """Predicted cycles and their spread: at least 95% of the errors are at most twice the spread (`SpreadModel`)."""
 
     cycles: float
     spread: float
+
+
+#: Training parameters, number of trees, and smallest error that is distinguished, of the model of errors.
+_SPREAD_TRAINING: dict[str, Any] = {
+    "objective": "regression_l1",
+    "learning_rate": 0.08,
+    "num_leaves": 12,
+    "min_data_in_leaf": 15,
+    "feature_fraction": 0.5,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    "verbose": -1,
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+}
+_SPREAD_ROUNDS, _LEAST_ERROR = 80, 0.003
+#: Share of the calibration errors that twice the spread must cover: more than the stated 95%, because layers of real
+#: networks differ from calibration networks.
+_COVERED = 0.975
+#: Folds of the calibration; percentile of each feature beyond which a row counts as outside for calibration.
+_FOLDS, _OUTER_PERCENTILE = 5, 1
+#: Minimum number of rows from which spreads are trained.
+_MIN_SPREAD_ROWS = 100
+#: Largest spread, to which an extrapolation is limited.
+_MAX_SPREAD = 1.0
+
+
+@dataclass(frozen=True)
+class SpreadModel:
+    """Spread of predictions, calibrated by split conformal prediction, inside and outside the trained range.
+
+    Trees predict the logarithm of the absolute error from the features. A factor for each of the two ranges scales
+    their prediction so that twice the spread covers the errors of held-out networks. A row is outside if any of its
+    features is less than the smallest or more than the largest value in training.
+
+    Parameters
+    ----------
+    member : str
+        Trees in LightGBM's text format.
+    low, high : tuple of float
+        Smallest and largest value of each feature in training.
+    inside, outside : float
+        Ratio of the spread to the predicted error, for rows inside and outside the trained range.
+    """
+
+    member: str
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    inside: float
+    outside: float
+
+    def __post_init__(self) -> None:
+        low, high = np.array(self.low, float), np.array(self.high, float)
+        if not len(low) == len(high) == len(NAMES) or not np.isfinite(low + high).all():
+            raise ValueError("the range of a feature is missing or not finite")
+        if not 0 < self.inside <= self.outside < np.inf:
+            raise ValueError(
+                "the factors of the spread are not positive, or decrease outside the trained range"
+            )
+        TreeEnsemble([self.member], len(NAMES))  # report damage immediately
+
+    @cached_property
+    def _range(self) -> tuple[Floats, Floats]:
+        return np.array(self.low), np.array(self.high)
+
+    def outside_range(self, numbers: Floats) -> NDArray[np.bool_]:
+        """Return, for a row or for many rows of features, True if the row is outside the trained range."""
+        low, high = self._range
+        return np.asarray(((numbers < low) | (numbers > high)).any(axis=-1))
+
+    def scaled(self, log_errors: Floats, outside: NDArray[np.bool_]) -> Floats:
+        """Return the spreads for the errors that the trees predict."""
+        return np.minimum(np.where(outside, self.outside, self.inside) * np.exp(log_errors), _MAX_SPREAD)
+
+
+def train_spread(
+    numbers: Floats, errors: Floats, groups: Sequence[object], seed: int = 0
+) -> SpreadModel | None:
+    """Train the spread on errors of predictions; return None if there are too few rows.
+
+    Parameters
+    ----------
+    numbers : (rows, features) array
+        Features of measured layers.
+    errors : (rows,) array
+        Absolute errors of the predictions of these layers, in natural logarithms. The layers must not have been used to
+        train the predictions.
+    groups : sequence
+        Network of each layer; the layers of a network are held out together.
+    seed : int
+        Seed of the folds and of the training.
+    """
+    import lightgbm
+
+    if len(numbers) < _MIN_SPREAD_ROWS:
+        return None
+
+    def trees(rows: NDArray) -> Any:
+        data = lightgbm.Dataset(numbers[rows], np.log(errors[rows] + _LEAST_ERROR))
+        return lightgbm.train(_SPREAD_TRAINING | {"seed": seed}, data, _SPREAD_ROUNDS)
+
+    def factor(trained: NDArray[np.bool_]) -> Floats:
+        """Return the ratios of the errors to those predicted by trees that were trained on other rows."""
+        return errors[~trained] / np.exp(
+            np.asarray(trees(np.flatnonzero(trained)).predict(numbers[~trained]))
+        )
+
+    number_of = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    fold = (
+        np.random.default_rng(seed).permutation(len(number_of))[[number_of[group] for group in groups]]
+        % _FOLDS
+    )
+    ratios = np.concatenate([factor(fold != each) for each in range(_FOLDS)])
+    inside = float(np.quantile(ratios, _COVERED)) / 2
+    low, high = np.percentile(numbers, (_OUTER_PERCENTILE, 100 - _OUTER_PERCENTILE), axis=0)
+    inner = ((numbers >= low) & (numbers <= high)).all(axis=1)
+    outer = factor(inner) if _MIN_SPREAD_ROWS <= inner.sum() < len(inner) else ratios
+    return SpreadModel(
+        shortened(trees(np.arange(len(numbers))).model_to_string()),
+        tuple(numbers.min(axis=0).tolist()),
+        tuple(numbers.max(axis=0).tolist()),
+        inside,
+        max(inside, float(np.quantile(outer, _COVERED)) / 2),
+    )
 
 
 @dataclass(frozen=True)
@@ -257,35 +382,53 @@ class CycleModel:
         Ensembles of trees in LightGBM's text format; if empty, predictions are the estimates in the features.
     about : dict
         Origin of the model, for reports: hardware profile, number of samples and errors.
+    error : SpreadModel or None
+        Calibrated spread; None: the spread is the standard deviation of the members' log predictions.
     """
 
     members: tuple[str, ...]
     about: dict[str, Any]
+    error: SpreadModel | None = None
 
     def __post_init__(self) -> None:
         self.trees  # noqa: B018  report damage immediately
 
     @cached_property
     def trees(self) -> TreeEnsemble | None:
-        """Trees of the members as arrays; None if there are no members."""
-        return TreeEnsemble(self.members, len(NAMES)) if self.members else None
+        """Trees of the members, and of the spread as the last member; None if there are none."""
+        members = (*self.members, *([self.error.member] if self.error else []))
+        return TreeEnsemble(members, len(NAMES)) if members else None
 
     def predict(self, row: FeatureRow) -> Prediction:
-        """Return the predicted cycles of one layer."""
+        """Return the predicted cycles of one layer: the estimate in the features outside the trained range."""
         if self.trees is None:
             return Prediction(row.base, 0.0)
-        found = self.trees.one(np.array(row.numbers)).tolist()
-        mean = sum(found) / len(found)
-        spread = (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
-        return Prediction(row.base * exp(mean), spread)
+        numbers = np.array(row.numbers)
+        found = self.trees.one(numbers).tolist()
+        if self.error is None:
+            mean = sum(found) / len(found)
+            return Prediction(
+                row.base * exp(mean), (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
+            )
+        *logs, error = found
+        outside = bool(self.error.outside_range(numbers))
+        spread = min((self.error.outside if outside else self.error.inside) * exp(error), _MAX_SPREAD)
+        return Prediction(row.base if outside or not logs else row.base * exp(sum(logs) / len(logs)), spread)
 
     def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
         """Return the predicted cycles, and the spreads of the predictions, for many layers."""
         base = np.array([row.base for row in rows])
-        if self.trees is None or not rows:
+        if not rows or self.trees is None:
             return base, np.zeros(len(rows))
-        found = self.trees.many(np.array([row.numbers for row in rows]))
-        return base * np.exp(found.mean(axis=1)), found.std(axis=1)
+        numbers = np.array([row.numbers for row in rows])
+        found = self.trees.many(numbers)
+        if self.error is None:
+            return base * np.exp(found.mean(axis=1)), found.std(axis=1)
+        outside = self.error.outside_range(numbers)
+        spread = self.error.scaled(found[:, -1], outside)
+        if not self.members:
+            return base, spread
+        return base * np.exp(np.where(outside, 0.0, found[:, :-1].mean(axis=1))), spread
 
     def save(self, path: Path) -> int:
         """Write the model to a file and return the size in bytes.
@@ -296,7 +439,8 @@ class CycleModel:
             The file cannot be written.
         """
         header = {"format": FORMAT, "version": VERSION, "features": NAMES, "about": self.about}
-        text = json.dumps(header | {"members": self.members})
+        error = None if self.error is None else asdict(self.error)
+        text = json.dumps(header | {"members": self.members, "spread": error})
         data = gzip.compress(text.encode(), 9, mtime=0)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -340,9 +484,22 @@ class CycleModel:
         ):
             raise InputError(f"{path}: not a whole cost model; {remedy}")
         try:
-            return CycleModel(tuple(members), about)
-        except (ValueError, KeyError, OverflowError) as error:
+            return CycleModel(tuple(members), about, _spread_of(data.get("spread")))
+        except (ValueError, KeyError, OverflowError, TypeError) as error:
             raise InputError(f"{path}: damaged cost model: {error}; {remedy}") from None
+
+
+def _spread_of(data: object) -> SpreadModel | None:
+    """Return the spread in a model file; raises ValueError if it is damaged."""
+    if data is None:
+        return None
+    if not isinstance(data, dict) or set(data) != {"member", "low", "high", "inside", "outside"}:
+        raise ValueError("the spread is incomplete")
+    member, inside, outside = data["member"], float(data["inside"]), float(data["outside"])
+    if not isinstance(member, str):
+        raise ValueError("the trees of the spread are missing")
+    low, high = (tuple(float(each) for each in data[name]) for name in ("low", "high"))
+    return SpreadModel(member, low, high, inside, outside)
 
 
 def train(
@@ -382,9 +539,8 @@ def train(
     return CycleModel(members, about or {})
 
 
-#: Model included with the compiler, trained by `mla calibrate` for the default target n16 and its memory.
-SHIPPED = Path(__file__).parent / "n16.hpm"
-_SHIPPED_N = 16
+#: Models included with the compiler, for any memory, of machines without and with `pipelined` (docs/cost_model.md).
+SHIPPED, SHIPPED_PIPELINED = (Path(__file__).parent / name for name in ("shipped.hpm", "pipelined.hpm"))
 
 
 def model_path(conditions: HardwareProfile) -> Path:
@@ -400,8 +556,8 @@ def journal_path(conditions: HardwareProfile, seed: int) -> Path:
 def find_model(conditions: HardwareProfile) -> CycleModel:
     """Return the user's calibrated model for a hardware profile, or the model included with the compiler.
 
-    The included model is used for machines with the same number of lanes and any DRAM timing, because the features
-    include the DRAM cycles. For other machines, predictions are the estimates in the features.
+    The features include the number of lanes and the timing of the memory. For layers, machines and memories outside the
+    trained range of the included model, predictions are the estimates in the features, with a wider spread.
 
     Raises
     ------
@@ -411,7 +567,7 @@ def find_model(conditions: HardwareProfile) -> CycleModel:
     own = model_path(conditions)
     if own.exists():
         return _loaded(own, own.stat().st_mtime_ns)
-    return _loaded(SHIPPED, 0) if conditions.config.n == _SHIPPED_N else CycleModel((), {})
+    return _loaded(SHIPPED_PIPELINED if conditions.config.pipelined else SHIPPED, 0)
 
 
 @cache

@@ -37,6 +37,15 @@ class TilePart:
     pitch: int
 
 
+def first_tile_rows(rows: int, few: int) -> list[int]:
+    """Return the numbers of rows of the parts of a first tile; `few` rows fill the array."""
+    *halves, last = _halves(rows, few)
+    sizes = [last, *reversed(halves)]
+    if len(sizes) > _MAX_FIRST_TILE_PARTS:
+        sizes = [sum(sizes[: 1 - _MAX_FIRST_TILE_PARTS]), *sizes[1 - _MAX_FIRST_TILE_PARTS :]]
+    return sizes
+
+
 def split_first_tile(
     part: TilePart, acc: BufferRef, few: int, width: int
 ) -> list[tuple[TilePart, BufferRef]]:
@@ -51,12 +60,8 @@ def split_first_tile(
     width : int
         Number of pixels of a row.
     """
-    *halves, last = _halves(part.rows, few)
-    sizes = [last, *reversed(halves)]
-    if len(sizes) > _MAX_FIRST_TILE_PARTS:
-        sizes = [sum(sizes[: 1 - _MAX_FIRST_TILE_PARTS]), *sizes[1 - _MAX_FIRST_TILE_PARTS :]]
     out, start = [], part.start
-    for rows in sizes:
+    for rows in first_tile_rows(part.rows, few):
         out.append((replace(part, start=start, rows=rows), acc.plus((start - part.start) * width)))
         start += rows
     return out
@@ -67,11 +72,6 @@ def split_last_tile(tile: TilePart, name: str, few: int, width: int) -> list[tup
 
     Each part has separate sums, in different banks if possible, because FUSE waits for a bank that MATRIX uses.
     """
-    start, last = tile.start, tile.block + tile.blocks - 1
-    parts = [replace(tile, blocks=tile.blocks - 1)] if tile.blocks > 1 else []
-    for rows in _halves(tile.rows, few):
-        parts.append(TilePart(start, rows, last, 1, rows))
-        start += rows
     return [
         (
             part,
@@ -84,8 +84,18 @@ def split_last_tile(tile: TilePart, name: str, few: int, width: int) -> list[tup
                 )
             ),
         )
-        for i, part in enumerate(parts)
+        for i, part in enumerate(last_tile_parts(tile, few))
     ]
+
+
+def last_tile_parts(tile: TilePart, few: int) -> list[TilePart]:
+    """Return the parts of a last tile in order; `few` rows fill the array."""
+    start, last = tile.start, tile.block + tile.blocks - 1
+    parts = [replace(tile, blocks=tile.blocks - 1)] if tile.blocks > 1 else []
+    for rows in _halves(tile.rows, few):
+        parts.append(TilePart(start, rows, last, 1, rows))
+        start += rows
+    return parts
 
 
 def _halves(rows: int, few: int) -> list[int]:

@@ -8,7 +8,15 @@ from math import ceil
 from compiler.layers.base import Addend, Drain
 from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels
 from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
+from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
+from compiler.layers.tile_pipeline import (
+    MAX_SIMULATED_TILES,
+    RATE_TILES,
+    PipelineTile,
+    TileLoad,
+    TilePipeline,
+    lines,
+)
 from compiler.layers.tiling_context import (
     BUS_OVERHEAD,
     PREFETCH_STEPS,
@@ -31,6 +39,10 @@ from hw.isa.enums import DTYPE_BYTES, Dtype
 _PARAMETERS, _BIASES = 9.0, 4.0
 #: Factor by which FUSE is slower if biases are read from the scratchpad.
 _COMMON_SCALE_SLOWDOWN = 4
+
+
+#: Maximum number of pieces of image rows that are loaded before the rest of their tile.
+_MAX_EARLY_PIECES = 1 << 16
 
 
 class _Cut:
@@ -73,28 +85,38 @@ class _Cut:
         self.depth = min(s.depth, self.k_blocks) if self.layout == Im2colLayout.PIXELS else self.k_blocks
         self.parts = ceil_div(self.k_blocks, self.depth)
         self.size = DTYPE_BYTES[layer.drain.dtype]
+        #: True if the last tile is drained in parts.
+        self.split_last = s.split_last_tile
+        #: Number of image rows that fill the array.
+        self.few = ceil_div(n, self.y.w)
+        #: Bus beats of image rows that were loaded before the rest of their piece.
+        self.early: dict[tuple[int, ...], float] = {}
+        #: FUSE cycles per pixel and channel block.
+        self.drain_rate = self.size * (
+            _COMMON_SCALE_SLOWDOWN if s.common_scale and layer.drain.common_scale else 1
+        )
 
     def image(self, rows: int, part: int) -> float:
         """Return the bus beats for loading the input of `rows` output rows; `part` is the index of a channel range."""
         if self.context.x_on_chip:
             return 0.0
-        n, x = self.n, self.x
+        n, x, least = self.n, self.x, self.context.line_beats
         if self.layout == Im2colLayout.STRIPS:
             count = self.y.w * ((rows - 1) * self.stride + self.kernel_h)
-            return count * (self.kernel_w * x.c + n - 1) / n
+            return count * max((self.kernel_w * x.c + n - 1) / n, least)
         reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
         count = input_rows(rows, self.stride, reach, x.h)
         if self.layout == Im2colLayout.ROWS:
             if self.strips > 1:
-                return lines(count, x.w * x.c, self.x_row, n)
+                return lines(count, x.w * x.c, self.x_row, n, least)
             return count * (x.w + self.layer.pads[1] + self.layer.pads[3]) * x.c / n
         if self.strips > 1 and self.parts == 1 and self.in_c == x.c:
-            return lines(count, x.w * x.c, self.x_row, n)
-        return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n)
+            return lines(count, x.w * x.c, self.x_row, n, least)
+        return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n, least)
 
-    def out(self, pixels: int, block: int) -> float:
-        """Return the bus beats for storing the results of a tile."""
-        width = min(self.columns * self.n, self.out_c - block * self.n)
+    def out(self, pixels: int, block: int, columns: int) -> float:
+        """Return the bus beats for storing the results of some channel blocks."""
+        width = min(columns * self.n, self.out_c - block * self.n)
         if self.strips > 1 and width == self.y.c:
             return lines(pixels // self.y.w, self.y.w * width * self.size, self.y_row * self.size, self.n)
         return lines(pixels, width * self.size, self.y.c * self.size, self.n)
@@ -114,31 +136,59 @@ def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -
         "p": s.param_buffers,
         "r": s.y_buffers,
         "t": 1,
+        "f": _MAX_EARLY_PIECES,
     }
+    ends = [_Tile(cut, (0, 0, 0), 0, cut.rows, 0, first=True, last=row_tiles * groups == 1)]
+    if row_tiles * groups > 1:
+        rows = ((cut.y.h - 1) % cut.rows_per_load) % cut.rows + 1
+        block = (groups - 1) * cut.columns
+        ends.append(_Tile(cut, (0, 0, 0), 0, rows, block, first=False, last=True))
+    saved, whole = 0.0, (row_tiles * groups - len(ends)) * cut.parts
+    if s.split_last_tile and layer.groups * (whole + sum(tile.steps for tile in ends)) > MAX_SIMULATED_TILES:
+        drained = ends[-1].parts()[-1]  # the last tile is extrapolated, and its parts are not simulated
+        points = ends[-1].rows * ends[-1].columns - drained.rows * drained.blocks
+        saved, cut.split_last = float(points * cut.y.w * cut.drain_rate), False
+    steps = layer.groups * (whole + sum(tile.steps for tile in ends))
+    period = cut.parts * (groups if s.order == "rows" else 1)
+    through = sum(
+        max(min(cut.rows, high - row) * cut.y.w, cut.n)
+        for first in range(0, cut.y.h, cut.rows_per_load)
+        for high in [min(cut.rows_per_load, cut.y.h - first)]
+        for row in range(0, high, cut.rows)
+    )
+    array = float(layer.groups * cut.images * through * cut.blocks * cut.again * cut.k_blocks)
     return TilePipeline(
-        _conv_tiles(cut), row_tiles * groups * cut.parts * layer.groups, buffers, s.acc_buffers, s.y_buffers
+        _conv_tiles(cut),
+        steps,
+        buffers,
+        s.acc_buffers,
+        s.y_buffers,
+        saved,
+        period if period <= RATE_TILES else cut.parts,
+        array,
     )
 
 
 def _conv_tiles(cut: _Cut) -> Iterator[PipelineTile]:
-    s = cut.s
     for group in range(cut.layer.groups):
-        tiles = (
-            (
-                group,
-                number,
-                load_row,
-                row,
-                min(cut.rows, min(load_row + cut.rows_per_load, cut.y.h) - row),
-                block,
-            )
-            for number, load_row, row, block in _order(cut, s.order == "rows")
-        )
-        for tile in tiles:
-            yield from _conv_tile(cut, *tile)
+        for first, last, (number, load_row, row, block) in _with_ends(_order(cut)):
+            rows = min(cut.rows, min(load_row + cut.rows_per_load, cut.y.h) - row)
+            yield from _Tile(cut, (group, number, load_row), row, rows, block, first=first, last=last).work()
 
 
-def _order(cut: _Cut, by_rows: bool) -> Iterator[tuple[int, int, int, int]]:
+_Place = tuple[int, int, int, int]
+
+
+def _with_ends(places: Iterator[_Place]) -> Iterator[tuple[bool, bool, _Place]]:
+    """Yield each place with flags that are True for the first and for the last one."""
+    now, first = next(places), True
+    for following in places:
+        yield first, False, now
+        now, first = following, False
+    yield first, True, now
+
+
+def _order(cut: _Cut) -> Iterator[_Place]:
     row_groups = [
         (number, load_row, row)
         for number in range(cut.images)
@@ -146,42 +196,96 @@ def _order(cut: _Cut, by_rows: bool) -> Iterator[tuple[int, int, int, int]]:
         for row in range(load_row, min(load_row + cut.rows_per_load, cut.y.h), cut.rows)
     ]
     blocks = range(0, cut.blocks, cut.columns)
-    if by_rows:
+    if cut.s.order == "rows":
         return ((*load_row, block) for load_row in row_groups for block in blocks)
     return ((*load_row, block) for block in blocks for load_row in row_groups)
 
 
-def _conv_tile(
-    cut: _Cut, group: int, number: int, load_row: int, row: int, rows: int, block: int
-) -> Iterator[PipelineTile]:
-    layer, n, s = cut.layer, cut.n, cut.s
-    columns, pixels = min(cut.columns, cut.blocks - block), rows * cut.y.w
-    through, beats = max(pixels, n), cut.out(pixels, block)
-    high = min(cut.rows_per_load, cut.y.h - load_row)
-    for part in range(cut.parts):
-        depth = min(cut.depth, cut.k_blocks - part * cut.depth)
-        deep = min(depth * n, cut.in_c - part * cut.depth * n) if cut.parts > 1 else cut.in_c
-        loads: list[tuple[str, object, float]] = []
-        if not cut.context.x_on_chip:
-            loads.append(("x", (group, number, load_row, part), cut.image(high, part)))
-        loads.append(("w", (group, block, part), float(columns * cut.taps * deep)))
-        last = part == cut.parts - 1
-        if last:
-            loads += with_drain(layer.drain, s, cut.context, (group, number, row, block), cut.blocks, beats)
-        fuse = (
-            pixels
-            * columns
-            * (_COMMON_SCALE_SLOWDOWN if s.common_scale and layer.drain.common_scale else 1)
-            * cut.size
-        )
-        store = 0.0 if cut.context.y_on_chip else beats
-        yield PipelineTile(
+class _Tile:
+    """Tile of a convolution as work of the units; `key` identifies the channel group, the image and its loaded rows."""
+
+    def __init__(
+        self,
+        cut: _Cut,
+        key: tuple[int, int, int],
+        row: int,
+        rows: int,
+        block: int,
+        *,
+        first: bool,
+        last: bool,
+    ):
+        self.cut, self.key, self.row, self.rows, self.block = cut, key, row, rows, block
+        self.first, self.beginning, self.end = first and cut.s.split_first_tile, first, last
+        self.columns = min(cut.columns, cut.blocks - block)
+
+    @property
+    def last(self) -> bool:
+        """True if the tile is drained in parts."""
+        return self.end and self.cut.split_last
+
+    def parts(self) -> list[TilePart]:
+        """Return the parts with separate sums, each of which is drained as a whole."""
+        whole = TilePart(0, self.rows, self.block, self.columns, self.rows)
+        return last_tile_parts(whole, self.cut.few) if self.last else [whole]
+
+    def _pieces(self, part: TilePart, k: int) -> list[int]:
+        return first_tile_rows(part.rows, self.cut.few) if self.first and k == 0 else [part.rows]
+
+    @property
+    def steps(self) -> int:
+        """Number of MATRIX commands."""
+        parts = self.parts()
+        first = sum(len(self._pieces(part, 0)) for part in parts)
+        return first + (self.cut.parts - 1) * len(parts)
+
+    def work(self) -> Iterator[PipelineTile]:
+        """Yield the work of each MATRIX command, in the order of the code generator."""
+        cut, parts = self.cut, self.parts()
+        work = [(k, part) for k in range(cut.parts) for part in parts]
+        if not self.beginning and cut.s.w_buffers >= cut.parts and cut.s.x_buffers >= cut.parts:
+            work = [(k, part) for part in parts for k in range(cut.parts)]
+        for k, part in work:
+            done, end = part.start, part.start + part.rows
+            for rows in self._pieces(part, k):
+                done += rows
+                drained = part.rows if done == end and k == cut.parts - 1 else 0
+                yield self._step(k, part, rows, done, drained)
+
+    def _step(self, k: int, part: TilePart, rows: int, until: int, drained: int) -> PipelineTile:
+        """Return the work for some rows of a part, up to row `until` of the tile, which drains `drained` rows."""
+        cut, layer, s, n = self.cut, self.cut.layer, self.cut.s, self.cut.n
+        depth = min(cut.depth, cut.k_blocks - k * cut.depth)
+        deep = min(depth * n, cut.in_c - k * cut.depth * n) if cut.parts > 1 else cut.in_c
+        loads = self._image(k, until)
+        loads.append(("w", (self.key[0], self.block, k), float(self.columns * cut.taps * deep)))
+        fuse = store = 0.0
+        if drained:
+            pixels = drained * cut.y.w
+            beats = cut.out(pixels, part.block, part.blocks)
+            place = (*self.key[:2], self.row + part.start, part.block)
+            loads += with_drain(layer.drain, s, cut.context, place, cut.blocks, beats)
+            fuse = pixels * part.blocks * cut.drain_rate
+            store = 0.0 if cut.context.y_on_chip else beats
+        return PipelineTile(
             tuple(loads),
-            columns * cut.again * depth * through,
-            fuse * last,
-            store * last,
-            1 + last * (2 - cut.context.y_on_chip),
+            part.blocks * cut.again * depth * max(rows * cut.y.w, n),
+            fuse,
+            store,
+            1 + (drained > 0) * (2 - cut.context.y_on_chip),
+            self.last,
         )
+
+    def _image(self, k: int, until: int) -> list[TileLoad]:
+        """Return the loads of the image; a first tile that is split loads only the rows up to `until`."""
+        cut, key = self.cut, (*self.key, k)
+        if cut.context.x_on_chip:
+            return []
+        high = min(cut.rows_per_load, cut.y.h - self.key[2])
+        if self.first and until < high:
+            early, cut.early[key] = cut.early.get(key, 0.0), cut.image(until, k)
+            return [("f", (*key, until), max(cut.early[key] - early, 0.0))]
+        return [("x", key, cut.image(high, k) - cut.early.pop(key, 0.0))]
 
 
 def summand_bytes(drain: Drain, context: TilingContext, rows: int) -> int:
@@ -195,7 +299,7 @@ def summand_bytes(drain: Drain, context: TilingContext, rows: int) -> int:
 
 
 def with_drain(
-    drain: Drain, s: LayerSchedule, context: LayerContext, key: tuple[int, ...], blocks: int, beats: float
+    drain: Drain, s: LayerSchedule, context: LayerContext, key: tuple, blocks: int, beats: float
 ) -> list[tuple[str, object, float]]:
     """Return the loads that the epilogue of a tile needs: parameters, lookup table and residual."""
     slots = max(1, min(s.param_blocks, blocks))

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
+
+import numpy as np
 
 from compiler import __version__
 from compiler.cost.learned.features import FeatureRow, rows_of
-from compiler.cost.learned.model import CycleModel, PredictionErrors, train
+from compiler.cost.learned.model import CycleModel, PredictionErrors, train, train_spread
 from compiler.cost.learned.online_model import apportion
 from compiler.ir.identity import stored
 from compiler.lowering.lower import LoweredNetwork
@@ -24,6 +26,8 @@ from hw.errors import WorkError
 
 #: Reciprocal of the fraction of networks that are held out of training to measure the error.
 _HELD_OUT_INTERVAL = 6
+#: Number of parts of the networks that are held out in turn to measure the errors on which the spread is trained.
+_FOLDS = 3
 #: Minimum number of measured networks.
 _MIN_NETWORKS = 2 * _HELD_OUT_INTERVAL
 #: Maximum number of predictions that are timed.
@@ -115,9 +119,21 @@ def learn(
     conditions: HardwareProfile, samples: Sequence[CalibrationSample], fresh: int, seed: int = 0
 ) -> Calibration:
     """Train a model on samples, and measure its errors on held-out networks."""
-    measured = features_of(samples, conditions)
+    return learn_from(features_of(samples, conditions), conditions, fresh, seed)
+
+
+def learn_from(
+    measured: Sequence[MeasuredLayers], conditions: HardwareProfile, fresh: int, seed: int = 0
+) -> Calibration:
+    """Train a model on measured layers, and measure its errors on held-out networks.
+
+    The trees are kept only if the median error on held-out networks is lower than without them.
+    """
     held_out = [each for each in measured if each.sample.index % _HELD_OUT_INTERVAL == 0]
-    evaluated = _train([each for each in measured if each.sample.index % _HELD_OUT_INTERVAL], seed)
+    others = [each for each in measured if each.sample.index % _HELD_OUT_INTERVAL]
+    evaluated, without = _train(others, seed, trees=True), _train(others, seed, trees=False)
+    better = bool(_median_error(evaluated, held_out) < _median_error(without, held_out))
+    evaluated = evaluated if better else without
     pairs = [
         (len(each.sample.point.ops), sum(evaluated.predict_many(each.rows)[0]), each.sample.cycles)
         for each in held_out
@@ -134,16 +150,18 @@ def learn(
         "dram_latency": conditions.dram.latency,
         "dram_bytes_per_cycle": conditions.rate,
         "conditions": conditions.key,
-        "samples": len(samples),
+        "samples": len(measured),
         "seed": seed,
+        "trees": better,
+        "covered": round(_covered(evaluated, held_out), 4),
         "single": single.as_json(),
         "chain": chain.as_json(),
     }
-    model = CycleModel(_train(measured, seed).members, about)
+    model = replace(_train(measured, seed, trees=better), about=about)
     rows = [row for each in held_out for row in each.rows][:_MAX_TIMED]
     return Calibration(
         model,
-        len(samples),
+        len(measured),
         fresh,
         single,
         chain,
@@ -175,9 +193,38 @@ def stage_of(sample: CalibrationSample, conditions: HardwareProfile) -> LoweredN
     return stage
 
 
-def _train(measured: Sequence[MeasuredLayers], seed: int) -> CycleModel:
+def _train(measured: Sequence[MeasuredLayers], seed: int, *, trees: bool) -> CycleModel:
+    """Train the cycles, if `trees`, and the spread, on errors of networks that the trees have not been trained on."""
     rows = [row for each in measured for row in each.rows]
-    return train(rows, [cycles for each in measured for cycles in each.cycles], seed)
+    cycles = np.array([cycles for each in measured for cycles in each.cycles], float)
+    groups = [(each.sample.point, each.sample.index) for each in measured for _ in each.rows]
+    guess = np.array([row.base for row in rows])
+    model = CycleModel((), {})
+    if trees:
+        fold = np.array([index % _FOLDS for _, index in groups])
+        for each in range(_FOLDS):
+            known, new = np.flatnonzero(fold != each), np.flatnonzero(fold == each)
+            if len(known) and len(new):
+                part = train([rows[i] for i in known], cycles[known].tolist(), seed)
+                guess[new] = part.predict_many([rows[i] for i in new])[0]
+        model = train(rows, cycles.tolist(), seed)
+    errors = np.abs(np.log(np.maximum(cycles, 1.0) / guess))
+    spread = train_spread(np.array([row.numbers for row in rows]), errors, groups, seed)
+    return replace(model, error=spread)
+
+
+def _median_error(model: CycleModel, measured: Sequence[MeasuredLayers]) -> float:
+    errors = [abs(sum(model.predict_many(each.rows)[0]) / each.sample.cycles - 1) for each in measured]
+    return median(errors) if errors else 0.0
+
+
+def _covered(model: CycleModel, measured: Sequence[MeasuredLayers]) -> float:
+    """Return the share of layers whose error is at most twice the stated spread."""
+    inside = []
+    for each in measured:
+        cycles, spread = model.predict_many(each.rows)
+        inside += (np.abs(np.log(np.maximum(each.cycles, 1.0) / cycles)) <= 2 * spread).tolist()
+    return float(np.mean(inside)) if inside else 1.0
 
 
 def _microseconds(work: Callable[[FeatureRow], object], rows: Sequence[FeatureRow]) -> float:
