@@ -61,8 +61,11 @@ def interleave(
             works = {number: _work(step, config.n) for number, (_, step) in enumerate(mine)}
             listed = _advance_matrix(_list_schedule(queues, works, needs), mine, works, needs)
             begins = [begin for _, begin, _ in listed]
-            for at, (_, _, ready) in enumerate(listed):
-                after[len(order) + at] = min(len(order) + bisect_left(begins, ready), len(order) + at)
+            positions = {number: at for at, (number, _, _) in enumerate(listed)}
+            for at, (number, _, ready) in enumerate(listed):
+                # Start times are estimates: a step may be placed after its estimated end, behind others of its layer.
+                made = max((positions[need] + 1 for need in needs[number]), default=0)
+                after[len(order) + at] = len(order) + min(max(bisect_left(begins, ready), made), at)
             mine = [mine[number] for number, _, _ in listed]
         order += mine
     return order, after
