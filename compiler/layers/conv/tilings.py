@@ -275,7 +275,7 @@ class ConvTiler:
         }[layout]
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
-        self.line = (self.x.w + padding) * self.x.c
+        self.line = (self.x.w + padding) * self.in_c
         self.k_blocks = ceil_div(self.in_c, n)
         # This saves five bus beats per block of channels and costs three additional FUSE cycles per pixel and block.
         self.common_scale = self.images * self.y.h * self.y.w == 1 and layer.drain.common_scale
@@ -292,6 +292,8 @@ class ConvTiler:
         rows = input_rows(rows_per_load, stride, self.reach, self.x.h)
         size = int(rows * self.line * part) + n
         if part == 1.0:
+            if self.layer.groups > 1:  # only the channels of a group are loaded
+                return size, lines(rows * self.x.w, self.in_c, self.x.c, n)
             return size, size / n if self.strips == 1 else lines(rows, self.line, self.x_row, n)
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
@@ -442,13 +444,13 @@ def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
 
     An image is split into strips of columns only if no tiling with whole rows fits. Each group of channels has separate
     buffers, and two consecutive groups are active at the same time. Each group therefore gets half of the memory if a
-    tiling fits.
+    tiling, with whole rows or with strips, fits.
     """
     contexts = [context]
     if layer.groups > 1:
         context = replace(context, consecutive=True)
         contexts = [replace(context, free=context.free // 2), context]
-    for split, each in product((False, True), contexts):
+    for each, split in product(contexts, (False, True)):
         fits = False
         for tiling in _tilings(each, layer, split=split):
             fits = True
