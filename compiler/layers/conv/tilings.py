@@ -6,7 +6,7 @@ from itertools import product
 from math import ceil
 
 from compiler.layers.base import Addend, Drain
-from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels
+from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels, row_phases
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.layers.tiling_context import (
@@ -101,7 +101,13 @@ class _Cut:
 
 
 def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a convolution, with tiles of output rows, channel blocks and partial sums."""
+    """Return the tile model of a convolution, with tiles of output rows, channel blocks and partial sums.
+
+    A convolution that is cut by phases is represented by its largest phase, repeated for each phase.
+    """
+    if phases := row_phases(context.config, layer):
+        pipeline = conv_tile_model(phases[0].layer, s, context)
+        return replace(pipeline, count=pipeline.count * len(phases))
     cut = _Cut(layer, s, context)
     row_tiles = cut.images * sum(
         ceil_div(min(cut.rows_per_load, cut.y.h - first), cut.rows)
@@ -446,7 +452,12 @@ def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
     buffers, and two consecutive groups are active at the same time. Each group therefore gets half of the memory if a
     tiling, with whole rows or with strips, fits.
     """
-    contexts = [context]
+    contexts, phases = [context], row_phases(context.config, layer)
+    if phases:  # two consecutive phases are active at the same time, like two groups
+        half = replace(context, free=context.free // 2, acc_rows=context.acc_rows // 2)
+        for cycles, schedule in conv_tilings(half, phases[0].layer):
+            yield cycles * len(phases), schedule
+        return
     if layer.groups > 1:
         context = replace(context, consecutive=True)
         contexts = [replace(context, free=context.free // 2), context]
