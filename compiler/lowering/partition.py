@@ -68,7 +68,11 @@ def partition(
     parts, reasons
         The stages in execution order, and for each node on the host, by name, the reason why it runs there.
     """
-    inside = {node.name: [partition(body, rounding, config) for body in node.bodies] for node in graph if node.bodies}
+    inside = {
+        node.name: [partition(body, rounding, config) for body in node.bodies]
+        for node in graph
+        if node.bodies
+    }
     reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding, config).refused
     reasons |= dict.fromkeys(boundary_conversions(graph, reasons), BOUNDARY_REASON)
     for name, found in inside.items():

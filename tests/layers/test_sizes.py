@@ -192,6 +192,44 @@ def test_convolutions_whose_dilated_rows_do_not_fit_the_scratchpad(op: str, *, r
     assert max(rows) <= -(-125 // dilations[0])  # the rows of one phase
 
 
+def _branches(shape: tuple[int, int, int, int], channels: int) -> tuple[Draft, Tensor]:
+    """Return a graph of two convolutions of the same input, whose outputs are concatenated, and its output."""
+    draft, made = SizedDraft(shape), (*shape[:3], channels)
+    x = draft.input(shape)
+    window = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
+    outputs: list[Tensor] = []
+    for _ in range(2):
+        weights, bias, scale = draft.weighted((channels, 3, 3, shape[3]), 0, 9 * shape[3])
+        like = outputs[0] if outputs else None
+        outputs.append(draft.node("conv2d", [x, weights, bias], made, like=like, scale=scale / 10, **window))
+    return draft, draft.node("concat", outputs, (*made[:3], 2 * channels), like=outputs[0], axis=3)
+
+
+@pytest.mark.parametrize(("columns", "target"), [(1500, "n16"), (400, "n16"), (1000, "n8")])
+def test_packed_pixels_among_other_channels(columns: int, target: str) -> None:
+    """Adjacent pixels cannot be computed as one if they are stored among the channels of another tensor."""
+    draft, y = _branches((1, 3, columns, 3), 4)
+    network = check(draft, [y], target)
+    assert not network.host
+    assert max(layer.pixels_per_pass for layer in network.schedule.layers.values()) > 1
+
+
+@pytest.mark.parametrize(("columns", "target"), [(900, "n16"), (1000, "n8")])
+def test_two_layers_that_each_fill_the_accumulator(columns: int, target: str) -> None:
+    draft, y = _branches((1, 1, columns, 3), 16)
+    assert not check(draft, [y], target).host
+
+
+@pytest.mark.parametrize("columns", [1024, 1500])
+def test_wide_images_of_int16_equal_litert(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cases, "shape_of", lambda *_: (1, 3, columns, 3))
+    draft = TfliteDraft(np.random.default_rng(1), "int16")
+    cases.convolution(draft)
+    assert not check_litert(draft, tmp_path, "reference").host
+
+
 @pytest.mark.parametrize("step", [1 / 256, 0.0031])
 @pytest.mark.parametrize(("columns", "target"), [(17_000, "n4"), (40_000, "n8")])
 def test_softmax_of_long_rows_with_a_small_tail(columns: int, target: str, step: float) -> None:

@@ -67,7 +67,9 @@ class ChainDraft(SizedDraft):
             return 1, 1, 1, 0, 0, size
         return kernel, stride, dilation, before, after, (size + before + after - reach) // stride + 1
 
-    def _window(self, x: Tensor, *, dilated: bool = True) -> tuple[tuple[int, int], tuple[int, int], dict[str, object]]:
+    def _window(
+        self, x: Tensor, *, dilated: bool = True
+    ) -> tuple[tuple[int, int], tuple[int, int], dict[str, object]]:
         """Return the kernel, the size of the output image, and the attributes of a window operator."""
         (kh, sh, dh, top, bottom, oh), (kw, sw, dw, left, right, ow) = (
             self._axis(size, dilated=dilated) for size in x.shape[1:3]
