@@ -1,7 +1,7 @@
 """Relaxation of a schedule until it fits the memories.
 
 Prefetching is reduced first. Then interleaving and double buffering are dropped. Last, tensors are moved from the
-scratchpad to DRAM, or tiles of sums are halved.
+scratchpad to DRAM, and then tiles are halved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,13 +68,11 @@ def fit(
                 ahead = []
             elif error.memory == BufferMemory.SLOT and not ahead and double:
                 layers |= {layer: replace(layers[layer], param_buffers=1) for layer in double}
-            elif error.memory == BufferMemory.ACC and not ahead:
+            elif not ahead and not kept:
                 halved = _halved_tiles(lowered, layers, here)
-                if not halved:
+                if error.memory not in (BufferMemory.SP, BufferMemory.ACC) or not halved:
                     raise
                 layers |= halved
-            elif not ahead and not kept:
-                raise
             elif not ahead:
                 layers[kept[0]] = replace(layers[kept[0]], on_chip=False)
             for layer in ahead:
@@ -92,9 +90,10 @@ def _halved_tiles(
         mine = layers[layer.name]
         if layer.name not in names:
             continue
-        width = min(mine.strip_width, layer.shapes[layer.y].w)
-        if mine.rows > 1:
-            out[layer.name] = replace(mine, rows=ceil_div(min(mine.rows, layer.shapes[layer.y].h), 2))
+        y = layer.shapes[layer.y]
+        rows, loaded, width = min(mine.rows, y.h), min(mine.rows_per_load, y.h), min(mine.strip_width, y.w)
+        if max(rows, loaded) > 1:
+            out[layer.name] = replace(mine, rows=ceil_div(rows, 2), rows_per_load=ceil_div(loaded, 2))
         elif width > 1:
             out[layer.name] = replace(mine, strip_width=ceil_div(width, 2))
     return out

@@ -473,7 +473,7 @@ class DepthwiseSteps:
         self.drain.select(number, strip.first, strip.count)
         out = []
         keep = blocks == 1 and self.passes == 1
-        self.row = 0
+        self.row = self.history = 0
         for offset, count in pieces(rows, self.rows):
             step = TileStep(block=block)
             if self.x.on_chip:
@@ -486,7 +486,8 @@ class DepthwiseSteps:
             n = self.config.n
             for (g0, g), (t0, t) in product(pieces(self.kernel_h, self.groups), pieces(self.taps, n)):
                 taps = _Taps(g0, g, t0, t)
-                stream = self._stream(start + offset, count, taps, keep and offset > 0, more)
+                continued = keep and offset > 0 and self.history >= g - self.layer.strides[0]
+                stream = self._stream(start + offset, count, taps, continued, more)
                 stream["u0"] -= first
                 fields = self._fields(count, block, blocks, t0)
                 step.matrix.append(
@@ -522,6 +523,8 @@ class DepthwiseSteps:
                 (rows - 1) * stride * self.pitch + lead + (self.strip.count - 1) * self.layer.strides[1] + 1
             )
         self.row = row + streamed
+        #: Rows of the stream so far, which the next tile finds in the line buffers if it continues the stream.
+        self.history = streamed + (self.history if continued else 0)
         word = MATRIX_WORD.pack(
             dw=1,
             taps=taps.columns,

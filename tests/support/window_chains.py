@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from hw.config import MlaConfig, load_target
 from tests.support.graphs import run_on
 from tests.support.sized_layers import SizedDraft
 
+#: Targets of the chains, in rotation.
+TARGETS = ("n4", "n8", "n16")
 #: Limits on the elements of a tensor and on the multiply-accumulates of a layer, for the time of the golden model.
 _ELEMENTS, _MACS = 60_000, 3_000_000
 #: Smallest share of the scratchpad and of the accumulator that a chain may use, as a power of two.
@@ -69,12 +72,12 @@ class ChainDraft(SizedDraft):
 
     def _window(
         self, x: Tensor, *, dilated: bool = True
-    ) -> tuple[tuple[int, int], tuple[int, int], dict[str, object]]:
+    ) -> tuple[tuple[int, int], tuple[int, int], dict[str, Any]]:
         """Return the kernel, the size of the output image, and the attributes of a window operator."""
         (kh, sh, dh, top, bottom, oh), (kw, sw, dw, left, right, ow) = (
             self._axis(size, dilated=dilated) for size in x.shape[1:3]
         )
-        window: dict[str, object] = {"strides": (sh, sw), "pads": (top, left, bottom, right)}
+        window: dict[str, Any] = {"strides": (sh, sw), "pads": (top, left, bottom, right)}
         return (kh, kw), (oh, ow), window | ({"dilations": (dh, dw)} if dilated else {"kernel": (kh, kw)})
 
     def _scale(self, x: Tensor, scale: float) -> float:
