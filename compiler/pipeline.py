@@ -162,7 +162,7 @@ class ModelCompiler:
         self.graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
         record.graphs["reduced"], record.removed = self.graph, self.removed
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
-        self.parts, reasons = partition(self.graph, options.rounding, self.skip)
+        self.parts, reasons = partition(self.graph, options.rounding, self.config, self.skip)
         reasons = _host_reasons(self.graph, self.report, reasons)
         record.parts, record.host = self.parts, reasons
         self.host = _host_nodes(self.graph, reasons)
@@ -222,7 +222,7 @@ class ModelCompiler:
 
     def _lower(self, graph: Graph, fusions: tuple[tuple[str, ...], ...]) -> LoweredNetwork:
         inside = [names for names in fusions if names[0] in graph.nodes]
-        lowered = lower(graph, group(graph, inside), self.options.rounding)
+        lowered = lower(graph, group(graph, inside), self.options.rounding, self.config)
         if lowered.refused:
             lines = "; ".join(f"{name}: {why}" for name, why in lowered.refused.items())
             raise InputError(f"schedule: its fusions are not possible: {lines}")

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
+
 from compiler.commands.command_cycles import cycles
 from compiler.commands.commands import BufferRef, CircularBuffer, Command, TileStep
 from cosim.semantics.bounding_box import BoundingBox, boxes
 from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
-from hw.isa.commands import UNIT_FIELDS
+from hw.isa.commands import MATRIX_WORD, UNIT_FIELDS
 
 #: Cycles from the last sum to the first result that another unit can read.
 _DELAY = 150
@@ -27,6 +29,9 @@ def interleave(
     config: MlaConfig, steps: Sequence[TileStep], layers: Sequence[int], interleavable: Sequence[bool]
 ) -> tuple[list[tuple[int, TileStep]], dict[int, int]]:
     """Order the steps of all layers by list scheduling.
+
+    Layers remain in order if MATRIX commands of one would separate commands of another that continue a stream of
+    image rows (depthwise convolutions).
 
     Parameters
     ----------
@@ -51,7 +56,7 @@ def interleave(
     for is_interleavable, part in groupby(
         zip(layers, steps, strict=True), key=lambda each: interleavable[each[0]]
     ):
-        mine = list(part)
+        mine = part_in_order = list(part)
         if is_interleavable and mine[0][0] != mine[-1][0]:
             mine = [(layer, piece) for layer, step in mine for piece in _pieces(step)]
             needs = dict(_needs(config, mine))
@@ -60,12 +65,31 @@ def interleave(
                 queues[layer].append(number)
             works = {number: _work(step, config.n) for number, (_, step) in enumerate(mine)}
             listed = _advance_matrix(_list_schedule(queues, works, needs), mine, works, needs)
+            if not _streams_continue([mine[number] for number, _, _ in listed]):
+                order += part_in_order
+                continue
             begins = [begin for _, begin, _ in listed]
-            for at, (_, _, ready) in enumerate(listed):
-                after[len(order) + at] = min(len(order) + bisect_left(begins, ready), len(order) + at)
+            positions = {number: at for at, (number, _, _) in enumerate(listed)}
+            for at, (number, _, ready) in enumerate(listed):
+                # Start times are estimates: a step may be placed after its estimated end, behind others of its layer.
+                made = max((positions[need] + 1 for need in needs[number]), default=0)
+                after[len(order) + at] = len(order) + min(max(bisect_left(begins, ready), made), at)
             mine = [mine[number] for number, _, _ in listed]
         order += mine
     return order, after
+
+
+def _streams_continue(order: Sequence[tuple[int, TileStep]]) -> bool:
+    """Return True if every MATRIX command that continues a stream directly follows a command of the same layer."""
+    before = -1
+    for layer, step in order:
+        for command in step.matrix:
+            word = command.fields["word"]
+            assert isinstance(word, int)
+            if layer != before and MATRIX_WORD.unpack(word)["keep"]:
+                return False
+            before = layer
+    return True
 
 
 def _pieces(step: TileStep) -> list[TileStep]:
@@ -164,21 +188,50 @@ class _Touch:
     box: BoundingBox
 
 
+#: Number of the latest touches that are compared one by one, which usually suffices.
+_RECENT = 16
+
+
+class _Touches:
+    """Touches of one buffer by one layer, in order."""
+
+    def __init__(self) -> None:
+        self.all: list[_Touch] = []
+        self.table = np.zeros((4, _RECENT), np.int64)  # low, high, write and position of each touch
+
+    def add(self, touch: _Touch) -> None:
+        """Append a touch."""
+        if len(self.all) == self.table.shape[1]:
+            self.table = np.concatenate((self.table, np.zeros_like(self.table)), axis=1)
+        self.table[:, len(self.all)] = touch.box.low, touch.box.high, touch.box.write, touch.at
+        self.all.append(touch)
+
+    def last_conflict(self, touch: _Touch) -> int | None:
+        """Return the position of the last step that must not be reordered with the step of `touch`; None if none."""
+        for other in reversed(self.all[-_RECENT:]):
+            if _conflict(other, touch):
+                return other.at
+        low, high, write, at = self.table[:, : max(len(self.all) - _RECENT, 0)]
+        meets = (low <= touch.box.high) & (high >= touch.box.low)
+        hits = np.flatnonzero(meets if touch.box.write else meets & (write > 0))
+        return int(at[hits[-1]]) if len(hits) else None
+
+
 def _needs(config: MlaConfig, steps: Sequence[tuple[int, TileStep]]) -> Iterator[tuple[int, set[int]]]:
     """Yield, for each step, the last step of each other layer that it must not overtake."""
     shared = _shared(steps)
     numbers = {buffer: number for number, buffer in enumerate(shared)}
-    seen: dict[CircularBuffer, dict[int, list[_Touch]]] = {buffer: defaultdict(list) for buffer in shared}
+    seen: dict[CircularBuffer, dict[int, _Touches]] = {buffer: defaultdict(_Touches) for buffer in shared}
     for at, (layer, step) in enumerate(steps):
         needs = set[int]()
         mine = list(_touches(config, step, numbers, at, layer))
         for buffer, touch in mine:
             for other, touches in seen[buffer].items():
                 if other != layer:
-                    hit = next((t.at for t in reversed(touches) if _conflict(t, touch)), None)
+                    hit = touches.last_conflict(touch)
                     needs |= set() if hit is None else {hit}
         for buffer, touch in mine:
-            seen[buffer][layer].append(touch)
+            seen[buffer][layer].add(touch)
         yield at, needs
 
 

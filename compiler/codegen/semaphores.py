@@ -3,11 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from cosim.semantics.bounding_box import BoundingBox, boxes
 from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
-from hw.isa.enums import Unit
+from hw.isa.enums import SEMAPHORE_MAX, Unit
 
 #: Unit whose commands overlap: a later FUSE command may read before an earlier one has written.
 _SELF = Unit.FUSE
@@ -58,7 +59,7 @@ def reach(config: MlaConfig, command: "Issued") -> list[BoundingBox]:
 
 
 def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
-    """Set the wait and signal masks of all commands."""
+    """Set the wait and signal masks of all commands, with which the commands can always run in the given order."""
     queues = [_Queue() for _ in Unit]
     for command in commands:
         if not command.reach:
@@ -70,6 +71,35 @@ def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
             if producer != command.unit or producer == _SELF:
                 _order(command, queue, producer)
         mine.add(command)
+    for producer, consumer in product(Unit, Unit):
+        _bound_tokens(commands, producer, consumer)
+
+
+def _bound_tokens(commands: Sequence[Issued], producer: Unit, consumer: Unit) -> None:
+    """Limit the tokens of a semaphore to its range, so that no signal must wait for a command that is issued later.
+
+    The k-th wait takes the token of the k-th signal. If the 64th of several signals precedes the first of their waits,
+    this wait takes the token of the last of these signals, and the other signals and waits are removed: commands of a
+    unit start and retire in order, so they remain ordered.
+    """
+    signal, wait = 1 << (consumer << 2), 1 << (producer << 2)
+    signals = [at for at, c in enumerate(commands) if c.unit == producer and c.signal & signal]
+    if len(signals) <= SEMAPHORE_MAX:
+        return
+    waits = [at for at, c in enumerate(commands) if c.unit == consumer and c.wait & wait]
+    kept: list[tuple[int, int]] = []
+    for sent, taken in zip(signals, waits, strict=True):
+        if len(kept) >= SEMAPHORE_MAX and kept[-SEMAPHORE_MAX][1] >= sent:
+            first = kept[-SEMAPHORE_MAX][1]
+            last = sent if sent < first else kept[-1][0]
+            kept[-SEMAPHORE_MAX:] = [(last, first)]
+            if last == sent:
+                continue
+        kept.append((sent, taken))
+    for at in set(signals) - {sent for sent, _ in kept}:
+        commands[at].signal &= ~signal
+    for at in set(waits) - {taken for _, taken in kept}:
+        commands[at].wait &= ~wait
 
 
 class _Queue:

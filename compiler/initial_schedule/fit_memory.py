@@ -1,10 +1,10 @@
 """Relaxation of a schedule until it fits the memories.
 
 Prefetching is reduced first. Then interleaving and double buffering are dropped. Last, tensors are moved from the
-scratchpad to DRAM.
+scratchpad to DRAM, and then tiles are halved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -14,7 +14,8 @@ from compiler.codegen.generate import LayerCodegen, generate
 from compiler.commands.commands import BufferMemory
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DEFAULT_DRAM, DramTiming
-from compiler.schedule.schedule import Schedule
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 
 #: Divisor of the prefetch distance where memory is full, large because each attempt generates all code again.
@@ -68,13 +69,34 @@ def fit(
             elif error.memory == BufferMemory.SLOT and not ahead and double:
                 layers |= {layer: replace(layers[layer], param_buffers=1) for layer in double}
             elif not ahead and not kept:
-                raise
+                halved = _halved_tiles(lowered, layers, here)
+                if error.memory not in (BufferMemory.SP, BufferMemory.ACC) or not halved:
+                    raise
+                layers |= halved
             elif not ahead:
                 layers[kept[0]] = replace(layers[kept[0]], on_chip=False)
             for layer in ahead:
                 layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // _PREFETCH_DIVISOR)
             schedule = replace(schedule, layers=layers)
     raise AssertionError("attempts end with a schedule or an error")
+
+
+def _halved_tiles(
+    lowered: LoweredNetwork, layers: Mapping[str, LayerSchedule], names: Sequence[str]
+) -> dict[str, LayerSchedule]:
+    """Return schedules of the named layers with half of the rows or, of single rows, half of the columns per tile."""
+    out = {}
+    for layer in lowered.layers:
+        mine = layers[layer.name]
+        if layer.name not in names:
+            continue
+        y = layer.shapes[layer.y]
+        rows, loaded, width = min(mine.rows, y.h), min(mine.rows_per_load, y.h), min(mine.strip_width, y.w)
+        if max(rows, loaded) > 1:
+            out[layer.name] = replace(mine, rows=ceil_div(rows, 2), rows_per_load=ceil_div(loaded, 2))
+        elif width > 1:
+            out[layer.name] = replace(mine, strip_width=ceil_div(width, 2))
+    return out
 
 
 def _around(names: list[str], layers: Sequence[str], attempt: int) -> list[str]:

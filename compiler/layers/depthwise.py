@@ -12,7 +12,6 @@ from compiler.commands.commands import (
     BufferRef,
     CircularBuffer,
     Command,
-    TensorLayout,
     TileStep,
 )
 from compiler.commands.tile_buffers import (
@@ -27,6 +26,7 @@ from compiler.commands.tile_buffers import (
 )
 from compiler.ir.identity import identity
 from compiler.layers.base import Addend, Drain, Image, Layer
+from compiler.layers.conv.input_layout import DilationPhase, dilation_phases
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tilings import summand_bytes, with_drain
 from compiler.layers.epilogue import Epilogue, parameters
@@ -120,75 +120,9 @@ def _by_phases(dilations: tuple[int, ...], strides: tuple[int, int], x: Image, y
     )
 
 
-@dataclass(frozen=True)
-class _PhaseLine:
-    """One phase along a dimension.
-
-    Parameters
-    ----------
-    y_first, y_count : int
-        First output, and the number of outputs.
-    x_first, x_count : int
-        First input, and the number of inputs.
-    pad : int
-        Padding before the inputs of the phase.
-    """
-
-    y_first: int
-    y_count: int
-    x_first: int
-    x_count: int
-    pad: int
-
-
-def _phase_lines(outputs: int, inputs: int, dilation: int, pad: int) -> list[_PhaseLine]:
-    """Return the phases along a dimension, the largest first."""
-    lines = []
-    for first in range(min(dilation, outputs)):
-        before, start = divmod(first - pad, dilation)
-        x_count = ceil_div(inputs - start, dilation)
-        lines.append(_PhaseLine(first, ceil_div(outputs - first, dilation), start, x_count, -before))
-    return lines
-
-
-def _phases(layer: DepthwiseLayer) -> list[tuple[DepthwiseLayer, _PhaseLine, _PhaseLine]]:
-    """Return the convolutions without dilation that a layer consists of, each with its rows and columns."""
-    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
-    rows, columns = (
-        _phase_lines(*sizes, dilation, pad)
-        for sizes, dilation, pad in zip(((y.h, x.h), (y.w, x.w)), layer.dilations, layer.pads, strict=False)
-    )
-    out = []
-    for down, across in product(rows, columns):
-        shapes = {
-            name: replace(image, h=down.x_count, w=across.x_count)
-            if name == layer.x
-            else replace(image, h=down.y_count, w=across.y_count)
-            for name, image in layer.shapes.items()
-        }
-        part = replace(
-            layer,
-            name=f"{layer.name}.{len(out)}",
-            shapes=shapes,
-            pads=(down.pad, across.pad, 0, 0),
-            dilations=(1, 1),
-        )
-        out.append((part, down, across))
-    return out
-
-
-def _phase_layout(
-    layout: TensorLayout, image: Image, dilations: tuple[int, int], first: tuple[int, int]
-) -> TensorLayout:
-    """Return the layout of the pixels of a phase, the first of which is at row and column `first`."""
-    return replace(
-        layout,
-        h=image.h,
-        w=image.w,
-        pixel=dilations[1] * layout.pixel,
-        row=dilations[0] * layout.row,
-        offset=layout.offset + first[0] * layout.row + first[1] * layout.pixel,
-    )
+def _phases(layer: DepthwiseLayer) -> list[DilationPhase[DepthwiseLayer]]:
+    """Return the convolutions without dilation that a layer consists of."""
+    return dilation_phases(layer, layer.pads, layer.dilations)
 
 
 def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
@@ -219,7 +153,7 @@ def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
     if layer.dilations != (1, 1):
         phases = _phases(layer)
         half = replace(context, free=context.free // 2, acc_rows=context.acc_rows // 2)
-        for cycles, schedule in depthwise_tilings(half, phases[0][0]):
+        for cycles, schedule in depthwise_tilings(half, phases[0].layer):
             yield cycles * len(phases), schedule
         return
     found = list(_tilings(context, layer, _widths(context, layer), separate=False))
@@ -320,7 +254,7 @@ def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, context: Layer
     """
     if layer.dilations != (1, 1):
         phases = _phases(layer)
-        pipeline = depthwise_tile_model(phases[0][0], s, context)
+        pipeline = depthwise_tile_model(phases[0].layer, s, context)
         return replace(pipeline, count=pipeline.count * len(phases))
     n, (x, y) = context.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
@@ -539,7 +473,7 @@ class DepthwiseSteps:
         self.drain.select(number, strip.first, strip.count)
         out = []
         keep = blocks == 1 and self.passes == 1
-        self.row = 0
+        self.row = self.history = 0
         for offset, count in pieces(rows, self.rows):
             step = TileStep(block=block)
             if self.x.on_chip:
@@ -552,7 +486,8 @@ class DepthwiseSteps:
             n = self.config.n
             for (g0, g), (t0, t) in product(pieces(self.kernel_h, self.groups), pieces(self.taps, n)):
                 taps = _Taps(g0, g, t0, t)
-                stream = self._stream(start + offset, count, taps, keep and offset > 0, more)
+                continued = keep and offset > 0 and self.history >= g - self.layer.strides[0]
+                stream = self._stream(start + offset, count, taps, continued, more)
                 stream["u0"] -= first
                 fields = self._fields(count, block, blocks, t0)
                 step.matrix.append(
@@ -588,6 +523,8 @@ class DepthwiseSteps:
                 (rows - 1) * stride * self.pitch + lead + (self.strip.count - 1) * self.layer.strides[1] + 1
             )
         self.row = row + streamed
+        #: Rows of the stream so far, which the next tile finds in the line buffers if it continues the stream.
+        self.history = streamed + (self.history if continued else 0)
         word = MATRIX_WORD.pack(
             dw=1,
             taps=taps.columns,
@@ -630,12 +567,9 @@ def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[Tile
     if layer.dilations == (1, 1):
         return DepthwiseSteps(context, layer).steps()
     out = []
-    for part, rows, columns in _phases(layer):
-        layouts = dict(context.layouts)
-        for name, image in part.shapes.items():
-            first = (rows.x_first, columns.x_first) if name == layer.x else (rows.y_first, columns.y_first)
-            layouts[name] = _phase_layout(context.layouts[name], image, layer.dilations, first)
-        out += DepthwiseSteps(replace(context, layouts=layouts), part).steps()
+    for phase in _phases(layer):
+        layouts = phase.layouts(context.layouts)
+        out += DepthwiseSteps(replace(context, layouts=layouts), phase.layer).steps()
     return out
 
 

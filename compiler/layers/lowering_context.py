@@ -1,7 +1,7 @@
 """Context for lowering nodes to layers: graph, quantizations, and errors for unsupported nodes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Image
 from compiler.util.scaling import Affine
+from hw.config import MlaConfig
 from hw.isa.enums import Dtype
 
 EIGHT_BITS = ("int8", "uint8")
@@ -101,11 +102,14 @@ class LoweringContext:
         Nodes of the group in topological order.
     rounding : str
         Kernels whose rounding is reproduced: "reference", "xnnpack" or "onnxruntime".
+    config : MlaConfig
+        Configuration of the machine, whose memories limit the sizes that some operators can have.
     """
 
     graph: Graph
     nodes: Group
     rounding: str
+    config: MlaConfig = field(default_factory=MlaConfig)
 
     @property
     def name(self) -> str:

@@ -24,7 +24,7 @@ from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.reduce import _TILE_CYCLES, _Tilings
 from compiler.layers.tile_pipeline import ROOT_CYCLES, TilePipeline, row_tile_model
-from compiler.layers.tiling_context import LayerContext, check_row
+from compiler.layers.tiling_context import LayerContext
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word
 from compiler.util.tiles import ceil_div, cuts
@@ -82,7 +82,8 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     Raises
     ------
     UnsupportedLoweringError
-        The axis is not the last one, gamma or beta is not constant, or values exceed the fixed-point range.
+        The axis is not the last one, a row is too long, gamma or beta is not constant, or values exceed the
+        fixed-point range.
     """
     x, y, node = low.x, low.y, low.anchor
     if not x.shape or node.attributes["axis"] % len(x.shape) != len(x.shape) - 1:
@@ -90,6 +91,11 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     columns = x.shape[-1]
     if columns > _MAX_ELEMENTS:
         raise UnsupportedLoweringError(f"a normalization over {columns} elements, more than {_MAX_ELEMENTS}")
+    held, available = _acc_rows(ceil_div(columns, low.config.n)), low.config.acc_rows
+    if held > available:
+        raise UnsupportedLoweringError(
+            f"a normalization over {columns} elements, which holds {held} of {available} accumulator rows"
+        )
     given = [_row(tensor, columns) for tensor in low.graph.ins(node)[1:]]
     gamma = given[0] if given else np.ones(columns)
     beta = given[1] if len(given) > 1 else np.zeros(columns)
@@ -117,6 +123,11 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     )
 
 
+def _acc_rows(blocks: int) -> int:
+    """Return the accumulator rows for a row of `blocks` blocks: its statistics, and two copies with epsilon."""
+    return 1 + 2 * (blocks + 1)
+
+
 def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
     """Return the dequantized elements of a constant, one for each column."""
     if tensor.data is None:
@@ -136,10 +147,9 @@ def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
     x, n = layer.shapes[layer.x], context.config.n
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     passes = 10 if layer.centred else 8
-    check_row(context, layer, x.c, 2 * blocks + 3)
     for rows in cuts(total):
         used = 4 * blocks * n + rows * 2 * x.c * (2 - context.on_chip(layer.x) - context.on_chip(layer.y)) + n
-        if used > context.free or rows * (1 + 2 * (blocks + 1)) > context.acc_rows:
+        if used > context.free or rows * _acc_rows(blocks) > context.acc_rows:
             continue
         tiles = ceil_div(total, rows)
         yield (

@@ -8,7 +8,6 @@ from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
-from hw.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -195,18 +194,3 @@ def sum_buffers(context: TilingContext, sums: int) -> int:
     A tile is drained about a hundred cycles after it is complete, so two buffers do not suffice for small tiles.
     """
     return max(2, min(MAX_SUM_BUFFERS, context.acc_rows // 2 // sums))
-
-
-def check_row(context: "TilingContext", layer: Layer, elements: int, held: int) -> None:
-    """Check that a row, which cannot be split, fits the accumulator.
-
-    Raises
-    ------
-    InputError
-        The row needs more accumulator rows than the machine has.
-    """
-    if held > context.acc_rows:
-        raise InputError(
-            f"layer {layer.name!r}: {layer.ops[0]} of {elements} elements holds {held} rows of the accumulator, "
-            f"which has {context.acc_rows}"
-        )

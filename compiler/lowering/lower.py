@@ -12,6 +12,7 @@ from compiler.layers.lowering_context import Group, LoweringContext, SubTensor, 
 from compiler.layers.registry import LOWERINGS
 from compiler.lowering.aliasing import find_parts
 from compiler.lowering.fusion_groups import IN_PLACE
+from hw.config import MlaConfig
 
 
 def check_types(graph: Graph, node: Node) -> None:
@@ -145,11 +146,11 @@ class LoweredNetwork:
         return self.parts.get(name)
 
 
-def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> LoweredNetwork:
-    """Lower all groups to layers; nodes that the accelerator cannot execute are in `refused`."""
+def lower(graph: Graph, groups: Sequence[Group], rounding: str, config: MlaConfig) -> LoweredNetwork:
+    """Lower all groups to layers; nodes that the machine cannot execute are in `refused`."""
     out = LoweredNetwork(graph, parts=find_parts(graph, groups))
     for nodes in groups:
-        lowering = LoweringContext(graph, nodes, rounding)
+        lowering = LoweringContext(graph, nodes, rounding, config)
         try:
             op = lowering.anchor.op
             if all(t.constant for node in nodes for t in graph.ins(node)):

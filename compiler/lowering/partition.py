@@ -7,6 +7,7 @@ from itertools import groupby
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.identity import identity
 from compiler.lowering.lower import boundary_conversions, lower
+from hw.config import MlaConfig
 from hw.errors import InputError
 
 #: Reason for control flow on the host; the key is True if nodes of its subgraphs run on the accelerator.
@@ -54,7 +55,9 @@ def parts_in(parts: Iterable[GraphPart]) -> Iterator[GraphPart]:
 Bodies = tuple[tuple[GraphPart, ...], ...]
 
 
-def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list[GraphPart], dict[str, str]]:
+def partition(
+    graph: Graph, rounding: str, config: MlaConfig, cut: str | None = None
+) -> tuple[list[GraphPart], dict[str, str]]:
     """Split a graph into a minimal number of stages that alternate between accelerator and host.
 
     A control-flow node is a separate stage, whose subgraphs are split recursively. On the accelerator, readers of the
@@ -65,8 +68,12 @@ def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list
     parts, reasons
         The stages in execution order, and for each node on the host, by name, the reason why it runs there.
     """
-    inside = {node.name: [partition(body, rounding) for body in node.bodies] for node in graph if node.bodies}
-    reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding).refused
+    inside = {
+        node.name: [partition(body, rounding, config) for body in node.bodies]
+        for node in graph
+        if node.bodies
+    }
+    reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding, config).refused
     reasons |= dict.fromkeys(boundary_conversions(graph, reasons), BOUNDARY_REASON)
     for name, found in inside.items():
         device = any(part.on_device for parts, _ in found for part in parts)

@@ -117,7 +117,7 @@ def test_large_transpose_reads_blocks_from_dram() -> None:
     graph = build.graph.finish(["y"])
     network = compile(graph, "n8", strict=True)
     assert not network.schedule.layers["before"].on_chip and network.schedule.layers["turn"].on_chip
-    lowered = lower(graph, group(graph, ()), "reference")
+    lowered = lower(graph, group(graph, ()), "reference", load_target("n8"))
     steps, *_ = _Generator(network.config, lowered, network.schedule, 0, 3, 0)._steps()
     words = [c.fields["word"] for step in steps for c in step.commands() if c.layer == 1]
     assert len(words) == 6, "5 times 26 blocks and, of 209 lines, one more"

@@ -125,25 +125,109 @@ def test_strips_do_not_change_results(width: int, *, on_chip: bool) -> None:
         np.testing.assert_array_equal(found[name], wanted)
 
 
-@pytest.mark.parametrize("dilations", [(2, 3), (1, 5), (3, 1)])
-def test_dilated_depthwise_convolutions_with_residuals(dilations: tuple[int, int]) -> None:
-    draft = SizedDraft(dilations)
-    shape = (1, 41, 53, 20)
+def _dilated(
+    op: str, shape: tuple[int, ...], kernel: tuple[int, int], dilations: tuple[int, int]
+) -> tuple[Draft, Tensor, Tensor]:
+    """Return a graph with a dilated convolution whose output has the shape of its input, its input and output."""
+    draft, channels = SizedDraft(dilations), shape[3]
     x = draft.input(shape)
-    weights, bias, scale = draft.weighted((3, 3, 20), 2, 9)
-    pads = (dilations[0], dilations[1]) * 2
+    depthwise = op == "depthwise_conv2d"
+    weights, bias, scale = draft.weighted(
+        (*kernel, channels) if depthwise else (channels, *kernel, channels),
+        2 if depthwise else 0,
+        kernel[0] * kernel[1] * (1 if depthwise else channels),
+    )
+    reach = [(size - 1) * dilation for size, dilation in zip(kernel, dilations, strict=True)]
     y = draft.node(
-        "depthwise_conv2d",
+        op,
         [x, weights, bias],
         shape,
         scale=scale / 10,
         strides=(1, 1),
         dilations=dilations,
-        pads=pads,
+        pads=(*(each // 2 for each in reach), *(each - each // 2 for each in reach)),
+        **({} if depthwise else {"groups": 1}),
     )
-    z = draft.node("add", [y, x], shape, scale=0.2)
+    return draft, x, y
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (4, 2)])
+@pytest.mark.parametrize("dilations", [(2, 3), (1, 5), (3, 1)])
+def test_dilated_depthwise_convolutions_with_residuals(
+    dilations: tuple[int, int], kernel: tuple[int, int]
+) -> None:
+    draft, x, y = _dilated("depthwise_conv2d", (1, 41, 53, 20), kernel, dilations)
+    z = draft.node("add", [y, x], x.shape, scale=0.2)
     network = check(draft, [z], "n8")
     assert len(network.layers) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "dilation", "target"),
+    [
+        ((1, 33, 33, 480), (3, 3), 12, "n16"),
+        ((1, 40, 300, 48), (3, 3), 36, "n16"),
+        ((1, 40, 100, 96), (5, 5), 6, "n16"),
+        ((1, 1, 4000, 64), (1, 3), 512, "n8"),
+        ((1, 90, 90, 20), (3, 3), 40, "n4"),
+    ],
+)
+def test_depthwise_convolutions_with_long_dilations(
+    shape: tuple[int, ...], kernel: tuple[int, int], dilation: int, target: str
+) -> None:
+    dilations = tuple(dilation if size > 1 else 1 for size in kernel)
+    draft, _, y = _dilated("depthwise_conv2d", shape, kernel, dilations)  # type: ignore[arg-type]
+    assert not check(draft, [y], target).host
+
+
+@pytest.mark.parametrize("op", ["conv2d", "depthwise_conv2d"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_convolutions_whose_dilated_rows_do_not_fit_the_scratchpad(op: str, *, residual: bool) -> None:
+    kernel, dilations = (3, 3) if residual else (4, 2), (41, 50)
+    draft, x, y = _dilated(op, (1, 125, 120, 20), kernel, dilations)
+    z = draft.node("add", [y, x], x.shape, scale=0.2) if residual else y
+    network = check(draft, [z], "n8")
+    assert len(network.layers) == 1
+    rows = {layer.rows for layer in network.schedule.layers.values()}
+    assert max(rows) <= -(-125 // dilations[0])  # the rows of one phase
+
+
+def _branches(shape: tuple[int, int, int, int], channels: int) -> tuple[Draft, Tensor]:
+    """Return a graph of two convolutions of the same input, whose outputs are concatenated, and its output."""
+    draft, made = SizedDraft(shape), (*shape[:3], channels)
+    x = draft.input(shape)
+    window = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}
+    outputs: list[Tensor] = []
+    for _ in range(2):
+        weights, bias, scale = draft.weighted((channels, 3, 3, shape[3]), 0, 9 * shape[3])
+        like = outputs[0] if outputs else None
+        outputs.append(draft.node("conv2d", [x, weights, bias], made, like=like, scale=scale / 10, **window))
+    return draft, draft.node("concat", outputs, (*made[:3], 2 * channels), like=outputs[0], axis=3)
+
+
+@pytest.mark.parametrize(("columns", "target"), [(1500, "n16"), (400, "n16"), (1000, "n8")])
+def test_packed_pixels_among_other_channels(columns: int, target: str) -> None:
+    """Adjacent pixels cannot be computed as one if they are stored among the channels of another tensor."""
+    draft, y = _branches((1, 3, columns, 3), 4)
+    network = check(draft, [y], target)
+    assert not network.host
+    assert max(layer.pixels_per_pass for layer in network.schedule.layers.values()) > 1
+
+
+@pytest.mark.parametrize(("columns", "target"), [(900, "n16"), (1000, "n8")])
+def test_two_layers_that_each_fill_the_accumulator(columns: int, target: str) -> None:
+    draft, y = _branches((1, 1, columns, 3), 16)
+    assert not check(draft, [y], target).host
+
+
+@pytest.mark.parametrize("columns", [1024, 1500])
+def test_wide_images_of_int16_equal_litert(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cases, "shape_of", lambda *_: (1, 3, columns, 3))
+    draft = TfliteDraft(np.random.default_rng(1), "int16")
+    cases.convolution(draft)
+    assert not check_litert(draft, tmp_path, "reference").host
 
 
 @pytest.mark.parametrize("step", [1 / 256, 0.0031])

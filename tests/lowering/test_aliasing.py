@@ -127,7 +127,7 @@ def test_pads_are_folded_only_if_exact(
 
 def test_operands_share_the_memory_of_the_concatenation() -> None:
     graph = concatenation(3, (1, 4, 5, 6))
-    lowered = lower(graph, group(graph, ()), "reference")
+    lowered = lower(graph, group(graph, ()), "reference", load_target("n8"))
     layers = {layer.name: LayerSchedule() for layer in lowered.layers}
     homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2, 0).layouts
     first, second, whole = homes["p0"], homes["p1"], homes["y"]

@@ -15,7 +15,13 @@ from compiler.commands.tile_buffers import (
     column_strips,
     pieces,
 )
-from compiler.layers.conv.input_layout import Im2colLayout, can_pack_pixels, layout_of, pack_pixels
+from compiler.layers.conv.input_layout import (
+    Im2colLayout,
+    can_pack_pixels,
+    layout_of,
+    pack_pixels,
+    row_phases,
+)
 from compiler.layers.conv.layer import ConvLayer, lower_conv, lower_dense
 from compiler.layers.conv.tiles import ConvCut, ConvImage, Rows, TilePart, split_first_tile, split_last_tile
 from compiler.layers.conv.tilings import conv_tile_model, conv_tilings
@@ -24,7 +30,7 @@ from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
-from hw.isa.enums import Dtype, Unit
+from hw.isa.enums import DTYPE_BYTES, Dtype, Unit
 
 
 def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
@@ -268,13 +274,25 @@ class ConvSteps:
 
 
 def conv_steps(context: CodegenContext, layer: ConvLayer) -> list[TileStep]:
-    """Generate the steps of a convolution, group by group."""
+    """Generate the steps of a convolution, phase by phase and group by group."""
     y, pixels = context.layouts[layer.y], context.schedule.pixels_per_pass
-    if pixels > 1 and can_pack_pixels(layer, pixels) and y.pixel == y.c:
-        layer = pack_pixels(layer, pixels)
-        wide = replace(y, w=y.w // pixels, c=y.c * pixels, pixel=y.pixel * pixels)
-        context = replace(context, layouts=context.layouts | {layer.y: wide})
-    return [step for group in range(layer.groups) for step in ConvSteps(context, layer, group).steps()]
+    if pixels > 1 and can_pack_pixels(layer, pixels):
+        if y.pixel == y.c * DTYPE_BYTES[layer.drain.dtype]:
+            layer = pack_pixels(layer, pixels)
+            wide = replace(y, w=y.w // pixels, c=y.c * pixels, pixel=y.pixel * pixels)
+            context = replace(context, layouts=context.layouts | {layer.y: wide})
+        else:  # the pixels of a part of another tensor are not adjacent; as many sums as planned fit
+            s, width = context.schedule, y.w // pixels
+            tiles = y.h // min(s.rows, y.h) * ceil_div(width, min(s.strip_width, width))
+            s = replace(s, strip_width=min(s.strip_width, width), acc_buffers=min(s.acc_buffers, tiles))
+            context = replace(context, schedule=s)
+    parts = [
+        (replace(context, layouts=phase.layouts(context.layouts)), phase.layer)
+        for phase in row_phases(context.config, layer)
+    ] or [(context, layer)]
+    return [
+        step for part in parts for group in range(layer.groups) for step in ConvSteps(*part, group).steps()
+    ]
 
 
 KIND = LayerKind(

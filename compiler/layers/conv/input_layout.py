@@ -1,14 +1,24 @@
-"""Input layouts of convolutions: im2col, and output pixels packed into channels."""
+"""Input layouts of convolutions: im2col, output pixels packed into channels, and phases of dilated convolutions."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import product
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from compiler.commands.commands import TensorLayout
-from compiler.layers.base import Drain
+from compiler.layers.base import Drain, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.schedule.schedule import LayerSchedule
+from compiler.util.tiles import ceil_div
+from hw.config import MlaConfig
+
+#: Tiles of the input that are in the scratchpad at the same time; two groups of channels are active concurrently.
+_HELD_TILES = {False: 2, True: 4}
+#: Share of the scratchpad that the smallest tiles of the input may use; larger tiles are cut by phases.
+_ROWS_SHARE = 0.75
 
 
 class Im2colLayout(StrEnum):
@@ -74,3 +84,139 @@ def repeated(drain: Drain, pixels: int) -> Drain:
     """Return the drain of `pixels` adjacent pixels, whose channels are concatenated."""
     parameters = {name: np.tile(getattr(drain, name), pixels) for name in ("bias", "mult", "exponent")}
     return replace(drain, **parameters)
+
+
+@dataclass(frozen=True)
+class _PhaseLine:
+    """One phase along a dimension.
+
+    Parameters
+    ----------
+    y_first, y_count : int
+        First output, and the number of outputs.
+    x_first, x_count : int
+        First input, and the number of inputs.
+    pad : int
+        Padding before the inputs of the phase.
+    """
+
+    y_first: int
+    y_count: int
+    x_first: int
+    x_count: int
+    pad: int
+
+
+def _phase_lines(outputs: int, inputs: int, dilation: int, pad: int) -> list[_PhaseLine]:
+    """Return the phases along a dimension, the largest first; a dilation of 1 has one phase."""
+    lines = []
+    for first in range(min(dilation, outputs)):
+        before, start = divmod(first - pad, dilation)
+        x_count = ceil_div(inputs - start, dilation)
+        lines.append(_PhaseLine(first, ceil_div(outputs - first, dilation), start, x_count, -before))
+    return lines
+
+
+Dilated = TypeVar("Dilated", bound=Layer)
+
+
+@dataclass(frozen=True)
+class DilationPhase(Generic[Dilated]):
+    """Convolution of the pixels whose row and column have the same remainders when divided by dilations.
+
+    Parameters
+    ----------
+    layer : Layer
+        Convolution of these pixels, without the dilations.
+    source : str
+        Name of the input of the convolution that is split.
+    dilations : (int, int)
+        Vertical and horizontal distance between the pixels.
+    x_first, y_first : (int, int)
+        Row and column of the first pixel of the input, and of the output.
+    """
+
+    layer: Dilated
+    source: str
+    dilations: tuple[int, int]
+    x_first: tuple[int, int]
+    y_first: tuple[int, int]
+
+    def layouts(self, whole: Mapping[str, TensorLayout]) -> dict[str, TensorLayout]:
+        """Return the layouts of the tensors of the phase, given the layouts of the tensors of the convolution."""
+        out = dict(whole)
+        for name, image in self.layer.shapes.items():
+            is_input = name == self.layer.x
+            row, column = self.x_first if is_input else self.y_first
+            layout = whole[self.source if is_input else name]
+            out[name] = replace(
+                layout,
+                h=image.h,
+                w=image.w,
+                pixel=self.dilations[1] * layout.pixel,
+                row=self.dilations[0] * layout.row,
+                offset=layout.offset + row * layout.row + column * layout.pixel,
+            )
+        return out
+
+
+def dilation_phases(
+    layer: Dilated, pads: tuple[int, int, int, int], dilations: tuple[int, int]
+) -> list[DilationPhase[Dilated]]:
+    """Return the convolutions that a convolution with strides of 1 consists of, the largest first.
+
+    Parameters
+    ----------
+    layer : Layer
+        Convolution with the fields `pads`, `dilations` and `drain`.
+    pads : (int, int, int, int)
+        Padding of the convolution at the top, left, bottom and right, in pixels.
+    dilations : (int, int)
+        Vertical and horizontal dilation; 1 for a dimension that is not split.
+    """
+    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+    rows, columns = (
+        _phase_lines(*sizes, dilation, pad)
+        for sizes, dilation, pad in zip(((y.h, x.h), (y.w, x.w)), dilations, pads, strict=False)
+    )
+    summand = layer.inputs[1:]
+    # The pixels of the input and of a second summand differ, even if both are the same tensor.
+    source = f"{layer.x}.phase" if layer.x in summand else layer.x
+    out: list[DilationPhase[Dilated]] = []
+    for down, across in product(rows, columns):
+        shapes = {
+            name: replace(y, h=down.y_count, w=across.y_count, c=image.c, dtype=image.dtype)
+            for name, image in layer.shapes.items()
+            if name in (layer.y, *summand)
+        }
+        shapes[source] = replace(x, h=down.x_count, w=across.x_count)
+        part = replace(
+            layer,
+            name=f"{layer.name}.{len(out)}",
+            x=source,
+            shapes=shapes,
+            pads=(down.pad, across.pad, 0, 0 if dilations[1] > 1 else pads[3]),
+            dilations=tuple(
+                1 if split > 1 else kept for split, kept in zip(dilations, layer.dilations, strict=True)
+            ),
+        )
+        first = (down.x_first, across.x_first), (down.y_first, across.y_first)
+        out.append(DilationPhase(part, layer.x, dilations, *first))
+    return out
+
+
+def row_phases(config: MlaConfig, layer: ConvLayer) -> list[DilationPhase[ConvLayer]]:
+    """Return the phases of a convolution whose dilated rows do not fit the scratchpad together; none for others.
+
+    Each phase convolves every `dilations[0]`-th row, so that the rows between the rows of the kernel are not loaded.
+    """
+    _, kernel_h, kernel_w, in_c = layer.weights.shape
+    x, dilation = layer.shapes[layer.x], layer.dilations[0]
+    if dilation == 1 or kernel_h == 1 or layer.strides[0] > 1 or layer.batch > 1 or dilation > x.h:
+        return []
+    rows = min((kernel_h - 1) * dilation + 1, x.h)
+    columns = min((config.n - 1) * layer.strides[1] + (kernel_w - 1) * layer.dilations[1] + 1, x.w)
+    held = rows * columns * min(in_c, config.n) * _HELD_TILES[layer.groups > 1]
+    if held <= config.sp_bytes * _ROWS_SHARE:
+        return []
+    return dilation_phases(layer, layer.pads, (dilation, 1))

@@ -204,7 +204,7 @@ class ConvImage:
             self.left = max(-strip.before, 0)
             reach = (self.y.w - 1) * self.layer.strides[1] + self.kernel_w
             self.right = max(strip.before + reach - self.x.w, 0)
-        self.pixel = self.x.c if self.cut.whole else self.cut.k_size * self.n
+        self.pixel = self.in_c if self.cut.whole else self.cut.k_size * self.n
         self.row = (self.left + self.x.w + self.right) * self.pixel
         if self.layout == Im2colLayout.STRIPS:
             self.row = self.kernel_w * self.x.c
@@ -251,8 +251,6 @@ class ConvImage:
         else:
             first, count = self._rows(*load_rows)
             base = self._load_rows((self.number, self.strip.first, *load_rows, k), (start, rows), step)
-            if layer.groups > 1 and self.cut.whole:
-                base = base.plus(self.group * self.in_c)
         u0 = start * layer.strides[0] - layer.pads[0] - first
         if self.flat:
             return {"a_base": base.plus(u0 * self.row), "x_count": rows * self.y.w, "a_v": self.pixel}
@@ -326,8 +324,8 @@ class ConvImage:
     def _load(self, load_rows: Rows, part: Rows, k: int, address: BufferRef) -> list[Command]:
         """Return the loads of some image rows of a tile."""
         count, address = part[1], address.plus(part[0] * self.row)
-        channel = k * self.n + (0 if self.cut.whole else self.group * self.in_c)
-        length = min(self.pixel, self.x.c - channel)
+        channel = self.group * self.in_c + k * self.n
+        length = min(self.pixel, self.in_c - k * self.n)
         inner = address.plus(self.left * self.pixel)
         source = self.x.address(self._rows(*load_rows)[0] + part[0], 0, channel)
         lines = image_lines(self.x, count, length, "dst", self.pixel, self.row)

@@ -6,7 +6,7 @@ from itertools import product
 from math import ceil
 
 from compiler.layers.base import Addend, Drain
-from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels
+from compiler.layers.conv.input_layout import Im2colLayout, can_fold, can_pack_pixels, pack_pixels, row_phases
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv.tiles import TilePart, first_tile_rows, last_tile_parts
 from compiler.layers.tile_pipeline import (
@@ -123,7 +123,13 @@ class _Cut:
 
 
 def conv_tile_model(layer: ConvLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
-    """Return the tile model of a convolution, with tiles of output rows, channel blocks and partial sums."""
+    """Return the tile model of a convolution, with tiles of output rows, channel blocks and partial sums.
+
+    A convolution that is cut by phases is represented by its largest phase, repeated for each phase.
+    """
+    if phases := row_phases(context.config, layer):
+        pipeline = conv_tile_model(phases[0].layer, s, context)
+        return replace(pipeline, count=pipeline.count * len(phases))
     cut = _Cut(layer, s, context)
     row_tiles = cut.images * sum(
         ceil_div(min(cut.rows_per_load, cut.y.h - first), cut.rows)
@@ -379,7 +385,7 @@ class ConvTiler:
         }[layout]
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         padding = layer.pads[1] + layer.pads[3] if layout == Im2colLayout.ROWS and self.strips == 1 else 0
-        self.line = (self.x.w + padding) * self.x.c
+        self.line = (self.x.w + padding) * self.in_c
         self.k_blocks = ceil_div(self.in_c, n)
         # This saves five bus beats per block of channels and costs three additional FUSE cycles per pixel and block.
         self.common_scale = self.images * self.y.h * self.y.w == 1 and layer.drain.common_scale
@@ -396,6 +402,8 @@ class ConvTiler:
         rows = input_rows(rows_per_load, stride, self.reach, self.x.h)
         size = int(rows * self.line * part) + n
         if part == 1.0:
+            if self.layer.groups > 1:  # only the channels of a group are loaded
+                return size, lines(rows * self.x.w, self.in_c, self.x.c, n)
             return size, size / n if self.strips == 1 else lines(rows, self.line, self.x_row, n)
         astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
         return size, rows * self.x.w * (self.x.c * part + astride) / n
@@ -546,13 +554,18 @@ def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
 
     An image is split into strips of columns only if no tiling with whole rows fits. Each group of channels has separate
     buffers, and two consecutive groups are active at the same time. Each group therefore gets half of the memory if a
-    tiling fits.
+    tiling, with whole rows or with strips, fits.
     """
-    contexts = [context]
+    contexts, phases = [context], row_phases(context.config, layer)
+    if phases:  # two consecutive phases are active at the same time, like two groups
+        half = replace(context, free=context.free // 2, acc_rows=context.acc_rows // 2)
+        for cycles, schedule in conv_tilings(half, phases[0].layer):
+            yield cycles * len(phases), schedule
+        return
     if layer.groups > 1:
         context = replace(context, consecutive=True)
         contexts = [replace(context, free=context.free // 2), context]
-    for split, each in product((False, True), contexts):
+    for each, split in product(contexts, (False, True)):
         fits = False
         for tiling in _tilings(each, layer, split=split):
             fits = True

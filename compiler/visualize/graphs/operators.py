@@ -92,7 +92,7 @@ class _Adder:
 
     def add(self, graph: Graph, made: dict[str, str], scope: str, inside: str) -> None:
         """Add all nodes of a graph; `inside` is the group of the enclosing control node."""
-        macs = _macs(graph, self.rounding)
+        macs = _macs(graph, self.rounding, self.config)
         for node in graph:
             key = f"{scope}{node.name}"
             self._node(graph, node, key, macs.get(node.name, 0), self.groups.get(node.name, inside))
@@ -146,9 +146,9 @@ class _Adder:
         add_edge(self.view, source, reader, name, over_bus(self.config, tensor.bytes))
 
 
-def _macs(graph: Graph, rounding: str) -> dict[str, int]:
+def _macs(graph: Graph, rounding: str, config: MlaConfig) -> dict[str, int]:
     """Return, by node name, the MACs that the lowering counts for nodes that become layers."""
-    lowered = lower(graph, [(node,) for node in graph if not node.bodies], rounding)
+    lowered = lower(graph, [(node,) for node in graph if not node.bodies], rounding, config)
     return {layer.name: layer.macs for layer in lowered.layers}
 
 
