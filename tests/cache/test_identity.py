@@ -92,7 +92,7 @@ STABLE = {
     "QuantizationReport": "samples measured random outputs tensors kept limits",
     "Reduce": "NONE SUM MAX MIN",
     "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
-    "Rejected": "stage reason",
+    "Rejected": "stage reason form",
     "Removed": "node op reason channels removed",
     "Requant": "OFF SLOT ROW IMM",
     "Rescale": "x_zp y_zp mult exponent rounding",
