@@ -280,7 +280,7 @@ def _reduced(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[
 
 def _estimated(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[set[str], float]:
     """Return the nodes on the host, and the estimated cycles of all layers; infinite if a layer does not fit."""
-    parts, reasons = partition(split_bytes(name_apart(graph), options.rounding), options.rounding)
+    parts, reasons = partition(split_bytes(name_apart(graph), options.rounding), options.rounding, config)
     cycles = 0.0
     for part in parts_in(parts):
         if part.device:
