@@ -356,10 +356,10 @@ def _priced(
     Prices take the timing of the memory into account. The estimated cycles are always those of the first tiling.
     """
     price, (cycles, first) = _Prices(context, layer), ranked[0]
-    now = price(first)
-    count = min(int((now - price.bound()) / _CYCLES_PER_PRICE), _MAX_PRICED)
+    now, bound = price(first), price.bound()
+    count = min(int((now - bound) / _CYCLES_PER_PRICE), _MAX_PRICED)
     others = enumerate(ranked[1 : max(count, 0) + 1], 1)
-    best = min(((price(schedule), number) for number, (_, schedule) in others), default=None)
+    best = min(((max(price(schedule), bound), number) for number, (_, schedule) in others), default=None)
     if best is None or best[0] > min((1 - _MIN_GAIN) * now, now - _MIN_GAIN_CYCLES):
         return cycles, first
     return cycles, ranked[best[1]][1]
