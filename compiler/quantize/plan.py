@@ -72,8 +72,10 @@ def _quantized(graph: Graph, node: Node) -> str | None:
     """Return a description of the quantized values that a node computes on; None if there are none.
 
     Moving or dequantizing integers does not count as computing. Plain integers, such as masks and indices, do not count
-    as quantized values.
+    as quantized values. A QuantizeLinear node on the host counts, whatever its type.
     """
+    if node.op == "onnx" and node.operator == "QuantizeLinear":
+        return f"{graph.out(node).dtype} numbers {node.outputs[0]!r}"
     if node.op in MOVING or node.op in ("dequantize", "onnx") or node.bodies:
         return None
     quantizes = node.op in ("quantize", "requantize")

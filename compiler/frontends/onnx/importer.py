@@ -41,7 +41,7 @@ from compiler.frontends.onnx.node import (
 )
 from compiler.frontends.onnx.ops.indexing import SEQUENCE_OPS
 from compiler.frontends.onnx.patterns import fuse, recognize
-from compiler.frontends.onnx.qdq_analysis import meanings, targets
+from compiler.frontends.onnx.qdq_analysis import meanings, signed_16, targets
 from compiler.frontends.onnx.registry import CONVERSIONS, OnnxConversion, converts
 from compiler.frontends.onnx.rewrite import expand
 from compiler.frontends.onnx.subgraphs import inline
@@ -316,7 +316,7 @@ class GraphReader:
         for node in self.model.nodes:
             self._check_inputs(node)
         folded = self.folder.folded
-        self.ready = fuse(recognize(folded(expand(folded(self.model)))))
+        self.ready = fuse(recognize(folded(expand(signed_16(folded(self.model))))))
         return self.ready
 
     def emitter(self, room: int) -> OnnxGraphBuilder:
