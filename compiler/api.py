@@ -16,7 +16,6 @@ from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
-from compiler.util.tables import counted
 from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, shown
 
@@ -172,7 +171,11 @@ def compile(
         network, origin = pipeline.build(source.graph, config, options, record), Origin.COMPILED
         if entry is not None:
             entry.put(network)
-    _log_quantization(network, seed)
+    if network.quantization is not None:
+        from compiler.quantize.report import log_warnings
+
+        log_warnings(network.name, network.quantization, seed)
+        _log.info("%s", network.quantization)
     return replace(network, origin=origin, compile_seconds=time.monotonic() - started)
 
 
@@ -224,18 +227,3 @@ def _cache_entry(
     # The seed affects only random calibration samples.
     uses_seed = source.floating and options.calibration is None
     return NetworkCache(store, source, config, options if uses_seed else replace(options, seed=0))
-
-
-def _log_quantization(network: CompiledNetwork, seed: int) -> None:
-    """Log the quantization report, with a warning if the calibration samples were random."""
-    report = network.quantization
-    if report is None:
-        return
-    if report.random and report.tensors:
-        _log.warning(
-            "%s is quantized with %s (seed %d): accuracy is meaningless, pass calibration data (--calibrate)",
-            network.name,
-            counted(report.samples, "random sample"),
-            seed,
-        )
-    _log.info("%s", report)

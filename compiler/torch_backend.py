@@ -29,7 +29,7 @@ from compiler.cache.model_source import ModelSource
 from compiler.frontends.torch_module import read_module, torch_library
 from compiler.lowering.partition import HostNode
 from compiler.onnx_backend import MlaBackendRep
-from compiler.quantize.report import QuantizationReport, quality_warnings, summary
+from compiler.quantize.report import QuantizationReport, summary
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import KINDS
 from compiler.util import checks
@@ -306,7 +306,7 @@ class _ShapedGraph:
 
     def _compiled(self, inputs: Sequence[Any], samples: list[list[NDArray]]) -> MlaBackendRep | None:
         """Compile the graph with the present values of its parameters; return None if it stays in PyTorch."""
-        title = "the graph"
+        title = f"graph {self.report.number}"
         if self.runner is not None:
             _log.warning("graph %d is compiled again: its parameters have changed", self.report.number)
             self.runner.close()
@@ -350,14 +350,10 @@ class _ShapedGraph:
         return [dict(zip(source.graph.inputs, sample, strict=True)) for sample in samples]
 
     def _describe(self, network: CompiledNetwork) -> None:
-        """Complete the report of the compiled graph, and warn about low quality."""
+        """Complete the report of the compiled graph."""
         self.report.reason, self.report.layers = "", len(network.infos)
         self.report.host = tuple(each for each in network.host if not each.edge)
         self.report.quantization = network.quantization
-        if network.quantization is None:
-            return
-        for line in quality_warnings(network.quantization.document()):
-            _log.warning("graph %d: %s", self.report.number, line.removeprefix("warning: "))
 
 
 def _obstacle(inputs: Sequence[Any]) -> str:

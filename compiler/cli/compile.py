@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.exit_status import warn, warnings
+from compiler.cli.exit_status import report, warn
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, check_files, integer, size
-from compiler.util.files import PACKAGE_SUFFIX, report, write_output
+from compiler.util.files import PACKAGE_SUFFIX, write_output
 from compiler.util.tables import counted
 
 if TYPE_CHECKING:
@@ -263,15 +263,6 @@ def source_of(
     )
 
 
-def warn_about_quality(network: "CompiledNetwork") -> None:
-    """Warn about outputs of a quantized model that differ strongly from the float model's outputs."""
-    from compiler.quantize.report import quality_warnings
-
-    if network.quantization is not None:
-        for message in quality_warnings(network.quantization.document()):
-            warn(message)
-
-
 def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:
     """Print one line on whether the network was compiled, cached or read, and on the time this took."""
     print(f"{args.verb}: {network.provenance}", file=sys.stderr, flush=True)
@@ -321,7 +312,6 @@ def run(args: argparse.Namespace) -> int:
     programs = [program for code in network.codes for program in code.all_programs]
     if args.listing:
         write_output(args.listing, listing(network).encode())
-    warn_about_quality(network)
     document = {
         "model": str(args.model),
         "target": Path(args.target).stem,
@@ -339,7 +329,6 @@ def run(args: argparse.Namespace) -> int:
         "origin": network.origin,
         "host_ops": [vars(each) for each in network.host],
         "quantization": None if network.quantization is None else network.quantization.document(),
-        "warnings": warnings(),
     }
     text = (
         f"{counted(len(network.infos), 'layer')} in {counted(len(programs), 'program')} of "

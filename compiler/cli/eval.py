@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.exit_status import report
 from compiler.cli.options import (
     add_json,
     add_memory,
@@ -19,7 +20,7 @@ from compiler.cli.options import (
     check_reset,
     integer,
 )
-from compiler.util.files import PACKAGE_SUFFIX, report
+from compiler.util.files import PACKAGE_SUFFIX
 from compiler.util.plugin_registry import guarded, is_reference, load_reference
 from compiler.util.tables import Column, figures, format_table
 from hw.errors import InputError, shown
@@ -50,6 +51,7 @@ _FIELDS = frozenset(
         "reference",
         "same_class",
         "cycles_per_sample",
+        "warnings",
     )
 )
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
+from compiler.cli.exit_status import report
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, check_files
-from compiler.util.files import PACKAGE_SUFFIX, report
+from compiler.util.files import PACKAGE_SUFFIX
 from compiler.util.tables import Column, counted, figures, format_table
 from hw.errors import InputError, shown
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
+from compiler.cli.exit_status import with_warnings
 from compiler.cli.options import (
     add_db,
     add_json,
@@ -175,7 +176,7 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
         write_output(args.picture, picture.encode())
     if args.json:
         rate = args.dram_bytes_per_cycle or network.config.n
-        write_report(head(args, args.device, rate) | history.document(), args.json)
+        write_report(with_warnings(head(args, args.device, rate) | history.document()), args.json)
 
 
 @contextmanager
@@ -227,6 +228,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
     from compiler.cli.run import network_of
     from compiler.online_tuning.search_worker import SearchJob
     from compiler.pipeline import ModelCompiler
+    from compiler.quantize.report import log_warnings
     from compiler.util.progress import log
     from hw.config import load_target
 
@@ -245,7 +247,9 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
         generators=tuple(args.generator or ()),
     )
     schedule = read_schedule(args.schedule) if args.schedule else None
-    return ModelCompiler(job.graph, job.config, options).network(schedule), job
+    network = ModelCompiler(job.graph, job.config, options).network(schedule)
+    log_warnings(network.name, network.quantization, args.seed)
+    return network, job
 
 
 def _change(text: str) -> "Change":

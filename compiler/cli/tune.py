@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.exit_status import report
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, check_files, integer
 from compiler.cli.search import add_endpoint, add_method, check_method, generator_of, spending_table
-from compiler.util.files import report, write_output
+from compiler.util.files import write_output
 from compiler.util.tables import Column, counted, figures, format_table
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """Report of the errors of a quantized graph relative to the float graph."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,12 @@ from compiler.util.tables import Column, counted, figures, format_table
 
 #: Phrase in the reasons for which nodes with infinite values remain in floating point.
 INFINITE_VALUES = "has infinite numbers"
+_log = logging.getLogger(__name__)
+
 #: Signal-to-noise ratio of an output, in dB, below which a warning is logged.
 _WARNING_DB = 20
+#: Ratio below which a warning is logged unless at least this share of the rows have the same largest element.
+_GOOD_DB, _GOOD_TOP1 = 30, 0.98
 #: Number of nodes listed in a summary.
 _LISTED_NODES = 3
 #: Number of limiting nodes listed in a summary.
@@ -270,15 +275,53 @@ def quality_warnings(document: Mapping[str, Any]) -> list[str]:
     """Return a warning for each output with a low signal-to-noise ratio; no warnings if the samples were random."""
     if document["random"]:
         return []
-    outputs = document["outputs"]
-    bad = [each for each in outputs if each["sqnr_db"] is not None and each["sqnr_db"] < _WARNING_DB]
-    return [
-        f"warning: output {each['name']} has a signal-to-noise ratio below {_WARNING_DB} dB: calibrate with more "
-        "representative samples, compute the nodes that add most noise on int16 (--int16, `int16` in Python), or keep "
-        "them in float (--keep-float, `keep_float`)"
-        for each in bad
+    compared = [
+        each
+        for each in document["outputs"]
         if each.get("quantized", True) and each.get("left_out", 0) < max(each.get("values", 0), 1)
     ]
+    return [
+        f"warning: output {each['name']} has a signal-to-noise ratio below {limit} dB ({_db(each['sqnr_db'])}): "
+        "calibrate with more representative samples, compute the nodes that add most noise on int16 (--int16, `int16` "
+        "in Python), or keep them in float (--keep-float, `keep_float`)"
+        for each in compared
+        if (limit := _missed_limit(each)) is not None
+    ]
+
+
+def _missed_limit(output: Mapping[str, Any]) -> int | None:
+    """Return the limit in dB that an output does not reach; None if its quality is sufficient."""
+    db, top1 = output["sqnr_db"], output["top1"]
+    if db is None or db >= _GOOD_DB:
+        return None
+    if db < _WARNING_DB:
+        return _WARNING_DB
+    return None if top1 is not None and top1 >= _GOOD_TOP1 else _GOOD_DB
+
+
+def log_warnings(name: str, report: QuantizationReport | None, seed: int | None = None) -> None:
+    """Log that a model was quantized with random samples, or that the quality of its outputs is low.
+
+    Parameters
+    ----------
+    name : str
+        Name of the model.
+    report : QuantizationReport or None
+        Report of its quantization; None if it was not quantized, which needs no warning.
+    seed : int or None
+        Seed of random samples, if it is known.
+    """
+    if report is None:
+        return
+    if report.random and report.tensors:
+        _log.warning(
+            "%s is quantized with %s%s: accuracy is meaningless, pass calibration data (--calibrate)",
+            name,
+            counted(report.samples, "random sample"),
+            "" if seed is None else f" (seed {seed})",
+        )
+    for line in quality_warnings(report.document()):
+        _log.warning("warning: %s: %s", name, line.removeprefix("warning: "))
 
 
 def _output(output: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import compiler
 from compiler.cli.run_report import show_outputs, top_classes
 from compiler.cost.energy import at_clock
 from compiler.ir.tensor import Quantization, Tensor
@@ -195,24 +196,56 @@ def test_warnings_are_in_the_report(mla, noisy, caplog):
     random, low = sorted(json.loads(result.out)["warnings"])
     assert random == "no --input file: using one random sample (seed 0)" and random in result.err.splitlines()
     assert (
-        low.startswith("warning: output y has a signal-to-noise ratio below 20 dB")
-        and low in result.err.splitlines()
+        low.startswith("warning: noisy: output y has a signal-to-noise ratio below 20 dB (")
+        and low in caplog.text
     )
     assert "--keep-float" in low
     assert json.loads(mla(*run, "--input", given).out)["warnings"] == [low]
     without = json.loads(mla("run", path, "--device", "golden", "--input", given, "--json", "-").out)[
         "warnings"
     ]
-    assert without == [record.getMessage() for record in caplog.records]
+    assert without == [caplog.records[-1].getMessage()]
     assert len(without) == 1 and "random samples (seed 0)" in without[0]
 
 
-def test_compile_prints_warnings(mla, noisy, tmp_path):
+def test_compile_prints_warnings(mla, noisy, tmp_path, caplog):
     path, given = noisy
     command = ("compile", path, "-o", tmp_path / "noisy.mla", "--calibrate", given)
     (low,) = json.loads(mla(*command, "--json", "-").out)["warnings"]
     result = mla(*command)
-    assert low in result.err.splitlines() and "below 20 dB" not in result.out
+    assert "below 20 dB" in low and caplog.text.count(low) == 2 and low not in result.out
+
+
+@pytest.mark.parametrize("verb", ["eval", "serve", "explore", "fuse", "tune"])
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_every_verb_warns_about_low_quality(mla, noisy, tmp_path, verb, calibrated, caplog):
+    path, given = noisy
+    np.savez(tmp_path / "data.npz", x=np.load(given), y=np.zeros(4, np.int64))
+    options = {
+        "eval": ("--data", tmp_path / "data.npz", "--device", "golden", "--no-reference"),
+        "serve": ("--requests", 1, "--device", "golden", "--out", tmp_path / "lines"),
+        "explore": ("--targets", "n4,n8", "--device", "golden"),
+        "fuse": ("--trials", 0),
+        "tune": ("--trials", 1, "--method", "random"),
+    }[verb]
+    calibration = ("--calibrate", given) if calibrated else ()
+    result = mla(verb, path, *options, *calibration, "--json", tmp_path / "report.json", "--no-cache")
+    assert result.status == 0, result.err
+    warnings = json.loads((tmp_path / "report.json").read_text())["warnings"]
+    # Without --calibrate, eval quantizes with the labeled samples.
+    text = "below 20 dB" if calibrated or verb == "eval" else "random samples (seed 0)"
+    assert len([line for line in warnings if text in line]) == 1 and text in caplog.text
+
+
+def test_warnings_of_packages_and_python(mla, noisy, tmp_path, caplog):
+    path, given = noisy
+    network = compiler.compile(path, calibration=np.load(given))
+    assert "below 20 dB" in caplog.text and network.quantization is not None
+    caplog.clear()
+    assert mla("compile", path, "-o", tmp_path / "noisy.mla", "--calibrate", given).status == 0
+    caplog.clear()
+    assert mla("run", tmp_path / "noisy.mla", "--device", "golden").status == 0
+    assert "below 20 dB" in caplog.text
 
 
 def test_keep_float_option(mla, complains, noisy, tmp_path):
