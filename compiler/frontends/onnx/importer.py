@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ from compiler.frontends.onnx.node import (
     listed,
     naming,
     taken,
+    with_origins,
 )
 from compiler.frontends.onnx.ops.indexing import SEQUENCE_OPS
 from compiler.frontends.onnx.patterns import fuse, recognize
@@ -190,6 +192,7 @@ def _pruned(graph: Graph, names: dict[str, str]) -> Graph:
         if name not in renamed and name in output_names:
             renamed[name] = _unused(name, graph, output_names)
     pruned = Graph(graph.name)
+    pruned.origins = graph.origins
     for name in graph.inputs:
         pruned.add_input(graph.tensors[name])
     for name, tensor in graph.tensors.items():
@@ -316,7 +319,8 @@ class GraphReader:
         for node in self.model.nodes:
             self._check_inputs(node)
         folded = self.folder.folded
-        self.ready = fuse(recognize(folded(expand(signed_16(folded(self.model))))))
+        expanded = folded(expand(signed_16(folded(self.model))))
+        self.ready = with_origins(expanded, fuse(recognize(expanded)))
         return self.ready
 
     def emitter(self, room: int) -> OnnxGraphBuilder:
@@ -354,6 +358,8 @@ class GraphReader:
             if node.op not in CONVERSIONS and not foldable(node):
                 self.refused.append((node.name, node.op, ""))
             return  # the producer of an input is unsupported
+        nodes = emitter.build.graph.nodes
+        count = len(nodes)
         try:
             with naming(node):
                 outputs = self._outputs(emitter, node, inputs)
@@ -361,6 +367,9 @@ class GraphReader:
             self.refused.append((node.name, node.attributes.get("op", node.op), str(error)))
             return
         outputs = self._completed(emitter, node, inputs, outputs)
+        names, origins = frozenset(node.names), emitter.build.graph.origins
+        for name in islice(reversed(nodes), len(nodes) - count):
+            origins[name] = origins.get(name, frozenset()) | names
         values.update(
             {name: value for name, value in zip(node.outputs, outputs, strict=False) if name and value}
         )
