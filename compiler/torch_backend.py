@@ -16,7 +16,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,6 +98,8 @@ class GraphReport:
         Nodes that the host computes, with the reasons.
     quantization : QuantizationReport or None
         Errors caused by quantization, measured on the calibration samples; None for a graph without float operators.
+    input_warnings : dict
+        Warnings about inputs of the calls so far whose values are outside of the calibrated range, by input.
     """
 
     number: int
@@ -108,6 +110,7 @@ class GraphReport:
     layers: int = 0
     host: tuple[HostNode, ...] = ()
     quantization: QuantizationReport | None = None
+    input_warnings: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         size = counted(self.operations, "operation")
@@ -118,6 +121,7 @@ class GraphReport:
         lines += [f"  runs on the host: {each.node} ({each.op}): {each.reason}" for each in self.host]
         if self.quantization is not None:
             lines += [f"  {line}" for line in summary(self.quantization.document())]
+        lines += [f"  {line}" for line in self.input_warnings.values()]
         return "\n".join(lines)
 
 
@@ -353,7 +357,7 @@ class _ShapedGraph:
         """Complete the report of the compiled graph."""
         self.report.reason, self.report.layers = "", len(network.infos)
         self.report.host = tuple(each for each in network.host if not each.edge)
-        self.report.quantization = network.quantization
+        self.report.quantization, self.report.input_warnings = network.quantization, network.monitor.warnings
 
 
 def _obstacle(inputs: Sequence[Any]) -> str:

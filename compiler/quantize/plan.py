@@ -18,7 +18,7 @@ _PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense"
 #: Operators that convert between floating-point values and integers.
 _CONVERTING = frozenset(("dequantize", "dynamic_quantize", "dynamic_scale", "dynamic_zero"))
 #: Operators that only change the layout of a tensor.
-_LAYOUT = ("reshape", "transpose")
+LAYOUT = ("reshape", "transpose")
 
 
 def is_float(graph: Graph) -> bool:
@@ -34,7 +34,7 @@ def obstacle(graph: Graph) -> str | None:
         return f"is quantized already: node {node.name!r} ({node.operator}) computes on {numbers}"
     nodes = [(each, node) for each, node in graph.walk() if _on_floats(each, node)]
     edge = any(node.op in _CONVERTING for _, node in graph.walk())
-    if all(edge and node.op in _LAYOUT for _, node in nodes):
+    if all(edge and node.op in LAYOUT for _, node in nodes):
         return "has nothing to quantize: no node computes on float32 numbers"
     return None
 
@@ -204,13 +204,13 @@ def _edges(graph: Graph) -> set[str]:
     relaid, first = {name for name in graph.inputs if _real(graph, name)}, set()
     for node in graph:
         widens = node.op == "dequantize" and _real(graph, node.inputs[0])
-        if (node.op in _LAYOUT or widens) and node.inputs[0] in relaid:
+        if (node.op in LAYOUT or widens) and node.inputs[0] in relaid:
             first.add(node.name)
             relaid |= set(node.outputs)
     last: set[str] = set()
     for node in reversed(list(graph)):
         consumers = graph.consumers(node.outputs[0])
-        changes = node.op in _LAYOUT or (node.op == "dequantize" and _real(graph, node.inputs[0]))
+        changes = node.op in LAYOUT or (node.op == "dequantize" and _real(graph, node.inputs[0]))
         if changes and _real(graph, node.outputs[0]) and all(user.name in last for user in consumers):
             last.add(node.name)
     return first | last
@@ -278,7 +278,7 @@ def int16_nodes(graph: Graph, names: Collection[str], kept: Collection[str]) -> 
     for node in graph:
         chosen = ALL in names or not graph.names_of(node).isdisjoint(names)
         reads = any(name in wide for name in node.inputs)
-        moves = reads and (node.op in _SHARED or (node.name in kept and node.op in _LAYOUT))
+        moves = reads and (node.op in _SHARED or (node.name in kept and node.op in LAYOUT))
         if chosen or moves:
             wide |= set(node.outputs)
         if chosen or reads:

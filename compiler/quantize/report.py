@@ -142,7 +142,18 @@ class OutputLimits:
     int16: tuple[WideQuality, ...]
 
 
-@identity("QuantizationReport", "samples", "measured", "random", "outputs", "tensors", "kept", "limits")
+@identity(
+    "QuantizationReport",
+    "samples",
+    "measured",
+    "random",
+    "outputs",
+    "tensors",
+    "kept",
+    "limits",
+    "ranges",
+    added=("ranges",),
+)
 @dataclass(frozen=True)
 class QuantizationReport:
     """Errors of a quantized model, and the nodes that remain in floating point.
@@ -161,6 +172,9 @@ class QuantizationReport:
         Reason why a node remains in floating point or converts between float and integers, by node name.
     limits : OutputLimits or None
         Nodes that limit the output with the lowest signal-to-noise ratio; None if that ratio is high enough.
+    ranges : dict
+        Lowest and highest value of each quantized input in the samples, by name; None for an infinite value. Empty if
+        the samples were random.
     """
 
     samples: int
@@ -170,6 +184,7 @@ class QuantizationReport:
     tensors: tuple[TensorReport, ...]
     kept: Mapping[str, str] = field(default_factory=dict)
     limits: OutputLimits | None = None
+    ranges: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON-serializable dict."""
@@ -202,6 +217,7 @@ class QuantizationReport:
                     for each in limits["int16"]
                 ),
             )
+        fields["ranges"] = {str(name): _bounds(each) for name, each in document.get("ranges", {}).items()}
         counts = {name: int(document[name]) for name in ("samples", "measured")}
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
@@ -224,6 +240,12 @@ class QuantizationReport:
             for each in self.tensors
         ]
         return "\n".join([*lines, format_table(columns, rows)])
+
+
+def _bounds(pair: Any) -> tuple[float | None, float | None]:
+    """Return a range of a document, whose infinite bounds are None."""
+    low, high = (None if each is None else float(each) for each in pair)
+    return low, high
 
 
 def summary(document: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ import compiler
 from compiler.cli.run_report import show_outputs, top_classes
 from compiler.cost.energy import at_clock
 from compiler.ir.tensor import Quantization, Tensor
+from hw.errors import InputError
 from tests.support.onnx_models import model, node
 
 DIGITS = Path(__file__).parents[2] / "scripts/networks/digits_int8.onnx"
@@ -235,6 +236,35 @@ def test_every_verb_warns_about_low_quality(mla, noisy, tmp_path, verb, calibrat
     # Without --calibrate, eval quantizes with the labeled samples.
     text = "below 20 dB" if calibrated or verb == "eval" else "random samples (seed 0)"
     assert len([line for line in warnings if text in line]) == 1 and text in caplog.text
+
+
+def test_values_that_integers_cannot_represent(mla, noisy, tmp_path, caplog):
+    path, given = noisy
+    compiled = tmp_path / "noisy.mla"
+    assert mla("compile", path, "-o", compiled, "--calibrate", given).status == 0
+    far, undefined, masked = np.load(given), np.load(given), np.load(given)
+    far[1, 0, :3] = 1e4, -1e5, 2e4
+    undefined[2, 0, 5] = np.nan
+    masked[3, 0, 0] = np.inf
+    for name, values in (("far", far), ("undefined", undefined), ("near", np.load(given) * 1.001)):
+        np.save(tmp_path / f"{name}.npy", values)
+    run = ("run", compiled, "--device", "golden", "--json", "-", "--input")
+    (_, line) = json.loads(mla(*run, tmp_path / "far.npy").out)["warnings"]
+    assert "18.8% of the values of input 'x' are outside of the range of the calibration samples" in line
+    assert "and are clipped (for example, -1e+05)" in line and line in caplog.text
+    assert len(json.loads(mla(*run, tmp_path / "near.npy").out)["warnings"]) == 1  # about the quality
+    result = mla(*run, tmp_path / "undefined.npy")
+    assert result.status == 2
+    assert (
+        "sample 2: input 'x' must not have NaN, which integers cannot represent: 1 of 16 values" in result.err
+    )
+    network = compiler.compile(path, calibration=np.load(given))
+    with pytest.raises(InputError, match=r"input 'x' must not have NaN.* the first at \[0, 5\]"):
+        network(undefined[2])
+    caplog.clear()
+    network(masked[3])
+    network(far[1])
+    assert caplog.text.count("outside of the range") == 1 and "(for example, inf)" in caplog.text
 
 
 def test_warnings_of_packages_and_python(mla, noisy, tmp_path, caplog):
