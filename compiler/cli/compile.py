@@ -214,25 +214,13 @@ def source_of(
     args: argparse.Namespace, graph: "Graph | None" = None, use_cache: bool = False
 ) -> "tuple[ModelSource, CompileOptions]":
     """Return the model source and the compile options that the options of `add_compile` and `--seed` specify."""
-    from compiler.cache.content_store import ContentStore
     from compiler.cache.model_source import ModelSource
-    from compiler.cli.inputs import first_labeled, first_sample, read_bound, read_labeled, read_samples
-    from compiler.frontends.torch_module import is_reference
+    from compiler.cli.inputs import read_labeled, read_samples
     from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 
     if "target" in vars(args):
         _check_limits(args)
-    example, labeled = None, vars(args).get("data")
-    if graph is None and is_reference(args.model):
-        given = args.calibrate or vars(args).get("input")
-        example = first_labeled(labeled) if labeled and not given else first_sample(given)
-    source = ModelSource(
-        args.model if graph is None else graph,
-        ContentStore() if use_cache else None,
-        sizes=dict(args.size),
-        example=example,
-        bind=read_bound(args.bind),
-    )
+    source, labeled = model_source(args, graph, use_cache), vars(args).get("data")
     calibration = None
     if args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
@@ -266,6 +254,28 @@ def source_of(
 def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:
     """Print one line on whether the network was compiled, cached or read, and on the time this took."""
     print(f"{args.verb}: {network.provenance}", file=sys.stderr, flush=True)
+
+
+def model_source(
+    args: argparse.Namespace, graph: "Graph | None" = None, use_cache: bool = False
+) -> "ModelSource":
+    """Return the model source that the options of `add_compile` specify; `graph`, if given, replaces the model."""
+    from compiler.cache.content_store import ContentStore
+    from compiler.cache.model_source import ModelSource
+    from compiler.cli.inputs import first_labeled, first_sample, read_bound
+    from compiler.frontends.torch_module import is_reference
+
+    example, labeled = None, vars(args).get("data")
+    if graph is None and is_reference(args.model):
+        given = args.calibrate or vars(args).get("input")
+        example = first_labeled(labeled) if labeled and not given else first_sample(given)
+    return ModelSource(
+        args.model if graph is None else graph,
+        ContentStore() if use_cache else None,
+        sizes=dict(args.size),
+        example=example,
+        bind=read_bound(args.bind),
+    )
 
 
 def read_schedule(path: Path) -> "Schedule":
