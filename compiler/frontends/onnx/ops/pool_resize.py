@@ -40,6 +40,8 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     kernel = sizes_of(node, "kernel_shape", rank - 2, 0, 1)
     slide = flat(window(node, given.shape[2:], kernel), rank)
     mean = node.op == "AveragePool"
+    if mean and math.prod(slide.kernel) > _MAX_TAPS and _is_float(given) and _counts_all(node):
+        return _mean_by_products(emitter, node, inputs, kernel)
     x = emitter.movable(as_images(emitter, node, given))
     kind = emitter.arithmetic(node, x) if mean else x.kind
     more: dict[str, Any] = {"count_pads": False} if mean else {}
@@ -68,6 +70,33 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
         **more,
     )
     return [as_given(emitter, node, made, given)]
+
+
+#: Maximum number of elements of which FUSE computes a mean.
+_MAX_TAPS = 255
+
+
+def _is_float(value: Value) -> bool:
+    """Return True for a value that is computed in a float model."""
+    return isinstance(value, DynamicValue) and not value.real and value.tensor.dtype == "float32"
+
+
+def _counts_all(node: FileNode) -> bool:
+    """Return True if all windows of an average pooling are complete, or padding counts as zeros."""
+    padded = any(node.ints("pads") or ()) or node.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    return not node.int("ceil_mode", 0) and (not padded or bool(node.int("count_include_pad", 0)))
+
+
+def _mean_by_products(
+    emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any], kernel: Sequence[int]
+) -> Sequence[Value | None]:
+    """Convert an average pooling over large windows to a depthwise convolution, whose weights are all equal."""
+    channels, body = inputs[0].shape[1], BodyBuilder(node, inputs)
+    check_size((channels, *kernel), _MAX_MATRIX)
+    weights = body.constant(np.full((channels, 1, *kernel), 1 / math.prod(kernel)))
+    keys = ("strides", "pads", "dilations", "auto_pad")
+    slide = {key: node.attributes[key] for key in keys if key in node.attributes}
+    return body.converted(emitter, body.add("Conv", body.given(0), weights, group=channels, **slide))
 
 
 def _pool_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
