@@ -114,6 +114,8 @@ CASES: dict[str, tuple[str, dict[str, Any], list[np.ndarray], list[np.ndarray]]]
         [normal(1, 2, 33, 40)],
         [],
     ),
+    "long sums": ("CumSum", {}, [normal(2, 2500)], [np.array(1)]),
+    "long sums, reversed": ("CumSum", {"reverse": 1, "exclusive": 1}, [normal(2100, 3)], [np.array(0)]),
     "long outer sum": ("Add", {}, [normal(1, 66000), normal(2, 1)], []),
     "affine grid": ("AffineGrid", {}, [normal(2, 2, 3)], [ints(2, 1, 3, 4)]),
 }

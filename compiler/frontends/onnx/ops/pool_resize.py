@@ -222,6 +222,9 @@ def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     x, given = emitter.flow(inputs[0]), known(inputs[1], "an axis").scalar()
     if given is None:
         raise InputError("its axis must be one number")
+    axis = counted_from_front(int(given), x.rank)
+    if _is_float(x) and _MAX_SUMMED < x.shape[axis] <= _MAX_SUMMED**2:
+        return _cumsum_by_parts(emitter, node, x, axis)
     kind = emitter.arithmetic(node, x)
     return [
         emitter.emit(
@@ -231,11 +234,37 @@ def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
             x.shape,
             x.order,
             kind,
-            axis=x.order.index(counted_from_front(int(given), x.rank)),
+            axis=x.order.index(axis),
             exclusive=bool(node.int("exclusive", 0)),
             reverse=bool(node.int("reverse", 0)),
         )
     ]
+
+
+#: Maximum number of elements of which the accelerator computes cumulative sums.
+_MAX_SUMMED = 2048
+
+
+def _cumsum_by_parts(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, axis: int
+) -> Sequence[Value | None]:
+    """Convert cumulative sums of a long axis to those within parts, plus the sums of all previous parts."""
+    body, last = BodyBuilder(node, [x]), [*(i for i in plain(x.rank) if i != axis), axis]
+    rest, count = [x.shape[i] for i in last[:-1]], x.shape[axis]
+    width = math.isqrt(count - 1) + 1
+    parts = -(-count // width)
+    how = {"reverse": node.int("reverse", 0)}
+    end, along = body.constant([-1], np.int64), body.constant(-1, np.int64)
+    rows = body.add("Transpose", body.given(0), perm=last)
+    edges = body.constant([*[0] * (2 * x.rank - 1), parts * width - count], np.int64)
+    cut = body.reshaped(body.add("Pad", rows, edges), *rest, parts, width)
+    inner = body.add("CumSum", cut, along, exclusive=node.int("exclusive", 0), **how)
+    before = body.add("CumSum", body.add("ReduceSum", cut, end, keepdims=0), along, exclusive=1, **how)
+    total = body.add("Add", inner, body.add("Unsqueeze", before, end))
+    whole = body.reshaped(total, *rest, parts * width)
+    bounds = [body.constant([number], np.int64) for number in (0, count, -1)]
+    made = body.add("Slice", whole, *bounds)
+    return body.converted(emitter, body.add("Transpose", made, perm=[last.index(i) for i in plain(x.rank)]))
 
 
 #: Exclusive limit on the height and width of a resized image.
