@@ -116,6 +116,12 @@ CASES: dict[str, tuple[str, dict[str, Any], list[np.ndarray], list[np.ndarray]]]
     ),
     "long sums": ("CumSum", {}, [normal(2, 2500)], [np.array(1)]),
     "long sums, reversed": ("CumSum", {"reverse": 1, "exclusive": 1}, [normal(2100, 3)], [np.array(0)]),
+    "long interpolation": (
+        "Resize",
+        {"mode": "linear"},
+        [normal(1, 1, 2, 2500)],
+        [np.zeros(0, np.float32), np.array([1, 1, 1, 2], np.float32)],
+    ),
     "long outer sum": ("Add", {}, [normal(1, 66000), normal(2, 1)], []),
     "affine grid": ("AffineGrid", {}, [normal(2, 2, 3)], [ints(2, 1, 3, 4)]),
 }

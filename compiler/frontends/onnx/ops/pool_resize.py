@@ -292,7 +292,7 @@ def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     ]
 
 
-#: Maximum number of elements of the matrix that interpolates along one axis.
+#: Maximum number of elements of the matrices that interpolate along one axis.
 _MAX_MATRIX = 1 << 22
 
 
@@ -305,14 +305,21 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
     arrays = [None if value is None else known(value, "a size or scale").numbers() for value in given]
     spec = OnnxNodeSpec(node.op, node.opset, node.attributes)
     matrices = interpolation(spec, [np.broadcast_to(np.float32(0), x.shape), *arrays], _MAX_MATRIX)
-    if not matrices or not all(matrix.size for matrix in matrices.values()):
+    if not matrices or not all(part.matrix.size for parts in matrices.values() for part in parts):
         raise UnsupportedNodeError(why)
-    check_size(tuple(len(matrices[i]) if i in matrices else n for i, n in enumerate(x.shape)))
+    sizes = {axis: sum(len(part.matrix) for part in parts) for axis, parts in matrices.items()}
+    check_size(tuple(sizes.get(i, n) for i, n in enumerate(x.shape)))
     body = BodyBuilder(node, [x])
     made = body.given(0)
-    for axis, matrix in sorted(matrices.items(), reverse=True):
+    for axis, parts in sorted(matrices.items(), reverse=True):
         perm = [*(i for i in plain(x.rank) if i != axis), axis]
-        rows = body.add("MatMul", body.add("Transpose", made, perm=perm), body.constant(matrix.T))
+        rows, products = body.add("Transpose", made, perm=perm), list[str]()
+        for part in parts:
+            ends = part.start, part.start + part.matrix.shape[1], -1
+            bounds = [body.constant([number], np.int64) for number in ends]
+            given = rows if len(parts) == 1 else body.add("Slice", rows, *bounds)
+            products.append(body.add("MatMul", given, body.constant(part.matrix.T)))
+        rows = products[0] if len(products) == 1 else body.add("Concat", *products, axis=-1)
         made = body.add("Transpose", rows, perm=[perm.index(i) for i in plain(x.rank)])
     return body.converted(emitter, made)
 
