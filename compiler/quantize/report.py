@@ -217,7 +217,9 @@ class QuantizationReport:
                     for each in limits["int16"]
                 ),
             )
-        fields["ranges"] = {str(name): _bounds(each) for name, each in document.get("ranges", {}).items()}
+        fields["ranges"] = {
+            str(name): _bounds(each) for name, each in dict(document.get("ranges", {})).items()
+        }
         counts = {name: int(document[name]) for name in ("samples", "measured")}
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 

@@ -225,7 +225,9 @@ class InputMonitor:
             Start of the message of an error, such as "sample 3: ".
         """
         for each, (low, high) in report.ranges.items():
-            values = inputs[each]
+            values = inputs.get(each)
+            if values is None or values.dtype.kind != "f":
+                continue  # the report of a damaged file
             wrong = np.isnan(values)
             if wrong.any():
                 place = [int(each) for each in np.argwhere(wrong)[0]]

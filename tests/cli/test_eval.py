@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import onnx
@@ -210,7 +211,7 @@ def _classifier(tmp_path, *last: str):
     weights, rows = rng.normal(size=(6, 4)).astype(np.float32), rng.normal(size=(20, 1, 6)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h0"])]
     for number, op in enumerate(last):
-        given = {"axis": -1, "keepdims": 0} if op == "ArgMax" else {}
+        given: dict[str, Any] = {"axis": -1, "keepdims": 0} if op == "ArgMax" else {}
         nodes.append(helper.make_node(op, [f"h{number}"], [f"h{number + 1}"], **given))
     kind = TensorProto.INT64 if "ArgMax" in last else TensorProto.FLOAT
     graph = helper.make_graph(

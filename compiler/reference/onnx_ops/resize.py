@@ -238,9 +238,8 @@ def _parts(taps: _Taps, size: int | None, *, crops: bool, most: int) -> list[Int
     step = count if size is not None else _PART
     parts: list[InterpolationPart] = []
     for first in range(0, count, max(step, 1)):
-        indices, weights, outside = (
-            each[first : first + step] for each in (taps.indices, taps.weights, taps.outside)
-        )
+        rows = slice(first, first + step)
+        indices, weights, outside = taps.indices[rows], taps.weights[rows], taps.outside[rows]
         start, end = (0, size) if size is not None else (int(indices.min()), int(indices.max()) + 1)
         most -= len(indices) * (end - start)
         if most < 0 or len(parts) == _MAX_PARTS or (size is None and (end - start) ** 2 > _MAX_IDENTITY):

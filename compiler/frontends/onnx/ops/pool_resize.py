@@ -218,7 +218,7 @@ def _reduced(
 
 
 @converts("CumSum", inputs=(2, 2))
-def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     x, given = emitter.flow(inputs[0]), known(inputs[1], "an axis").scalar()
     if given is None:
         raise InputError("its axis must be one number")
@@ -253,7 +253,7 @@ def _cumsum_by_parts(
     rest, count = [x.shape[i] for i in last[:-1]], x.shape[axis]
     width = math.isqrt(count - 1) + 1
     parts = -(-count // width)
-    how = {"reverse": node.int("reverse", 0)}
+    how: dict[str, Any] = {"reverse": node.int("reverse", 0)}
     end, along = body.constant([-1], np.int64), body.constant(-1, np.int64)
     rows = body.add("Transpose", body.given(0), perm=last)
     edges = body.constant([*[0] * (2 * x.rank - 1), parts * width - count], np.int64)
