@@ -19,7 +19,6 @@ from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import checks
-from compiler.util.tables import counted
 from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, MlaError, shown
 
@@ -178,7 +177,11 @@ def compile(
     )
     store = source.store if named and record is None else None
     network = _build(source, config, options, store, record)
-    _log_quantization(network, seed)
+    if network.quantization is not None:
+        from compiler.quantize.report import log_warnings
+
+        log_warnings(network.name, network.quantization, seed)
+        _log.info("%s", network.quantization)
     if schedule is None and not batches and skip is None and record is None:
         network = _best_known(network, source, config, options, store, database)
     return replace(network, compile_seconds=time.monotonic() - started)
@@ -368,18 +371,3 @@ def _cache_entry(
     # The seed affects only random calibration samples.
     uses_seed = source.floating and options.calibration is None
     return NetworkCache(store, source, config, options if uses_seed else replace(options, seed=0))
-
-
-def _log_quantization(network: CompiledNetwork, seed: int) -> None:
-    """Log the quantization report, with a warning if the calibration samples were random."""
-    report = network.quantization
-    if report is None:
-        return
-    if report.random and report.tensors:
-        _log.warning(
-            "%s is quantized with %s (seed %d): accuracy is meaningless, pass calibration data (--calibrate)",
-            network.name,
-            counted(report.samples, "random sample"),
-            seed,
-        )
-    _log.info("%s", report)

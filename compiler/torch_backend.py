@@ -16,7 +16,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from compiler.cache.model_source import ModelSource
 from compiler.frontends.torch_module import read_module, torch_library
 from compiler.lowering.partition import HostNode
 from compiler.onnx_backend import MlaBackendRep
-from compiler.quantize.report import QuantizationReport, quality_warnings, summary
+from compiler.quantize.report import QuantizationReport, summary
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.device import KINDS
 from compiler.util import checks
@@ -98,6 +98,8 @@ class GraphReport:
         Nodes that the host computes, with the reasons.
     quantization : QuantizationReport or None
         Errors caused by quantization, measured on the calibration samples; None for a graph without float operators.
+    input_warnings : dict
+        Warnings about inputs of the calls so far whose values are outside of the calibrated range, by input.
     """
 
     number: int
@@ -108,6 +110,7 @@ class GraphReport:
     layers: int = 0
     host: tuple[HostNode, ...] = ()
     quantization: QuantizationReport | None = None
+    input_warnings: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         size = counted(self.operations, "operation")
@@ -118,6 +121,7 @@ class GraphReport:
         lines += [f"  runs on the host: {each.node} ({each.op}): {each.reason}" for each in self.host]
         if self.quantization is not None:
             lines += [f"  {line}" for line in summary(self.quantization.document())]
+        lines += [f"  {line}" for line in self.input_warnings.values()]
         return "\n".join(lines)
 
 
@@ -306,7 +310,7 @@ class _ShapedGraph:
 
     def _compiled(self, inputs: Sequence[Any], samples: list[list[NDArray]]) -> MlaBackendRep | None:
         """Compile the graph with the present values of its parameters; return None if it stays in PyTorch."""
-        title = "the graph"
+        title = f"graph {self.report.number}"
         if self.runner is not None:
             _log.warning("graph %d is compiled again: its parameters have changed", self.report.number)
             self.runner.close()
@@ -350,14 +354,10 @@ class _ShapedGraph:
         return [dict(zip(source.graph.inputs, sample, strict=True)) for sample in samples]
 
     def _describe(self, network: CompiledNetwork) -> None:
-        """Complete the report of the compiled graph, and warn about low quality."""
+        """Complete the report of the compiled graph."""
         self.report.reason, self.report.layers = "", len(network.infos)
         self.report.host = tuple(each for each in network.host if not each.edge)
-        self.report.quantization = network.quantization
-        if network.quantization is None:
-            return
-        for line in quality_warnings(network.quantization.document()):
-            _log.warning("graph %d: %s", self.report.number, line.removeprefix("warning: "))
+        self.report.quantization, self.report.input_warnings = network.quantization, network.monitor.warnings
 
 
 def _obstacle(inputs: Sequence[Any]) -> str:

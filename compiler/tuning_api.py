@@ -11,6 +11,7 @@ from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile
+from compiler.quantize.report import log_warnings
 from compiler.tuning.constraints import Constraints, Objective
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.measure.measurer import Measurer
@@ -139,6 +140,7 @@ def tune(
             stream=goal == Objective.THROUGHPUT,
         ) as measurer,
     ):
+        log_warnings(measurer.prepared.graph.name, measurer.prepared.report, options.seed)
         session = None
         if opened is not None:
             name = method if isinstance(method, str) else method.__qualname__

@@ -24,11 +24,12 @@ _ELSEWHERE = b"location"
 
 @dataclass(frozen=True)
 class _Facts:
-    """Cached properties of a graph: its digest, whether it is a float model, and its inputs."""
+    """Cached properties of a graph: its digest, whether it is a float model, its inputs and its outputs."""
 
     digest: str
     floating: bool
     inputs: list[tuple[str, list[int], str]]
+    outputs: list[tuple[str, list[int], str]]
 
 
 class ModelSource:
@@ -104,6 +105,11 @@ class ModelSource:
         """Inputs of the model, without their quantization."""
         return [Tensor(each, tuple(shape), dtype) for each, shape, dtype in self._facts.inputs]
 
+    @property
+    def outputs(self) -> list[Tensor]:
+        """Outputs of the model, without their quantization."""
+        return [Tensor(each, tuple(shape), dtype) for each, shape, dtype in self._facts.outputs]
+
     @cached_property
     def _facts(self) -> _Facts:
         key = self._key()
@@ -114,10 +120,11 @@ class ModelSource:
         from compiler.quantize.plan import is_float
 
         graph = self.graph
-        tensors = [graph.tensors[each] for each in graph.sample_inputs]
-        facts = _Facts(
-            name(graph), is_float(simplify(graph)), [(t.name, list(t.shape), t.dtype) for t in tensors]
+        inputs, outputs = (
+            [(each, list(graph.tensors[each].shape), graph.tensors[each].dtype) for each in names]
+            for names in (graph.sample_inputs, graph.sample_outputs)
         )
+        facts = _Facts(name(graph), is_float(simplify(graph)), inputs, outputs)
         if key is not None and self.store is not None:
             self.store.put(_KIND, key, json.dumps(asdict(facts)).encode())
         return facts

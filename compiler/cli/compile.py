@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.exit_status import warn, warnings
+from compiler.cli.exit_status import report, warn
 from compiler.cli.options import (
     add_db,
     add_json,
@@ -22,7 +22,7 @@ from compiler.cli.options import (
     integer,
     size,
 )
-from compiler.util.files import PACKAGE_SUFFIX, report, write_output
+from compiler.util.files import PACKAGE_SUFFIX, write_output
 from compiler.util.tables import counted
 
 if TYPE_CHECKING:
@@ -230,25 +230,13 @@ def source_of(
     args: argparse.Namespace, graph: "Graph | None" = None, use_cache: bool = False
 ) -> "tuple[ModelSource, CompileOptions]":
     """Return the model source and the compile options that the options of `add_compile` and `--seed` specify."""
-    from compiler.cache.content_store import ContentStore
     from compiler.cache.model_source import ModelSource
-    from compiler.cli.inputs import first_labeled, first_sample, read_bound, read_labeled, read_samples
-    from compiler.frontends.torch_module import is_reference
+    from compiler.cli.inputs import read_labeled, read_samples
     from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming, MemoryLimits
 
     if "target" in vars(args):
         _check_limits(args)
-    example, labeled = None, vars(args).get("data")
-    if graph is None and is_reference(args.model):
-        given = args.calibrate or vars(args).get("input")
-        example = first_labeled(labeled) if labeled and not given else first_sample(given)
-    source = ModelSource(
-        args.model if graph is None else graph,
-        ContentStore() if use_cache else None,
-        sizes=dict(args.size),
-        example=example,
-        bind=read_bound(args.bind),
-    )
+    source, labeled = model_source(args, graph, use_cache), vars(args).get("data")
     calibration = None
     if args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
@@ -279,15 +267,6 @@ def source_of(
     )
 
 
-def warn_about_quality(network: "CompiledNetwork") -> None:
-    """Warn about outputs of a quantized model that differ strongly from the float model's outputs."""
-    from compiler.quantize.report import quality_warnings
-
-    if network.quantization is not None:
-        for message in quality_warnings(network.quantization.document()):
-            warn(message)
-
-
 def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:
     """Print where the network came from and the time this took, and the number of schedules from the database."""
     print(f"{args.verb}: {network.provenance}", file=sys.stderr, flush=True)
@@ -300,6 +279,28 @@ def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> N
             file=sys.stderr,
             flush=True,
         )
+
+
+def model_source(
+    args: argparse.Namespace, graph: "Graph | None" = None, use_cache: bool = False
+) -> "ModelSource":
+    """Return the model source that the options of `add_compile` specify; `graph`, if given, replaces the model."""
+    from compiler.cache.content_store import ContentStore
+    from compiler.cache.model_source import ModelSource
+    from compiler.cli.inputs import first_labeled, first_sample, read_bound
+    from compiler.frontends.torch_module import is_reference
+
+    example, labeled = None, vars(args).get("data")
+    if graph is None and is_reference(args.model):
+        given = args.calibrate or vars(args).get("input")
+        example = first_labeled(labeled) if labeled and not given else first_sample(given)
+    return ModelSource(
+        args.model if graph is None else graph,
+        ContentStore() if use_cache else None,
+        sizes=dict(args.size),
+        example=example,
+        bind=read_bound(args.bind),
+    )
 
 
 def read_schedule(path: Path) -> "Schedule":
@@ -346,7 +347,6 @@ def run(args: argparse.Namespace) -> int:
     programs = [program for code in network.codes for program in code.all_programs]
     if args.listing:
         write_output(args.listing, listing(network).encode())
-    warn_about_quality(network)
     document = {
         "model": str(args.model),
         "target": Path(args.target).stem,
@@ -366,7 +366,6 @@ def run(args: argparse.Namespace) -> int:
         "host_ops": [vars(each) for each in network.host],
         "removed": [vars(each) for each in network.removed],
         "quantization": None if network.quantization is None else network.quantization.document(),
-        "warnings": warnings(),
     }
     text = (
         f"{counted(len(network.infos), 'layer')} in {counted(len(programs), 'program')} of "

@@ -3,12 +3,13 @@
 import argparse
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.compile import REFERENCE, add_compile, model_source
+from compiler.cli.exit_status import report
 from compiler.cli.options import (
     add_db,
     add_json,
@@ -20,7 +21,7 @@ from compiler.cli.options import (
     check_reset,
     integer,
 )
-from compiler.util.files import PACKAGE_SUFFIX, report
+from compiler.util.files import PACKAGE_SUFFIX
 from compiler.util.plugin_registry import guarded, is_reference, load_reference
 from compiler.util.tables import Column, figures, format_table
 from hw.errors import InputError, shown
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from compiler.cli.inputs import Sample
+    from compiler.ir.tensor import Tensor
     from compiler.runtime.compiled import CompiledNetwork
 
 SUMMARY = "measure the accuracy of a model on labeled samples, beside its own runtime"
@@ -38,6 +40,10 @@ EXAMPLE = "mla eval network.tflite --data labeled.npz --device golden"
 #: Metric that is computed by default: the shares of samples whose label is the best class, or among the best five.
 _CLASSES = "classes"
 _TOP = 5
+#: Types of the output of ArgMax; other integers with one value per sample are quantized numbers.
+_INDICES = ("int32", "int64")
+#: Bound of the magnitude of labels.
+_MAX_LABEL = 1 << 53
 Outputs = Mapping[str, "NDArray"]
 #: Fields of the report that are not figures of a metric.
 _FIELDS = frozenset(
@@ -51,6 +57,7 @@ _FIELDS = frozenset(
         "reference",
         "same_class",
         "cycles_per_sample",
+        "warnings",
     )
 )
 
@@ -94,19 +101,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run all samples on the device and in the model's own runtime, and print the accuracy of both."""
     from compiler.cache.content_store import ContentStore
-    from compiler.cli.inputs import read_labeled
+    from compiler.cli.inputs import read_labeled, read_labels
     from compiler.cli.run import head, network_of
     from compiler.runtime.device import open_device
     from compiler.runtime.run_report import document, run_samples
     from compiler.util.progress import log
 
     check_files(args)
-    metric = _metric(args.metric)
+    metric, classes = _metric(args.metric), args.metric == _CLASSES
+    if classes and args.model.suffix.lower() in (
+        ".onnx",
+        ".tflite",
+    ):  # before the model is quantized and compiled
+        labels = read_labels(args.data, args.limit)
+        if labels.size:  # otherwise the check of the samples fails
+            _classes_of(args.data, model_source(args, use_cache=not args.no_cache).outputs, 1, labels)
     network = network_of(args)
     check_reset(args, network)
     samples, labels = read_labeled(args.data, args.limit, network.sample, network.rounding)
-    if args.metric == _CLASSES:
-        _check_classes(args.data, network, labels)
+    if classes:
+        labels = _classes_of(args.data, network.outputs, network.batch, labels)
     rate = args.dram_bytes_per_cycle or network.config.n
     with open_device(network, args.device, 1, args.dram_latency, rate, log) as device:
         proofs = None if args.no_cache else ContentStore()
@@ -133,8 +147,8 @@ def run(args: argparse.Namespace) -> int:
     }
     if args.metric == _CLASSES and reference is not None:
         (scores,), (wanted,) = result.outputs.values(), reference.values()
-        whole["same_class"] = int((_ranked(scores)[:, 0] == _ranked(wanted)[:, 0]).sum())
-    report(whole, _table(whole, list(accuracy), args.metric == _CLASSES), args.json)
+        whole["same_class"] = int((_best(scores)[:, 0] == _best(wanted)[:, 0]).sum())
+    report(whole, _table(whole, list(accuracy), classes), args.json)
     return 0
 
 
@@ -176,49 +190,82 @@ def _finite(metric: str, name: str, figures: dict[str, float]) -> dict[str, floa
     return figures
 
 
-def _check_classes(path: Path, network: "CompiledNetwork", labels: "NDArray") -> None:
-    """Raise InputError unless the network has one output of class scores and each label is one of its classes."""
+def _classes_of(
+    path: Path, outputs: "Sequence[Tensor]", batch: int, labels: "NDArray"
+) -> "NDArray[np.int64]":
+    """Return the class of each sample, given as an integer, an integral float, or a one-hot row.
+
+    Raises
+    ------
+    InputError
+        The model does not have one output of class scores or of the index of a class, or a label is not a class.
+    """
     import numpy as np
 
     other = "choose another --metric"
-    if len(network.outputs) != 1:
-        raise InputError(f"--metric classes needs one output, the model has {len(network.outputs)}: {other}")
-    (tensor,) = network.outputs
-    shape = [tensor.shape[0] // network.batch, *tensor.shape[1:]] if tensor.shape else []
+    if len(outputs) != 1:
+        raise InputError(f"--metric classes needs one output, the model has {len(outputs)}: {other}")
+    (tensor,) = outputs
+    shape = [tensor.shape[0] // batch, *tensor.shape[1:]] if tensor.shape else []
     if sum(size > 1 for size in shape) > 1:
         raise InputError(
             f"--metric classes needs one vector of class scores per sample, but output {shown(tensor.name)} has shape "
             f"{shape}: choose --metric module:function"
         )
-    classes = math.prod(shape)
-    if classes < 2:
+    values = math.prod(shape)
+    indices = values == 1 and tensor.dtype in _INDICES
+    if values < 2 and not indices:
         raise InputError(
             f"--metric classes needs class scores, output {shown(tensor.name)} has one value: {other}"
         )
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+    found = _labels(labels, None if indices else values)
+    if found is None:
         raise InputError(
-            f"{path}: labels y must be integers, one per sample, not {labels.dtype}{list(labels.shape)}"
+            f"{path}: labels y must be integers, one per sample, or one-hot rows of {values} classes, not "
+            f"{labels.dtype}{list(labels.shape)}{' with other values' if labels.dtype.kind == 'f' else ''}"
         )
-    bad = np.flatnonzero((labels < 0) | (labels >= classes))
+    bad = np.flatnonzero((found < 0) | (found >= (math.inf if indices else values)))
     if bad.size:
-        raise InputError(
-            f"{path}: label {labels[bad[0]]} of sample {bad[0]} must be at least 0 and below {classes}, the number of "
-            f"values of output {shown(tensor.name)}"
-        )
+        limit = "" if indices else f" and below {values}, the number of values of output {shown(tensor.name)}"
+        raise InputError(f"{path}: label {found[bad[0]]} of sample {bad[0]} must be at least 0{limit}")
+    return found
 
 
-def _ranked(scores: "NDArray") -> "NDArray[np.intp]":
-    """Return the classes of each sample by decreasing score; of equal scores, the first class is first."""
+def _labels(labels: "NDArray", classes: int | None) -> "NDArray[np.int64] | None":
+    """Return labels as one integer per sample; None if they are not classes."""
     import numpy as np
 
-    flat = scores.reshape(len(scores), -1).astype(np.float64)
-    return np.argsort(-flat, axis=1, kind="stable")
+    if not labels.size or labels.dtype.kind not in "biuf" or not np.isfinite(labels).all():
+        return None
+    rows = labels.reshape(len(labels), -1)
+    if rows.shape[1] == 1 and labels.dtype.kind != "b":
+        # Labels beyond int64 are no classes; the bound also keeps the conversion of floats defined.
+        whole = (np.rint(rows) == rows).all() and (np.abs(rows.astype(np.float64)) < _MAX_LABEL).all()
+        return rows[:, 0].astype(np.int64) if whole else None
+    if rows.shape[1] != classes or not (((rows == 0) | (rows == 1)).all() and (rows.sum(1) == 1).all()):
+        return None
+    return rows.argmax(1).astype(np.int64)
+
+
+def _best(values: "NDArray") -> "NDArray[np.int64]":
+    """Return the classes of each sample by decreasing score, or the only class if the output is its index.
+
+    Of equal scores, the first class is first.
+    """
+    import numpy as np
+
+    flat = values.reshape(len(values), -1)
+    if flat.shape[1] == 1:
+        return flat.astype(np.int64)
+    return np.argsort(-flat.astype(np.float64), axis=1, kind="stable")
 
 
 def _classes(outputs: Outputs, labels: "NDArray") -> dict[str, float]:
-    (scores,) = outputs.values()
-    hits = _ranked(scores)[:, :_TOP] == labels[:, None]
-    return {"top1": float(hits[:, 0].mean()), "top5": float(hits.any(1).mean())}
+    (values,) = outputs.values()
+    best = _best(values)
+    hits = best[:, :_TOP] == labels[:, None]
+    top = {"top1": float(hits[:, 0].mean())}
+    return top if best.shape[1] == 1 else {**top, "top5": float(hits.any(1).mean())}
 
 
 def _mae(outputs: Outputs, labels: "NDArray") -> dict[str, float]:

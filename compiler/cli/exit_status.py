@@ -5,13 +5,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from compiler.cli.options import unwatch_files
+from compiler.util import files
 from hw.errors import MlaError, printable, reason_of
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -142,7 +143,8 @@ class _Recorder(logging.Handler):
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
+        if (message := record.getMessage()) not in self.messages:
+            self.messages.append(message)
 
 
 _recorder = _Recorder()
@@ -160,6 +162,24 @@ def recorded_warnings() -> Iterator[None]:
         root.removeHandler(_recorder)
 
 
+class FirstTime(logging.Filter):
+    """Filter that drops warnings whose message has been logged before, for example for another target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True for the first record with its message, and for records that are not warnings."""
+        message = record.getMessage()
+        if record.levelno < logging.WARNING:
+            return True
+        if message in self._seen:
+            return False
+        self._seen.add(message)
+        return True
+
+
 def warn(message: str) -> None:
     """Print a warning to standard error and record it."""
     print(printable(message), file=sys.stderr, flush=True)
@@ -169,3 +189,13 @@ def warn(message: str) -> None:
 def warnings() -> list[str]:
     """Return the messages of all warnings of the running command, for the JSON field `warnings`."""
     return list(_recorder.messages)
+
+
+def with_warnings(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON document of a report with the warnings of the running command."""
+    return {**document, "warnings": warnings()}
+
+
+def report(document: Mapping[str, Any], text: str, destination: str | None) -> None:
+    """Print the report of a verb that compiles a model as `compiler.util.files.report` does, with the warnings."""
+    files.report(with_warnings(document), text, destination)

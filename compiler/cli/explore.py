@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
+from compiler.cli.exit_status import report
 from compiler.cli.options import (
     add_clock,
     add_json,
@@ -14,7 +15,7 @@ from compiler.cli.options import (
     target_labels,
     targets,
 )
-from compiler.util.files import PACKAGE_SUFFIX, report
+from compiler.util.files import PACKAGE_SUFFIX
 from compiler.util.tables import Column, counted, figures, format_table
 from hw.errors import InputError
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.exit_status import report
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
-from compiler.util.files import report
 from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.options import DramTiming
     from compiler.pipeline import ModelCompiler
     from compiler.profile.measurement import HardwareProfile
+    from compiler.quantize.report import log_warnings
     from compiler.tuning.fusion.engine import FusionEngine
     from compiler.tuning.measure.measurer import Measurer
     from compiler.util.progress import log, progress
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     )
     with progress(f"predicting fusion gains of {args.model.name}"):
         prepared = ModelCompiler(source.graph, conditions.config, replace(options, dram=conditions.dram))
+        log_warnings(prepared.graph.name, prepared.report, args.seed)
         now = prepared.network().schedule
         engine = FusionEngine(prepared, conditions, find_model(conditions))
         sites = engine.opportunities(now)

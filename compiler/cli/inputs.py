@@ -461,6 +461,19 @@ def read_labeled(
     return _samples(path, tensors, inputs, rounding), arrays[LABEL_NAME]
 
 
+def read_labels(path: Path, limit: int | None) -> NDArray:
+    """Return the labels of an .npz file of labeled samples, without a check of the inputs.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or has no labels.
+    """
+    with open_arrays(path) as file:
+        _stored_inputs(path, file)
+        return file.read(limit)[LABEL_NAME]
+
+
 def first_labeled(path: Path) -> Sample | NDArray:
     """Return the inputs of the first sample of a file of labeled samples: an array for `x`, or arrays by name.
 
@@ -585,9 +598,10 @@ def _check(path: "Path | io.BytesIO", tensor: Tensor, array: StoredArray | NDArr
     inner = tensor.shape[1:] if tensor.shape and tensor.shape[0] == 1 else tensor.shape
     fits = len(array.shape) >= 1 and array.shape[1:] in (tensor.shape, inner)
     if not fits or (array.dtype != tensor.dtype and not _convertible(tensor, array)):
+        advice = checks.CONVERT_ADVICE if array.dtype.kind == "V" else ""
         raise InputError(
             f"{path}: input {tensor.name!r} must be {tensor.dtype}[samples, {', '.join(map(str, inner))}], not "
-            f"{array.dtype}{list(array.shape)}{tensor.meaning}"
+            f"{array.dtype}{list(array.shape)}{tensor.meaning}{advice}"
         )
 
 

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported here so that Ctrl-C during the import is caught.
         import logging
 
-        from compiler.cli.exit_status import run_to_status
+        from compiler.cli.exit_status import FirstTime, run_to_status
         from compiler.cli.parser import build_parser
 
         def parse_and_run() -> int:
@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             root = logging.getLogger()
             # Not basicConfig, since the handler that records warnings for reports is already installed.
             if not any(isinstance(handler, logging.StreamHandler) for handler in root.handlers):
-                root.addHandler(logging.StreamHandler(sys.stderr))
+                handler = logging.StreamHandler(sys.stderr)
+                handler.addFilter(FirstTime())
+                root.addHandler(handler)
                 root.setLevel(logging.INFO if args.verbose else logging.WARNING)
             return run_to_status(f"mla {args.verb}", lambda: args.run(args))
 

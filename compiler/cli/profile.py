@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.exit_status import warnings
+from compiler.cli.exit_status import report
 from compiler.cli.options import (
     add_clock,
     add_db,
@@ -17,7 +17,7 @@ from compiler.cli.options import (
     add_target,
     check_files,
 )
-from compiler.util.files import report, write_output
+from compiler.util.files import write_output
 from compiler.util.tables import Column, counted, figures, format_table
 
 SUMMARY = "run a model on the simulated chip and show where its cycles are spent"
@@ -74,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
             rate=rate,
         )
     whole = head(args, "rtl", rate) | document(network, result, rate, args.clock)
-    whole["warnings"] = warnings()
     if args.trace and result.recording:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
         write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())

@@ -13,9 +13,8 @@ from compiler.cli.compile import (
     add_dispatch,
     compile_model,
     report_provenance,
-    warn_about_quality,
 )
-from compiler.cli.exit_status import warn, warnings
+from compiler.cli.exit_status import report, warn
 from compiler.cli.options import (
     add_clock,
     add_db,
@@ -28,7 +27,7 @@ from compiler.cli.options import (
     check_files,
     check_reset,
 )
-from compiler.util.files import PACKAGE_SUFFIX, report, write_output
+from compiler.util.files import PACKAGE_SUFFIX, write_output
 from compiler.util.progress import log
 
 if TYPE_CHECKING:
@@ -99,7 +98,6 @@ def run(args: argparse.Namespace) -> int:
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(device, network, samples, log, proofs=proofs, rate=rate, reset=args.reset_state)
     whole = head(args, args.device, rate) | document(network, result, rate, args.clock)
-    whole["warnings"] = warnings()
     if args.out:
         buffer = io.BytesIO()
         np.savez(buffer, **result.outputs)  # pyright: ignore[reportArgumentType]: names are the user's
@@ -120,13 +118,7 @@ def warn_about_clock(args: argparse.Namespace) -> None:
 
 
 def network_of(args: argparse.Namespace) -> "CompiledNetwork":
-    """Read a compiled network, or compile a model, and warn if its quantization is poor."""
-    network = _network_of(args)
-    warn_about_quality(network)
-    return network
-
-
-def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
+    """Read a compiled network, or compile a model; warn if its quantization is poor."""
     from compiler.frontends.model import check_suffix
     from compiler.frontends.torch_module import is_reference
     from compiler.lowering.partition import check_strict
@@ -169,6 +161,10 @@ def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
     if given and given != network.batches:
         sizes, wanted = (",".join(map(str, each)) for each in (network.batches, given))
         raise InputError(f"{args.model} was compiled for batch sizes {sizes}, not for --batches {wanted}")
+    if network.quantization is not None:
+        from compiler.quantize.report import log_warnings
+
+        log_warnings(network.name, network.quantization)
     return network
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
+from compiler.cli.exit_status import with_warnings
 from compiler.cli.options import (
     add_db,
     add_json,
@@ -176,7 +177,7 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
         write_output(args.picture, picture.encode())
     if args.json:
         rate = args.dram_bytes_per_cycle or network.config.n
-        write_report(head(args, args.device, rate) | history.document(), args.json)
+        write_report(with_warnings(head(args, args.device, rate) | history.document()), args.json)
 
 
 @contextmanager

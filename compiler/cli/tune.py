@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.exit_status import report
 from compiler.cli.options import (
     add_db,
     add_json,
@@ -18,7 +19,7 @@ from compiler.cli.options import (
     used_database,
 )
 from compiler.cli.search import add_endpoint, add_method, check_method, generator_of, spending_table
-from compiler.util.files import report, write_output
+from compiler.util.files import write_output
 from compiler.util.tables import Column, counted, figures, format_table
 
 if TYPE_CHECKING:

@@ -129,6 +129,9 @@ class Graph:
         Names of the tensors that the user supplies and receives, followed by those of the states.
     states : tuple of GraphState
         Tensors that keep their contents from one sample to the next.
+    origins : dict
+        Names and operators, in the source model, of the nodes that a node of this graph stems from, by its name; only
+        of nodes for which they may differ from its own name and operator.
     """
 
     def __init__(self, name: str):
@@ -138,6 +141,7 @@ class Graph:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.states: tuple[GraphState, ...] = ()
+        self.origins: dict[str, frozenset[str]] = {}
         self._producer: dict[str, Node] = {}
         self._consumers: dict[str, list[Node]] = {}
 
@@ -253,6 +257,10 @@ class Graph:
         (name,) = node.outputs
         return self.tensors[name]
 
+    def names_of(self, node: Node) -> frozenset[str]:
+        """Return all names by which the user may refer to a node: its name and operator, and those of its origins."""
+        return self.origins.get(node.name, frozenset()) | {node.name, node.op}
+
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
 
@@ -323,6 +331,7 @@ def rebuild(
         Tensors that replace tensors of `graph`, by name.
     """
     new = Graph(graph.name)
+    new.origins = graph.origins
     chosen = list(nodes)
     ins = list(graph.inputs if inputs is None else inputs)
     outs = list(graph.outputs if outputs is None else outputs)

@@ -82,6 +82,10 @@ _MIN_PHASE_PIXELS = 256
 _GROUP_CHANNELS = 16
 
 
+#: Largest stride of the depthwise mode (fields `dw_sx` and `dw_sy`).
+_MAX_STRIDE = 15
+
+
 def lower_depthwise(low: LoweringContext) -> Layer:
     """Lower a depthwise convolution with its epilogue."""
     weights, bias = weights_of(low)
@@ -102,7 +106,8 @@ def lower_depthwise(low: LoweringContext) -> Layer:
     kernel, x = weights.shape[:2], common["shapes"][common["x"]]
     down, across = (1 if size == 1 else step for size, step in zip(kernel, a["dilations"], strict=True))
     dilations = down, across
-    if not zero and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, y, low.x.shape[0])):
+    direct = not zero and max(a["strides"]) <= _MAX_STRIDE
+    if direct and (dilations == (1, 1) or _by_phases(dilations, a["strides"], x, y, low.x.shape[0])):
         return DepthwiseLayer(**common, weights=weights.data, dilations=dilations)
     data, groups = _block_diagonal_groups(weights.data, zero)
     return ConvLayer(**common, weights=data, groups=groups, dilations=a["dilations"], w_zp=zero)

@@ -255,7 +255,9 @@ class _Resolver:
         outputs = tuple(self._add(source.tensors[name], prefix) for name in node.outputs)
         names |= zip(node.outputs, outputs, strict=True)
         moved = replace(node, name=prefix + node.name, inputs=tuple(inputs), outputs=outputs)
-        self._node(moved, own=not prefix)
+        added = self._node(moved, own=not prefix)
+        if node.name in source.origins:
+            self.new.origins[added.name] = source.origins[node.name]
 
     def _resolved(
         self, node: Node, source: Graph, inputs: list[str], values: list[NDArray | None], prefix: str
@@ -341,8 +343,8 @@ class _Resolver:
         self._node(Node(f"{name}:{op}", op, tuple(inputs), (name,), attributes))
         return name
 
-    def _node(self, node: Node, *, own: bool = False) -> None:
-        self.new.add_node(node if own else replace(node, name=_unused(node.name, self.nodes)))
+    def _node(self, node: Node, *, own: bool = False) -> Node:
+        return self.new.add_node(node if own else replace(node, name=_unused(node.name, self.nodes)))
 
     def _name(self, name: str, source: Graph, names: Names, prefix: str) -> str:
         """Return the name of a tensor in the new graph; a constant is copied once, when it is first used."""
@@ -379,6 +381,7 @@ class _Resolver:
             return self.new
         new_names = {name: self.renamed.get(name, name) for name in self.new.tensors}
         result = Graph(self.new.name)
+        result.origins = self.new.origins
         for name, tensor in self.new.tensors.items():
             add = result.add_input if name in self.new.inputs else result.add_tensor
             add(replace(tensor, name=new_names[name]))

@@ -289,6 +289,7 @@ def name_apart(graph: Graph) -> Graph:
 
 def _renamed(graph: Graph, outer: set[str], used: set[str], prefix: str) -> Graph:
     nodes: list[Node] = []
+    origins = dict(graph.origins)
     for node in graph:
         name, number = node.name, 1
         while prefix and (name in outer or name in used):
@@ -296,5 +297,9 @@ def _renamed(graph: Graph, outer: set[str], used: set[str], prefix: str) -> Grap
             number += 1
         used.add(name)
         bodies = tuple(_renamed(body, outer, used, f"{name}/") for body in node.bodies)
+        if node.name in graph.origins:
+            origins[name] = graph.origins[node.name]
         nodes.append(replace(node, name=name, bodies=bodies))
-    return rebuild(graph, nodes)
+    made = rebuild(graph, nodes)
+    made.origins = origins
+    return made

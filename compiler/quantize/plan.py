@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -10,14 +11,14 @@ from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.ops import BINARY_OPS, MOVING, OPS, QuantizedForm
 from compiler.ir.tensor import IDENTITY, Quantization, Tensor
 from compiler.quantize.report import INFINITE_VALUES
-from hw.errors import InputError, shown
+from hw.errors import InputError, did_you_mean, shown
 
 #: Operators that mark a model as quantized even if their integers have the identity quantization.
 _PRODUCTS = frozenset(("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul"))
 #: Operators that convert between floating-point values and integers.
 _CONVERTING = frozenset(("dequantize", "dynamic_quantize", "dynamic_scale", "dynamic_zero"))
 #: Operators that only change the layout of a tensor.
-_LAYOUT = ("reshape", "transpose")
+LAYOUT = ("reshape", "transpose")
 
 
 def is_float(graph: Graph) -> bool:
@@ -33,7 +34,7 @@ def obstacle(graph: Graph) -> str | None:
         return f"is quantized already: node {node.name!r} ({node.operator}) computes on {numbers}"
     nodes = [(each, node) for each, node in graph.walk() if _on_floats(each, node)]
     edge = any(node.op in _CONVERTING for _, node in graph.walk())
-    if all(edge and node.op in _LAYOUT for _, node in nodes):
+    if all(edge and node.op in LAYOUT for _, node in nodes):
         return "has nothing to quantize: no node computes on float32 numbers"
     return None
 
@@ -72,8 +73,10 @@ def _quantized(graph: Graph, node: Node) -> str | None:
     """Return a description of the quantized values that a node computes on; None if there are none.
 
     Moving or dequantizing integers does not count as computing. Plain integers, such as masks and indices, do not count
-    as quantized values.
+    as quantized values. A QuantizeLinear node on the host counts, whatever its type.
     """
+    if node.op == "onnx" and node.operator == "QuantizeLinear":
+        return f"{graph.out(node).dtype} numbers {node.outputs[0]!r}"
     if node.op in MOVING or node.op in ("dequantize", "onnx") or node.bodies:
         return None
     quantizes = node.op in ("quantize", "requantize")
@@ -163,15 +166,12 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
     InputError
         A name in `skip` is neither a node nor an operator of the graph.
     """
-    known = names_in(graph)
-    for name in skip:
-        if name not in known:
-            raise InputError(f"{graph.name!r} has no node and no operator {shown(name)} to keep float")
+    _check_names(graph, skip, names_in(graph), "keep float")
     edge = _edges(graph)
     reasons = {}
     for node in graph:
         why = EDGE if node.name in edge else _obstacle(graph, node, endless)
-        if why is None and (node.name in skip or node.op in skip):
+        if why is None and not graph.names_of(node).isdisjoint(skip):
             why = "asked to stay float"
         if why is not None:
             reasons[node.name] = why
@@ -179,8 +179,22 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
 
 
 def names_in(graph: Graph) -> set[str]:
-    """Return the names of all nodes and operators of a graph and its subgraphs."""
-    return {name for _, node in graph.walk() for name in (node.name, node.op)}
+    """Return the names of all nodes and operators of a graph and its subgraphs, also those in the source model."""
+    return {name for each, node in graph.walk() for name in each.names_of(node)}
+
+
+#: Maximum number of names in a message about an unknown name.
+_MAX_LISTED = 12
+
+
+def _check_names(graph: Graph, names: Collection[str], known: Collection[str], purpose: str) -> None:
+    """Raise InputError if a name is unknown; the message lists a similar name, or else the first names of the model."""
+    for name in names:
+        if name not in known:
+            first = (each for every, node in graph.walk() for each in sorted(every.names_of(node)))
+            listed = ", ".join(islice(dict.fromkeys(first), _MAX_LISTED))
+            hint = did_you_mean(name, known) or f" (there are {listed}{', ...' * (len(known) > _MAX_LISTED)})"
+            raise InputError(f"{graph.name!r} has no node and no operator {shown(name)} to {purpose}{hint}")
 
 
 def _edges(graph: Graph) -> set[str]:
@@ -190,13 +204,13 @@ def _edges(graph: Graph) -> set[str]:
     relaid, first = {name for name in graph.inputs if _real(graph, name)}, set()
     for node in graph:
         widens = node.op == "dequantize" and _real(graph, node.inputs[0])
-        if (node.op in _LAYOUT or widens) and node.inputs[0] in relaid:
+        if (node.op in LAYOUT or widens) and node.inputs[0] in relaid:
             first.add(node.name)
             relaid |= set(node.outputs)
     last: set[str] = set()
     for node in reversed(list(graph)):
         consumers = graph.consumers(node.outputs[0])
-        changes = node.op in _LAYOUT or (node.op == "dequantize" and _real(graph, node.inputs[0]))
+        changes = node.op in LAYOUT or (node.op == "dequantize" and _real(graph, node.inputs[0]))
         if changes and _real(graph, node.outputs[0]) and all(user.name in last for user in consumers):
             last.add(node.name)
     return first | last
@@ -259,15 +273,12 @@ def int16_nodes(graph: Graph, names: Collection[str], kept: Collection[str]) -> 
     InputError
         A name is neither a node, an operator nor an input of the graph.
     """
-    known = names_in(graph) | {ALL, *graph.inputs}
-    for name in names:
-        if name not in known:
-            raise InputError(f"{graph.name!r} has no node and no operator {shown(name)} to compute in int16")
+    _check_names(graph, names, names_in(graph) | {ALL, *graph.inputs}, "compute in int16")
     wide, found = {name for name in graph.inputs if name in names}, set[str]()
     for node in graph:
-        chosen = ALL in names or node.name in names or node.op in names
+        chosen = ALL in names or not graph.names_of(node).isdisjoint(names)
         reads = any(name in wide for name in node.inputs)
-        moves = reads and (node.op in _SHARED or (node.name in kept and node.op in _LAYOUT))
+        moves = reads and (node.op in _SHARED or (node.name in kept and node.op in LAYOUT))
         if chosen or moves:
             wide |= set(node.outputs)
         if chosen or reads:

@@ -64,7 +64,7 @@ def folded_scales(graph: Graph, names: Collection[str] = ()) -> Graph:
     nodes: dict[str, Node] = {}  # by output
     for node in graph:
         found = None
-        if node.op in ("mul", "add", "sub") and not {node.name, node.op} & set(names):
+        if node.op in ("mul", "add", "sub") and graph.names_of(node).isdisjoint(names):
             found = _folded(graph, node, nodes, changed)
         if found is not None:
             del nodes[node.inputs[0] if node.inputs[0] in nodes else node.inputs[1]]

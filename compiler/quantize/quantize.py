@@ -15,6 +15,7 @@ from compiler.quantize.plan import (
     EDGE,
     EDGE_INSIDE,
     FIXED,
+    LAYOUT,
     WEIGHTED,
     Sharing,
     accumulated,
@@ -259,7 +260,8 @@ def quantize(
     reasons = dict(rewriter.reasons) | unseen
     for report in reports:
         reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
-    report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
+    ranges = {} if random else _input_ranges(result, given)
+    report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons, ranges=ranges)
     report = node_sensitivity(report, floors, result, rewriter.integers, measured, rounding)
     limited = limited_output(report) if limits and ALL not in int16 else None
     if limited is not None:
@@ -273,6 +275,26 @@ def quantize(
         )
         report = replace(report, limits=found)
     return result, report
+
+
+def _input_ranges(quantized: Graph, samples: list[Sample]) -> dict[str, tuple[float | None, float | None]]:
+    """Return the lowest and the highest value of each float input that is quantized, by name."""
+    ranges: dict[str, tuple[float | None, float | None]] = {}
+    for name in quantized.sample_inputs:
+        waiting, read = [name], False
+        while waiting and quantized.tensors[name].dtype.startswith("float"):
+            for node in quantized.consumers(waiting.pop()):
+                read |= node.op == "quantize"
+                if node.op in LAYOUT or node.op == "dequantize":
+                    waiting += node.outputs
+        if read:
+            ends = (
+                min(float(each[name].min()) for each in samples),
+                max(float(each[name].max()) for each in samples),
+            )
+            low, high = (end if math.isfinite(end) else None for end in ends)
+            ranges[name] = low, high
+    return ranges
 
 
 def _measured_count(watched: SubgraphRecorder, samples: int, *, random: bool) -> int:

@@ -1,5 +1,6 @@
 """Report of the errors of a quantized graph relative to the float graph."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,12 @@ from compiler.util.tables import Column, counted, figures, format_table
 
 #: Phrase in the reasons for which nodes with infinite values remain in floating point.
 INFINITE_VALUES = "has infinite numbers"
+_log = logging.getLogger(__name__)
+
 #: Signal-to-noise ratio of an output, in dB, below which a warning is logged.
 _WARNING_DB = 20
+#: Ratio below which a warning is logged unless at least this share of the rows have the same largest element.
+_GOOD_DB, _GOOD_TOP1 = 30, 0.98
 #: Number of nodes listed in a summary.
 _LISTED_NODES = 3
 #: Number of limiting nodes listed in a summary.
@@ -137,7 +142,18 @@ class OutputLimits:
     int16: tuple[WideQuality, ...]
 
 
-@identity("QuantizationReport", "samples", "measured", "random", "outputs", "tensors", "kept", "limits")
+@identity(
+    "QuantizationReport",
+    "samples",
+    "measured",
+    "random",
+    "outputs",
+    "tensors",
+    "kept",
+    "limits",
+    "ranges",
+    added=("ranges",),
+)
 @dataclass(frozen=True)
 class QuantizationReport:
     """Errors of a quantized model, and the nodes that remain in floating point.
@@ -156,6 +172,9 @@ class QuantizationReport:
         Reason why a node remains in floating point or converts between float and integers, by node name.
     limits : OutputLimits or None
         Nodes that limit the output with the lowest signal-to-noise ratio; None if that ratio is high enough.
+    ranges : dict
+        Lowest and highest value of each quantized input in the samples, by name; None for an infinite value. Empty if
+        the samples were random.
     """
 
     samples: int
@@ -165,6 +184,7 @@ class QuantizationReport:
     tensors: tuple[TensorReport, ...]
     kept: Mapping[str, str] = field(default_factory=dict)
     limits: OutputLimits | None = None
+    ranges: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON-serializable dict."""
@@ -197,6 +217,9 @@ class QuantizationReport:
                     for each in limits["int16"]
                 ),
             )
+        fields["ranges"] = {
+            str(name): _bounds(each) for name, each in dict(document.get("ranges", {})).items()
+        }
         counts = {name: int(document[name]) for name in ("samples", "measured")}
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
@@ -219,6 +242,12 @@ class QuantizationReport:
             for each in self.tensors
         ]
         return "\n".join([*lines, format_table(columns, rows)])
+
+
+def _bounds(pair: Any) -> tuple[float | None, float | None]:
+    """Return a range of a document, whose infinite bounds are None."""
+    low, high = (None if each is None else float(each) for each in pair)
+    return low, high
 
 
 def summary(document: Mapping[str, Any]) -> list[str]:
@@ -270,15 +299,53 @@ def quality_warnings(document: Mapping[str, Any]) -> list[str]:
     """Return a warning for each output with a low signal-to-noise ratio; no warnings if the samples were random."""
     if document["random"]:
         return []
-    outputs = document["outputs"]
-    bad = [each for each in outputs if each["sqnr_db"] is not None and each["sqnr_db"] < _WARNING_DB]
-    return [
-        f"warning: output {each['name']} has a signal-to-noise ratio below {_WARNING_DB} dB: calibrate with more "
-        "representative samples, compute the nodes that add most noise on int16 (--int16, `int16` in Python), or keep "
-        "them in float (--keep-float, `keep_float`)"
-        for each in bad
+    compared = [
+        each
+        for each in document["outputs"]
         if each.get("quantized", True) and each.get("left_out", 0) < max(each.get("values", 0), 1)
     ]
+    return [
+        f"warning: output {each['name']} has a signal-to-noise ratio below {limit} dB ({_db(each['sqnr_db'])}): "
+        "calibrate with more representative samples, compute the nodes that add most noise on int16 (--int16, `int16` "
+        "in Python), or keep them in float (--keep-float, `keep_float`)"
+        for each in compared
+        if (limit := _missed_limit(each)) is not None
+    ]
+
+
+def _missed_limit(output: Mapping[str, Any]) -> int | None:
+    """Return the limit in dB that an output does not reach; None if its quality is sufficient."""
+    db, top1 = output["sqnr_db"], output["top1"]
+    if db is None or db >= _GOOD_DB:
+        return None
+    if db < _WARNING_DB:
+        return _WARNING_DB
+    return None if top1 is not None and top1 >= _GOOD_TOP1 else _GOOD_DB
+
+
+def log_warnings(name: str, report: QuantizationReport | None, seed: int | None = None) -> None:
+    """Log that a model was quantized with random samples, or that the quality of its outputs is low.
+
+    Parameters
+    ----------
+    name : str
+        Name of the model.
+    report : QuantizationReport or None
+        Report of its quantization; None if it was not quantized, which needs no warning.
+    seed : int or None
+        Seed of random samples, if it is known.
+    """
+    if report is None:
+        return
+    if report.random and report.tensors:
+        _log.warning(
+            "%s is quantized with %s%s: accuracy is meaningless, pass calibration data (--calibrate)",
+            name,
+            counted(report.samples, "random sample"),
+            "" if seed is None else f" (seed {seed})",
+        )
+    for line in quality_warnings(report.document()):
+        _log.warning("warning: %s: %s", name, line.removeprefix("warning: "))
 
 
 def _output(output: Mapping[str, Any]) -> str:

@@ -176,9 +176,12 @@ def run_samples(
     ValidationError
         A program is unsafe at the addresses of the samples.
     InputError
-        Batches run back to back took fewer cycles than the lower bound for their work.
+        A sample is not a valid input, or batches run back to back took fewer cycles than the lower bound for their
+        work.
     """
     clocked = not isinstance(device, GoldenDevice)
+    for number, sample in enumerate(samples):
+        network.check_sample(sample, f"sample {number}: ")
     sizes, groups = _sizes(network, len(samples)), []
     for end, size in zip(accumulate(sizes), sizes, strict=True):
         groups.append(samples[end - size : end])

@@ -1,9 +1,11 @@
 """Data structures of a compiled network: stages, layers, control flow and batch variants."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cache.digest import name
@@ -21,6 +23,8 @@ from compiler.schedule.schedule import Schedule
 from compiler.util import checks
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
+
+_log = logging.getLogger(__name__)
 
 
 @identity("LayerInfo", "name", "nodes", "ops", "floor", "tag", "program", "shape", added=("shape",))
@@ -211,6 +215,72 @@ class Origin(StrEnum):
     FILE = "file"
 
 
+#: Share of an input's elements outside of the calibrated range above which a warning is logged.
+_OUTSIDE = 0.01
+#: Number of steps into which the range of calibration is divided; values up to one step outside are not counted.
+_STEPS = 255
+
+
+class InputMonitor:
+    """Check of the values of quantized inputs; it warns once about each input.
+
+    Attributes
+    ----------
+    warnings : dict
+        Warnings by input.
+    """
+
+    def __init__(self) -> None:
+        self.warnings: dict[str, str] = {}
+
+    def check(
+        self, model: str, report: QuantizationReport, inputs: Mapping[str, NDArray], where: str
+    ) -> None:
+        """Raise InputError if a quantized input has NaN; warn if many values are outside of the calibrated range.
+
+        Parameters
+        ----------
+        model : str
+            Name of the model, for messages.
+        report : QuantizationReport
+            Report with the ranges of the inputs during calibration.
+        inputs : mapping of str to array
+            Inputs of a sample or batch by name.
+        where : str
+            Start of the message of an error, such as "sample 3: ".
+        """
+        for each, (low, high) in report.ranges.items():
+            values = inputs.get(each)
+            if values is None or values.dtype.kind != "f":
+                continue  # the report of a damaged file
+            wrong = np.isnan(values)
+            if wrong.any():
+                place = [int(each) for each in np.argwhere(wrong)[0]]
+                raise InputError(
+                    f"{where}input {shown(each)} must not have NaN, which integers cannot represent: "
+                    f"{int(wrong.sum()):,} of {values.size:,} values, the first at {place}"
+                )
+            if each not in self.warnings and values.size:
+                step = 0.0 if low is None or high is None else (high - low) / _STEPS
+                outside = np.zeros(values.shape, bool)
+                outside |= False if low is None else values < low - step
+                outside |= False if high is None else values > high + step
+                share = float(outside.mean())
+                if share > _OUTSIDE:
+                    self._warn(model, each, share, (low, high), values[outside])
+
+    def _warn(
+        self, model: str, name: str, share: float, span: tuple[float | None, float | None], outside: NDArray
+    ) -> None:
+        ends = " to ".join("infinity" if each is None else f"{each:.4g}" for each in span)
+        farthest = float(outside[np.abs(outside).argmax()])
+        self.warnings[name] = (
+            f"{model}: {share:.1%} of the values of input {shown(name)} are outside of the range of the calibration "
+            f"samples, {ends}, and are clipped (for example, {farthest:.4g}); calibrate with representative samples"
+        )
+        _log.warning("%s", self.warnings[name])
+
+
 @dataclass(frozen=True, eq=False)
 class StagedNetwork:
     """Compiled model as data: stages, tensors, schedule and layers.
@@ -254,6 +324,8 @@ class StagedNetwork:
         Time to read and compile the model, or to read the network from the cache or a file.
     sources : tuple of ProgramSource
         Sources of the layers' schedules; empty if the compiler chose all of them, or if they are not known.
+    monitor : InputMonitor
+        Check of the values of inputs of a quantized float model.
     """
 
     name: str
@@ -275,6 +347,7 @@ class StagedNetwork:
     origin: Origin = Origin.COMPILED
     compile_seconds: float = 0.0
     sources: tuple[ProgramSource, ...] = ()
+    monitor: InputMonitor = field(default_factory=InputMonitor)
 
     def __repr__(self) -> str:
         programs = sum(len(code.all_programs) for code in self.codes)
@@ -394,17 +467,27 @@ class StagedNetwork:
         Raises
         ------
         InputError
-            An input is missing, unknown, or has another shape or type than the model's.
+            An input is missing, unknown, or has another shape or type than the model's, or has NaN although the
+            compiler quantized it.
         """
-        return _checked(self.inputs, inputs)
+        return self._valid(_checked(self.inputs, inputs))
 
     def check_states(self, states: Mapping[str, NDArray]) -> dict[str, NDArray]:
         """Check states and return them in the order of the network; raise the errors of `check`."""
         return _checked([state.input for state in self.states], states)
 
-    def check_sample(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """Check the inputs of one sample and return them in the model's order; raise the errors of `check`."""
-        return _checked(self.sample, inputs)
+    def check_sample(self, inputs: Mapping[str, NDArray], where: str = "") -> dict[str, NDArray]:
+        """Check the inputs of one sample and return them in the model's order; raise the errors of `check`.
+
+        `where` is the start of the message of an error about their values.
+        """
+        return self._valid(_checked(self.sample, inputs), where)
+
+    def _valid(self, inputs: dict[str, NDArray], where: str = "") -> dict[str, NDArray]:
+        """Check the values of inputs, and return the inputs."""
+        if self.quantization is not None:
+            self.monitor.check(self.name, self.quantization, inputs, where)
+        return inputs
 
 
 def _checked(tensors: Sequence[Tensor], inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:

@@ -17,6 +17,8 @@ MAX_COUNT = 1 << 62
 #: Maximum number of characters of a string, and maximum number of entries of a list or dict.
 MAX_CHARACTERS, MAX_ITEMS = 4096, 1 << 16
 _MAX_NUMBER = 1e30
+#: Advice about arrays of types that numpy does not have.
+CONVERT_ADVICE = "; bfloat16 and similar types must be converted to float32 first"
 
 
 def parsed(data: bytes) -> dict[str, Any]:
@@ -181,7 +183,10 @@ def array(name: str, value: Any) -> NDArray:
     try:
         made = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"{name} must be an array of numbers: {error}") from None
+        advice = CONVERT_ADVICE if "bfloat16" in str(error).lower() else ""
+        raise InputError(f"{name} must be an array of numbers: {error}{advice}") from None
+    if made.dtype.kind == "V":  # types that numpy does not have, such as those of ml_dtypes
+        raise InputError(f"{name} must be an array of numbers, not of {made.dtype}{CONVERT_ADVICE}")
     if made.dtype.kind not in "biuf":
         raise InputError(f"{name} must be an array of numbers, not {shown(value)}")
     return made

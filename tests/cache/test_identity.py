@@ -89,7 +89,7 @@ STABLE = {
     "Post": "NONE SCALE COUNT RECIP RSQRT",
     "ProgramText": "replaces text",
     "Quantization": "scale zero_point axis",
-    "QuantizationReport": "samples measured random outputs tensors kept limits",
+    "QuantizationReport": "samples measured random outputs tensors kept limits ranges",
     "Reduce": "NONE SUM MAX MIN",
     "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
     "Rejected": "stage reason form",

@@ -173,5 +173,7 @@ def test_models_are_tuned_for_several_targets_ahead(mla, tmp_path):
     assert mla(*run, MODEL).status == 0
     again = json.loads(out.read_text())["networks"]
     assert again[1]["cache_hits"] == 2
-    assert again[0]["cache_hits"] + again[0]["neighbour_schedules"] == 2  # the best schedule for n8 is new to n4
+    assert (
+        again[0]["cache_hits"] + again[0]["neighbour_schedules"] == 2
+    )  # the best schedule for n8 is new to n4
     assert [row["best_cycles"] for row in again] <= [row["best_cycles"] for row in rows]

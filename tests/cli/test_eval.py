@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import onnx
@@ -206,6 +207,61 @@ def test_classes_need_one_vector_of_scores(mla, tmp_path):
     assert (result.status, result.out) == (2, "")
     message = "needs one vector of class scores per sample, but output 'scores' has shape [3, 6]"
     assert message in result.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("form", ["column", "float", "one-hot", "one-hot bool"])
+def test_forms_of_labels(mla, digits, tmp_path, form):
+    path, images, labels = digits
+    hot = labels[:, None] == np.arange(10)
+    forms = {"column": labels[:, None], "float": labels.astype(np.float32)}
+    forms |= {"one-hot": hot.astype(np.float64), "one-hot bool": hot}
+    np.savez(tmp_path / "other.npz", x=images, y=forms[form])
+    arguments = (MODEL, "--target", "n4", "--limit", 12, "--no-reference", "--data")
+    found, wanted = (evaluated(mla, *arguments, each) for each in (tmp_path / "other.npz", path))
+    assert (found["top1"], found["top5"]) == (wanted["top1"], wanted["top5"])
+
+
+def _classifier(tmp_path, *last: str):
+    """Write a float model of 4 classes that ends in the given operators, and labeled samples for it."""
+    rng = np.random.default_rng(5)
+    weights, rows = rng.normal(size=(6, 4)).astype(np.float32), rng.normal(size=(20, 1, 6)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h0"])]
+    for number, op in enumerate(last):
+        given: dict[str, Any] = {"axis": -1, "keepdims": 0} if op == "ArgMax" else {}
+        nodes.append(helper.make_node(op, [f"h{number}"], [f"h{number + 1}"], **given))
+    kind = TensorProto.INT64 if "ArgMax" in last else TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6])],
+        [helper.make_tensor_value_info(f"h{len(last)}", kind, None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    path = tmp_path / "classifier.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    labels = (rows[:, 0] @ weights).argmax(-1)
+    labels[:3] = (labels[:3] + 1) % 4
+    np.savez(tmp_path / "rows.npz", x=rows, y=labels)
+    return path, tmp_path / "rows.npz", rows
+
+
+def test_model_that_ends_in_a_class(mla, tmp_path):
+    path, data, _ = _classifier(tmp_path, "ArgMax")
+    found = evaluated(mla, path, "--data", data)
+    assert found["reference_top1"] == 17 / 20 and found["top1"] >= 15 / 20
+    assert "top5" not in found and found["same_class"] >= 18
+
+
+def test_labels_are_checked_before_the_model_is_compiled(mla, tmp_path, monkeypatch):
+    path, data, rows = _classifier(tmp_path, "Relu")
+    monkeypatch.setattr("compiler.cli.run.compile_model", lambda *_: pytest.fail("compiled"))
+    for labels, text in (
+        (np.full(20, 4), "label 4 of sample 0 must be at least 0 and below 4"),
+        (np.full((20, 4), 0.25), "one per sample, or one-hot rows of 4 classes, not float64[20, 4]"),
+    ):
+        np.savez(data, x=rows, y=labels)
+        result = mla("eval", path, "--data", data, *GOLDEN)
+        assert result.status == 2 and text in result.err
 
 
 def test_compiled_file_has_no_reference(mla, digits, tmp_path):

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import compiler
 from compiler.cli.run_report import show_outputs, top_classes
 from compiler.cost.energy import at_clock
 from compiler.ir.tensor import Quantization, Tensor
+from hw.errors import InputError
 from tests.support.onnx_models import model, node
 
 DIGITS = Path(__file__).parents[2] / "scripts/networks/digits_int8.onnx"
@@ -195,24 +197,85 @@ def test_warnings_are_in_the_report(mla, noisy, caplog):
     random, low = sorted(json.loads(result.out)["warnings"])
     assert random == "no --input file: using one random sample (seed 0)" and random in result.err.splitlines()
     assert (
-        low.startswith("warning: output y has a signal-to-noise ratio below 20 dB")
-        and low in result.err.splitlines()
+        low.startswith("warning: noisy: output y has a signal-to-noise ratio below 20 dB (")
+        and low in caplog.text
     )
     assert "--keep-float" in low
     assert json.loads(mla(*run, "--input", given).out)["warnings"] == [low]
     without = json.loads(mla("run", path, "--device", "golden", "--input", given, "--json", "-").out)[
         "warnings"
     ]
-    assert without == [record.getMessage() for record in caplog.records]
+    assert without == [caplog.records[-1].getMessage()]
     assert len(without) == 1 and "random samples (seed 0)" in without[0]
 
 
-def test_compile_prints_warnings(mla, noisy, tmp_path):
+def test_compile_prints_warnings(mla, noisy, tmp_path, caplog):
     path, given = noisy
     command = ("compile", path, "-o", tmp_path / "noisy.mla", "--calibrate", given)
     (low,) = json.loads(mla(*command, "--json", "-").out)["warnings"]
     result = mla(*command)
-    assert low in result.err.splitlines() and "below 20 dB" not in result.out
+    assert "below 20 dB" in low and caplog.text.count(low) == 2 and low not in result.out
+
+
+@pytest.mark.parametrize("verb", ["eval", "serve", "explore", "fuse", "tune"])
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_every_verb_warns_about_low_quality(mla, noisy, tmp_path, verb, calibrated, caplog):
+    path, given = noisy
+    np.savez(tmp_path / "data.npz", x=np.load(given), y=np.zeros(4, np.int64))
+    options = {
+        "eval": ("--data", tmp_path / "data.npz", "--device", "golden", "--no-reference"),
+        "serve": ("--requests", 1, "--device", "golden", "--out", tmp_path / "lines"),
+        "explore": ("--targets", "n4,n8", "--device", "golden"),
+        "fuse": ("--trials", 0),
+        "tune": ("--trials", 1, "--method", "random"),
+    }[verb]
+    calibration = ("--calibrate", given) if calibrated else ()
+    result = mla(verb, path, *options, *calibration, "--json", tmp_path / "report.json", "--no-cache")
+    assert result.status == 0, result.err
+    warnings = json.loads((tmp_path / "report.json").read_text())["warnings"]
+    # Without --calibrate, eval quantizes with the labeled samples.
+    text = "below 20 dB" if calibrated or verb == "eval" else "random samples (seed 0)"
+    assert len([line for line in warnings if text in line]) == 1 and text in caplog.text
+
+
+def test_values_that_integers_cannot_represent(mla, noisy, tmp_path, caplog):
+    path, given = noisy
+    compiled = tmp_path / "noisy.mla"
+    assert mla("compile", path, "-o", compiled, "--calibrate", given).status == 0
+    far, undefined, masked = np.load(given), np.load(given), np.load(given)
+    far[1, 0, :3] = 1e4, -1e5, 2e4
+    undefined[2, 0, 5] = np.nan
+    masked[3, 0, 0] = np.inf
+    for name, values in (("far", far), ("undefined", undefined), ("near", np.load(given) * 1.001)):
+        np.save(tmp_path / f"{name}.npy", values)
+    run = ("run", compiled, "--device", "golden", "--json", "-", "--input")
+    (_, line) = json.loads(mla(*run, tmp_path / "far.npy").out)["warnings"]
+    assert "18.8% of the values of input 'x' are outside of the range of the calibration samples" in line
+    assert "and are clipped (for example, -1e+05)" in line and line in caplog.text
+    assert len(json.loads(mla(*run, tmp_path / "near.npy").out)["warnings"]) == 1  # about the quality
+    result = mla(*run, tmp_path / "undefined.npy")
+    assert result.status == 2
+    assert (
+        "sample 2: input 'x' must not have NaN, which integers cannot represent: 1 of 16 values" in result.err
+    )
+    network = compiler.compile(path, calibration=np.load(given))
+    with pytest.raises(InputError, match=r"input 'x' must not have NaN.* the first at \[0, 5\]"):
+        network(undefined[2])
+    caplog.clear()
+    network(masked[3])
+    network(far[1])
+    assert caplog.text.count("outside of the range") == 1 and "(for example, inf)" in caplog.text
+
+
+def test_warnings_of_packages_and_python(mla, noisy, tmp_path, caplog):
+    path, given = noisy
+    network = compiler.compile(path, calibration=np.load(given))
+    assert "below 20 dB" in caplog.text and network.quantization is not None
+    caplog.clear()
+    assert mla("compile", path, "-o", tmp_path / "noisy.mla", "--calibrate", given).status == 0
+    caplog.clear()
+    assert mla("run", tmp_path / "noisy.mla", "--device", "golden").status == 0
+    assert "below 20 dB" in caplog.text
 
 
 def test_keep_float_option(mla, complains, noisy, tmp_path):

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.api import compile
 from compiler.cache.model_source import ModelSource
 from compiler.frontends.model import read_model
+from compiler.frontends.onnx import read_onnx
 from compiler.reference import evaluate
 from hw.errors import InputError
 from tests.support.one_operator import options
@@ -92,3 +93,42 @@ def test_digest_depends_on_bound_values(tmp_path: Path) -> None:
     first, other, again = (source.digest for source in sources)
     assert first == again != other
     assert sources[0]._key() != sources[1]._key()
+
+
+def test_variable_trip_counts_can_be_bound(tmp_path: Path) -> None:
+    """A loop whose number of iterations is an input names the option that makes it constant."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["cond"], ["more"]),
+            helper.make_node("Relu", ["s"], ["r"]),
+            helper.make_node("Identity", ["r"], ["slice"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("cond", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("s", TensorProto.FLOAT, [3]),
+        ],
+        [
+            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("r", TensorProto.FLOAT, [3]),
+            helper.make_tensor_value_info("slice", TensorProto.FLOAT, [3]),
+        ],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["M", "", "x"], ["last", "all"], body=body)],
+        "loop",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [3]),
+            helper.make_tensor_value_info("M", TensorProto.INT64, []),
+        ],
+        [
+            helper.make_tensor_value_info("last", TensorProto.FLOAT, [3]),
+            helper.make_tensor_value_info("all", TensorProto.FLOAT, ["M", 3]),
+        ],
+    )
+    path = tmp_path / "loop.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    with pytest.raises(InputError, match=r"make the number constant with --bind M=\.\.\."):
+        read_onnx(path)
+    assert read_onnx(path, bind={"M": np.array(2)}).outputs == ["last", "all"]

@@ -230,6 +230,26 @@ def test_wide_images_of_int16_equal_litert(
     assert not check_litert(draft, tmp_path, "reference").host
 
 
+@pytest.mark.parametrize("strides", [(16, 1), (1, 17), (20, 31)])
+def test_depthwise_convolutions_with_large_strides(strides: tuple[int, int]) -> None:
+    """Strides that do not fit the fields of the depthwise mode."""
+    draft = SizedDraft(strides)
+    weights, bias, scale = draft.weighted((5, 3, 12), 2, 15)
+    sizes = tuple(
+        (size - kernel) // step + 1 for size, kernel, step in zip((45, 67), (5, 3), strides, strict=True)
+    )
+    y = draft.node(
+        "depthwise_conv2d",
+        [draft.input((1, 45, 67, 12)), weights, bias],
+        (1, *sizes, 12),
+        scale=scale / 10,
+        strides=strides,
+        dilations=(1, 1),
+        pads=(0, 0, 0, 0),
+    )
+    check(draft, [y], "n8")
+
+
 @pytest.mark.parametrize("step", [1 / 256, 0.0031])
 @pytest.mark.parametrize(("columns", "target"), [(17_000, "n4"), (40_000, "n8")])
 def test_softmax_of_long_rows_with_a_small_tail(columns: int, target: str, step: float) -> None:

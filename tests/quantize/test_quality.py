@@ -1,12 +1,17 @@
 """Corrections that raise the quality of quantized float models, int16 activations, and the report of what limits it."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
 
 from compiler.api import compile
 from compiler.bench.float_networks import FLOAT_NETWORKS
 from compiler.bench.quantization_quality import float_graph
 from compiler.frontends.builder import GraphBuilder
+from compiler.frontends.onnx import read_onnx
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
@@ -19,7 +24,7 @@ from compiler.quantize.rewrite import expected_error, moments_of, quantized_weig
 from compiler.reference import evaluate
 from hw.errors import InputError
 from tests.support.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers, samples
-from tests.support.onnx_models import node, ops
+from tests.support.onnx_models import model, node, ops
 
 
 def _noise(graph: Graph, made: Graph, given: list[dict[str, np.ndarray]]) -> float:
@@ -214,3 +219,66 @@ def test_compensated_weights_reduce_the_noise_of_correlated_operands(op, shape, 
         rows = np.moveaxis(errors, axis, 0).reshape(len(moments), -1, moments.shape[1])
         noise.append(float(np.einsum("gok,gkl,gol->", rows, moments, rows)))
     assert noise[1] < 0.8 * noise[0]
+
+
+def _attention() -> onnx.ModelProto:
+    given = {name: np.ones((2, 4, 5, 8), np.float32) for name in "qkv"}
+    made = model([node("Attention", "q k v", "y")], given, ["y"], {}, 23)
+    made.graph.node[0].name = "att"
+    return made
+
+
+def _norm() -> onnx.ModelProto:
+    held = {"axes": np.array([-1]), "eps": np.float32(1e-5)}
+    nodes = [
+        node("ReduceMean", "x axes", "m"),
+        node("Sub", "x m", "d"),
+        node("Mul", "d d", "s"),
+        node("ReduceMean", "s axes", "v"),
+        node("Add", "v eps", "e"),
+        node("Sqrt", "e", "r"),
+        node("Div", "d r", "y"),
+    ]
+    made = model(nodes, {"x": np.ones((1, 4, 64), np.float32)}, ["y"], held, 18)
+    for each in made.graph.node:
+        each.name = f"norm/{each.op_type}"
+    return made
+
+
+def _lstm() -> onnx.ModelProto:
+    held = {"W": np.ones((1, 32, 8), np.float32) / 8, "R": np.ones((1, 32, 8), np.float32) / 9}
+    made = model(
+        [node("LSTM", "x W R", "y", hidden_size=8)], {"x": np.ones((3, 1, 8), np.float32)}, ["y"], held
+    )
+    made.graph.node[0].name = "enc/LSTM"
+    return made
+
+
+@pytest.mark.parametrize(
+    "made, names",
+    [
+        (_attention, ("att", "Attention")),
+        (_norm, ("norm/Sqrt", "norm/Sub", "norm/Div", "ReduceMean")),
+        (_lstm, ("enc/LSTM", "LSTM")),
+    ],
+)
+def test_names_of_the_file(
+    tmp_path: Path, made: Callable[[], onnx.ModelProto], names: tuple[str, ...]
+) -> None:
+    """Nodes and operators of the file are known by their names, even if they were expanded or are parts of patterns."""
+    path = tmp_path / "named.onnx"
+    path.write_bytes(made().SerializeToString())
+    graph = read_onnx(path)
+    rng = np.random.default_rng(2)
+    given = {
+        name: rng.normal(size=(2, *graph.tensors[name].shape)).astype(np.float32) for name in graph.inputs
+    }
+    for name in names:
+        _, report = quantize(graph, given, skip=[name])
+        assert "asked to stay float" in report.kept.values() and report.outputs[0].sqnr_db is None
+        wide, _ = quantize(graph, given, int16=[name], limits=False)
+        assert any(tensor.dtype == "int16" for tensor in wide.tensors.values())
+    with pytest.raises(InputError, match=rf"'{names[0]}s' to keep float \(did you mean {names[0]}\?\)"):
+        quantize(graph, given, skip=[f"{names[0]}s"])
+    with pytest.raises(InputError, match=rf"to compute in int16 \(there are .*{names[-1]}"):
+        quantize(graph, given, int16=["?"])

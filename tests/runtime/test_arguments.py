@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -48,6 +49,11 @@ INPUTS = "inputs must be a list, a dict by name, or one array, not"
         ("calibration", 3, f"{CALIBRATION} 3"),
         ("calibration", {"x": [[1, 2], [3]]}, "calibration 'x' must be an array of numbers: "),
         ("calibration", [{"x": "image"}], "calibration 'x' must be an array of numbers, not 'image'"),
+        (
+            "calibration",
+            {"x": np.ones((2, 3), ml_dtypes.bfloat16)},
+            "calibration 'x' must be an array of numbers, not of bfloat16; bfloat16 and similar types",
+        ),
         ("calibration", [{3: IMAGE}], "a key of calibration must be the name of an input, not 3"),
         ("calibration", [None], "a calibration sample must be an array of numbers, not None"),
         ("sizes", 3, "sizes must be a dict of sizes by the names of dimensions, not 3"),

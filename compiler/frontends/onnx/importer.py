@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,11 @@ from compiler.frontends.onnx.node import (
     listed,
     naming,
     taken,
+    with_origins,
 )
 from compiler.frontends.onnx.ops.indexing import SEQUENCE_OPS
 from compiler.frontends.onnx.patterns import fuse, recognize
-from compiler.frontends.onnx.qdq_analysis import meanings, targets
+from compiler.frontends.onnx.qdq_analysis import meanings, signed_16, targets
 from compiler.frontends.onnx.registry import CONVERSIONS, OnnxConversion, converts
 from compiler.frontends.onnx.rewrite import expand
 from compiler.frontends.onnx.subgraphs import inline
@@ -192,6 +194,7 @@ def _pruned(graph: Graph, names: dict[str, str]) -> Graph:
         if name not in renamed and name in output_names:
             renamed[name] = _unused(name, graph, output_names)
     pruned = Graph(graph.name)
+    pruned.origins = graph.origins
     for name in graph.inputs:
         pruned.add_input(graph.tensors[name])
     for name, tensor in graph.tensors.items():
@@ -325,7 +328,8 @@ class GraphReader:
         for node in self.model.nodes:
             self._check_inputs(node)
         folded = self.folder.folded
-        self.ready = fuse(recognize(folded(expand(folded(self.model)))))
+        expanded = folded(expand(signed_16(folded(self.model))))
+        self.ready = with_origins(expanded, fuse(recognize(expanded)))
         return self.ready
 
     def emitter(self, room: int, known: Mapping[str, ValueType] | None = None) -> OnnxGraphBuilder:
@@ -366,6 +370,8 @@ class GraphReader:
             if node.op not in CONVERSIONS and not foldable(node):
                 self.refused.append((node.name, node.op, ""))
             return  # the producer of an input is unsupported
+        nodes = emitter.build.graph.nodes
+        count = len(nodes)
         try:
             with naming(node):
                 outputs = self._outputs(emitter, node, inputs)
@@ -373,6 +379,9 @@ class GraphReader:
             self.refused.append((node.name, node.attributes.get("op", node.op), str(error)))
             return
         outputs = self._completed(emitter, node, inputs, outputs)
+        names, origins = frozenset(node.names), emitter.build.graph.origins
+        for name in islice(reversed(nodes), len(nodes) - count):
+            origins[name] = origins.get(name, frozenset()) | names
         values.update(
             {name: value for name, value in zip(node.outputs, outputs, strict=False) if name and value}
         )

@@ -33,6 +33,8 @@ class FileNode:
         Version of ONNX's operator set.
     source : OnnxSource or None
         Protocol buffer of the node; None for a node created by a rewrite.
+    origin : tuple of str
+        Names and operators of the nodes of the file that a rewrite replaced by this node.
     """
 
     name: str
@@ -42,6 +44,12 @@ class FileNode:
     attributes: dict[str, Any] = field(default_factory=dict)
     opset: int = 17
     source: "OnnxSource | None" = field(default=None, repr=False)
+    origin: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names and operators, in the file, of the nodes that this node stands for."""
+        return (self.name, self.op, *self.origin)
 
     def int(self, key: str, default: int) -> int:
         """Return an integer attribute."""
@@ -160,6 +168,31 @@ class OnnxModel:
                 live.append(node)
         captured = tuple(name for name in self.captured if name in needed)
         return replace(self, nodes=live[::-1], captured=captured)
+
+
+#: Maximum number of nodes of a pattern that a rewrite replaced by one node.
+_MAX_REPLACED = 64
+
+
+def with_origins(before: OnnxModel, after: OnnxModel) -> OnnxModel:
+    """Return the rewritten model `after`, whose new nodes have the names of the nodes of `before` that they replace.
+
+    These are the nodes between the inputs and the outputs of a new node that do not remain in the model.
+    """
+    old, remaining = set(before.nodes), set(after.nodes)
+    producers = {name: node for node in before.nodes for name in node.outputs if node not in remaining}
+    nodes: list[FileNode] = []
+    for node in after.nodes:
+        found: dict[FileNode, None] = {}
+        waiting = [] if node in old else list(node.outputs)
+        while waiting and len(found) < _MAX_REPLACED:
+            producer = producers.get(waiting.pop())
+            if producer is not None and producer not in found:
+                found[producer] = None
+                waiting += [name for name in producer.inputs if name not in node.inputs]
+        names = dict.fromkeys(name for each in found for name in each.names)
+        nodes.append(replace(node, origin=(*node.origin, *names)) if found else node)
+    return replace(after, nodes=nodes)
 
 
 #: Exceptions that undetected damage to a file may cause during conversion.

@@ -1,5 +1,6 @@
 """Pattern matching that fuses several ONNX nodes into one node: activations, normalizations and biases."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import numpy as np
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.ops.elementwise import binary, unary
+from compiler.frontends.onnx.ops.expansions import NO_EPSILON
 from compiler.frontends.onnx.ops.shape import reshaped
 from compiler.frontends.onnx.registry import CONVERSIONS, converts, known
 from compiler.frontends.onnx.values import (
@@ -21,10 +23,15 @@ from compiler.frontends.onnx.values import (
     channels_last,
 )
 from compiler.ir.tensor import Quantization
+from compiler.util.tables import counted
 from hw.errors import InputError, shown
+
+_log = logging.getLogger(__name__)
 
 #: Maximum depth of nested products in `DefUse.product`.
 _MAX_PRODUCT_DEPTH = 6
+#: Largest epsilon that is moved under the square root.
+_MAX_INEXACT = 1e-3
 #: Operator set in which Softmax is along a single axis.
 _SOFTMAX_OPSET = 13
 
@@ -46,6 +53,7 @@ class DefUse:
             for name in node.inputs:
                 self.users.setdefault(name, []).append(node)
         self.outputs = {output.name for output in model.outputs}
+        self.quantized = any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in model.nodes)
 
     def only_user(self, name: str) -> FileNode | None:
         """Return the only node that reads a value; None if there are several or the value is an output."""
@@ -190,43 +198,139 @@ def _variance(view: DefUse, name: str) -> tuple[_Mean, float] | None:
 
 def _norm(view: DefUse, node: FileNode) -> FileNode | None:
     """Match RMSNormalization, x / sqrt(mean(x**2) + epsilon), or LayerNormalization, which first subtracts mean(x)."""
-    for top, name in _quotients(view, node):
-        total = view.binary(name, "Add")
-        for one, other in (total.inputs, total.inputs[::-1]) if total is not None else ():
-            epsilon = view.scalar(one)
-            if epsilon is None:
+    for top, deviation, gamma in _quotients(view, node):
+        if view.quantized and not deviation.exact:
+            continue
+        given, mean = (() if gamma is None else (gamma,)), _centred(view, top)
+        for epsilon, under in deviation.roots(view):
+            if not deviation.exact and epsilon > _MAX_INEXACT:
                 continue
-            variance, mean = _variance(view, other), _centred(view, top)
+            form = {"epsilon": epsilon, **({} if deviation.exact else {"inexact": 1})}
+            square = under if isinstance(under, _Mean) else _mean_square(view, under)
+            if isinstance(under, _Mean):
+                variance = (
+                    (mean, under.count) if mean and (under.value, under.axes) == (top, mean.axes) else None
+                )
+            else:
+                variance = _variance(view, under)
             if mean is not None and variance is not None and variance[0] == mean:
-                return _layer_norm(node, mean, variance[1], epsilon)
-            square = _mean_square(view, other)
+                return _layer_norm(node, mean, variance[1], given, **form)
             if square is not None and square.value == top:
-                form = {"only": square.axes, "epsilon": epsilon, "count": square.count}
-                return instead(node, "RMSNormalization", (top,), **form)
+                form |= {"only": square.axes, "count": square.count}
+                return instead(node, "RMSNormalization", (top, *given), **form)
     return None
 
 
+@dataclass(frozen=True)
+class _Deviation:
+    """Denominator of a normalization: the root of a mean of squares, with epsilon.
+
+    Parameters
+    ----------
+    under : str or _Mean
+        Name of the value under the root, or the mean whose squares ReduceL2 adds.
+    outside : float
+        Square of the epsilon that is outside of the root; 0 if there is none.
+    exact : bool
+        False if epsilon is not added under the root: it is then a lower bound, or is added to the root.
+    """
+
+    under: "str | _Mean"
+    outside: float = 0.0
+    exact: bool = True
+
+    def roots(self, view: DefUse) -> "Iterator[tuple[float, str | _Mean]]":
+        """Yield each epsilon that is added under the root, with the mean of squares to which it is added."""
+        if isinstance(self.under, _Mean):
+            yield self.outside or NO_EPSILON, self.under
+            return
+        total = view.binary(self.under, "Add")
+        for one, other in (total.inputs, total.inputs[::-1]) if total is not None else ():
+            epsilon = view.scalar(one)
+            if epsilon is not None:
+                yield epsilon + self.outside, other
+        bound = _lower_bound(view, self.under)
+        if bound is not None:
+            yield bound[1] + self.outside, bound[0]
+        yield self.outside or NO_EPSILON, self.under
+
+
+def _lower_bound(view: DefUse, name: str) -> tuple[str, float] | None:
+    """Match the maximum of a value and a positive constant, and return both."""
+    node = view.made_by(name, "Max", "Clip")
+    if node is None or node.attributes.keys() - {"min"}:
+        return None
+    if node.op == "Max":
+        pairs = [node.inputs, node.inputs[::-1]] if len(node.inputs) == 2 else []
+    else:
+        pairs = [] if any(node.inputs[2:]) else [(*node.inputs, "")[:2]]
+    for value, constant in pairs:
+        number = view.scalar(constant) if constant else node.float("min", 0.0)
+        if number is not None and value not in view.constants and 0 < number < math.inf:
+            return value, number
+    return None
+
+
+def _deviation(view: DefUse, name: str) -> _Deviation | None:
+    """Match a denominator: a root, or ReduceL2 times a constant; an epsilon may be added, or be its lower bound."""
+    bound = _lower_bound(view, name)
+    total = view.binary(name, "Add") if bound is None else None
+    for one, other in (total.inputs, total.inputs[::-1]) if total is not None else ():
+        number = view.scalar(one)
+        if number is not None and 0 < number < math.inf:
+            bound = other, number
+    inner, epsilon = bound or (name, 0.0)
+    root = _root(view, inner)
+    if root is not None:
+        return _Deviation(root, epsilon**2, bound is None and _lower_bound(view, root) is None)
+    factor, leaves = view.product(inner)
+    node = view.made_by(leaves[0], "ReduceL2") if len(leaves) == 1 and factor > 0 else None
+    mean = None if node is None else _reduced(view, node, 1 / factor**2)
+    return None if mean is None else _Deviation(mean, epsilon**2, bound is None)
+
+
+def _root(view: DefUse, name: str) -> str | None:
+    """Return x if a value is sqrt(x) or x**0.5; None otherwise."""
+    node = view.made_by(name, "Sqrt", "Pow")
+    if node is None or (node.op == "Pow" and view.scalar(node.inputs[-1]) != 0.5):
+        return None
+    return node.inputs[0]
+
+
 def _layer_norm(
-    node: FileNode, mean: _Mean, count: float, epsilon: float, given: Sequence[str] = ()
+    node: FileNode, mean: _Mean, count: float, given: Sequence[str] = (), **attributes: Any
 ) -> FileNode:
     """Return a LayerNormalization over some axes, whose variance is a sum divided by `count`."""
-    form = {"only": mean.axes, "epsilon": epsilon, "mean_count": mean.count, "count": count}
+    form = {"only": mean.axes, "mean_count": mean.count, "count": count, **attributes}
     return instead(node, "LayerNormalization", (mean.value, *given), **form)
 
 
-def _quotients(view: DefUse, node: FileNode) -> Iterator[tuple[str, str]]:
-    """Yield each numerator of a node that divides by a square root, with the argument of the root."""
+def _quotients(view: DefUse, node: FileNode) -> Iterator[tuple[str, _Deviation, str | None]]:
+    """Yield each numerator of a node that normalizes, with the denominator and a constant factor, if there is one."""
     if len(node.inputs) != 2:
         return
     if node.op == "Div":
-        root = view.made_by(node.inputs[1], "Sqrt")
-        if root is not None:
-            yield node.inputs[0], root.inputs[0]
+        deviation = _deviation(view, node.inputs[1])
+        if deviation is not None:
+            yield node.inputs[0], deviation, None
     elif node.op == "Mul":
         for top, other in (node.inputs, node.inputs[::-1]):
-            under = _inverse_root(view, other)
-            if under is not None:
-                yield top, under
+            inverse = view.made_by(other, "Reciprocal", "Div", "Pow")
+            if inverse is None:
+                continue
+            if inverse.op == "Pow":
+                if view.scalar(inverse.inputs[-1]) == -0.5:
+                    clamped = _lower_bound(view, inverse.inputs[0]) is not None
+                    yield top, _Deviation(inverse.inputs[0], exact=not clamped), None
+                continue
+            deviation = _deviation(view, inverse.inputs[-1])
+            numerator = view.constants.get(inverse.inputs[0]) if inverse.op == "Div" else None
+            if deviation is None or (inverse.op == "Div" and numerator is None):
+                continue
+            if numerator is None or view.scalar(inverse.inputs[0]) == 1.0:
+                yield top, deviation, None
+            elif numerator.shape:
+                yield top, deviation, inverse.inputs[0]
 
 
 def _inverse_root(view: DefUse, name: str) -> str | None:
@@ -260,7 +364,7 @@ def _folded_norm(view: DefUse, node: FileNode) -> FileNode | None:
                 continue
             gamma, (measured, count), epsilon = found
             if measured == mean:
-                return _layer_norm(node, mean, count, epsilon, (gamma, right.inputs[0]))
+                return _layer_norm(node, mean, count, (gamma, right.inputs[0]), epsilon=epsilon)
     return None
 
 
@@ -312,7 +416,15 @@ Change = Callable[[DefUse, FileNode], FileNode | None]
 
 def recognize(model: OnnxModel) -> OnnxModel:
     """Return the model with each activation and each normalization fused into one node."""
-    model = _changed(model, (_activation, _softcap, _softmax, *NORMALIZATIONS), through=False)
+    model = _changed(model, (_exponential, _activation, _softcap, _softmax, *NORMALIZATIONS), through=False)
+    inexact = [node.name for node in model.nodes if "inexact" in node.attributes]
+    if inexact:
+        _log.warning(
+            "%s (such as %s) with epsilon outside of the square root, or as a lower bound: epsilon is added under the "
+            "root instead, which differs where a variance is about as small as epsilon",
+            counted(len(inexact), "normalization"),
+            shown(inexact[0]),
+        )
     if any(node.op in _ONLY_IN_PATTERNS for node in model.nodes):
         model = _changed(model, (_gelu_alone, *NORMALIZATIONS), through=True)
     return model
@@ -363,6 +475,27 @@ def _activation(view: DefUse, node: FileNode) -> FileNode | None:
             if found is not None:
                 return found
     return None
+
+
+def _exponential(view: DefUse, node: FileNode) -> FileNode | None:
+    """Match log(1 + exp(x)), 1 / (1 + exp(-x)) and x / (1 + exp(-x)): Softplus, Sigmoid and SiLU of a float model."""
+    divides = node.op == "Reciprocal" or (node.op == "Div" and len(node.inputs) == 2)
+    if view.quantized or not (divides or node.op == "Log"):
+        return None
+    power = view.sum_with(node.inputs[-1], 1.0)
+    inner = view.made_by(power, "Exp") if power is not None else None
+    if inner is None:
+        return None
+    x = inner.inputs[0]
+    if node.op == "Log":
+        return instead(node, "Softplus", (x,))
+    negated = view.made_by(x, "Neg")
+    factor, leaves = (-1.0, [negated.inputs[0]]) if negated is not None else view.product(x)
+    if factor != -1.0 or len(leaves) != 1:
+        return None
+    if node.op == "Reciprocal" or view.scalar(node.inputs[0]) == 1.0:
+        return instead(node, "Sigmoid", (leaves[0],))
+    return instead(node, "Silu", (leaves[0],)) if leaves[0] == node.inputs[0] else None
 
 
 def _softmax(view: DefUse, node: FileNode) -> FileNode | None:

@@ -1,6 +1,7 @@
 """Inference of types and quantizations from the QuantizeLinear and DequantizeLinear nodes of ONNX files."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from onnx import TensorProto
@@ -40,6 +41,10 @@ MOVES = frozenset(
         "Tile",
     )
 )
+#: Operators that move any integers without adding elements.
+_PURE_MOVES = MOVES - {"Dropout", "Pad", "MaxPool", "Resize", "Upsample"} | {"Concat"}
+#: Value that the int16 form of a uint16 value has less.
+_UINT16_SHIFT = 1 << 15
 #: Operators that may compute in the scale to which their output is quantized.
 _PASSING = MOVES | {"Relu", "Clip", "Concat"}
 _QUANTIZED = ("int8", "uint8", "int16")
@@ -184,3 +189,82 @@ def _along_axes(model: OnnxModel) -> dict[str, Quantization]:
         if q.axis is not None:
             found.setdefault(name, q)
     return found
+
+
+def signed_16(model: OnnxModel) -> OnnxModel:
+    """Return the model with uint16 quantized values as int16: values and zero points are smaller by 32768.
+
+    The dequantized values are the same. A value is converted if QuantizeLinear computes it or it is constant, and only
+    DequantizeLinear and operators that move its elements read it; other values remain uint16.
+    """
+    zeros: dict[FileNode, ConstantValue | None] = {}  # zero points of the nodes that could be converted
+    for node in model.nodes:
+        if node.op in ("QuantizeLinear", "DequantizeLinear"):
+            scale, zero = (model.constants.get(name) for name in (*node.inputs[1:3], "", "")[:2])
+            if scale is not None and (zero is not None or not node.inputs[2:] or not node.inputs[2]):
+                zeros[node] = zero
+    dequantized = {
+        name: value
+        for name, value in model.constants.items()
+        if value.quantization is not None and value.data.dtype == np.uint16
+    }
+    found = _unsigned_16(model, zeros) - dequantized.keys()
+    if not found and not dequantized:
+        return model
+    constants, nodes = dict(model.constants), list[FileNode]()
+    constants |= {name: _less(value, value.name) for name, value in dequantized.items()}
+    for name in found & constants.keys():
+        constants[f"{name}:int16"] = _less(constants[name], name)
+    for node in model.nodes:
+        inputs = tuple(f"{n}:int16" if n in found and n in constants else n for n in node.inputs)
+        quantizes = node.op == "QuantizeLinear" and node.outputs[0] in found
+        if quantizes or (node in zeros and node.inputs[0] in found):
+            zero = zeros[node]
+            shape = constants[node.inputs[1]].shape
+            base = ConstantValue(node.name, np.zeros(shape, np.uint16)) if zero is None else zero
+            name = f"{node.name}:{node.inputs[2] if zero else 'zero'}:int16"
+            constants[name] = _less(base, name)
+            attributes = {key: value for key, value in node.attributes.items() if key != "output_dtype"}
+            node = replace(node, inputs=(*inputs[:2], name), attributes=attributes)
+        elif inputs != node.inputs:
+            node = replace(node, inputs=inputs)
+        nodes.append(node)
+    return replace(model, nodes=nodes, constants=constants)
+
+
+def _less(value: ConstantValue, name: str) -> ConstantValue:
+    """Return the int16 form of a uint16 constant."""
+    q = value.quantization
+    if q is not None:
+        q = Quantization(q.scale, tuple(zero - _UINT16_SHIFT for zero in q.zero_point), q.axis)
+    return ConstantValue(name, (value.data.astype(np.int32) - _UINT16_SHIFT).astype(np.int16), q)
+
+
+def _unsigned_16(model: OnnxModel, zeros: dict[FileNode, ConstantValue | None]) -> set[str]:
+    """Return the names of the uint16 values that can be converted to int16; `zeros` names the usable nodes."""
+    found = {name for name, value in model.constants.items() if value.data.dtype == np.uint16}
+    for node in model.nodes:
+        zero = zeros.get(node)
+        if node.op == "QuantizeLinear" and node in zeros:
+            given = None if zero is not None else node.int("output_dtype", 0)
+            if (zero is not None and zero.data.dtype == np.uint16) or given == TensorProto.UINT16:
+                found.add(node.outputs[0])
+        elif node.op in _PURE_MOVES and node.inputs[0] in found - model.constants.keys():
+            found.update(node.outputs)
+    found -= {output.name for output in model.outputs}
+    read = {node.inputs[0] for node in zeros if node.op == "DequantizeLinear"}
+    count = -1
+    while count != len(
+        found
+    ):  # a value that cannot be converted prevents the conversion of those it is moved from
+        count = len(found)
+        for node in model.nodes:
+            moved = node.op in _PURE_MOVES
+            data = node.inputs if node.op == "Concat" else node.inputs[:1]
+            connected = {*data, *node.outputs} if moved else set[str]()
+            whole = moved and connected <= found
+            converted = node in zeros and node.op == "DequantizeLinear"
+            names = set(node.inputs) if not (whole or converted) else set(node.inputs) - set(data)
+            found -= names | (connected if not whole else set())
+    constants = found & model.constants.keys()
+    return found - {name for name in constants if name not in read}

@@ -43,7 +43,8 @@ def expand(model: OnnxModel) -> OnnxModel:
     for node in model.nodes:
         expansion = _EXPANSIONS.get(node.op)
         try:
-            nodes += [node] if expansion is None else expansion(model, node)
+            made = [node] if expansion is None else expansion(model, node)
+            nodes += [each if each is node else replace(each, origin=node.names) for each in made]
         except InputError as error:
             # The importer reports the error with the node's name, among all unsupported nodes.
             nodes.append(replace(node, op=":refused", attributes={"error": error, "op": node.op}))

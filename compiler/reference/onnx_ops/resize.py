@@ -176,8 +176,30 @@ def resize(spec: OnnxNodeSpec, inputs: list[Any]) -> Sequence[Array]:
     return (_stored(made, x.dtype),)
 
 
-def interpolation(spec: OnnxNodeSpec, inputs: list[Any], most: int) -> dict[int, Floats] | None:
-    """Return the matrix, of shape (output size, input size), by which interpolation multiplies each resized axis.
+@dataclass(frozen=True, eq=False)
+class InterpolationPart:
+    """Part of the outputs along an axis, as a product of a matrix with adjacent inputs.
+
+    Parameters
+    ----------
+    start : int
+        Index of the first input.
+    matrix : (outputs, inputs) float32 array
+        Weights of the inputs.
+    """
+
+    start: int
+    matrix: Floats
+
+
+#: Number of outputs of a part, and maximum number of parts.
+_PART, _MAX_PARTS = 512, 256
+
+
+def interpolation(
+    spec: OnnxNodeSpec, inputs: list[Any], most: int
+) -> dict[int, list[InterpolationPart]] | None:
+    """Return the matrices by which interpolation multiplies each resized axis: one, or several for a long axis.
 
     Parameters
     ----------
@@ -186,26 +208,51 @@ def interpolation(spec: OnnxNodeSpec, inputs: list[Any], most: int) -> dict[int,
     inputs : list
         Inputs of the node; only the shape of the image is used.
     most : int
-        Maximum number of elements of a matrix.
+        Maximum number of elements of the matrices of an axis.
 
     Returns
     -------
     matrices
-        Matrices by axis; None if one would be too large, or if outputs outside the input have a value other than 0.
+        Parts by axis; None if they would be too large, or if outputs outside the input have a value other than 0.
     """
     if _crops(spec) and spec.get("extrapolation_value", 0.0):
         return None
     taps = {"linear": _linear, "cubic": _cubic}[spec.text("mode", "", "linear", "cubic")]
-    matrices: dict[int, Floats] = {}
+    matrices: dict[int, list[InterpolationPart]] = {}
     for number, axis in enumerate(_with_fractions(_axes(spec, inputs))):
         if axis.count == axis.size and axis.scale == 1 and not _crops(spec):
             continue
-        if axis.size * max(axis.size, axis.count) > most:
+        if max(axis.size, axis.count) > most:
             return None
-        each = taps(spec, axis)
-        matrix = np.asarray(_combined(np.eye(axis.size, dtype=_F), each, 0))
-        matrices[number] = np.where(each.outside[:, None], _F(0), matrix) if _crops(spec) else matrix
+        whole = axis.size * max(axis.size, axis.count) <= most
+        parts = _parts(taps(spec, axis), axis.size if whole else None, crops=_crops(spec), most=most)
+        if parts is None:
+            return None
+        matrices[number] = parts
     return matrices
+
+
+def _parts(taps: _Taps, size: int | None, *, crops: bool, most: int) -> list[InterpolationPart] | None:
+    """Return the matrices of an axis: one of all inputs, if their number `size` is given, or else several."""
+    count = len(taps.indices)
+    step = count if size is not None else _PART
+    parts: list[InterpolationPart] = []
+    for first in range(0, count, max(step, 1)):
+        rows = slice(first, first + step)
+        indices, weights, outside = taps.indices[rows], taps.weights[rows], taps.outside[rows]
+        start, end = (0, size) if size is not None else (int(indices.min()), int(indices.max()) + 1)
+        most -= len(indices) * (end - start)
+        if most < 0 or len(parts) == _MAX_PARTS or (size is None and (end - start) ** 2 > _MAX_IDENTITY):
+            return None
+        matrix = np.asarray(
+            _combined(np.eye(end - start, dtype=_F), _Taps(indices - start, weights, outside), 0)
+        )
+        parts.append(InterpolationPart(start, np.where(outside[:, None], _F(0), matrix) if crops else matrix))
+    return parts
+
+
+#: Maximum number of elements of the identity matrix from which a part is computed.
+_MAX_IDENTITY = 1 << 22
 
 
 def _with_fractions(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:

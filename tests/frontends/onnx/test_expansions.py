@@ -107,6 +107,22 @@ CASES: dict[str, tuple[str, dict[str, Any], list[np.ndarray], list[np.ndarray]]]
         [normal(3, 32)],
         packed(6, 32, 8, 16),
     ),
+    "long windows": ("AveragePool", {"kernel_shape": [300], "strides": [100]}, [normal(1, 3, 1200)], []),
+    "large padded windows": (
+        "AveragePool",
+        {"kernel_shape": [17, 18], "strides": [16, 5], "pads": [3, 0, 1, 2], "count_include_pad": 1},
+        [normal(1, 2, 33, 40)],
+        [],
+    ),
+    "long sums": ("CumSum", {}, [normal(2, 2500)], [np.array(1)]),
+    "long sums, reversed": ("CumSum", {"reverse": 1, "exclusive": 1}, [normal(2100, 3)], [np.array(0)]),
+    "long interpolation": (
+        "Resize",
+        {"mode": "linear"},
+        [normal(1, 1, 2, 2500)],
+        [np.zeros(0, np.float32), np.array([1, 1, 1, 2], np.float32)],
+    ),
+    "long outer sum": ("Add", {}, [normal(1, 66000), normal(2, 1)], []),
     "affine grid": ("AffineGrid", {}, [normal(2, 2, 3)], [ints(2, 1, 3, 4)]),
 }
 

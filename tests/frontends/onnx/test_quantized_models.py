@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from compiler.quantize.plan import obstacle
 from hw.errors import InputError
 from scripts.networks.digits import MODEL, load_digits_split
 from tests.support.onnx_models import check, evaluated, model, ops, read, reference
@@ -225,3 +226,31 @@ def test_digits(tmp_path: Path) -> None:
 def test_batch_size(tmp_path: Path) -> None:
     graph = read(tmp_path, onnx.load(MODEL), batch=4)
     assert [graph.tensors[name].shape for name in ("image", "scores")] == [(4, 1, 8, 8), (4, 10)]
+
+
+def test_uint16(tmp_path: Path) -> None:
+    """Values of uint16 are computed as int16, even without a zero point and as constants; moves may lie between."""
+    build = Qdq("uint16")
+    build.held |= {"scale": np.array(0.0002, np.float32), "perm": np.array([8, 2])}
+    build.add("QuantizeLinear", f"x {build.scale('x', 0.0002, 30000)}", "x_q")
+    build.add("Reshape", "x_q perm", "moved")
+    build.add("DequantizeLinear", "moved x_s x_z", "x_r")
+    build.weights("w", integers(2, 2, dtype="uint16"), 0.0001)
+    build.add("MatMul", "x_r w_r", "product")
+    build.add("QuantizeLinear", "product scale", "y_q", output_dtype=TensorProto.UINT16)
+    build.add("DequantizeLinear", "y_q scale", "y")
+    x = np.random.default_rng(4).normal(size=(4, 4)).astype(np.float32)
+    graph = check(tmp_path, model(build.nodes, {"x": x}, ["y"], build.held, 21), {"x": x})
+    kinds = {tensor.dtype for tensor in graph.tensors.values()}
+    assert kinds == {"float32", "int16"} and obstacle(graph) is not None
+    assert "onnx" not in ops(graph)
+
+
+def test_uint16_output_is_computed_on_the_host(tmp_path: Path) -> None:
+    """A model that quantizes on the host is not a float model either."""
+    build = Qdq("uint16")
+    build.add("Relu", "x", "positive")
+    build.add("QuantizeLinear", f"positive {build.scale('y', 0.0002, 30000)}", "y")
+    x = np.random.default_rng(4).normal(size=(4, 4)).astype(np.float32)
+    graph = check(tmp_path, model(build.nodes, {"x": x}, ["y"], build.held, 21), {"x": x})
+    assert "is quantized already: node 'QuantizeLinear:y' (QuantizeLinear)" in str(obstacle(graph))

@@ -489,3 +489,104 @@ def test_attention(tmp_path: Path) -> None:
     inputs = {"x": normal(2, 5, 8)}
     counts = ops(check(tmp_path, model(nodes, inputs, ["y"], held), inputs))
     assert counts == {"dense": 4, "reshape": 4, "transpose": 4, "matmul": 2, "mul": 1, "softmax": 1}
+
+
+_CENTRED = [node("ReduceMean", "x", "m", **_MEAN), node("Sub", "x m", "d")]
+_VARIANCE = [*_CENTRED, node("Mul", "d d", "s"), node("ReduceMean", "s", "v", **_MEAN)]
+_NORM_OF_X = node("ReduceL2", "x", "l", **_MEAN)
+#: Nodes of float models that compute y from x, the expected operator, and whether a difference is stated.
+_FLOAT_PATTERNS: dict[str, tuple[list[onnx.NodeProto], str, bool]] = {
+    "maximum": (
+        [*_VARIANCE, node("Max", "v tiny", "e"), node("Sqrt", "e", "r"), node("Div", "d r", "y")],
+        "layer_norm",
+        True,
+    ),
+    "clip": (
+        [*_VARIANCE, node("Clip", "v tiny", "e"), node("Pow", "e half", "r"), node("Div", "d r", "y")],
+        "layer_norm",
+        True,
+    ),
+    "outside": (
+        [*_VARIANCE, node("Sqrt", "v", "r"), node("Add", "r tiny", "e"), node("Div", "d e", "y")],
+        "layer_norm",
+        True,
+    ),
+    "none": ([*_VARIANCE, node("Sqrt", "v", "r"), node("Div", "d r", "y")], "layer_norm", False),
+    "scale_over_root": (
+        [
+            *_VARIANCE,
+            node("Add", "v eps", "e"),
+            node("Sqrt", "e", "r"),
+            node("Div", "gamma r", "g"),
+            node("Mul", "g d", "n"),
+            node("Add", "n beta", "y"),
+        ],
+        "layer_norm",
+        False,
+    ),
+    "centred_norm": (
+        [*_CENTRED, node("ReduceL2", "d", "l", **_MEAN), node("Div", "d l", "y")],
+        "layer_norm",
+        False,
+    ),
+    "norm": ([_NORM_OF_X, node("Div", "x l", "y")], "rms_norm", False),
+    "rms_by_norm": (
+        [_NORM_OF_X, node("Mul", "l eighth", "n"), node("Add", "n tiny", "e"), node("Div", "x e", "y")],
+        "rms_norm",
+        True,
+    ),
+    "norm_at_least": ([_NORM_OF_X, node("Clip", "l tiny", "e"), node("Div", "x e", "y")], "rms_norm", True),
+    "sum_of_squares": (
+        [
+            node("ReduceSumSquare", "x", "l", **_MEAN),
+            node("Sqrt", "l", "r"),
+            node("Reciprocal", "r", "q"),
+            node("Mul", "x q", "y"),
+        ],
+        "rms_norm",
+        False,
+    ),
+    "mish": (
+        [
+            node("Exp", "x", "a"),
+            node("Add", "one a", "b"),
+            node("Log", "b", "c"),
+            node("Tanh", "c", "t"),
+            node("Mul", "t x", "y"),
+        ],
+        "mish",
+        False,
+    ),
+    "silu": (
+        [node("Neg", "x", "n"), node("Exp", "n", "a"), node("Add", "a one", "b"), node("Div", "x b", "y")],
+        "silu",
+        False,
+    ),
+    "silu_by_reciprocal": (
+        [
+            node("Mul", "x minus_one", "n"),
+            node("Exp", "n", "a"),
+            node("Add", "a one", "b"),
+            node("Reciprocal", "b", "c"),
+            node("Mul", "x c", "y"),
+        ],
+        "silu",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _FLOAT_PATTERNS)
+def test_pattern_of_a_float_model(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    nodes, wanted, stated = _FLOAT_PATTERNS[name]
+    inputs = {"x": 2 * normal(*ROWS)}
+    made = model(nodes, inputs, ["y"], NUMBERS | {"tiny": constant(1e-6), "minus_one": constant(-1)})
+    assert ops(check(tmp_path, made, inputs, tolerance=1e-5)) == {wanted: 1}
+    assert ("with epsilon outside of the square root, or as a lower bound" in caplog.text) == stated
+
+
+def test_large_epsilon_outside_of_the_root_is_kept(tmp_path: Path) -> None:
+    nodes = [*_VARIANCE, node("Sqrt", "v", "r"), node("Add", "r half", "e"), node("Div", "d e", "y")]
+    inputs = {"x": 2 * normal(*ROWS)}
+    graph = check(tmp_path, model(nodes, inputs, ["y"], NUMBERS), inputs, tolerance=1e-5)
+    assert "layer_norm" not in ops(graph)

@@ -162,8 +162,6 @@ def _attention(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
         raise UnsupportedNodeError(
             "its output of scores after masking, or its input of lengths of the keys, is in use"
         )
-    if causal and node.opset < _OFFSET_OPSET and (past_k is not None or q.shape[-2] != k.shape[-2]):
-        raise UnsupportedNodeError("a causal mask with past keys is not supported")
     body, names = BodyBuilder(node, inputs), list[str]()
     for index, (value, key) in enumerate(
         zip((q, k, v), ("q_num_heads", "kv_num_heads", "kv_num_heads"), strict=True)
@@ -200,10 +198,6 @@ def _attention(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> 
     made = _joined_heads(body, made, shape) if rank == 3 else made
     seen = {0: scores.raw, 1: scores.capped, 3: scores.weights}.get(mode, "")
     return body.converted(emitter, *(made, names[1], names[2], seen)[: len(node.outputs)])
-
-
-#: First operator set of Attention in which a causal mask counts the keys of the past.
-_OFFSET_OPSET = 25
 
 
 def _masks(

@@ -280,7 +280,7 @@ def _stacked(
     """Return the stacked outputs of the loop and their directions, and add their slices to the subgraph's outputs."""
     names, stacks, signs = loop.node.outputs[len(loop.states) :], list[DynamicValue](), list[int]()
     for name, value, each in zip(names, slices, loop.stacks, strict=False):
-        trips = _trips(loop, condition)
+        trips = _trips(emitter, loop, condition)
         kind, order = natural(value)
         part.add(value, (kind, order))
         tensor, axis = part.outputs[-1], counted_from_front(each.axis, len(order) + 1)
@@ -290,11 +290,13 @@ def _stacked(
     return stacks, tuple(signs)
 
 
-def _trips(loop: Loop, condition: Value) -> int:
+def _trips(emitter: OnnxGraphBuilder, loop: Loop, condition: Value) -> int:
     """Return the constant number of iterations, which is a dimension of stacked outputs.
 
     Parameters
     ----------
+    emitter : OnnxGraphBuilder
+        Builder of the graph that contains the loop.
     loop : Loop
         The loop to convert.
     condition : Value
@@ -306,8 +308,14 @@ def _trips(loop: Loop, condition: Value) -> int:
         and isinstance(trips, ConstantValue)
         and isinstance(condition, ConstantValue)
     ):
+        advice = [
+            f"--bind {each.tensor.name}=..."
+            for each in (trips, first)
+            if isinstance(each, DynamicValue) and each.tensor.name in emitter.build.graph.inputs
+        ]
         raise UnsupportedNodeError(
             "an output has a slice for each iteration, and the number of iterations is not constant"
+            + (f"; make the number constant with {' '.join(advice)}" if advice else "")
         )
     count = whole(trips.data) if truth(first.data) else 0
     count = count if truth(condition.data) else min(count, 1)

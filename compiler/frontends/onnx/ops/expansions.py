@@ -135,14 +135,14 @@ def _lp_normalization(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[An
     last = [i for i in range(len(x.shape)) if i != axis] + [axis]
     rows = body.add("Transpose", body.given(0), perm=last)
     gamma = body.constant(np.full(x.shape[axis], x.shape[axis] ** -0.5))
-    normal = body.add("SimplifiedLayerNormalization", rows, gamma, epsilon=_NO_EPSILON, axis=-1)
+    normal = body.add("SimplifiedLayerNormalization", rows, gamma, epsilon=NO_EPSILON, axis=-1)
     return body.converted(
         emitter, body.add("Transpose", normal, perm=[last.index(i) for i in range(len(last))])
     )
 
 
 #: Epsilon for a normalization that has none, so that zeros are normalized to zeros.
-_NO_EPSILON = 1e-12
+NO_EPSILON = 1e-12
 
 
 @converts("MeanVarianceNormalization", inputs=(1, 1))

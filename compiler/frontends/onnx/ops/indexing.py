@@ -68,9 +68,34 @@ def broadcast_to(
         return ConstantValue(value.name, data, q if q is not None and q.whole else None)
     for axis, size in enumerate(shape):
         if value.shape[axis] != size:
-            check_count(size)
-            value = picked(emitter, node, value, [0] * size, axis, part)
+            value = _spread(emitter, node, value, size, axis, part)
     return value
+
+
+def _spread(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, size: int, axis: int, part: str
+) -> DynamicValue:
+    """Repeat dimension `axis`, which has size one, in pieces whose indices can be stored as a constant."""
+    check_size(tuple(size if i == axis else n for i, n in enumerate(x.shape)))
+    if size <= _MAX_INDICES:
+        return picked(emitter, node, x, [0] * size, axis, part)
+    counts = [_MAX_INDICES] * (size // _MAX_INDICES) + [size % _MAX_INDICES] * bool(size % _MAX_INDICES)
+    made = {
+        count: picked(emitter, node, x, [0] * count, axis, f"{part}:{count}")
+        for count in dict.fromkeys(counts)
+    }
+    tensors = [made[count].tensor for count in counts]
+    first, shape = made[_MAX_INDICES], tuple(size if i == axis else n for i, n in enumerate(x.shape))
+    return emitter.emit(
+        node,
+        "concat",
+        tensors,
+        shape,
+        first.order,
+        first.kind,
+        f"{part}_{axis}",
+        axis=first.order.index(axis),
+    )
 
 
 @converts("Expand", inputs=(2, 2))

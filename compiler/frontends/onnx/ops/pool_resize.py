@@ -44,6 +44,8 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     kernel = sizes_of(node, "kernel_shape", rank - 2, 0, 1)
     slide = flat(window(node, given.shape[2:], kernel), rank)
     mean = node.op == "AveragePool"
+    if mean and math.prod(slide.kernel) > _MAX_TAPS and _is_float(given) and _counts_all(node):
+        return _mean_by_products(emitter, node, inputs, kernel)
     x = emitter.movable(as_images(emitter, node, given))
     kind = emitter.arithmetic(node, x) if mean else x.kind
     more: dict[str, Any] = {"count_pads": False} if mean else {}
@@ -72,6 +74,33 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
         **more,
     )
     return [as_given(emitter, node, made, given)]
+
+
+#: Maximum number of elements of which FUSE computes a mean.
+_MAX_TAPS = 255
+
+
+def _is_float(value: Value) -> bool:
+    """Return True for a value that is computed in a float model."""
+    return isinstance(value, DynamicValue) and not value.real and value.tensor.dtype == "float32"
+
+
+def _counts_all(node: FileNode) -> bool:
+    """Return True if all windows of an average pooling are complete, or padding counts as zeros."""
+    padded = any(node.ints("pads") or ()) or node.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    return not node.int("ceil_mode", 0) and (not padded or bool(node.int("count_include_pad", 0)))
+
+
+def _mean_by_products(
+    emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any], kernel: Sequence[int]
+) -> Sequence[Value | None]:
+    """Convert an average pooling over large windows to a depthwise convolution, whose weights are all equal."""
+    channels, body = inputs[0].shape[1], BodyBuilder(node, inputs)
+    check_size((channels, *kernel), _MAX_MATRIX)
+    weights = body.constant(np.full((channels, 1, *kernel), 1 / math.prod(kernel)))
+    keys = ("strides", "pads", "dilations", "auto_pad")
+    slide = {key: node.attributes[key] for key in keys if key in node.attributes}
+    return body.converted(emitter, body.add("Conv", body.given(0), weights, group=channels, **slide))
 
 
 def _pool_volume(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
@@ -224,10 +253,13 @@ def _top(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequen
 
 
 @converts("CumSum", inputs=(2, 2))
-def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value | None]:
     x, given = emitter.flow(inputs[0]), known(inputs[1], "an axis").scalar()
     if given is None:
         raise InputError("its axis must be one number")
+    axis = counted_from_front(int(given), x.rank)
+    if _is_float(x) and _MAX_SUMMED < x.shape[axis] <= _MAX_SUMMED**2:
+        return _cumsum_by_parts(emitter, node, x, axis)
     kind = emitter.arithmetic(node, x)
     return [
         emitter.emit(
@@ -237,11 +269,37 @@ def _cumsum(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
             x.shape,
             x.order,
             kind,
-            axis=x.order.index(counted_from_front(int(given), x.rank)),
+            axis=x.order.index(axis),
             exclusive=bool(node.int("exclusive", 0)),
             reverse=bool(node.int("reverse", 0)),
         )
     ]
+
+
+#: Maximum number of elements of which the accelerator computes cumulative sums.
+_MAX_SUMMED = 2048
+
+
+def _cumsum_by_parts(
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, axis: int
+) -> Sequence[Value | None]:
+    """Convert cumulative sums of a long axis to those within parts, plus the sums of all previous parts."""
+    body, last = BodyBuilder(node, [x]), [*(i for i in plain(x.rank) if i != axis), axis]
+    rest, count = [x.shape[i] for i in last[:-1]], x.shape[axis]
+    width = math.isqrt(count - 1) + 1
+    parts = -(-count // width)
+    how: dict[str, Any] = {"reverse": node.int("reverse", 0)}
+    end, along = body.constant([-1], np.int64), body.constant(-1, np.int64)
+    rows = body.add("Transpose", body.given(0), perm=last)
+    edges = body.constant([*[0] * (2 * x.rank - 1), parts * width - count], np.int64)
+    cut = body.reshaped(body.add("Pad", rows, edges), *rest, parts, width)
+    inner = body.add("CumSum", cut, along, exclusive=node.int("exclusive", 0), **how)
+    before = body.add("CumSum", body.add("ReduceSum", cut, end, keepdims=0), along, exclusive=1, **how)
+    total = body.add("Add", inner, body.add("Unsqueeze", before, end))
+    whole = body.reshaped(total, *rest, parts * width)
+    bounds = [body.constant([number], np.int64) for number in (0, count, -1)]
+    made = body.add("Slice", whole, *bounds)
+    return body.converted(emitter, body.add("Transpose", made, perm=[last.index(i) for i in plain(x.rank)]))
 
 
 #: Exclusive limit on the height and width of a resized image.
@@ -269,7 +327,7 @@ def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     ]
 
 
-#: Maximum number of elements of the matrix that interpolates along one axis.
+#: Maximum number of elements of the matrices that interpolate along one axis.
 _MAX_MATRIX = 1 << 22
 
 
@@ -282,14 +340,21 @@ def _interpolated(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) 
     arrays = [None if value is None else known(value, "a size or scale").numbers() for value in given]
     spec = OnnxNodeSpec(node.op, node.opset, node.attributes)
     matrices = interpolation(spec, [np.broadcast_to(np.float32(0), x.shape), *arrays], _MAX_MATRIX)
-    if not matrices or not all(matrix.size for matrix in matrices.values()):
+    if not matrices or not all(part.matrix.size for parts in matrices.values() for part in parts):
         raise UnsupportedNodeError(why)
-    check_size(tuple(len(matrices[i]) if i in matrices else n for i, n in enumerate(x.shape)))
+    sizes = {axis: sum(len(part.matrix) for part in parts) for axis, parts in matrices.items()}
+    check_size(tuple(sizes.get(i, n) for i, n in enumerate(x.shape)))
     body = BodyBuilder(node, [x])
     made = body.given(0)
-    for axis, matrix in sorted(matrices.items(), reverse=True):
+    for axis, parts in sorted(matrices.items(), reverse=True):
         perm = [*(i for i in plain(x.rank) if i != axis), axis]
-        rows = body.add("MatMul", body.add("Transpose", made, perm=perm), body.constant(matrix.T))
+        rows, products = body.add("Transpose", made, perm=perm), list[str]()
+        for part in parts:
+            ends = part.start, part.start + part.matrix.shape[1], -1
+            bounds = [body.constant([number], np.int64) for number in ends]
+            given = rows if len(parts) == 1 else body.add("Slice", rows, *bounds)
+            products.append(body.add("MatMul", given, body.constant(part.matrix.T)))
+        rows = products[0] if len(products) == 1 else body.add("Concat", *products, axis=-1)
         made = body.add("Transpose", rows, perm=[perm.index(i) for i in plain(x.rank)])
     return body.converted(emitter, made)
 
