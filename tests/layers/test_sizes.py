@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +138,7 @@ def _dilated(
         2 if depthwise else 0,
         kernel[0] * kernel[1] * (1 if depthwise else channels),
     )
+    attributes: dict[str, Any] = {} if depthwise else {"groups": 1}
     reach = [(size - 1) * dilation for size, dilation in zip(kernel, dilations, strict=True)]
     y = draft.node(
         op,
@@ -146,7 +148,7 @@ def _dilated(
         strides=(1, 1),
         dilations=dilations,
         pads=(*(each // 2 for each in reach), *(each - each // 2 for each in reach)),
-        **({} if depthwise else {"groups": 1}),  # type: ignore[arg-type]
+        **attributes,
     )
     return draft, x, y
 
