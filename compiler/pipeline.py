@@ -284,7 +284,9 @@ def _estimated(graph: Graph, config: MlaConfig, options: CompileOptions) -> tupl
     cycles = 0.0
     for part in parts_in(parts):
         if part.device:
-            layers = lower(part.graph, group(part.graph, fuse_epilogues(part.graph)), options.rounding, config)
+            layers = lower(
+                part.graph, group(part.graph, fuse_epilogues(part.graph)), options.rounding, config
+            )
             try:
                 cycles += sum(each for each, _ in estimates(config, layers, options.dram).values())
             except InputError:

@@ -52,6 +52,10 @@ class FileCache:
         self._since = monotonic()
         return result
 
+    def refusals(self) -> dict[str, str]:
+        """Return no refused programs: the file keeps the results only."""
+        return {}
+
     def put(self, schedule: Schedule, result: Result) -> None:
         """Cache a result together with the time since the previous lookup or result."""
         seconds = monotonic() - self._since
