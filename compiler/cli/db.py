@@ -10,8 +10,7 @@ from compiler.util.tables import Column, counted, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.profile.measurement import HardwareProfile
-    from compiler.tuning.strategies import StrategyStatistics
-    from compiler.tuning_db.database import DatabaseSummary, TuningDatabase
+    from compiler.tuning_db.database import DatabaseSummary
 
 SUMMARY = "inspect, export, import or merge measurement databases"
 EXAMPLE = "mla db show --db measurements.db"
@@ -81,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show, export, import or copy the entries of the database."""
+    from compiler.cache.content_store import ContentStore
+    from compiler.tuning.strategies import learned
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
@@ -93,12 +94,13 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"there is no database {each}")
         if each == args.db:
             raise InputError(f"{each} is the database itself: name another one")
-    with TuningDatabase(args.db, read_only=reads) as database:
+    secret = ContentStore().secret if args.action == "strategies" else None  # only this user's trials count
+    with TuningDatabase(args.db, secret=secret, read_only=reads) as database:
         if args.action == "show":
             document = _document(database.summary())
             report(document, _table(document), args.json)
         elif args.action == "strategies":
-            document = {"strategies": learned_strategies(database).rows()}
+            document = {"strategies": learned(database.histories()).rows()}
             report(document, _strategies(document), args.json)
         elif args.action == "export":
             with atomic_output(args.file) as path:
@@ -112,16 +114,6 @@ def run(args: argparse.Namespace) -> int:
                     count = other.merge(database) if push else database.merge(other)
                     print(f"{_entries(count)} {'added to' if push else 'added from'} {other.title}")
     return 0
-
-
-def learned_strategies(database: "TuningDatabase") -> "StrategyStatistics":
-    """Return the statistics of the strategies in this user's trials of all networks."""
-    from compiler.tuning.strategies import StrategyStatistics
-
-    statistics = StrategyStatistics()
-    for conditions, trials in database.histories():
-        statistics.learn(trials, conditions.dram.latency)
-    return statistics
 
 
 def _strategies(document: dict[str, Any]) -> str:

@@ -121,11 +121,13 @@ def analysis(
 
     config = network.config
     late = DEFAULT_DRAM.latency if latency is None else latency
-    bottleneck = bottleneck_of(layer["where"], late, layer["macs"] / config.n**2)
+    bottleneck = None  # of a layer that is computed together with another one
+    if layer["cycles"]:
+        bottleneck = bottleneck_of(layer["where"], late, layer["macs"] / config.n**2)
     cycles = [each.cycles for each in earlier]
     return {
         "bottleneck": bottleneck,
-        "strategies": list(TABLE[bottleneck]),
+        "strategies": [] if bottleneck is None else list(TABLE[bottleneck]),
         "history": {
             "executions": len(earlier),
             "conditions": len({each.key.profile for each in earlier}),
@@ -148,7 +150,7 @@ def table(document: Mapping[str, Any]) -> str:
             f"{layer['floor_cycles']:,}",
             *(_share(layer["where"][cause], layer["cycles"]) for cause in causes),
             layer["bound"],
-            f"{layer['bottleneck']}: {', '.join(layer['strategies'][:_SHOWN_STRATEGIES])}",
+            _advice(layer),
             _before(layer["history"]),
         ]
         for layer in document["layers"]
@@ -172,6 +174,11 @@ def table(document: Mapping[str, Any]) -> str:
             *clock_lines(document),
         ]
     )
+
+
+def _advice(layer: Mapping[str, Any]) -> str:
+    strategies = ", ".join(layer["strategies"][:_SHOWN_STRATEGIES])
+    return f"{layer['bottleneck']}: {strategies}" if strategies else "-"
 
 
 def _before(history: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.profile.measurement import LayerCycles, Measurement, Result
+from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.constraints import TRANSFORMATIONS
 
@@ -114,7 +114,7 @@ class StrategyStatistics:
 
     def __init__(self, earlier: "StrategyStatistics | None" = None):
         self.records: dict[tuple[str, str], StrategyRecord] = {}
-        self._earlier = {} if earlier is None else earlier.records
+        self.earlier = earlier
 
     def add(self, bottleneck: str, strategy: str, before: float, after: float) -> None:
         """Count a trial of a strategy on a layer, given the cycles of the layer before and after."""
@@ -135,7 +135,8 @@ class StrategyStatistics:
 
     def _value(self, bottleneck: str, strategy: str, rank: int) -> float:
         now = self.records.get((bottleneck, strategy), StrategyRecord())
-        old = self._earlier.get((bottleneck, strategy), StrategyRecord())
+        earlier = {} if self.earlier is None else self.earlier.records
+        old = earlier.get((bottleneck, strategy), StrategyRecord())
         share = min(1.0, _MAX_EARLIER / old.trials) if old.trials else 0.0
         trials = now.trials + share * old.trials
         return (now.improvements + share * old.improvements + _TABLE_WEIGHT / (1 + rank)) / (
@@ -190,3 +191,13 @@ class StrategyStatistics:
             for key in keys
             if (record := self.records.get(key)) is not None
         ]
+
+
+def learned(
+    histories: Iterable[tuple[HardwareProfile, Iterable[tuple[Schedule, Result]]]],
+) -> StrategyStatistics:
+    """Return the statistics of the strategies in the trials of several networks, given with their conditions."""
+    statistics = StrategyStatistics()
+    for conditions, trials in histories:
+        statistics.learn(trials, conditions.dram.latency)
+    return statistics
