@@ -53,7 +53,7 @@ class FileCache:
         return result
 
     def refusals(self) -> dict[str, str]:
-        """Return no refused programs: the file keeps the results only."""
+        """Return no refused programs: their results are cached like measurements."""
         return {}
 
     def put(self, schedule: Schedule, result: Result) -> None:

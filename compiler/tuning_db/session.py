@@ -210,7 +210,13 @@ class DatabaseSession:
             self.key, _CANDIDATES, conditions=self.conditions, nodes=nodes, elsewhere=True
         )
         schedules = [each.trial.schedule for each in found]
-        fitting = [each for each in schedules if isinstance(each, Schedule) and each != first]
+        fitting = [
+            each
+            for each in schedules
+            if isinstance(each, Schedule)
+            and each != first
+            and (each.fusions != first.fusions or each.layers.keys() == first.layers.keys())
+        ]
         return fitting[:limit]
 
     def best(self) -> Entry | None:

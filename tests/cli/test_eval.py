@@ -196,8 +196,8 @@ def test_classes_need_one_vector_of_scores(mla, tmp_path):
     inputs = np.zeros((2, 3, 6), np.float32)
     value = helper.make_tensor_value_info
     nodes = [helper.make_node("Relu", ["x"], ["scores"])]
-    sides = ([value(name, TensorProto.FLOAT, [3, 6])] for name in ("x", "scores"))
-    graph = helper.make_graph(nodes, "rows", *sides)
+    x, scores = (value(name, TensorProto.FLOAT, [3, 6]) for name in ("x", "scores"))
+    graph = helper.make_graph(nodes, "rows", [x], [scores])
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path := tmp_path / "m.onnx"
     )

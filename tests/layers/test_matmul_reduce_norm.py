@@ -225,7 +225,7 @@ def test_unsupported_operators_are_named(
 def test_rows_that_do_not_fit_the_accumulator_are_normalized_on_the_host(columns: int, inside: bool) -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((2, columns))
-    y = draft.node("layer_norm", [x], x.shape, scale=0.02, axis=1, **NORM)
+    y = draft.node("layer_norm", [x], x.shape, scale=0.02, axis=1, **NORM)  # type: ignore[arg-type]
     network = check(draft, [y], "n4", within=1)
     assert [f"over {columns} elements, which holds 1025 of 1024" in node.reason for node in network.host] == (
         [] if inside else [True]

@@ -146,7 +146,7 @@ def _dilated(
         strides=(1, 1),
         dilations=dilations,
         pads=(*(each // 2 for each in reach), *(each - each // 2 for each in reach)),
-        **({} if depthwise else {"groups": 1}),
+        **({} if depthwise else {"groups": 1}),  # type: ignore[arg-type]
     )
     return draft, x, y
 

@@ -179,7 +179,7 @@ def dilation_phases(
         _phase_lines(*sizes, dilation, pad)
         for sizes, dilation, pad in zip(((y.h, x.h), (y.w, x.w)), dilations, pads, strict=False)
     )
-    summand = layer.inputs[1:]
+    summand, inner = layer.inputs[1:], vars(layer)["dilations"]
     # The pixels of the input and of a second summand differ, even if both are the same tensor.
     source = f"{layer.x}.phase" if layer.x in summand else layer.x
     out: list[DilationPhase[Dilated]] = []
@@ -196,9 +196,7 @@ def dilation_phases(
             x=source,
             shapes=shapes,
             pads=(down.pad, across.pad, 0, 0 if dilations[1] > 1 else pads[3]),
-            dilations=tuple(
-                1 if split > 1 else kept for split, kept in zip(dilations, layer.dilations, strict=True)
-            ),
+            dilations=tuple(1 if split > 1 else own for split, own in zip(dilations, inner, strict=True)),
         )
         first = (down.x_first, across.x_first), (down.y_first, across.y_first)
         out.append(DilationPhase(part, layer.x, dilations, *first))
