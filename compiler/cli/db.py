@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.options import add_db, add_json, check_files, database_url
 from compiler.util.files import atomic_output, report
-from compiler.util.tables import counted
+from compiler.util.tables import Column, counted, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.profile.measurement import HardwareProfile
@@ -20,7 +20,7 @@ DIGEST_DIGITS = 12
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command-line options of the verb."""
     actions = parser.add_subparsers(
-        dest="action", metavar="show|export|import|merge|push|pull", required=True
+        dest="action", metavar="show|strategies|export|import|merge|push|pull", required=True
     )
     show = actions.add_parser(
         "show",
@@ -28,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog="example: mla db show --db measurements.db",
     )
     add_json(show)
+    strategies = actions.add_parser(
+        "strategies",
+        help="show which search strategies helped against which bottleneck",
+        epilog="example: mla db strategies --db measurements.db",
+    )
+    add_json(strategies)
     export = actions.add_parser(
         "export",
         help="write all entries except programs to a file",
@@ -68,17 +74,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "others", metavar="URL", type=database_url, nargs=1, help="file or URL of a database"
         )
-    for action in (show, export, import_, merge, push, pull):
+    for action in (show, strategies, export, import_, merge, push, pull):
         add_db(action, optional=False)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show, export, import or copy the entries of the database."""
+    from compiler.cache.content_store import ContentStore
+    from compiler.tuning.strategies import learned
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
     check_files(args, *(["file"] if args.action == "export" else []))
-    reads = args.action in ("show", "export", "push")
+    reads = args.action in ("show", "strategies", "export", "push")
     if reads and isinstance(args.db, Path) and not args.db.exists():
         raise InputError(f"--db: there is no database {args.db}")
     for each in getattr(args, "others", ()):
@@ -86,10 +94,14 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"there is no database {each}")
         if each == args.db:
             raise InputError(f"{each} is the database itself: name another one")
-    with TuningDatabase(args.db, read_only=reads) as database:
+    secret = ContentStore().secret if args.action == "strategies" else None  # only this user's trials count
+    with TuningDatabase(args.db, secret=secret, read_only=reads) as database:
         if args.action == "show":
             document = _document(database.summary())
             report(document, _table(document), args.json)
+        elif args.action == "strategies":
+            document = {"strategies": learned(database.histories()).rows()}
+            report(document, _strategies(document), args.json)
         elif args.action == "export":
             with atomic_output(args.file) as path:
                 print(_entries(database.export(path)) + " written")
@@ -102,6 +114,21 @@ def run(args: argparse.Namespace) -> int:
                     count = other.merge(database) if push else database.merge(other)
                     print(f"{_entries(count)} {'added to' if push else 'added from'} {other.title}")
     return 0
+
+
+def _strategies(document: dict[str, Any]) -> str:
+    rows = [
+        [
+            each["bottleneck"],
+            each["strategy"],
+            f"{each['trials']:,}",
+            f"{each['improvements']:,}",
+            f"{each['mean_gain']:.2%}",
+        ]
+        for each in document["strategies"]
+    ]
+    columns = [Column("bottleneck"), Column("strategy"), *figures("trials", "improvements", "mean gain")]
+    return format_table(columns, rows) if rows else "no trials"
 
 
 def _entries(count: int) -> str:

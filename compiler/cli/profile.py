@@ -1,9 +1,9 @@
 """`mla profile`: attributes the cycles of a model to layers and causes."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.exit_status import report
@@ -20,8 +20,15 @@ from compiler.cli.options import (
 from compiler.util.files import write_output
 from compiler.util.tables import Column, counted, figures, format_table
 
+if TYPE_CHECKING:
+    from compiler.runtime.compiled import CompiledNetwork
+    from compiler.tuning_db.entries import Execution
+
 SUMMARY = "run a model on the simulated chip and show where its cycles are spent"
 EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
+
+#: Number of strategies per layer in the table.
+_SHOWN_STRATEGIES = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Compile and run the model, record the activity of the units if requested, and print the report."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
-    from compiler.cli.run import head, named, network_of
+    from compiler.cli.run import head, keep_executions, named, network_of
     from compiler.profile.perfetto_trace import spans, trace_json
     from compiler.runtime.device import open_rtl
     from compiler.runtime.run_report import back_to_back, document, run_samples
@@ -74,6 +81,10 @@ def run(args: argparse.Namespace) -> int:
             rate=rate,
         )
     whole = head(args, "rtl", rate) | document(network, result, rate, args.clock)
+    earlier = keep_executions(args, network, result, rate)
+    shapes = {info.name: info.shape for info in network.infos}
+    for layer in whole["layers"]:
+        layer |= analysis(layer, network, args.dram_latency, earlier.get(shapes[layer["layers"][0]], ()))
     if args.trace and result.recording:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
         write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())
@@ -85,8 +96,48 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def analysis(
+    layer: Mapping[str, Any],
+    network: "CompiledNetwork",
+    latency: int | None,
+    earlier: "Sequence[Execution]",
+) -> dict[str, Any]:
+    """Return the bottleneck of a layer, the strategies against it and the layer's history.
+
+    Parameters
+    ----------
+    layer : dict
+        Entry of the layer in the report.
+    network : CompiledNetwork
+        Network that was run.
+    latency : int or None
+        Latency of the DRAM in cycles; None for the default.
+    earlier : sequence of Execution
+        Earlier executions of the layer, under any conditions and in any network.
+    """
+    from compiler.options import DEFAULT_DRAM
+    from compiler.tuning.strategies import TABLE, bottleneck_of
+
+    config = network.config
+    late = DEFAULT_DRAM.latency if latency is None else latency
+    bottleneck = None  # of a layer that is computed together with another one
+    if layer["cycles"]:
+        bottleneck = bottleneck_of(layer["where"], late, layer["macs"] / config.n**2)
+    cycles = [each.cycles for each in earlier]
+    return {
+        "bottleneck": bottleneck,
+        "strategies": [] if bottleneck is None else list(TABLE[bottleneck]),
+        "history": {
+            "executions": len(earlier),
+            "conditions": len({each.key.profile for each in earlier}),
+            "least_cycles": min(cycles, default=None),
+            "last_cycles": cycles[-1] if cycles else None,
+        },
+    }
+
+
 def table(document: Mapping[str, Any]) -> str:
-    """Format a table of each layer's cycles, lower bound, causes and limiting resource, followed by the totals."""
+    """Format a table of each layer's cycles, lower bound, causes, bottleneck and history, followed by the totals."""
     from compiler.cli.run_report import clock_lines, short_name
 
     total, where = document["cycles"], document["where"]
@@ -98,12 +149,20 @@ def table(document: Mapping[str, Any]) -> str:
             f"{layer['floor_cycles']:,}",
             *(_share(layer["where"][cause], layer["cycles"]) for cause in causes),
             layer["bound"],
+            _advice(layer),
+            _before(layer["history"]),
         ]
         for layer in document["layers"]
     ]
     shares = (_share(where[cause], total) for cause in causes)
-    rows.append(["sum", f"{total:,}", f"{document['floor_cycles']:,}", *shares, ""])
-    columns = [Column("layer", shrinks=True), *figures("cycles", "floor", *causes), Column("bound by")]
+    rows.append(["sum", f"{total:,}", f"{document['floor_cycles']:,}", *shares, "", "", ""])
+    columns = [
+        Column("layer", shrinks=True),
+        *figures("cycles", "floor", *causes),
+        Column("bound by"),
+        Column("bottleneck: strategies"),
+        Column("earlier"),
+    ]
     return "\n".join(
         [
             f"{document['model']} on {document['target']}, {counted(document['samples'], 'sample')}",
@@ -114,6 +173,16 @@ def table(document: Mapping[str, Any]) -> str:
             *clock_lines(document),
         ]
     )
+
+
+def _advice(layer: Mapping[str, Any]) -> str:
+    strategies = ", ".join(layer["strategies"][:_SHOWN_STRATEGIES])
+    return f"{layer['bottleneck']}: {strategies}" if strategies else "-"
+
+
+def _before(history: Mapping[str, Any]) -> str:
+    count = history["executions"]
+    return f"{history['least_cycles']:,} in {count}" if count else "-"
 
 
 def _share(cycles: int, total: int) -> str:

@@ -26,15 +26,21 @@ from compiler.cli.options import (
     add_target,
     check_files,
     check_reset,
+    used_database,
 )
 from compiler.util.files import PACKAGE_SUFFIX, write_output
 from compiler.util.progress import log
 
 if TYPE_CHECKING:
     from compiler.runtime.compiled import CompiledNetwork
+    from compiler.runtime.run_report import Run
+    from compiler.tuning_db.entries import Execution
 
 SUMMARY = "compile a model and run it"
 EXAMPLE = "mla run network.tflite --input images.npy --json -"
+
+#: Maximum number of earlier executions of a layer that are read.
+_MAX_HISTORY = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(device, network, samples, log, proofs=proofs, rate=rate, reset=args.reset_state)
     whole = head(args, args.device, rate) | document(network, result, rate, args.clock)
+    if args.device == "rtl":
+        keep_executions(args, network, result, rate)
     if args.out:
         buffer = io.BytesIO()
         np.savez(buffer, **result.outputs)  # pyright: ignore[reportArgumentType]: names are the user's
@@ -109,6 +117,37 @@ def run(args: argparse.Namespace) -> int:
         text += "\n" + "\n".join(show_outputs(network.outputs, result.outputs))
     report(whole, text, args.json)
     return 0
+
+
+def keep_executions(
+    args: argparse.Namespace, network: "CompiledNetwork", result: "Run", rate: float
+) -> "dict[str, list[Execution]]":
+    """Store the executions of the layers in the database of the verb's options, in one transaction.
+
+    A database that cannot be written causes a warning. Return the earlier executions of the layers, by digest.
+    """
+    from compiler.options import DEFAULT_DRAM, DramTiming
+    from compiler.profile.measurement import HardwareProfile
+    from compiler.tuning_db.database import TuningDatabase
+    from compiler.tuning_db.session import executions_of
+    from hw.errors import InputError, WorkError
+
+    where = used_database(args)
+    latency = DEFAULT_DRAM.latency if args.dram_latency is None else args.dram_latency
+    conditions = HardwareProfile(network.config, DramTiming(latency, rate))
+    if where is None or not (found := executions_of(network, result, conditions)):
+        return {}
+    try:
+        with TuningDatabase(where) as database:
+            earlier = {
+                shape: database.history(shape, _MAX_HISTORY)
+                for shape in dict.fromkeys(each.key.subgraph for each in found)
+            }
+            database.add_execution(*found)
+            return earlier
+    except (InputError, WorkError) as error:
+        warn(f"the executions of the layers are not kept: {error}")
+        return {}
 
 
 def warn_about_clock(args: argparse.Namespace) -> None:

@@ -21,8 +21,8 @@ from compiler.serving.request import RequestResult
 from compiler.serving.server import Server
 from compiler.serving.versions import Version
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Execution
-from compiler.tuning_db.session import key_of
+from compiler.tuning_db.entries import EntryKey, Execution
+from compiler.tuning_db.session import key_of, layer_key_of
 from compiler.util.progress import ProgressTask, log
 from compiler.util.tables import counted
 from hw.errors import WorkError
@@ -387,7 +387,7 @@ _LOG_INTERVAL_REQUESTS = 64
 
 
 class ExecutionLog:
-    """Periodically stores the cost of a request in the database: the sum of the latest samples of all layers.
+    """Periodically stores the cost of a request in the database: of each layer, and the sum over all layers.
 
     Parameters
     ----------
@@ -413,19 +413,34 @@ class ExecutionLog:
         """Store an execution if all layers have new samples; the arguments are those of `SamplingProfiler.sample`."""
         if self.database is None or completed < self._last + _LOG_INTERVAL_REQUESTS:
             return
-        samples = [
-            each[-1]
-            for each in self.profiler.layers.values()
+        samples = {
+            names: each[-1]
+            for names, each in self.profiler.layers.items()
             if each[-1].version == version and each[-1].request - each[-1].requests >= self._last
-        ]
+        }
         if len(samples) < len({info.tag for info in network.infos}):
             return
         self._last = completed
         try:
-            self.database.add_execution(_execution(network, samples, dram))
+            self.database.add_execution(*self._executions(network, samples, dram))
         except WorkError as error:
             self.close()
             self.events.note("database lost", reason=str(error))
+
+    def _executions(
+        self, network: CompiledNetwork, samples: dict[tuple[str, ...], ProfileSample], dram: DramTiming
+    ) -> list[Execution]:
+        """Return the executions of the network and of the layers with a counter tag of their own."""
+        assert network.graph is not None
+        conditions = HardwareProfile(network.config, dram)
+        key = key_of(network.graph, network.rounding, conditions)
+        found = [_execution(network, key, list(samples.values()))]
+        for names, sample in samples.items():
+            infos = self.profiler.infos[names]
+            if len(infos) == 1 and infos[0].shape:
+                own = layer_key_of(infos[0].shape, network.rounding, conditions)
+                found.append(_execution(network, own, [sample]))
+        return found
 
     def close(self) -> None:
         """Close the database; further calls have no effect."""
@@ -434,16 +449,15 @@ class ExecutionLog:
             self.database = None
 
 
-def _execution(network: CompiledNetwork, samples: list[ProfileSample], dram: DramTiming) -> Execution:
-    """Return the execution of a request as the sum of its layers' samples."""
-    assert network.graph is not None
+def _execution(network: CompiledNetwork, key: EntryKey, samples: list[ProfileSample]) -> Execution:
+    """Return the execution of some layers in a request as the sum of the layers' samples."""
     config = network.config
     cycles = sum(sample.cycles for sample in samples)
     where = {cause: round(sum(sample.where[cause] for sample in samples)) for cause in samples[0].where}
     macs = sum(sample.utilization * sample.cycles for sample in samples) * config.n**2
     moved = sum(sample.dram_bytes for sample in samples)
     return Execution(
-        key=key_of(network.graph, network.rounding, HardwareProfile(config, dram)),
+        key=key,
         when=time.time(),
         cycles=round(cycles),
         utilization=macs / (cycles * config.n**2) if cycles else 0.0,

@@ -8,15 +8,14 @@ from typing import Any
 from compiler.cost.energy import energy_uj
 from compiler.cost.roofline import bus_rate
 from compiler.options import DramTiming
-from compiler.profile.counters import COUNTED, bound
+from compiler.profile.counters import CONFLICTS, COUNTED, bound
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import LayerInfo
 from cosim.driver import Driver
 from hw.config import MlaConfig
-from hw.isa.counters import CAUSES, SP_BANKS_MAX
+from hw.isa.counters import CAUSES
 
-_CONFLICTS = ("acc_conflicts", *(f"sp_conflicts_bank{b}" for b in range(SP_BANKS_MAX)))
-_NAMES = (*(f"cause_{cause}" for cause in CAUSES), *COUNTED, *_CONFLICTS, "matrix_stall_bank")
+_NAMES = (*(f"cause_{cause}" for cause in CAUSES), *COUNTED, *CONFLICTS, "matrix_stall_bank")
 #: Minimum number of requests between two samples of a layer, so that their position within a request has little effect.
 _MIN_INTERVAL_REQUESTS = 8
 _MAX_SAMPLES = 64
@@ -185,7 +184,7 @@ def _sample(
     where = {cause: each[f"cause_{cause}"] for cause in CAUSES}
     cycles = sum(where.values())
     macs = sum(info.floor.macs for info in infos)
-    moved, conflicts = each["load_bytes"] + each["store_bytes"], sum(each[name] for name in _CONFLICTS)
+    moved, conflicts = each["load_bytes"] + each["store_bytes"], sum(each[name] for name in CONFLICTS)
     rate = float(dram.bytes_per_cycle or config.n)
     banked = each["matrix_stall_bank"] > _MIN_BANK_STALLS * cycles > 0
     return ProfileSample(

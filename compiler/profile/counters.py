@@ -32,6 +32,8 @@ COUNTED = (
     "store_bytes",
     *(f"sp_{kind}_bank{b}" for kind in ("reads", "writes") for b in range(SP_BANKS_MAX)),
 )
+#: Counters of accesses that were delayed by bank conflicts.
+CONFLICTS = ("acc_conflicts", *(f"sp_conflicts_bank{b}" for b in range(SP_BANKS_MAX)))
 _CAUSES = tuple(f"cause_{cause}" for cause in CAUSES)
 
 ByTag = dict[int, dict[str, int]]
@@ -39,7 +41,7 @@ ByTag = dict[int, dict[str, int]]
 
 def read_counts(driver: Driver, tags: int) -> ByTag:
     """Read the counters that reports need, for the first `tags` tags."""
-    names = (*_CAUSES, "cycles", *COUNTED)
+    names = (*_CAUSES, "cycles", *COUNTED, *CONFLICTS)
     return {tag: driver.counters.read_all(names, tag) for tag in range(tags)}
 
 

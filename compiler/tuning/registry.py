@@ -20,8 +20,9 @@ METHODS: "Registry[SearchMethod]" = Registry(
     guard="compiler.tuning.plugin_errors:guarded_method",
     classes={
         "random": "compiler.tuning.search.random_search:RandomSearch",
-        "evolution": "compiler.tuning.search.evolution:EvolutionarySearch",
+        "evolution": "compiler.tuning.search.random_search:EvolutionarySearch",
         "coordinate": "compiler.tuning.search.coordinate:CoordinateSearch",
+        "strategies": "compiler.tuning.search.coordinate:StrategySearch",
         "hpm": "compiler.tuning.search.model_guided:ModelGuidedSearch",
         "generators": "compiler.tuning.search.generator_search:GeneratorSearch",
         "edits": "compiler.tuning.search.program_edit_search:ProgramEditSearch",

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
 
 from compiler.cache.content_store import ContentStore
 from compiler.profile.measurement import HardwareProfile, Result
+from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import export, machines, programs, transfer_learning, trials
 from compiler.tuning_db.connection import (
     EXECUTIONS,
@@ -165,6 +166,18 @@ class TuningDatabase:
     def trials(self, key: EntryKey) -> list[tuple[TrialEntry, bool]]:
         """Return all trials of a key in insertion order, each with a flag that is True for trials by this user."""
         return trials.of_key(self._rows, key)
+
+    def histories(self) -> list[tuple[HardwareProfile, list[tuple[Schedule, Result]]]]:
+        """Return this user's trials of networks, in chronological order per key, with the conditions of the key.
+
+        Trials under conditions whose hardware profile is not stored are left out.
+        """
+        known = {each.conditions.key: each.conditions for each in self.profiles()}
+        return [
+            (known[key.profile], found)
+            for key, found in trials.own_networks(self._rows).items()
+            if key.profile in known
+        ]
 
     def best(self, key: EntryKey) -> Entry | None:
         """Return the best program of a key that this user measured; None if there is no valid program."""

@@ -1,19 +1,25 @@
 """View of the database for a schedule search of one model under fixed conditions."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from compiler.cache import digest
+from compiler.cost.energy import energy_uj
 from compiler.ir.graph import Graph
 from compiler.options import UNLIMITED, MemoryLimits
 from compiler.pipeline import ModelCompiler
+from compiler.profile.counters import CONFLICTS, bound
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
 from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.run_report import Run, layers
+from compiler.runtime.stages import LayerInfo
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import (
     Entry,
     EntryKey,
+    Execution,
     LayerEntry,
     Profile,
     TrialEntry,
@@ -53,6 +59,56 @@ def key_of(
     if stream:
         options["stream"] = True
     return EntryKey(subgraph_of(graph), conditions.key, _options(limits, **options))
+
+
+def layer_key_of(shape: str, rounding: str, conditions: HardwareProfile) -> EntryKey:
+    """Return the key of a layer's executions, given its digest (`compiler.cache.digest.shape_of`)."""
+    return EntryKey(shape, conditions.key, options_of(rounding=rounding))
+
+
+def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfile) -> list[Execution]:
+    """Return the executions of a network's layers in a run, as mean values per batch.
+
+    Layers that share a counter tag with others, or that did not run, are left out.
+
+    Parameters
+    ----------
+    network : CompiledNetwork
+        Network that was run.
+    run : Run
+        Results of the run on a device with a clock.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing of the run.
+    """
+    if run.split is None:
+        return []
+    config, when = network.config, time.time()
+    by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
+    for info, times in layers(network, run.runs, run.taken):
+        by_tag.setdefault(info.tag, []).append((info, times))
+    out = []
+    for tag, ((info, times), *others) in by_tag.items():
+        cycles = sum(run.split.by_tag[tag].values())
+        if others or not times or not cycles or not info.shape:
+            continue
+        counts = run.counts[tag]
+        moved = (counts["load_bytes"] + counts["store_bytes"]) / times
+        out.append(
+            Execution(
+                key=layer_key_of(info.shape, network.rounding, conditions),
+                when=when,
+                cycles=round(cycles / times),
+                utilization=info.floor.macs * times / (cycles * config.n**2),
+                where={cause: round(value / times) for cause, value in run.split.by_tag[tag].items()},
+                load_bytes=round(counts["load_bytes"] / times),
+                store_bytes=round(counts["store_bytes"] / times),
+                conflicts=round(sum(counts[name] for name in CONFLICTS) / times),
+                reuse=info.floor.macs / moved if moved else 0.0,
+                energy_uj=energy_uj(config, counts) / times,
+                bound=bound(run.split.by_tag[tag]),
+            )
+        )
+    return out
 
 
 def best_key_of(

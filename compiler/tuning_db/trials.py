@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Select, bindparam
 
 from compiler.cache.digest import name
 from compiler.profile.measurement import Measurement, Result
+from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import json_codec
 from compiler.tuning_db.connection import TRIALS, SealedRows, as_bytes, key_conditions, many
 from compiler.tuning_db.entries import AnySchedule, EntryKey, TrialEntry
@@ -62,6 +63,20 @@ def of_key(rows: SealedRows, key: EntryKey) -> list[tuple[TrialEntry, bool]]:
     """Return all trials of a key in insertion order, each with a flag that is True if the trial is trusted."""
     query = many(TRIALS).order_by(TRIALS.c.id)
     return rows.work(lambda connection: list(matching(rows, connection, key, query)))
+
+
+def own_networks(rows: SealedRows) -> dict[EntryKey, list[tuple[Schedule, Result]]]:
+    """Return this user's trials of schedules of networks by key, in insertion order."""
+    query = many(TRIALS).order_by(TRIALS.c.id)
+
+    def work(connection: Connection) -> dict[EntryKey, list[tuple[Schedule, Result]]]:
+        out: dict[EntryKey, list[tuple[Schedule, Result]]] = {}
+        for trial, trusted in rows.read(connection, TRIALS, query, read):
+            if trusted and isinstance(trial.schedule, Schedule):
+                out.setdefault(trial.key, []).append((trial.schedule, trial.result))
+        return out
+
+    return rows.work(work)
 
 
 def measured(rows: SealedRows, key: EntryKey, schedule: AnySchedule) -> Result | None:

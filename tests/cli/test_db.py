@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compiler.tuning.strategies import TABLE
 from scripts.networks.digits import MODEL
 
 N4 = ("--target", "n4")
@@ -177,3 +178,28 @@ def test_models_are_tuned_for_several_targets_ahead(mla, tmp_path):
         again[0]["cache_hits"] + again[0]["neighbour_schedules"] == 2
     )  # the best schedule for n8 is new to n4
     assert [row["best_cycles"] for row in again] <= [row["best_cycles"] for row in rows]
+
+
+def test_executions_of_layers_are_kept_and_strategies_are_shown(mla, tmp_path):
+    kept = ("--db", tmp_path / "kept.db")
+    run = (MODEL, *N4, "--limit", "1", "--json", "-")
+    assert mla("run", *run, *kept).status == 0
+    first, second = (json.loads(mla("profile", *run, *kept).out)["layers"] for _ in range(2))
+    ran = [number for number, layer in enumerate(first) if layer["cycles"]]
+    assert ran and all(first[each]["history"]["executions"] == 1 for each in ran)
+    for each in ran:
+        layer = second[each]
+        assert layer["history"] == {
+            "executions": 2,
+            "conditions": 1,
+            "least_cycles": layer["cycles"],
+            "last_cycles": layer["cycles"],
+        }
+        assert layer["bottleneck"] in TABLE and layer["strategies"] == list(TABLE[layer["bottleneck"]])
+    assert "0 trials" in mla("db", "show", *kept).out
+    assert mla("db", "strategies", *kept).out == "no trials\n"
+    assert json.loads(mla("profile", *run, "--no-db").out)["layers"][ran[0]]["history"]["executions"] == 0
+    tune = ("tune", MODEL, "--method", "strategies", "--devices", "1", *N4, "--trials", "4")
+    assert mla(*tune, *kept).status == 0
+    rows = json.loads(mla("db", "strategies", *kept, "--json", "-").out)["strategies"]
+    assert rows and all(0 <= row["improvements"] <= row["trials"] and row["trials"] for row in rows)

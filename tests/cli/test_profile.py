@@ -35,9 +35,7 @@ def test_profile_reports(mla, profiled):
     assert document["cycles"] == sum(document["where"].values()) and set(document["where"]) == set(CAUSES)
     lines = result.out.splitlines()
     assert (
-        len(lines) == len(document["layers"]) + 5
-        and "wait_fuse" in lines[1]
-        and lines[1].endswith("bound by")
+        len(lines) == len(document["layers"]) + 5 and "wait_fuse" in lines[1] and lines[1].endswith("earlier")
     )
     events = json.loads(trace.read_text())["traceEvents"]
     work = [event for event in events if event["ph"] == "X"]

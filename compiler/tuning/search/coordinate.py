@@ -16,6 +16,7 @@ from compiler.tuning.search.search_units import (
     units_of,
     with_choices,
 )
+from compiler.tuning.strategies import StrategyStatistics, bottleneck_of
 from hw.errors import InputError
 
 #: Interval, in trials, at which the best choices of all units are tried together.
@@ -145,3 +146,60 @@ class CoordinateSearch(SearchMethod):
     def _reset(self, unit: SearchUnit) -> None:
         """Reset a unit to the static compiler's choice."""
         unit.best = {name: self.first.layers[name] for name in unit.names}
+
+
+class StrategySearch(CoordinateSearch):
+    """Coordinate search that orders the changes of a layer by its bottleneck and by the strategies that helped.
+
+    Attributes
+    ----------
+    statistics : StrategyStatistics
+        Results of the strategies in this search.
+    first_strategies : dict of str to (str, str)
+        Bottleneck of each layer when it was changed for the first time, and the strategy of that change.
+    """
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        goal: Objective,
+        baseline: Measurement,
+        seed: int,
+        constraints: Constraints = UNCONSTRAINED,
+    ):
+        self.statistics = StrategyStatistics()
+        self.first_strategies: dict[str, tuple[str, str]] = {}
+        super().__init__(measurer, goal, baseline, seed, constraints)
+
+    def learn(self, trial: Trial) -> None:
+        """Count the strategy of each changed unit, then accept changes like the coordinate search."""
+        if isinstance(trial.result, Measurement) and trial.cost is not None:
+            for number, choice in self._tried.get(trial.schedule.to_json(), {}).items():
+                unit = self.units[number]
+                strategy = unit.strategy_of(choice)
+                if strategy is not None:
+                    bottleneck = self.bottleneck(unit)
+                    self.first_strategies.setdefault(unit.names[0], (bottleneck, strategy))
+                    self.statistics.add(bottleneck, strategy, unit.cycles, unit.cycles_in(trial.result))
+        super().learn(trial)
+
+    def bottleneck(self, unit: SearchUnit) -> str:
+        """Return the bottleneck of a unit in the best trial so far."""
+        assert isinstance(self.best.result, Measurement)
+        where: dict[str, int] = {}
+        for entry in {each.names: each for each in map(self.best.result.layer_entry, unit.names)}.values():
+            for cause, cycles in entry.where.items():
+                where[cause] = where.get(cause, 0) + cycles
+        ideal = sum(self._macs.get(name, 0) for name in unit.names) / self.prepared.config.n**2
+        return bottleneck_of(where, self.conditions.dram.latency, ideal)
+
+    def order(self, unit: SearchUnit) -> list[str]:
+        """Return the strategies for the next change of a unit, the preferred one first."""
+        return self.statistics.order(self.bottleneck(unit))
+
+    def _begin(self, trial: Trial) -> None:
+        super()._begin(trial)
+        infos = self.prepared.network(trial.schedule).infos
+        self._macs = {info.name: info.floor.macs for info in infos}
+        for unit in self.units:
+            unit.start_by_strategy(self.rng, self.order)

@@ -1,6 +1,7 @@
 """Units that a search changes: a layer, a pair of layers, or the whole network."""
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,10 +23,13 @@ from compiler.tuning.fusion.channel_streaming import (
     streaming_pairs,
 )
 from compiler.tuning.layer_space import LayerSpace
+from compiler.tuning.strategies import STRATEGIES, strategy_of
 from hw.config import MlaConfig
 
 #: Number of fused schedules of a pair that are tried first; number of tilings per layout and order of a layer.
 _FUSED_CANDIDATES, _TILINGS_PER_VARIANT = 16, 4
+#: Number of random changes drawn per candidate of an order of strategies, and maximum number kept per strategy.
+_DRAWS, _MAX_WAITING = 16, 4
 
 #: Schedules of the layers of a unit, by layer name.
 Choice = dict[str, LayerSchedule]
@@ -66,7 +70,45 @@ class SearchUnit:
         """Return the cycles of the unit's layers in a measurement."""
         return sum({entry.names: entry.cycles for entry in map(result.layer_entry, self.names)}.values())
 
+    def strategy_of(self, choice: Choice) -> str | None:
+        """Return the strategy by which a choice differs from the best one; None if it does not differ."""
+        found = {strategy_of(self.best[name], choice[name]) for name in self.names}
+        return next((each for each in STRATEGIES if each in found), None)
+
+    def start_by_strategy(self, rng: random.Random, order: Callable[["SearchUnit"], Sequence[str]]) -> None:
+        """Create the iterator of the same candidates as `start`, ordered by strategy.
+
+        Parameters
+        ----------
+        rng : random.Random
+            Random number generator of the search.
+        order : callable
+            Function that returns the strategies for the next candidate of the unit, the preferred one first.
+        """
+        self.candidates = self._by_strategy(rng, order)
+
+    def _by_strategy(
+        self, rng: random.Random, order: Callable[["SearchUnit"], Sequence[str]]
+    ) -> Iterator[Choice]:
+        listed = {name: deque[Choice]() for name in STRATEGIES}
+        for choice in self._listed():
+            strategy = self.strategy_of(choice)
+            if strategy is not None:
+                listed[strategy].append(choice)
+        while True:
+            drawn = {name: deque[Choice](maxlen=_MAX_WAITING) for name in STRATEGIES}
+            for choice in islice(self._drawn(rng), _DRAWS):
+                strategy = self.strategy_of(choice)
+                if strategy is not None:
+                    drawn[strategy].append(choice)
+            waiting = [queue for name in order(self) for queue in (listed[name], drawn[name]) if queue]
+            yield waiting[0].popleft() if waiting else dict(self.best)
+
     def _all(self, rng: random.Random) -> Iterator[Choice]:
+        yield from self._listed()
+        yield from self._drawn(rng)
+
+    def _listed(self) -> Iterator[Choice]:
         if self.pair:
             named = list(zip(self.names, self.spaces, strict=True))
             for fused in islice(self.pair.candidates(), _FUSED_CANDIDATES):
@@ -85,6 +127,8 @@ class SearchUnit:
             name = space.layer.name
             for tiling in (*(each.schedule for each in channel_block_tilings(space)), *_various(space)):
                 yield self.best | {name: space.with_context(tiling, self.best[name])}
+
+    def _drawn(self, rng: random.Random) -> Iterator[Choice]:
         while True:
             space = rng.choice(self.spaces)
             name = space.layer.name

@@ -11,8 +11,10 @@ from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import Generator, GeneratorFailure
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import GENERATORS_METHOD, LLM, METHODS, GeneratorSpec, make_generators
+from compiler.tuning.search.coordinate import StrategySearch
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
+from compiler.tuning.strategies import learned
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -113,6 +115,8 @@ def tune(
     end = None if seconds is None else monotonic() + seconds
     baseline = measurer.baseline()
     searcher = make_method(method, measurer, goal, baseline, seed, constraints, language_model, generator)
+    if session is not None and isinstance(searcher, StrategySearch):
+        searcher.statistics.earlier = learned(session.database.histories())
     before = measurer.cached_count
     store_best(session, searcher, baseline)
     initial = initial_schedules(session, searcher, -(-trials // _TRANSFER_DIVISOR))

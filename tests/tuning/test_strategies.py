@@ -1,0 +1,106 @@
+"""Bottlenecks are named from the causes of cycles, and the statistics of strategies decide their order."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from compiler.profile.counters import MEANINGS
+from compiler.profile.measurement import LayerCycles, Measurement, Rejected
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.constraints import TRANSFORMATIONS
+from compiler.tuning.strategies import (
+    STRATEGIES,
+    TABLE,
+    StrategyStatistics,
+    bottleneck_of,
+    losses,
+    strategy_of,
+)
+
+_LAYER = LayerSchedule(rows=4, columns=4, depth=4)
+
+
+def test_each_transformation_belongs_to_one_strategy() -> None:
+    named = [each for names in STRATEGIES.values() for each in names]
+    assert sorted(named) == sorted(TRANSFORMATIONS)
+    assert set(TABLE) == set(losses({}, 0.0))
+    for strategies in TABLE.values():
+        assert len(set(strategies)) == len(strategies) and set(strategies) >= STRATEGIES.keys() - {"batch"}
+
+
+@pytest.mark.parametrize(
+    ("cause", "bottleneck"),
+    [
+        ("fill_drain", "fill"),
+        ("weight_shift", "weight_shift"),
+        ("wait_weights", "banks"),
+        ("wait_activations", "banks"),
+        ("wait_accumulator", "fuse"),
+        ("wait_fuse", "fuse"),
+        ("wait_bus", "bandwidth"),
+        ("wait_sequencer", "dispatch"),
+    ],
+)
+def test_the_largest_loss_is_the_bottleneck(cause: str, bottleneck: str) -> None:
+    where = dict.fromkeys(MEANINGS, 50) | {"useful": 10_000, cause: 2000}
+    assert bottleneck_of(where, 100, 10_000) == bottleneck
+
+
+def test_useful_cycles_above_the_ideal_are_lost_and_latency_is_told_from_bandwidth() -> None:
+    where = {"useful": 4000, "wait_bus": 900, "wait_sequencer": 1000}
+    assert bottleneck_of(where, 1000, 4000) == "latency"
+    assert bottleneck_of(where, 1000, 1000) == "array"
+    assert bottleneck_of({"wait_bus": 900}, 100) == "bandwidth"
+
+
+def test_strategy_of_a_change() -> None:
+    assert strategy_of(_LAYER, _LAYER) is None
+    assert strategy_of(_LAYER, replace(_LAYER, rows=2)) == "tiling"
+    assert strategy_of(_LAYER, replace(_LAYER, rows=2, im2col=not _LAYER.im2col)) == "layout"
+    assert strategy_of(_LAYER, replace(_LAYER, prefetch=7)) == "prefetch"
+
+
+def test_a_strategy_that_fails_makes_room_and_one_that_helps_comes_first() -> None:
+    statistics = StrategyStatistics()
+    assert statistics.order("latency") == list(TABLE["latency"])
+    for _ in range(3):
+        statistics.add("latency", "prefetch", 100, 110)
+    assert statistics.order("latency")[0] == "split"
+    for _ in range(6):
+        statistics.add("latency", "kernel", 100, 90)
+    assert statistics.order("latency")[0] == "kernel"
+    assert statistics.records["latency", "kernel"].mean_gain == pytest.approx(0.1)
+    assert StrategyStatistics(statistics).order("latency")[0] == "kernel"
+    assert statistics.order("fuse") == list(TABLE["fuse"])
+
+
+def test_statistics_of_stored_trials() -> None:
+    rng = random.Random(0)
+
+    def result(cycles: int) -> Measurement:
+        where = dict.fromkeys(MEANINGS, 0) | {"wait_bus": cycles - 10, "useful": 10}
+        return Measurement(cycles, (LayerCycles(("a",), cycles, where),), 1.0, 1, True, 1)
+
+    def schedule(layer: LayerSchedule) -> Schedule:
+        return Schedule(layers={"a": layer})
+
+    better = replace(_LAYER, rows=2)
+    trials = [
+        (schedule(_LAYER), result(1000)),
+        (schedule(replace(_LAYER, prefetch=rng.randrange(50, 60))), Rejected("trap", "no")),
+        (schedule(better), result(800)),
+        (schedule(replace(better, prefetch=9)), result(900)),
+    ]
+    statistics = StrategyStatistics()
+    statistics.learn(trials, 100)
+    assert statistics.rows() == [
+        {
+            "bottleneck": "bandwidth",
+            "strategy": "tiling",
+            "trials": 1,
+            "improvements": 1,
+            "mean_gain": pytest.approx(0.2),
+        },
+        {"bottleneck": "bandwidth", "strategy": "prefetch", "trials": 1, "improvements": 0, "mean_gain": 0.0},
+    ]
