@@ -10,7 +10,8 @@ from tests.support.cheating_programs import LAYERS, CheatingPrograms, without_lo
 
 #: Number of attempts with texts that equal a refused one.
 ATTEMPTS = 20
-#: Minimum number of refused programs per layer that are known to be wrong, but for at most half of random inputs.
+#: Minimum number of refused programs of a softmax or a normalization that are known to be wrong, but for at most half of
+#: random inputs. Changes of other layers are wrong for most inputs, or change the arithmetic, which is refused as well.
 WRONG = 3
 
 
@@ -33,7 +34,7 @@ def test_cheating_programs_are_refused(layer: str, target: str) -> None:
             assert programs.refusal(checker, cheat, rng, ATTEMPTS)
             wrong += 1
     print(f"{layer} on {target}: {wrong} programs that are wrong for few inputs are refused")
-    assert wrong >= WRONG or layer == "max_pool"
+    assert wrong >= WRONG or not layer.startswith(("softmax", "norm"))
 
 
 @pytest.mark.parametrize("seed", range(10))
