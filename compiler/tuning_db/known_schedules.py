@@ -19,7 +19,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry, EntryKey, LayerEntry
-from compiler.tuning_db.session import best_key_of
+from compiler.tuning_db.session import best_key_of, best_of
 from hw.errors import InputError
 
 _log = logging.getLogger(__name__)
@@ -78,12 +78,13 @@ class KnownSchedules:
         self._lock = threading.Lock()
 
     def entries(self, keys: Sequence[EntryKey], shapes: tuple[str, ...]) -> _Found:
-        """Return the best program with the first of several keys that has one, and all layers with some shapes.
+        """Return the best program for the first of several goals that has one, and all layers with some shapes.
 
         Parameters
         ----------
         keys : sequence of EntryKey
-            Keys of the network's best programs, in the order of preference.
+            Keys of the network's best programs: for each goal, in the order of preference, that of schedules without
+            and that of schedules with program texts.
         shapes : tuple of str
             Digests of the network's layers.
         """
@@ -93,7 +94,10 @@ class KnownSchedules:
             if held is not None and state is not None and held[0] == state:
                 self._kept.move_to_end((keys[0], shapes))
                 return held[1]
-        best = next((entry for key in keys if (entry := self.database.best(key)) is not None), None)
+        best = None
+        for first in range(0, len(keys), 2):  # the keys of a goal, without and with program texts
+            both = keys[first : first + 2]
+            best = best or best_of((self.database.best(key), bool(number)) for number, key in enumerate(both))
         layers = {replace(key, subgraph=shape) for key in keys for shape in shapes if shape}
         found = _Found(best, tuple(self.database.layers(layers)))
         with self._lock:
@@ -127,7 +131,11 @@ class KnownSchedules:
             Function that returns the predicted cycles of the network under a schedule.
         """
         assert network.graph is not None
-        keys = [best_key_of(network.graph, network.rounding, conditions, limits, goal) for goal in _GOALS]
+        keys = [
+            best_key_of(network.graph, network.rounding, conditions, limits, goal, texts=texts)
+            for goal in _GOALS
+            for texts in (False, True)
+        ]
         infos = network.infos
         found = self.entries(keys, tuple(info.shape for info in infos))
         out = []

@@ -1,7 +1,7 @@
 """View of the database for a schedule search of one model under fixed conditions."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from compiler.cache import digest
@@ -111,11 +111,38 @@ def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfil
     return out
 
 
+#: Version of the acceptance of program texts (`compiler.tuning.measure.equivalence`), which is part of the keys of
+#: schedules with texts: texts that earlier versions accepted are not used.
+_ACCEPTANCE = 2
+
+
 def best_key_of(
-    graph: Graph, rounding: str, conditions: HardwareProfile, limits: MemoryLimits, goal: str
+    graph: Graph,
+    rounding: str,
+    conditions: HardwareProfile,
+    limits: MemoryLimits,
+    goal: str,
+    *,
+    texts: bool = False,
 ) -> EntryKey:
-    """Return the key of a model's best program for a goal; the other parameters are those of `key_of`."""
-    return EntryKey(subgraph_of(graph), conditions.key, _options(limits, rounding=rounding, goal=goal))
+    """Return the key of a model's best program for a goal; the other parameters are those of `key_of`.
+
+    `texts` selects the best program of schedules with program texts, which has a separate key.
+    """
+    options: dict[str, object] = {"rounding": rounding, "goal": goal}
+    if texts:
+        options["accepted"] = _ACCEPTANCE
+    return EntryKey(subgraph_of(graph), conditions.key, _options(limits, **options))
+
+
+def best_of(entries: Iterable[tuple[Entry | None, bool]]) -> Entry | None:
+    """Return the cheapest of several entries, each with a flag that is True for the key of schedules with texts."""
+    found = [
+        entry
+        for entry, texts in entries
+        if entry is not None and (texts or not getattr(entry.schedule, "programs", None))
+    ]
+    return min(found, key=lambda entry: entry.cost, default=None)
 
 
 def _options(limits: MemoryLimits, **options: object) -> str:
@@ -162,7 +189,10 @@ class DatabaseSession:
         #: Keys of measurements, and of the best program.
         limits = prepared.options.limits
         self.key = key_of(prepared.graph, rounding, conditions, limits, stream=str(goal) == "throughput")
-        self.best_key = best_key_of(prepared.graph, rounding, conditions, limits, str(goal))
+        self.best_key, self._text_key = (
+            best_key_of(prepared.graph, rounding, conditions, limits, str(goal), texts=texts)
+            for texts in (False, True)
+        )
         #: Key of refused programs, which does not depend on the timing of the DRAM or on the goal.
         self.refusal_key = replace(
             self.key,
@@ -174,7 +204,7 @@ class DatabaseSession:
 
     def lookup(self, schedule: Schedule) -> Result | None:
         """Return the stored result of a schedule; None if it must be measured."""
-        result = self.database.measured(self.key, schedule)
+        result = self.database.measured(self._measured_key(schedule), schedule)
         if isinstance(result, Measurement):
             named = {name for entry in result.layers for name in entry.names}
             if not schedule.layers.keys() <= named:
@@ -183,9 +213,14 @@ class DatabaseSession:
 
     def put(self, schedule: Schedule, result: Result) -> None:
         """Store a measurement, which is durable when the method returns."""
-        trial = TrialEntry(key=self.key, schedule=schedule, result=result, seed=self.seed, method=self.method)
+        key = self._measured_key(schedule)
+        trial = TrialEntry(key=key, schedule=schedule, result=result, seed=self.seed, method=self.method)
         refused = isinstance(result, Rejected) and result.form and result.form not in self.refusals()
         self.database.add_measurement(trial, *((replace(trial, key=self.refusal_key),) if refused else ()))
+
+    def _measured_key(self, schedule: Schedule) -> EntryKey:
+        """Return the key of the measurement of a schedule."""
+        return replace(self.key, options=self._text_key.options) if schedule.programs else self.key
 
     def refusals(self) -> dict[str, str]:
         """Return the reasons for which this user's searches have refused programs, by the digest of their form."""
@@ -221,7 +256,9 @@ class DatabaseSession:
 
     def best(self) -> Entry | None:
         """Return the best program for the goal of this session; None if there is none."""
-        return self.programs.best(self.best_key)
+        return best_of(
+            (self.programs.best(key), key == self._text_key) for key in (self.best_key, self._text_key)
+        )
 
     def put_best(
         self,
@@ -250,8 +287,12 @@ class DatabaseSession:
         if known is not None and known.cost <= cost:
             return False
         network = compile_(schedule)
+        key = self._text_key if schedule.programs else self.best_key
+        held = self.programs.best(key)
+        if held is not None and key == self.best_key and getattr(held.schedule, "programs", None):
+            self.programs.drop_best(key)  # its texts were accepted by an earlier version
         stored = self.programs.put_best(
-            Entry(key=self.best_key, schedule=schedule, cost=cost, result=result, codes=tuple(network.codes))
+            Entry(key=key, schedule=schedule, cost=cost, result=result, codes=tuple(network.codes))
         )
         if stored:
             self.database.put_layers(self._layers(network, result, baseline))

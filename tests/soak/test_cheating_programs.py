@@ -10,8 +10,8 @@ from tests.support.cheating_programs import LAYERS, CheatingPrograms, without_lo
 
 #: Number of attempts with texts that equal a refused one.
 ATTEMPTS = 20
-#: Minimum number of refused programs of a softmax or a normalization that are known to be wrong, but for at most half of
-#: random inputs. Changes of other layers are wrong for most inputs, or change the arithmetic, which is refused as well.
+#: Minimum number of refused programs of a softmax or a normalization that are known to be wrong, but for at most half
+#: of random inputs. Changes of other layers are wrong for most inputs, or change the arithmetic, which is refused as well.
 WRONG = 3
 
 
