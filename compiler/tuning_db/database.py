@@ -167,16 +167,18 @@ class TuningDatabase:
         """Return all trials of a key in insertion order, each with a flag that is True for trials by this user."""
         return trials.of_key(self._rows, key)
 
-    def histories(self) -> list[tuple[HardwareProfile, list[tuple[Schedule, Result]]]]:
+    def histories(
+        self, without: EntryKey | None = None
+    ) -> list[tuple[HardwareProfile, list[tuple[Schedule, Result]]]]:
         """Return this user's trials of networks, in chronological order per key, with the conditions of the key.
 
-        Trials under conditions whose hardware profile is not stored are left out.
+        Trials under conditions whose hardware profile is not stored are left out, and those of the key `without`.
         """
         known = {each.conditions.key: each.conditions for each in self.profiles()}
         return [
             (known[key.profile], found)
             for key, found in trials.own_networks(self._rows).items()
-            if key.profile in known
+            if key.profile in known and key != without
         ]
 
     def best(self, key: EntryKey) -> Entry | None:

@@ -116,7 +116,8 @@ def tune(
     baseline = measurer.baseline()
     searcher = make_method(method, measurer, goal, baseline, seed, constraints, language_model, generator)
     if session is not None and isinstance(searcher, StrategySearch):
-        searcher.statistics.earlier = learned(session.database.histories())
+        # without this network's own trials, so that a repeated search proposes the same schedules
+        searcher.statistics.earlier = learned(session.database.histories(without=session.key))
     before = measurer.cached_count
     store_best(session, searcher, baseline)
     initial = initial_schedules(session, searcher, -(-trials // _TRANSFER_DIVISOR))
