@@ -11,7 +11,7 @@ from tests.support.cheating_programs import LAYERS, CheatingPrograms, without_lo
 #: Number of attempts with texts that equal a refused one.
 ATTEMPTS = 20
 #: Minimum number of refused programs of a softmax or a normalization that are known to be wrong, but for at most half
-#: of random inputs. Changes of other layers are wrong for most inputs, or change the arithmetic, which is refused as well.
+#: of random inputs. Changes of other layers are wrong for most inputs, or change the arithmetic, which is also refused.
 WRONG = 3
 
 
