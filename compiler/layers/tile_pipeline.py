@@ -203,7 +203,7 @@ def simulate_pipeline(
     tail = end - array if work[0] else 0.0
     if pipeline.count > followed:  # extrapolate the last simulated tiles
         times = (pipeline.count - followed) / window
-        if pipeline.array is not None:
+        if pipeline.array is not None and work[0] > then[0]:
             times = max(pipeline.array - work[0], 0.0) / (work[0] - then[0])
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]

@@ -117,7 +117,7 @@ def _is_aligned(graph: Graph, node: Node) -> bool:
     if node.op == "transpose":
         return a["perm"][-1] == rank - 1
     if node.op == "slice":
-        return (a["starts"][-1], a["steps"][-1]) == (0, 1)
+        return _one_for_each_dimension(graph, node) and (a["starts"][-1], a["steps"][-1]) == (0, 1)
     return node.op == "concat" and a["axis"] % rank != rank - 1
 
 
@@ -133,7 +133,15 @@ def _is_part(graph: Graph, node: Node) -> bool:
     """Return True for a slice of adjacent channels."""
     if node.op != "slice" or not all(_quantized(each) for each in (*graph.ins(node), graph.out(node))):
         return False
-    return node.attributes["steps"][-1] == 1 and not graph.ins(node)[0].constant
+    alone = _one_for_each_dimension(graph, node) and not graph.ins(node)[0].constant
+    return alone and node.attributes["steps"][-1] == 1
+
+
+def _one_for_each_dimension(graph: Graph, node: Node) -> bool:
+    """Return True unless a slice is malformed, which is reported when it is lowered."""
+    x, y = graph.ins(node)[0], graph.out(node)
+    given = [len(node.attributes[name]) for name in ("starts", "sizes", "steps")]
+    return given == [len(x.shape)] * 3 and node.attributes["sizes"][-1:] == y.shape[-1:]
 
 
 def _is_folded(graph: Graph, node: Node) -> bool:

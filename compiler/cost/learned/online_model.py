@@ -153,7 +153,7 @@ class OnlineCostModel:
     def _nearby(self, name: str, vectors: Floats) -> tuple[Floats, Floats]:
         """Return corrections to log cycles from similar measured schedules of a layer, and the largest similarities."""
         known = self._known.get(name, [])
-        if not known:
+        if not known or not len(vectors):
             return np.zeros(len(vectors)), np.zeros(len(vectors))
         logs, _ = self._log_predictions([each.row for each in known])
         wrong = np.log([each.cycles for each in known]) - logs

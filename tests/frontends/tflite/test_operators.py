@@ -131,7 +131,8 @@ def test_comparisons_and_selections_on_the_accelerator(
     for trial in range(TRIALS):
         draft = Draft(rng, types[trial % len(types)])
         case(draft)
-        assert not check(draft, tmp_path, ("reference", "xnnpack")[trial % 2]).host
+        network = check(draft, tmp_path, ("reference", "xnnpack")[trial % 2])
+        assert {node.reason for node in network.host} <= {"the host computes single conditions"}
 
 
 #: int16 cases in which LiteRT is wrong: it reads slopes as bytes, and the signed values of a sum as unsigned. The test
