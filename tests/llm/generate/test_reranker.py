@@ -71,9 +71,10 @@ def filled_pool(
     task: GeneratorTask, ranking: CostReranker | None
 ) -> tuple[list[LayerSchedule], CandidatePool]:
     """Return schedules in the order in which a model writes them, and a pool of these schedules."""
-    name, subject = next(iter(subjects_of(task).items()))
+    found = {name: distinct_schedules(task, name)[1:] for name in subjects_of(task)}
+    name, schedules = next((name, schedules) for name, schedules in found.items() if schedules)
+    subject = subjects_of(task)[name]
     request = Schedules(task, name, subject)
-    schedules = distinct_schedules(task, name)[1:]
     words = [[*encode_schedule_delta(each, subject.schedule)] for each in schedules]
     return schedules, CandidatePool(request, lambda: iter(words), ranking, set())
 
