@@ -1,6 +1,7 @@
 """The model's schedules are ordered by their measurements if available, otherwise by the cost model's prediction."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_most_promising_schedule_is_first(task: GeneratorTask) -> None:
 def test_two_consumers_share_a_pool(task: GeneratorTask) -> None:
     schedules, pool = filled_pool(task, CostReranker())
     pool.fill(1)
-    taken = [words for pair in zip(pool.best(), pool.best(), strict=False) for words in pair]
-    taken += list(pool.best())
+    pairs = zip_longest(pool.best(), pool.best())
+    taken = [words for pair in pairs for words in pair if words is not None]
     assert sorted(map(str, map(pool.request.meaning, taken))) == sorted(map(str, schedules))
     assert not list(pool.best(3))
