@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.cli.compile import REFERENCE, add_compile, source_of
+from compiler.cli.exit_status import report
 from compiler.cli.options import (
     add_db,
     add_json,
@@ -17,7 +18,6 @@ from compiler.cli.options import (
 )
 from compiler.cli.search import add_method, check_method
 from compiler.cli.tune import GOALS, MAX_DEVICES
-from compiler.util.files import report
 from compiler.util.tables import Column, counted, figures, format_table
 
 SUMMARY = "tune models for several targets ahead, and store the best programs in the database"
@@ -25,6 +25,8 @@ EXAMPLE = "mla optimize --targets n8,n16 network.tflite other.onnx"
 
 _DEFAULT_TRIALS = 24
 _FAILED = 1
+#: Fields that are null for a target that the model does not fit.
+_MEASURED = ("baseline_cycles", "best_cycles", "trials", "cache_hits", "neighbour_schedules")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,10 +123,6 @@ def run(args: argparse.Namespace) -> int:
     report(document, _table(document), args.json)
     failed = {row["model"] for row in rows} - {row["model"] for row in rows if row["reason"] is None}
     return _FAILED if failed else 0
-
-
-#: Fields that are null for a target that the model does not fit.
-_MEASURED = ("baseline_cycles", "best_cycles", "trials", "cache_hits", "neighbour_schedules")
 
 
 def _table(document: dict[str, Any]) -> str:

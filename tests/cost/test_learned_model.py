@@ -371,11 +371,11 @@ def samples(number_of: int, seed: int) -> list[CalibrationSample]:
 
 
 def test_errors_are_those_of_held_out_points() -> None:
-    measured = samples(60, 11)
+    measured = samples(90, 11)  # enough for most held-out points to lie within the range of the others
     found = learn(N4, measured, 5)
     assert found.samples == len(measured) and found.fresh == 5
     kept = [each for each in measured if each.index % 6 == 0]
-    assert found.single.count == len(kept) and found.chain.count == 0 and found.single.mape < 10
+    assert found.single.count == len(kept) and found.chain.count == 0 and found.single.mape < 8
     assert found.model.about["samples"] == len(measured)
     assert [len(each.rows) for each in features_of(kept, N4)] == [1] * len(kept)
 
