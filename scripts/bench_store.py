@@ -32,6 +32,7 @@ from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry, EntryKey, LayerEntry, TrialEntry, options_of, subgraph_of
 from compiler.tuning_db.known_schedules import KnownSchedules
 from compiler.tuning_db.program_cache import Placement, ProgramCache
+from compiler.tuning_db.session import BestKeys
 from compiler.util.progress import progress
 from compiler.util.tables import Column, figures, format_table
 from cosim.golden import GoldenDevice
@@ -96,9 +97,9 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
         ]
         database.put_layers(layers)
         known = KnownSchedules(database, file_of(url), max_networks=0)
-        times.append(milliseconds(lambda: known.entries([key], shapes)))
+        times.append(milliseconds(lambda: known.entries([BestKeys(key, key)], shapes)))
         known = KnownSchedules(database, file_of(url))
-        times.append(milliseconds(lambda: known.entries([key], shapes), 1001))
+        times.append(milliseconds(lambda: known.entries([BestKeys(key, key)], shapes), 1001))
     times.append(milliseconds(lambda: TuningDatabase(url).close(), 11))
     return entry.bytes, times
 

@@ -29,6 +29,8 @@ EXAMPLE = "mla profile network.tflite --report network.html --trace network.json
 
 #: Number of strategies per layer in the table.
 _SHOWN_STRATEGIES = 2
+#: Maximum number of earlier executions of a layer that are read.
+_MAX_HISTORY = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             rate=rate,
         )
     whole = head(args, "rtl", rate) | document(network, result, rate, args.clock)
-    earlier = keep_executions(args, network, result, rate)
+    earlier = keep_executions(args, network, result, rate, _MAX_HISTORY)
     shapes = {info.name: info.shape for info in network.infos}
     for layer in whole["layers"]:
         layer |= analysis(layer, network, args.dram_latency, earlier.get(shapes[layer["layers"][0]], ()))

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 SUMMARY = "compile a model and run it"
 EXAMPLE = "mla run network.tflite --input images.npy --json -"
 
-#: Maximum number of earlier executions of a layer that are read.
-_MAX_HISTORY = 100
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command-line options of the verb."""
@@ -120,11 +117,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def keep_executions(
-    args: argparse.Namespace, network: "CompiledNetwork", result: "Run", rate: float
+    args: argparse.Namespace, network: "CompiledNetwork", result: "Run", rate: float, limit: int = 0
 ) -> "dict[str, list[Execution]]":
     """Store the executions of the layers in the database of the verb's options, in one transaction.
 
-    A database that cannot be written causes a warning. Return the earlier executions of the layers, by digest.
+    A database that cannot be written causes a warning. Return the last earlier executions of the layers, at most
+    `limit` each, by digest.
     """
     from compiler.options import DEFAULT_DRAM, DramTiming
     from compiler.profile.measurement import HardwareProfile
@@ -139,10 +137,8 @@ def keep_executions(
         return {}
     try:
         with TuningDatabase(where) as database:
-            earlier = {
-                shape: database.history(shape, _MAX_HISTORY)
-                for shape in dict.fromkeys(each.key.subgraph for each in found)
-            }
+            shapes = dict.fromkeys(each.key.subgraph for each in found) if limit else ()
+            earlier = {shape: database.history(shape, limit) for shape in shapes}
             database.add_execution(*found)
             return earlier
     except (InputError, WorkError) as error:

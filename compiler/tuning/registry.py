@@ -19,8 +19,8 @@ METHODS: "Registry[SearchMethod]" = Registry(
     base="compiler.tuning.search.method:SearchMethod",
     guard="compiler.tuning.plugin_errors:guarded_method",
     classes={
-        "random": "compiler.tuning.search.random_search:RandomSearch",
-        "evolution": "compiler.tuning.search.random_search:EvolutionarySearch",
+        "random": "compiler.tuning.search.stochastic_search:RandomSearch",
+        "evolution": "compiler.tuning.search.stochastic_search:EvolutionarySearch",
         "coordinate": "compiler.tuning.search.coordinate:CoordinateSearch",
         "strategies": "compiler.tuning.search.coordinate:StrategySearch",
         "hpm": "compiler.tuning.search.model_guided:ModelGuidedSearch",

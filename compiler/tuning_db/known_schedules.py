@@ -1,6 +1,5 @@
 """Best known schedules of a network, from the user's database, with a cache in memory."""
 
-import logging
 import os
 import threading
 from collections import OrderedDict
@@ -18,11 +17,9 @@ from compiler.runtime.stages import LayerInfo, ProgramSource
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, EntryKey, LayerEntry
-from compiler.tuning_db.session import best_key_of, best_of
+from compiler.tuning_db.entries import Entry, LayerEntry
+from compiler.tuning_db.session import BestKeys, best_keys_of, best_of
 from hw.errors import InputError
-
-_log = logging.getLogger(__name__)
 
 #: Goals whose best program may run by default, in the order of preference.
 _GOALS = ("latency", "throughput")
@@ -74,17 +71,16 @@ class KnownSchedules:
         self, database: TuningDatabase, file: Path | None = None, max_networks: int = MAX_CACHED_NETWORKS
     ):
         self.database, self.file, self.max_networks = database, file, max_networks
-        self._kept: OrderedDict[tuple[EntryKey, tuple[str, ...]], tuple[_FileState, _Found]] = OrderedDict()
+        self._kept: OrderedDict[tuple[BestKeys, tuple[str, ...]], tuple[_FileState, _Found]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def entries(self, keys: Sequence[EntryKey], shapes: tuple[str, ...]) -> _Found:
+    def entries(self, keys: Sequence[BestKeys], shapes: tuple[str, ...]) -> _Found:
         """Return the best program for the first of several goals that has one, and all layers with some shapes.
 
         Parameters
         ----------
-        keys : sequence of EntryKey
-            Keys of the network's best programs: for each goal, in the order of preference, that of schedules without
-            and that of schedules with program texts.
+        keys : sequence of BestKeys
+            Keys of the network's best programs for each goal, in the order of preference.
         shapes : tuple of str
             Digests of the network's layers.
         """
@@ -94,11 +90,10 @@ class KnownSchedules:
             if held is not None and state is not None and held[0] == state:
                 self._kept.move_to_end((keys[0], shapes))
                 return held[1]
-        best = None
-        for first in range(0, len(keys), 2):  # the keys of a goal, without and with program texts
-            both = keys[first : first + 2]
-            best = best or best_of((self.database.best(key), bool(number)) for number, key in enumerate(both))
-        layers = {replace(key, subgraph=shape) for key in keys for shape in shapes if shape}
+        best = next(
+            (entry for each in keys if (entry := best_of(self.database.best, each)) is not None), None
+        )
+        layers = {replace(each.plain, subgraph=shape) for each in keys for shape in shapes if shape}
         found = _Found(best, tuple(self.database.layers(layers)))
         with self._lock:
             self._kept[keys[0], shapes] = state, found
@@ -131,11 +126,7 @@ class KnownSchedules:
             Function that returns the predicted cycles of the network under a schedule.
         """
         assert network.graph is not None
-        keys = [
-            best_key_of(network.graph, network.rounding, conditions, limits, goal, texts=texts)
-            for goal in _GOALS
-            for texts in (False, True)
-        ]
+        keys = [best_keys_of(network.graph, network.rounding, conditions, limits, goal) for goal in _GOALS]
         infos = network.infos
         found = self.entries(keys, tuple(info.shape for info in infos))
         out = []

@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning_db import json_codec
-from compiler.tuning_db.connection import EXECUTIONS, PROFILES, SealedRows, as_bytes, many
+from compiler.tuning_db.connection import EXECUTIONS, PROFILES, SealedRows, as_bytes, many, remove
 from compiler.tuning_db.entries import Execution, Profile
 from compiler.util.checks import parsed
 from hw.config import MlaConfig
@@ -21,6 +21,8 @@ _WEIGHTS = {"n": 4.0, "sp_bytes": 1.0, "acc_bytes": 1.0, "latency": 1.0, "rate":
 _DEFAULT_WEIGHT = 0.125
 #: Boolean parameters, with coordinates 0 or 1.
 _FLAGS = ("serial_commands", "pipelined")
+#: Maximum number of stored executions of a subgraph.
+MAX_EXECUTIONS = 1000
 
 
 def distance(one: HardwareProfile, other: HardwareProfile) -> float:
@@ -83,7 +85,7 @@ def read_execution(data: bytes) -> Execution:
 
 
 def add_executions(rows: SealedRows, executions: Iterable[Execution]) -> None:
-    """Write executions in one transaction."""
+    """Write executions in one transaction; of each subgraph, only the last `MAX_EXECUTIONS` are kept."""
     made = [
         (each, as_bytes(json_codec.execution_values(each), json_codec.read_execution)) for each in executions
     ]
@@ -91,6 +93,10 @@ def add_executions(rows: SealedRows, executions: Iterable[Execution]) -> None:
     def work(connection: Connection) -> None:
         for each, data in made:
             rows.add(connection, EXECUTIONS, data, execution_columns(each))
+        for subgraph in {each.key.subgraph for each, _ in made}:
+            newest = select(EXECUTIONS.c.id).where(EXECUTIONS.c.subgraph == subgraph)
+            newest = newest.order_by(EXECUTIONS.c.moment.desc(), EXECUTIONS.c.id.desc())
+            remove(connection, EXECUTIONS, list(connection.scalars(newest.offset(MAX_EXECUTIONS))))
 
     rows.write(work)
 

@@ -1,8 +1,9 @@
 """View of the database for a schedule search of one model under fixed conditions."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from compiler.cache import digest
 from compiler.cost.energy import energy_uj
@@ -116,33 +117,36 @@ def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfil
 _ACCEPTANCE = 2
 
 
-def best_key_of(
-    graph: Graph,
-    rounding: str,
-    conditions: HardwareProfile,
-    limits: MemoryLimits,
-    goal: str,
-    *,
-    texts: bool = False,
-) -> EntryKey:
-    """Return the key of a model's best program for a goal; the other parameters are those of `key_of`.
+class BestKeys(NamedTuple):
+    """Keys of the best program of a model for a goal: of schedules without and of schedules with program texts."""
 
-    `texts` selects the best program of schedules with program texts, which has a separate key.
+    plain: EntryKey
+    texts: EntryKey
+
+
+def best_keys_of(
+    graph: Graph, rounding: str, conditions: HardwareProfile, limits: MemoryLimits, goal: str
+) -> BestKeys:
+    """Return the keys of a model's best programs for a goal; the other parameters are those of `key_of`."""
+    subgraph, options = subgraph_of(graph), {"rounding": rounding, "goal": goal}
+    plain, texts = (_options(limits, **each) for each in (options, options | {"accepted": _ACCEPTANCE}))
+    return BestKeys(*(EntryKey(subgraph, conditions.key, each) for each in (plain, texts)))
+
+
+def best_of(find: Callable[[EntryKey], Entry | None], keys: BestKeys) -> Entry | None:
+    """Return the cheapest entry that `find` returns for the keys.
+
+    An entry with program texts under the key of schedules without them was accepted by an earlier version.
     """
-    options: dict[str, object] = {"rounding": rounding, "goal": goal}
-    if texts:
-        options["accepted"] = _ACCEPTANCE
-    return EntryKey(subgraph_of(graph), conditions.key, _options(limits, **options))
+    plain, texts = map(find, keys)
+    if plain is not None and has_texts(plain):
+        plain = None
+    return min(filter(None, (plain, texts)), key=lambda entry: entry.cost, default=None)
 
 
-def best_of(entries: Iterable[tuple[Entry | None, bool]]) -> Entry | None:
-    """Return the cheapest of several entries, each with a flag that is True for the key of schedules with texts."""
-    found = [
-        entry
-        for entry, texts in entries
-        if entry is not None and (texts or not getattr(entry.schedule, "programs", None))
-    ]
-    return min(found, key=lambda entry: entry.cost, default=None)
+def has_texts(entry: Entry) -> bool:
+    """Return True if the schedule of an entry contains program texts."""
+    return isinstance(entry.schedule, Schedule) and bool(entry.schedule.programs)
 
 
 def _options(limits: MemoryLimits, **options: object) -> str:
@@ -189,10 +193,7 @@ class DatabaseSession:
         #: Keys of measurements, and of the best program.
         limits = prepared.options.limits
         self.key = key_of(prepared.graph, rounding, conditions, limits, stream=str(goal) == "throughput")
-        self.best_key, self._text_key = (
-            best_key_of(prepared.graph, rounding, conditions, limits, str(goal), texts=texts)
-            for texts in (False, True)
-        )
+        self.best_keys = best_keys_of(prepared.graph, rounding, conditions, limits, str(goal))
         #: Key of refused programs, which does not depend on the timing of the DRAM or on the goal.
         self.refusal_key = replace(
             self.key,
@@ -220,7 +221,7 @@ class DatabaseSession:
 
     def _measured_key(self, schedule: Schedule) -> EntryKey:
         """Return the key of the measurement of a schedule."""
-        return replace(self.key, options=self._text_key.options) if schedule.programs else self.key
+        return replace(self.key, options=self.best_keys.texts.options) if schedule.programs else self.key
 
     def refusals(self) -> dict[str, str]:
         """Return the reasons for which this user's searches have refused programs, by the digest of their form."""
@@ -256,9 +257,7 @@ class DatabaseSession:
 
     def best(self) -> Entry | None:
         """Return the best program for the goal of this session; None if there is none."""
-        return best_of(
-            (self.programs.best(key), key == self._text_key) for key in (self.best_key, self._text_key)
-        )
+        return best_of(self.programs.best, self.best_keys)
 
     def put_best(
         self,
@@ -287,10 +286,10 @@ class DatabaseSession:
         if known is not None and known.cost <= cost:
             return False
         network = compile_(schedule)
-        key = self._text_key if schedule.programs else self.best_key
-        held = self.programs.best(key)
-        if held is not None and key == self.best_key and getattr(held.schedule, "programs", None):
-            self.programs.drop_best(key)  # its texts were accepted by an earlier version
+        key = self.best_keys.texts if schedule.programs else self.best_keys.plain
+        held = self.programs.best(self.best_keys.plain)
+        if held is not None and has_texts(held):
+            self.programs.drop_best(held.key)  # its texts were accepted by an earlier version
         stored = self.programs.put_best(
             Entry(key=key, schedule=schedule, cost=cost, result=result, codes=tuple(network.codes))
         )
@@ -308,11 +307,11 @@ class DatabaseSession:
         shapes = ["", *(each.shape for each in infos), ""]
         return [
             LayerEntry(
-                key=replace(self.best_key, subgraph=each.shape),
+                key=replace(self.best_keys.plain, subgraph=each.shape),
                 schedule=network.schedule.layers[each.name],
                 before=shapes[number],
                 after=shapes[number + 2],
-                network=self.best_key.subgraph,
+                network=self.best_keys.plain.subgraph,
                 cycles=cycles[each.name],
                 static_cycles=static[each.name],
                 method=self.method,

@@ -56,7 +56,7 @@ def test_search_starts_from_the_best_for_its_conditions(graph: Graph, model: Mod
             recall.put(made.schedule, result)
             database.put_best(
                 Entry(
-                    key=recall.best_key,
+                    key=recall.best_keys.plain,
                     schedule=made.schedule,
                     cost=1.0,
                     result=result,

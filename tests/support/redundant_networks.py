@@ -129,12 +129,9 @@ def _added(d: Draft, a: str, b: str, kind: str = "ADD") -> str:
     return d.op(kind, [a, b], shape_of(d, a), options(named, fusedActivationFunction=0, **more), scale=0.2)
 
 
-def _like(d: Draft, x: str) -> str:
-    """Return the result of a 1x1 convolution with as many channels as its operand."""
-    n, h, w, c = shape_of(d, x)
-    weights, bias = d.weights((c, 1, 1, c), 0, x)
-    _zero(d, weights, 0, _share(d))
-    settings = options(
+def _conv_settings() -> tuple[int, object]:
+    """Return the options of a convolution with strides of 1, without activation."""
+    return options(
         "Conv2D",
         padding=_SAME,
         strideH=1,
@@ -143,6 +140,14 @@ def _like(d: Draft, x: str) -> str:
         dilationWFactor=1,
         fusedActivationFunction=0,
     )
+
+
+def _like(d: Draft, x: str) -> str:
+    """Return the result of a 1x1 convolution with as many channels as its operand."""
+    n, h, w, c = shape_of(d, x)
+    weights, bias = d.weights((c, 1, 1, c), 0, x)
+    _zero(d, weights, 0, _share(d))
+    settings = _conv_settings()
     return d.op("CONV_2D", [x, weights, bias], (n, h, w, c), settings, scale=_scale(d, x, c))
 
 
@@ -183,15 +188,7 @@ def equal(d: Draft, x: str) -> str:
     """Return the sum of two equal functions of equal products."""
     (n, h, w, c), out = shape_of(d, x), int(d.rng.choice([3, 16]))
     weights, bias = d.weights((out, 1, 1, c), 0, x)
-    settings = options(
-        "Conv2D",
-        padding=_SAME,
-        strideH=1,
-        strideW=1,
-        dilationHFactor=1,
-        dilationWFactor=1,
-        fusedActivationFunction=0,
-    )
+    settings = _conv_settings()
     a = d.op("CONV_2D", [x, weights, bias], (n, h, w, out), settings, scale=_scale(d, x, c))
     copy = f"{weights}:copy"
     d.tensors[copy], d.meaning[copy] = d.tensors[weights].copy(), d.meaning[weights]

@@ -164,7 +164,7 @@ def test_models_options_and_conditions_have_distinct_keys(database: TuningDataba
             made += [
                 DatabaseSession(
                     database, prepared, HardwareProfile(N4.config, DramTiming(latency)), goal
-                ).best_key
+                ).best_keys.plain
                 for latency in (100, 200)
                 for goal in Objective
             ]

@@ -14,9 +14,10 @@ from compiler.cache.content_store import ContentStore
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.runtime.session import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning_db import machines
 from compiler.tuning_db.connection import METADATA, PROGRAMS
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Profile, TrialEntry
+from compiler.tuning_db.entries import Execution, Profile, TrialEntry
 from compiler.tuning_db.programs import to_bytes
 from cosim.golden import GoldenDevice
 from hw.config import load_target
@@ -385,3 +386,16 @@ def test_number_of_queries(database):
         asked.clear()
         work()
         assert [each for each in asked if each != "BEGIN"] == wanted
+
+
+def test_last_executions_of_a_subgraph_are_kept(database, monkeypatch):
+    monkeypatch.setattr(machines, "MAX_EXECUTIONS", 3)
+    one, other = (
+        [Execution(key=random_entries.key(name), when=float(when), cycles=when) for when in range(5)]
+        for name in ("one", "other")
+    )
+    database.add_execution(*other[:2])
+    for each in one:
+        database.add_execution(each)
+    assert database.history(one[0].key.subgraph) == one[2:]
+    assert database.history(other[0].key.subgraph) == other[:2]

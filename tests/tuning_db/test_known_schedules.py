@@ -12,12 +12,14 @@ from compiler.options import UNLIMITED, CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.program_text import program_text
+from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning_db.connection import LAYERS, PROGRAMS
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import LayerEntry
+from compiler.tuning_db.entries import Entry, LayerEntry
 from compiler.tuning_db.known_schedules import KnownSchedules, known_schedules
-from compiler.tuning_db.session import DatabaseSession, best_key_of
+from compiler.tuning_db.session import BestKeys, DatabaseSession, best_keys_of
 from hw.config import load_target
 from hw.errors import InputError
 from tests.support.graphs import Draft
@@ -107,7 +109,7 @@ def test_layers_are_shared_with_other_networks(url):
     """A layer whose neighbours are the same needs no prediction; other layers must have fewer predicted cycles."""
     store(url, network(1, 12, 4))
     other = compiler.compile(network(2, 8, 6), "n4", database=False)
-    key = best_key_of(other.graph, other.rounding, HardwareProfile(N4), UNLIMITED, "latency")  # type: ignore[arg-type]
+    key = best_keys_of(other.graph, other.rounding, HardwareProfile(N4), UNLIMITED, "latency").plain  # type: ignore[arg-type]
     assert other.graph is not None and TuningDatabase(url).best(key) is None
     known = known_schedules(TuningDatabase(url))
     assert known is not None
@@ -165,7 +167,7 @@ def test_schedule_that_does_not_compile_is_not_used(url, caplog):
     graph = network(1, 12, 4)
     static = compiler.compile(graph, "n4", database=False)
     assert static.graph is not None
-    key = best_key_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency")
+    key = best_keys_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency").plain
     info = static.infos[0]
     wrong = replace(static.schedule.layers[info.name], stream_channel_blocks=3)
     entry = LayerEntry(
@@ -191,7 +193,7 @@ def test_entries_are_cached_until_the_file_changes(tmp_path, monkeypatch):
     static = store(url, graph)
     assert static.graph is not None
     known = KnownSchedules(TuningDatabase(url), tmp_path / "known.db", max_networks=1)
-    keys = [best_key_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency")]
+    keys = [best_keys_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency")]
     shapes = tuple(info.shape for info in static.infos)
     found = known.entries(keys, shapes)
     assert found.best is not None and len(found.layers) == len(shapes)
@@ -200,7 +202,7 @@ def test_entries_are_cached_until_the_file_changes(tmp_path, monkeypatch):
         assert known.entries(keys, shapes) is found
     store(url, network(3, 8, 8))
     assert known.entries(keys, shapes) is not found
-    other = [replace(key, options="b" * 64) for key in keys]
+    other = [BestKeys(*(replace(key, options="b" * 64) for key in each)) for each in keys]
     assert known.entries(other, shapes).best is None  # evicts the first network
     assert known.entries(keys, shapes) is not found
 
@@ -250,3 +252,25 @@ def test_merged_databases_start_a_search_with_the_best_of_all(tmp_path):
             for owner, schedule in enumerate(schedules):
                 assert (session.lookup(schedule) is not None) == (owner == user)  # only one's own are trusted
             assert session.best() is None
+
+
+def test_texts_that_an_earlier_version_accepted_are_not_used(url):
+    """A program with texts under the key of programs without them is ignored, and replaced by the next best one."""
+    graph = network(1, 12, 4)
+    prepared = ModelCompiler(graph, N4, CompileOptions(rounding="reference"))
+    static = prepared.network()
+    program = static.codes[0].programs[0]
+    text = ProgramText(digest_of(program), program_text(program))
+    with_text = replace(static.schedule, programs={program.name: text})
+    result, baseline = measurement(static, 50), measurement(static, 100)
+    with TuningDatabase(url) as database:
+        session = DatabaseSession(database, prepared, HardwareProfile(N4), "latency", "edits")
+        codes = tuple(static.codes)
+        old = Entry(key=session.best_keys.plain, schedule=with_text, cost=1.0, result=result, codes=codes)
+        assert database.put_best(old) and session.best() is None
+        assert session.put_best(static.schedule, result, 2.0, prepared.network, baseline)
+        best = session.best()
+        assert best is not None and best.cost == 2.0 and best.schedule == static.schedule
+        assert session.put_best(with_text, result, 1.5, prepared.network, baseline)  # accepted now
+        best = session.best()
+        assert best is not None and best.cost == 1.5 and best.schedule == with_text
