@@ -118,7 +118,7 @@ def analysis(
         Earlier executions of the layer, under any conditions and in any network.
     """
     from compiler.options import DEFAULT_DRAM
-    from compiler.tuning.strategies import TABLE, bottleneck_of
+    from compiler.tuning.strategies import STRATEGY_ORDER, bottleneck_of
 
     config = network.config
     late = DEFAULT_DRAM.latency if latency is None else latency
@@ -128,7 +128,7 @@ def analysis(
     cycles = [each.cycles for each in earlier]
     return {
         "bottleneck": bottleneck,
-        "strategies": [] if bottleneck is None else list(TABLE[bottleneck]),
+        "strategies": [] if bottleneck is None else list(STRATEGY_ORDER[bottleneck]),
         "history": {
             "executions": len(earlier),
             "conditions": len({each.key.profile for each in earlier}),

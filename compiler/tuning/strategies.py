@@ -20,7 +20,7 @@ STRATEGIES: dict[str, tuple[str, ...]] = {
     "batch": (),
 }
 #: Strategies against each bottleneck, the most promising first.
-TABLE: dict[str, tuple[str, ...]] = {
+STRATEGY_ORDER: dict[str, tuple[str, ...]] = {
     "array": ("layout", "tiling", "fuse", "split", "prefetch", "kernel"),
     "fill": ("tiling", "layout", "fuse", "prefetch", "split", "kernel"),
     "weight_shift": ("tiling", "batch", "layout", "prefetch", "fuse", "split", "kernel"),
@@ -48,25 +48,25 @@ def losses(where: Mapping[str, int], latency: float, ideal: float | None = None)
     ideal : float or None
         Cycles of the layer's multiply-accumulates on the full array; None: all useful cycles are ideal.
     """
-    cause = {name: float(where.get(name, 0)) for name in where}
-    bus, useful = cause.get("wait_bus", 0.0), cause.get("useful", 0.0)
+    bus, useful = where.get("wait_bus", 0), where.get("useful", 0)
     late = bus <= _LATENCIES * latency
     return {
         "array": max(useful - ideal, 0.0) if ideal is not None else 0.0,
-        "fill": cause.get("fill_drain", 0.0),
-        "weight_shift": cause.get("weight_shift", 0.0),
-        "banks": cause.get("wait_weights", 0.0) + cause.get("wait_activations", 0.0),
+        "fill": where.get("fill_drain", 0),
+        "weight_shift": where.get("weight_shift", 0),
+        "banks": where.get("wait_weights", 0) + where.get("wait_activations", 0),
         "bandwidth": 0.0 if late else bus,
         "latency": bus if late else 0.0,
-        "fuse": cause.get("wait_fuse", 0.0) + cause.get("wait_accumulator", 0.0),
-        "dispatch": max(cause.get("wait_sequencer", 0.0) - latency, 0.0),
+        "fuse": where.get("wait_fuse", 0) + where.get("wait_accumulator", 0),
+        "dispatch": max(where.get("wait_sequencer", 0) - latency, 0),
     }
 
 
 def bottleneck_of(where: Mapping[str, int], latency: float, ideal: float | None = None) -> str:
-    """Return the bottleneck that costs a layer the most cycles: a key of TABLE; the parameters are those of `losses`.
+    """Return the bottleneck that costs a layer the most cycles: a key of STRATEGY_ORDER.
 
-    Cycles in which the array does necessary work are no bottleneck, since no schedule avoids them.
+    The parameters are those of `losses`. Cycles in which the array does necessary work are no bottleneck, since no
+    schedule avoids them.
     """
     lost = losses(where, latency, ideal)
     return max(lost, key=lambda name: lost[name])
@@ -127,10 +127,12 @@ class StrategyStatistics:
     def order(self, bottleneck: str) -> list[str]:
         """Return the strategies against a bottleneck, the most promising first.
 
-        The value of a strategy is its rate of improvements, to which its position in TABLE contributes like two trials
-        with the rate 1 / (1 + position). A strategy that fails therefore makes room for the next one.
+        The value of a strategy is its rate of improvements, to which its position in STRATEGY_ORDER contributes like
+        two trials with the rate 1 / (1 + position). A strategy that fails therefore makes room for the next one.
         """
-        value = {name: self._value(bottleneck, name, rank) for rank, name in enumerate(TABLE[bottleneck])}
+        value = {
+            name: self._value(bottleneck, name, rank) for rank, name in enumerate(STRATEGY_ORDER[bottleneck])
+        }
         return sorted(value, key=lambda name: -value[name])
 
     def _value(self, bottleneck: str, strategy: str, rank: int) -> float:
@@ -178,8 +180,10 @@ class StrategyStatistics:
                 )
 
     def rows(self) -> list[dict[str, object]]:
-        """Return one JSON object per bottleneck and strategy that was tried, in the order of TABLE."""
-        keys: Sequence[tuple[str, str]] = [(each, name) for each, names in TABLE.items() for name in names]
+        """Return one JSON object per bottleneck and strategy that was tried, in the order of STRATEGY_ORDER."""
+        keys: Sequence[tuple[str, str]] = [
+            (each, name) for each, names in STRATEGY_ORDER.items() for name in names
+        ]
         return [
             {
                 "bottleneck": key[0],
