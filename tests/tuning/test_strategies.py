@@ -11,7 +11,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.constraints import TRANSFORMATIONS
 from compiler.tuning.strategies import (
     STRATEGIES,
-    TABLE,
+    STRATEGY_ORDER,
     StrategyStatistics,
     bottleneck_of,
     losses,
@@ -24,8 +24,8 @@ _LAYER = LayerSchedule(rows=4, columns=4, depth=4)
 def test_each_transformation_belongs_to_one_strategy() -> None:
     named = [each for names in STRATEGIES.values() for each in names]
     assert sorted(named) == sorted(TRANSFORMATIONS)
-    assert set(TABLE) == set(losses({}, 0.0))
-    for strategies in TABLE.values():
+    assert set(STRATEGY_ORDER) == set(losses({}, 0.0))
+    for strategies in STRATEGY_ORDER.values():
         assert len(set(strategies)) == len(strategies) and set(strategies) >= STRATEGIES.keys() - {"batch"}
 
 
@@ -63,7 +63,7 @@ def test_strategy_of_a_change() -> None:
 
 def test_a_strategy_that_fails_makes_room_and_one_that_helps_comes_first() -> None:
     statistics = StrategyStatistics()
-    assert statistics.order("latency") == list(TABLE["latency"])
+    assert statistics.order("latency") == list(STRATEGY_ORDER["latency"])
     for _ in range(3):
         statistics.add("latency", "prefetch", 100, 110)
     assert statistics.order("latency")[0] == "split"
@@ -72,7 +72,7 @@ def test_a_strategy_that_fails_makes_room_and_one_that_helps_comes_first() -> No
     assert statistics.order("latency")[0] == "kernel"
     assert statistics.records["latency", "kernel"].mean_gain == pytest.approx(0.1)
     assert StrategyStatistics(statistics).order("latency")[0] == "kernel"
-    assert statistics.order("fuse") == list(TABLE["fuse"])
+    assert statistics.order("fuse") == list(STRATEGY_ORDER["fuse"])
 
 
 def test_statistics_of_stored_trials() -> None:
