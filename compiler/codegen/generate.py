@@ -314,14 +314,27 @@ class _Generator:
 
     def _values(self, command: Command, starts: dict[CircularBuffer, int]) -> tuple[int, ...]:
         unit = command.unit
-        values = list(_DEFAULTS[unit])
-        for name, value in simplify_fields(unit, command.fields, self.config.n).items():
-            number, low, high = _FIELD_RANGES[unit][name]
-            value = value.resolve(starts[value.buffer]) if isinstance(value, BufferRef) else int(value)
-            if not low <= value <= high:
-                UNIT_FIELDS[unit][number].check(value, f"{unit.name.lower()}.")
-            values[number] = value
+        if command.template is None:
+            constants, found = list(_DEFAULTS[unit]), list[tuple[int, BufferRef]]()
+            for name, value in simplify_fields(unit, command.fields, self.config.n).items():
+                number = _FIELD_RANGES[unit][name][0]
+                if isinstance(value, BufferRef):
+                    found.append((number, value))
+                else:
+                    constants[number] = _checked(unit, name, int(value))
+            command.template = tuple(constants), tuple(found)
+        values = list(command.template[0])
+        for number, ref in command.template[1]:
+            values[number] = _checked(unit, UNIT_FIELDS[unit][number].name, ref.resolve(starts[ref.buffer]))
         return tuple(values)
+
+
+def _checked(unit: Unit, name: str, value: int) -> int:
+    """Return the value of a field; raise ValueError if it is out of range."""
+    number, low, high = _FIELD_RANGES[unit][name]
+    if not low <= value <= high:
+        UNIT_FIELDS[unit][number].check(value, f"{unit.name.lower()}.")
+    return value
 
 
 def _tag_with_neighbours(commands: list[Issued]) -> None:

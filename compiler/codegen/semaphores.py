@@ -1,18 +1,22 @@
 """Assignment of semaphores, by which each command waits for the commands that it must not overtake."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from compiler.util.lru_cache import LruCache
 from cosim.semantics.bounding_box import BoundingBox, boxes
-from cosim.semantics.command_fields import unpack_fields
+from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
-from hw.isa.enums import SEMAPHORE_MAX, Unit
+from hw.isa.commands import UNIT_FIELDS
+from hw.isa.enums import SEMAPHORE_MAX, BSource, Requant, Unit
 
 #: Unit whose commands overlap: a later FUSE command may read before an earlier one has written.
 _SELF = Unit.FUSE
 _UNITS = tuple(Unit)
+#: Bytes of a lookup table.
+_TABLE_BYTES = 512
 
 
 @dataclass(eq=False)
@@ -43,19 +47,73 @@ class Issued:
     reach: list[BoundingBox] = field(default_factory=list, repr=False)
 
 
+#: Indices of the fields that hold addresses, by unit; the regions of a command move with them.
+_ADDRESSES = {
+    unit: tuple(i for i, item in enumerate(UNIT_FIELDS[unit]) if item.name in names)
+    for unit, names in {
+        Unit.LOAD: ("dst", "dram"),
+        Unit.MATRIX: ("a_base", "w_base", "acc_base"),
+        Unit.FUSE: ("a_base", "b_base", "r_base", "p_base", "d_base"),
+        Unit.STORE: ("src", "dram"),
+    }.items()
+}
+_INDEX = {unit: {item.name: i for i, item in enumerate(UNIT_FIELDS[unit])} for unit in Unit}
+#: Regions of a command at address 0: the box, the index of the field that holds its address, bytes per unit of it.
+_Regions = list[tuple[BoundingBox, int, int]]
+#: Capacity of the cache of regions; tiles of one shape share an entry.
+_MAX_CACHED_REGIONS = 1 << 12
+_regions: LruCache[_Regions] = LruCache(_MAX_CACHED_REGIONS)
+
+
 def reach(config: MlaConfig, command: "Issued") -> list[BoundingBox]:
     """Return the regions that a command accesses, in bytes; each DRAM operand is a separate address space."""
-    unit, c = command.unit, unpack_fields(command.unit, list(command.values))
-    out = []
-    for item in boxes(config, unit, c):
+    unit, values = command.unit, command.values
+    shape = list(values)
+    for index in _ADDRESSES[unit]:
+        shape[index] = 0
+    key = config.n, unit, command.region, tuple(shape)
+    found = _regions.get(key)
+    if found is None:
+        found = list(_regions_at_zero(config, unit, shape, command.region))
+        _regions.put(key, found)
+    return [item.moved(values[index] * scale) for item, index, scale in found]
+
+
+def _regions_at_zero(
+    config: MlaConfig, unit: Unit, values: list[int], region: int
+) -> Iterator[tuple[BoundingBox, int, int]]:
+    """Yield the regions of a command whose addresses are 0, each with the field that moves it and the factor."""
+    c, slot = unpack_fields(unit, values), 16 * config.n
+    found = list(boxes(config, unit, c))
+    for item, name in zip(found, _owners(unit, c, len(found)), strict=True):
+        scale = 1
         if item.space == "slot":
-            item = BoundingBox("param", item.low * 16 * config.n, (item.high + 1) * 16 * config.n - 1)
+            item, scale = BoundingBox("param", item.low * slot, (item.high + 1) * slot - 1), slot
         if item.space == "dram":
-            item = replace(item, space=f"dram{command.region}")
-        out.append(item)
+            item = replace(item, space=f"dram{region}")
+        yield item, _INDEX[unit][name], scale
     if unit == Unit.FUSE and (c.table or c.table2):
-        out.append(BoundingBox("table", c.table_slot * 512, c.table_slot * 512 + 511))
-    return out
+        low = c.table_slot * _TABLE_BYTES
+        yield BoundingBox("table", low, low + _TABLE_BYTES - 1), _INDEX[unit]["a_base"], 0
+
+
+def _owners(unit: Unit, c: CommandFields, count: int) -> list[str]:
+    """Return the field that holds the address of each of the `count` boxes of a command, in their order."""
+    if unit == Unit.LOAD:
+        return ["dst", "dram"][:count]
+    if unit == Unit.STORE:
+        return ["src", "dram"]
+    if unit == Unit.MATRIX:
+        names = ["w_base", "acc_base"]
+    else:
+        parts = {
+            "b_base": c.b_src in (BSource.SP, BSource.ACC),
+            "r_base": bool(c.residual),
+            "p_base": c.requant == Requant.SLOT,
+        }
+        names = [*(name for name, used in parts.items() if used), "d_base"]
+    # A stream that reads only padding has no box.
+    return ["a_base", *names] if count > len(names) else names
 
 
 def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
@@ -68,11 +126,17 @@ def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
         if mine.commands:
             command.known = list(mine.commands[-1].known)
         for producer, queue in zip(_UNITS, queues, strict=True):
-            if producer != command.unit or producer == _SELF:
+            if len(queue.commands) > command.known[producer] and (
+                producer != command.unit or producer == _SELF
+            ):
                 _order(command, queue, producer)
         mine.add(command)
+    signals = Counter((command.unit, command.signal) for command in commands)
     for producer, consumer in product(Unit, Unit):
-        _bound_tokens(commands, producer, consumer)
+        mask = 1 << (consumer << 2)
+        sent = sum(count for (unit, signal), count in signals.items() if unit == producer and signal & mask)
+        if sent > SEMAPHORE_MAX:
+            _bound_tokens(commands, producer, consumer)
 
 
 def _bound_tokens(commands: Sequence[Issued], producer: Unit, consumer: Unit) -> None:
@@ -84,8 +148,6 @@ def _bound_tokens(commands: Sequence[Issued], producer: Unit, consumer: Unit) ->
     """
     signal, wait = 1 << (consumer << 2), 1 << (producer << 2)
     signals = [at for at, c in enumerate(commands) if c.unit == producer and c.signal & signal]
-    if len(signals) <= SEMAPHORE_MAX:
-        return
     waits = [at for at, c in enumerate(commands) if c.unit == consumer and c.wait & wait]
     kept: list[tuple[int, int]] = []
     for sent, taken in zip(signals, waits, strict=True):
