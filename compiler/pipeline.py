@@ -400,19 +400,30 @@ class _Compilation:
     ) -> tuple[Schedule, StageExecutable]:
         """Generate the code of a part under the given or the initial schedule; return that schedule and the code."""
         offset, dram, codegen = self.options.offset, self.options.dram, self.compiler.codegen(lowered)
-        if self.given is not None:
-            executable = generate(
-                self.config, lowered, self.given, layer_counts, offset, self.seen, codegen, dram
-            )
-            return self.given, executable
-        first = initial_schedule(self.config, lowered, self.fusions, dram)
-        if not self.options.single:
-            return fit(self.config, lowered, first, layer_counts, offset, self.seen, dram, codegen)
-        first = single(first, lowered, self.compiler.skip)
-        schedule, executable = fit(
-            self.config, lowered, first, layer_counts, offset, self.seen, dram, codegen
+        if self.given is None:
+            return self._initial(lowered, layer_counts, self.seen)
+        if codegen.reference is None:
+            try:
+                self._initial(lowered, layer_counts, [])
+            except InputError:
+                codegen.keep({})
+        return self.given, generate(
+            self.config, lowered, self.given, layer_counts, offset, self.seen, codegen, dram
         )
-        check_single(self.compiler.graph.name, executable)
+
+    def _initial(
+        self, lowered: LoweredNetwork, layer_counts: tuple[int, int], seen: list[CommandStream]
+    ) -> tuple[Schedule, StageExecutable]:
+        """Generate the code of a part under the initial schedule, whose addresses are the reference for others."""
+        offset, dram, codegen = self.options.offset, self.options.dram, self.compiler.codegen(lowered)
+        first = initial_schedule(self.config, lowered, self.fusions, dram)
+        if self.options.single:
+            first = single(first, lowered, self.compiler.skip)
+        codegen.reference = None
+        schedule, executable = fit(self.config, lowered, first, layer_counts, offset, seen, dram, codegen)
+        if self.options.single:
+            check_single(self.compiler.graph.name, executable)
+        codegen.keep(dict(seen[-1].starts))
         return schedule, executable
 
 

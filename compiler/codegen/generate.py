@@ -54,8 +54,17 @@ class LayerCodegen:
         self.config = config
         #: Cache of emitted programs.
         self.programs = program_cache()
+        #: Addresses of buffers under the initial schedule, which other schedules also use where this costs nothing, so
+        #: that the programs of unchanged layers remain the same; None while the initial schedule is compiled.
+        self.reference: dict[CircularBuffer, int] | None = None
         self._buffers: dict[tuple[str, bool], CircularBuffer] = {}
+        #: Last steps of each layer, and its steps under the initial schedule.
         self._steps: dict[str, tuple[_StepsKey, list[TileStep]]] = {}
+        self._initial: dict[str, tuple[_StepsKey, list[TileStep]]] = {}
+
+    def keep(self, starts: dict[CircularBuffer, int]) -> None:
+        """Make the last steps and the given addresses those of the initial schedule."""
+        self.reference, self._initial = starts, dict(self._steps)
 
     def buffer(self, tensor: Tensor, inside: bool) -> CircularBuffer:
         """Return the buffer of a tensor, in the scratchpad or in DRAM; repeated calls return the same object."""
@@ -73,10 +82,14 @@ class LayerCodegen:
             replace(schedule, prefetch=0, same_program_as_previous=False),
             {name: layouts[name] for name in layer.shapes},
         )
-        made = self._steps.get(layer.name)
-        if made is None or made[0] != grounds:
+        for kept in (self._steps, self._initial):
+            if layer.name in kept and kept[layer.name][0] == grounds:
+                made = kept[layer.name]
+                break
+        else:
             context = CodegenContext(self.config, number, schedule, grounds[1])
-            made = self._steps[layer.name] = (grounds, kind_of(layer).steps(context, layer))
+            made = grounds, kind_of(layer).steps(context, layer)
+        self._steps[layer.name] = made
         return made[1]
 
     def _new_buffer(self, tensor: Tensor, inside: bool) -> CircularBuffer:
@@ -199,7 +212,9 @@ class _Generator:
     ) -> dict[CircularBuffer, int]:
         """Return the start addresses of buffers; a MemoryFullError names the layers that run while memory is full."""
         try:
-            return allocate_buffers(self.config, lives, accessing_layers(commands))
+            return allocate_buffers(
+                self.config, lives, accessing_layers(commands), self.codegen.reference
+            )
         except MemoryFullError as error:
             here = commands[error.first].layer
             users = {command.layer for command in commands[error.first : error.last + 1]} | {here}
