@@ -160,8 +160,8 @@ class Device(ABC):
     ) -> Callable[[], list[list[int]]]:
         """Start groups of register accesses, and return a function that waits for them.
 
-        Before each group but the first, time advances until the interrupt pin is high. A device in another process works
-        while the caller continues; any other call first waits for the started accesses.
+        Before each group but the first, time advances until the interrupt pin is high. A device in another process
+        works while the caller continues; any other call first waits for the started accesses.
 
         Parameters
         ----------

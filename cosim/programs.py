@@ -182,9 +182,7 @@ class ProgramStore:
             for number, program in enumerate(programs):
                 segment = self._free_segment() if segments is None else segments[number]
                 base = self._room(segment, len(program.words), program.name)
-                address = self.memory.alloc(
-                    len(program.image), 64, f"the image of program {program.name!r}"
-                )
+                address = self.memory.alloc(len(program.image), 64, f"the image of program {program.name!r}")
                 self.device.dram[address : address + len(program.image)] = np.frombuffer(
                     program.image, np.uint8
                 )
@@ -202,7 +200,7 @@ class ProgramStore:
             self.memory.release(mark)
             raise
         if not programs:
-            return StartedLoads((), [], mark, lambda: [])
+            return StartedLoads((), [], mark, list)
         groups[-1].append(("IRQ_ENABLE", self.get("IRQ_ENABLE")))
         done = self.device.start_accesses(
             [[(ADDRESS[name], value) for name, value in group] for group in groups], _LOAD_TIMEOUT_CYCLES
@@ -230,7 +228,9 @@ class ProgramStore:
                 for other in set(segments) - {segment}:
                     self.access(("SEG_SELECT", other), ("SEG_COMMAND", _FREE))
                 self._restore(started.taken)
-                raise _refusal(f"segment {segment} cannot be {what} program {program.name!r}", error or reason)
+                raise _refusal(
+                    f"segment {segment} cannot be {what} program {program.name!r}", error or reason
+                )
         return segments
 
     def _restore(self, taken: Sequence[tuple[int, Program | None]]) -> None:

@@ -214,9 +214,9 @@ def _allocate(
     taken = _Times()
     for buffer in sorted(buffers, key=lambda r: (-r.total, lives[r])):
         first, last = lives[buffer]
-        near = taken.between(first, last)
         wide, soon = (capacity, 0) if buffer in packed else (bank, _CONCURRENT_DISTANCE)
         around = taken.between(max(first - soon, 0), last + soon)
+        near = [t for t in around if t.first <= last and first <= t.last]
         start = _start(
             buffer.total, users[buffer], near, around, capacity, wide, align, preferred.get(buffer)
         )

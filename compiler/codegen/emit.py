@@ -178,9 +178,15 @@ class _Emitter:
     def _issue(self, command: Issued, variables: dict[int, _InductionVariable]) -> None:
         unit = command.unit
         self._set(_TAG, (0, self.tags[command.layer], 0))
-        # Most fields keep their value.
-        changed = set(compress(_INDICES[unit], map(ne, command.values, self.constants[unit])))
-        for index in sorted(changed.union(variables, (_DRAM[unit],) if unit in _DRAM else ())):
+        # Most fields keep their value, and most others change to a constant.
+        changed = list(compress(_INDICES[unit], map(ne, command.values, self.constants[unit])))
+        moving = {*variables, _DRAM[unit]} if unit in _DRAM else variables
+        for index in sorted({*changed, *moving}) if moving else changed:
+            if index not in moving:
+                value = command.values[index]
+                self.state[unit][index], self.constants[unit][index] = (0, value, 0), value
+                self.words.append(_set_word(_NUMBERS[unit, index], 0, 0, value))
+                continue
             setting = (
                 self._register(variables.get(index, ())),
                 command.values[index],

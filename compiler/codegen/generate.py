@@ -12,7 +12,7 @@ from compiler.codegen.channel_block_streaming import interleave_blocks, layout_o
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.linearize import accessing_layers, lifetimes, linearize
 from compiler.codegen.list_scheduler import interleave
-from compiler.codegen.semaphores import Issued, reach, synchronize
+from compiler.codegen.semaphores import Issued, Synchronization, reach, synchronize
 from compiler.codegen.split_programs import program_cache, split_into_programs
 from compiler.commands.commands import (
     BufferMemory,
@@ -54,6 +54,8 @@ class LayerCodegen:
         self.config = config
         #: Cache of emitted programs.
         self.programs = program_cache()
+        #: Order of the commands that were generated last.
+        self.synchronization = Synchronization()
         #: Addresses of buffers under the initial schedule, which other schedules also use where this costs nothing, so
         #: that the programs of unchanged layers remain the same; None while the initial schedule is compiled.
         self.reference: dict[CircularBuffer, int] | None = None
@@ -183,7 +185,7 @@ class _Generator:
         image, memory = self._dram(lives, starts)
         issued = [self._resolve(command, starts) for command in commands]
         _tag_with_neighbours(issued)
-        synchronize(self.config, issued)
+        synchronize(self.config, issued, self.codegen.synchronization)
         layers = self.lowered.layers
         joined = [self.schedule.layers[layer.name].same_program_as_previous for layer in layers]
         parts = split_into_programs(
@@ -212,9 +214,7 @@ class _Generator:
     ) -> dict[CircularBuffer, int]:
         """Return the start addresses of buffers; a MemoryFullError names the layers that run while memory is full."""
         try:
-            return allocate_buffers(
-                self.config, lives, accessing_layers(commands), self.codegen.reference
-            )
+            return allocate_buffers(self.config, lives, accessing_layers(commands), self.codegen.reference)
         except MemoryFullError as error:
             here = commands[error.first].layer
             users = {command.layer for command in commands[error.first : error.last + 1]} | {here}

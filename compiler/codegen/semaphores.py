@@ -3,7 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
+from typing import NamedTuple
 
 from compiler.util.lru_cache import LruCache
 from cosim.semantics.bounding_box import BoundingBox, boxes
@@ -116,21 +118,79 @@ def _owners(unit: Unit, c: CommandFields, count: int) -> list[str]:
     return ["a_base", *names] if count > len(names) else names
 
 
-def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
-    """Set the wait and signal masks of all commands, with which the commands can always run in the given order."""
-    queues = [_Queue() for _ in Unit]
+class Synchronization:
+    """Order of the commands that were synchronized last, which is kept for those with which the next ones begin."""
+
+    def __init__(self) -> None:
+        self.queues = [_Queue() for _ in Unit]
+        self._commands: list[_Ordered] = []
+
+    def begin(self, commands: Sequence[Issued]) -> int:
+        """Order the commands with which the last ones began, too, and return their number."""
+        common = 0
+        for command, before in zip(commands, self._commands, strict=False):
+            # Equal lists might have been computed for other fields; the same list was not.
+            if command.unit != before.unit or command.reach is not before.reach or not command.reach:
+                break
+            common += 1
+        del self._commands[common:]
+        for queue in self.queues:
+            queue.commands = []
+        for command, before in zip(commands, self._commands, strict=False):
+            command.wait, command.known = before.wait, before.known
+            for producer, number in before.conflicts:
+                self.queues[producer].commands[number - 1].signal |= 1 << (command.unit << 2)
+            self.queues[command.unit].commands.append(command)
+        for queue in self.queues:
+            queue.truncate()
+        return common
+
+    def order(self, command: Issued) -> None:
+        """Make a command wait for the commands before it with which it conflicts."""
+        mine, conflicts = self.queues[command.unit], list[tuple[Unit, int]]()
+        if mine.commands:
+            command.known = list(mine.commands[-1].known)
+        for producer, tests in _tests(command):
+            queue, known = self.queues[producer], command.known[producer]
+            if len(queue.commands) > known and (needed := queue.last(command.reach, tests, known)):
+                conflicts.append((producer, needed))
+                conflicting = queue.commands[needed - 1]
+                conflicting.signal |= 1 << (command.unit << 2)
+                command.wait |= 1 << (producer << 2)
+                command.known[producer] = needed
+                command.known = list(map(max, command.known, conflicting.known))
+        mine.add(command)
+        self._commands.append(_Ordered(command.unit, command.reach, command.wait, command.known, conflicts))
+
+
+class _Ordered(NamedTuple):
+    """Command whose order is known, with the commands for which it waits: their units and numbers."""
+
+    unit: Unit
+    reach: list[BoundingBox]
+    wait: int
+    known: list[int]
+    conflicts: list[tuple[Unit, int]]
+
+
+def synchronize(config: MlaConfig, commands: Sequence[Issued], last: Synchronization | None = None) -> None:
+    """Set the wait and signal masks of all commands, with which the commands can always run in the given order.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    commands : sequence of Issued
+        All commands, in order.
+    last : Synchronization, optional
+        Order of other commands, which is reused as far as the commands agree, and replaced.
+    """
+    last = last or Synchronization()
     for command in commands:
         if not command.reach:
             command.reach = reach(config, command)
-        mine = queues[command.unit]
-        if mine.commands:
-            command.known = list(mine.commands[-1].known)
-        for producer, queue in zip(_UNITS, queues, strict=True):
-            if len(queue.commands) > command.known[producer] and (
-                producer != command.unit or producer == _SELF
-            ):
-                _order(command, queue, producer)
-        mine.add(command)
+    for command in commands[last.begin(commands) :]:
+        last.order(command)
     signals = Counter((command.unit, command.signal) for command in commands)
     for producer, consumer in product(Unit, Unit):
         mask = 1 << (consumer << 2)
@@ -164,51 +224,73 @@ def _bound_tokens(commands: Sequence[Issued], producer: Unit, consumer: Unit) ->
         commands[at].wait &= ~wait
 
 
+#: Kind of an access: its memory, and True if it writes.
+_Access = tuple[str, bool]
+#: Index of a region of a command, and the kind of accesses of another unit that may conflict with it.
+_Test = tuple[int, _Access]
+
+
+def _tests(command: Issued) -> tuple[tuple[Unit, tuple[_Test, ...]], ...]:
+    """Return, for each unit, the regions of a command that the unit's commands may access, with the kind of access."""
+    kinds = tuple([(item.space, item.write) for item in command.reach])
+    return _tests_of(command.unit, kinds)
+
+
+@cache
+def _tests_of(unit: Unit, kinds: tuple[_Access, ...]) -> tuple[tuple[Unit, tuple[_Test, ...]], ...]:
+    """Return the tests of a command of a unit that accesses the given memories.
+
+    Within one unit, only reads of data that earlier commands write are conflicts.
+    """
+    out = []
+    for producer in _UNITS:
+        tests: list[_Test] = []
+        for number, (space, write) in enumerate(kinds):
+            if not (producer == unit and write):
+                tests.append((number, (space, True)))
+            if write and producer != unit:
+                tests.append((number, (space, False)))
+        if tests and (producer != unit or producer == _SELF):
+            out.append((producer, tuple(tests)))
+    return tuple(out)
+
+
 class _Queue:
-    """Commands of one unit, with the regions that they read and write, by memory."""
+    """Commands of one unit, with the regions that they access, by kind of access."""
 
     def __init__(self) -> None:
         self.commands: list[Issued] = []
-        self._reads: dict[str, list[tuple[int, BoundingBox]]] = defaultdict(list)
-        self._writes: dict[str, list[tuple[int, BoundingBox]]] = defaultdict(list)
+        #: Number of the command, first and last address, and box of each region.
+        self._regions: dict[_Access, list[tuple[int, int, int, BoundingBox]]] = defaultdict(list)
+
+    def truncate(self) -> None:
+        """Forget the regions of commands that are no longer in the queue."""
+        for numbered in self._regions.values():
+            while numbered and numbered[-1][0] > len(self.commands):
+                numbered.pop()
 
     def add(self, command: Issued) -> None:
         """Append a command."""
         self.commands.append(command)
-        for box in command.reach:
-            (self._writes if box.write else self._reads)[box.space].append((len(self.commands), box))
+        for item in command.reach:
+            self._regions[item.space, item.write].append((len(self.commands), item.low, item.high, item))
 
-    def last(self, command: Issued, known: int, own: bool) -> int:
-        """Return the number of the last queued command that conflicts with `command`; 0 if none after `known` does.
-
-        Within one unit, only reads of data that earlier commands write are conflicts.
-        """
+    def last(self, reach: Sequence[BoundingBox], tests: Sequence[_Test], known: int) -> int:
+        """Return the number of the last queued command that a test finds; 0 if there is none after `known`."""
         last = known
-        for box in command.reach:
-            if not (own and box.write) and (boxes := self._writes.get(box.space)) and boxes[-1][0] > last:
-                last = _last(boxes, box, last)
-            if box.write and not own and (boxes := self._reads.get(box.space)) and boxes[-1][0] > last:
-                last = _last(boxes, box, last)
+        for number, kind in tests:
+            regions = self._regions.get(kind)
+            if regions and regions[-1][0] > last:
+                last = _last(regions, reach[number], last)
         return last if last > known else 0
 
 
-def _last(boxes: list[tuple[int, BoundingBox]], box: BoundingBox, known: int) -> int:
+def _last(regions: list[tuple[int, int, int, BoundingBox]], box: BoundingBox, known: int) -> int:
     """Return the number of the last command after `known` whose box intersects the given box; `known` if none does."""
     low, high = box.low, box.high
-    for number, other in reversed(boxes):
+    for number, first, last, other in reversed(regions):
         if number <= known:
             return known
-        if other.low <= high and low <= other.high and other.meets(box):
+        if first <= high and low <= last and other.meets(box):
             return number
     return known
-
-
-def _order(command: Issued, queue: _Queue, producer: Unit) -> None:
-    needed = queue.last(command, command.known[producer], producer == command.unit)
-    if not needed:
-        return
-    conflicting = queue.commands[needed - 1]
-    conflicting.signal |= 1 << (command.unit << 2)
-    command.wait |= 1 << (producer << 2)
-    command.known[producer] = needed
-    command.known = list(map(max, command.known, conflicting.known))

@@ -43,7 +43,7 @@ class CircularBuffer:
     family : str
         Common name of buffers that are used in rotation; empty for other buffers.
     transferred : tuple or None
-        Cached bytes that the last commands on a buffer in DRAM transfer, with these commands (`compiler.cost.roofline`).
+        Cached bytes that the last commands on a buffer in DRAM transfer, with these commands.
     """
 
     memory: BufferMemory
@@ -172,6 +172,11 @@ class Command:
         """Tile that the command writes."""
         ref = self.write()
         return ref.buffer, ref.index % ref.buffer.depth
+
+    @cached_property
+    def tiles(self) -> tuple[Tile, ...]:
+        """All tiles that the command reads or writes."""
+        return (*self.sources, self.target)
 
     @cached_property
     def buffers(self) -> tuple[CircularBuffer, ...]:

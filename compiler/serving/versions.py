@@ -265,16 +265,14 @@ class Versions:
             order = [(version, slot) for slot in _every_pair(self.buffers.slots)]
             order += [(each, slot) for each in reversed(among) for slot in (0, self.buffers.slots - 1)]
             order.append((version, 0))
-            calls = [
-                MacroCall(
-                    part.program,
-                    (*self.buffers.operands(each, stage, slot), *each.network.symbolic_count),
-                    instead=part.instead,
-                )
-                for each, slot in order
-                for part in each.network.codes[stage].parts
-            ]
+            different = {pair: self._calls(*pair, stage) for pair in dict.fromkeys(order)}
+            calls = [call for pair in order for call in different[pair]]
             prove(self.driver.config, calls, self._windows(among, stage), self.proofs)
+
+    def _calls(self, version: Version, slot: int, stage: int) -> list[MacroCall]:
+        operands = (*self.buffers.operands(version, stage, slot), *version.network.symbolic_count)
+        parts = version.network.codes[stage].parts
+        return [MacroCall(part.program, operands, instead=part.instead) for part in parts]
 
     def _windows(self, among: Sequence[Version], stage: int) -> list[DramWindow]:
         """Return the DRAM windows of a stage: the buffers, and the memory of the versions.

@@ -95,7 +95,7 @@ class SimulatorProcess:
         return self.receive()
 
     def send(self, do: str, payload: bytes = b"", /, **arguments: Any) -> None:
-        """Send one request, whose reply `receive` must return before the next; parameters and errors as in `request`."""
+        """Send one request, whose reply `receive` must return before the next; arguments and errors as in `request`."""
         self._turn.acquire()
         try:
             with self._connected():
