@@ -73,9 +73,8 @@ class RtlDevice(Device):
         self.variant = variant
         self._cycle = 0
         self._faults: list[DramFault] = []
-        #: Receives the reply to accesses that were started and not waited for; their results afterwards.
-        self._started: Callable[[], tuple[dict[str, Any], bytes]] | None = None
-        self._results = b""
+        #: Receives the reply to the accesses that were started and not waited for; None if there are none.
+        self._started: list[bytes] | None = None
         self._restart_state: tuple[tuple[int, Fraction], list[DramFault]] | None = None
         self._sp, self._acc = bank_map.scratchpad_banks(config), bank_map.accumulator_banks(config)
         rate = checks.bandwidth(config.n if bytes_per_cycle is None else bytes_per_cycle)
@@ -225,28 +224,26 @@ class RtlDevice(Device):
         self._process.send(
             "groups", ops.tobytes(), sizes=[len(group) for group in groups], timeout=timeout_cycles
         )
-        self._started = lambda: self._accepted(*self._process.receive())
-        found: list[list[list[int]]] = []
+        replies: list[bytes] = []
+        self._started = replies
 
         def finish() -> list[list[int]]:
-            if not found:
-                done = _accessed(self._wait_started())
-                at = 0
-                found.append([])
-                for group in groups:
-                    mine = done[at : at + len(group)]
-                    found[0].append(mine["data"][mine["write"] == 0].tolist())
-                    at += len(group)
-            return found[0]
+            if not replies:
+                self._wait_started()
+            done, at, found = _accessed(replies[0]), 0, list[list[int]]()
+            for group in groups:
+                mine = done[at : at + len(group)]
+                found.append(mine["data"][mine["write"] == 0].tolist())
+                at += len(group)
+            return found
 
         return finish
 
-    def _wait_started(self) -> bytes:
-        """Wait for the accesses that were started last, if they have not been waited for, and return their results."""
+    def _wait_started(self) -> None:
+        """Wait for the accesses that were started last, unless they have been waited for."""
         if self._started is not None:
-            started, self._started = self._started, None
-            self._results = started()[1]
-        return self._results
+            replies, self._started = self._started, None
+            replies.append(self._accepted(*self._process.receive())[1])
 
     def _request(self, do: str, payload: bytes = b"", /, **arguments: Any) -> tuple[dict[str, Any], bytes]:
         self._wait_started()
