@@ -173,10 +173,11 @@ class ModelCompiler:
         self.fusions = tuple(fusion for each in self._device for fusion in fuse_epilogues(each))
         self._lowered: dict[tuple[tuple[str, ...], ...], list[LoweredNetwork]] = {}
         self._codegens: dict[int, LayerCodegen] = {}
+        self._shapes: dict[int, tuple[str, ...]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling, without caches keyed by object identity."""
-        return vars(self) | {"_lowered": {}, "_codegens": {}}
+        return vars(self) | {"_lowered": {}, "_codegens": {}, "_shapes": {}}
 
     def open_states(self) -> None:
         """Make the states plain inputs and outputs, so that measurements supply and compare them like others."""
@@ -204,6 +205,12 @@ class ModelCompiler:
     def codegen(self, lowered: LoweredNetwork) -> LayerCodegen:
         """Return the code generator of a lowered network, which caches layer steps across schedules."""
         return self._codegens.setdefault(id(lowered), LayerCodegen(self.config))
+
+    def shapes(self, lowered: LoweredNetwork) -> tuple[str, ...]:
+        """Return the shape of each layer of a lowered network (`compiler.cache.digest.shape_of`)."""
+        if id(lowered) not in self._shapes:
+            self._shapes[id(lowered)] = tuple(shape_of([layer]) for layer in lowered.layers)
+        return self._shapes[id(lowered)]
 
     def network(
         self, schedule: Schedule | None = None, record: CompilationTrace | None = None
@@ -381,7 +388,7 @@ class _Compilation:
                     inputs,
                     outputs,
                     code=executable,
-                    infos=_infos(its, executable, traffic),
+                    infos=_infos(its, executable, traffic, self.compiler.shapes(its)),
                     floor=alone if inside else None,
                     spared=spared,
                 )
@@ -393,29 +400,48 @@ class _Compilation:
     ) -> tuple[Schedule, StageExecutable]:
         """Generate the code of a part under the given or the initial schedule; return that schedule and the code."""
         offset, dram, codegen = self.options.offset, self.options.dram, self.compiler.codegen(lowered)
-        if self.given is not None:
-            executable = generate(
-                self.config, lowered, self.given, layer_counts, offset, self.seen, codegen, dram
-            )
-            return self.given, executable
-        first = initial_schedule(self.config, lowered, self.fusions, dram)
-        if not self.options.single:
-            return fit(self.config, lowered, first, layer_counts, offset, self.seen, dram, codegen)
-        first = single(first, lowered, self.compiler.skip)
-        schedule, executable = fit(
-            self.config, lowered, first, layer_counts, offset, self.seen, dram, codegen
+        if self.given is None:
+            return self._initial(lowered, layer_counts, self.seen)
+        if codegen.reference is None:
+            try:
+                self._initial(lowered, layer_counts, [])
+            except InputError:
+                codegen.keep({})
+        return self.given, generate(
+            self.config, lowered, self.given, layer_counts, offset, self.seen, codegen, dram
         )
-        check_single(self.compiler.graph.name, executable)
+
+    def _initial(
+        self, lowered: LoweredNetwork, layer_counts: tuple[int, int], seen: list[CommandStream]
+    ) -> tuple[Schedule, StageExecutable]:
+        """Generate the code of a part under the initial schedule, whose addresses are the reference for others."""
+        offset, dram, codegen = self.options.offset, self.options.dram, self.compiler.codegen(lowered)
+        first = initial_schedule(self.config, lowered, self.fusions, dram)
+        if self.options.single:
+            first = single(first, lowered, self.compiler.skip)
+        codegen.reference = None
+        schedule, executable = fit(self.config, lowered, first, layer_counts, offset, seen, dram, codegen)
+        if self.options.single:
+            check_single(self.compiler.graph.name, executable)
+        codegen.keep(dict(seen[-1].starts))
         return schedule, executable
 
 
 def _infos(
-    lowered: LoweredNetwork, executable: StageExecutable, traffic: CompulsoryTraffic
+    lowered: LoweredNetwork,
+    executable: StageExecutable,
+    traffic: CompulsoryTraffic,
+    shapes: tuple[str, ...],
 ) -> tuple[LayerInfo, ...]:
     each = zip(
-        lowered.layers, layer_floors(lowered, traffic), executable.tags, executable.program_names, strict=True
+        lowered.layers,
+        layer_floors(lowered, traffic),
+        executable.tags,
+        executable.program_names,
+        shapes,
+        strict=True,
     )
     return tuple(
-        LayerInfo(layer.name, layer.nodes, layer.ops, floor, tag, program, shape_of([layer]))
-        for layer, floor, tag, program in each
+        LayerInfo(layer.name, layer.nodes, layer.ops, floor, tag, program, shape)
+        for layer, floor, tag, program, shape in each
     )

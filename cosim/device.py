@@ -1,7 +1,7 @@
 """Device interface, common to the simulated RTL and the golden model, and its errors."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Self
 
@@ -155,6 +155,31 @@ class Device(ABC):
             ]
         )
 
+    def start_accesses(
+        self, groups: Sequence[Sequence[tuple[int, int | None]]], timeout_cycles: int
+    ) -> Callable[[], list[list[int]]]:
+        """Start groups of register accesses, and return a function that waits for them.
+
+        Before each group but the first, time advances until the interrupt pin is high. A device in another process
+        works while the caller continues; any other call first waits for the started accesses.
+
+        Parameters
+        ----------
+        groups : Sequence of sequences of (int, int or None)
+            Groups in order; accesses as in `access_regs`.
+        timeout_cycles : int
+            Maximum number of cycles of each wait for the interrupt pin.
+
+        Returns
+        -------
+        callable
+            Returns the values read by each group, in order; raises RegisterError as `access_regs` does.
+        """
+        checked = [
+            [(checks.register_address(address), value) for address, value in group] for group in groups
+        ]
+        return self._start_accesses(checked, checks.cycles(timeout_cycles, "timeout_cycles"))
+
     def run_cycles(self, cycles: int) -> None:
         """Advance time by exactly `cycles` clock cycles."""
         self._run_cycles(checks.cycles(cycles))
@@ -226,6 +251,16 @@ class Device(ABC):
             else:
                 self._write_regs([(address, value)], 0)
         return out
+
+    def _start_accesses(
+        self, groups: list[list[tuple[int, int | None]]], timeout_cycles: int
+    ) -> Callable[[], list[list[int]]]:
+        found: list[list[int]] = []
+        for number, group in enumerate(groups):
+            if number:
+                self._wait_irq(timeout_cycles)
+            found.append(self._access_regs(group))
+        return lambda: found
 
     @abstractmethod
     def _run_cycles(self, cycles: int) -> None: ...

@@ -53,9 +53,13 @@ class Completion:
 
     @staticmethod
     def from_words(words: list[int]) -> "Completion | None":
-        """Decode the completion record of a slot; return None if the record has not been written yet."""
+        """Decode the completion record of a slot; return None if the record has not been written completely yet.
+
+        The words are written in order, over several beats on a narrow bus. A program executes at least one instruction,
+        so the last word is 0 only before it is written, or if the macro-instruction trapped in dispatch.
+        """
         parts = RECORD.unpack(words[0])
-        if not parts["done"]:
+        if not parts["done"] or (not parts["trap"] and not words[3]):
             return None
         del parts["done"]
         return Completion(**parts, started=words[1], retired=words[2], micros=words[3])

@@ -1,9 +1,10 @@
 """Measurement of the latency from a candidate's schedule to its programs on a running chip.
 
 `python -m scripts.bench_jit [--json FILE]` serves a convolution and the small trained networks on the simulated N=16
-chip, changes the schedule of one layer, and measures the time to compile the candidate, to place and validate it as in
-`mla serve --adapt`, and to load its programs into the instruction store. Each of the five candidates changes one layer,
-preferably to a schedule that has not been compiled before. The target applies to a computer with two idle cores.
+chip, changes the schedule of one layer, and measures the time to compile the candidate, and to add it to the server as
+in `mla serve --adapt`: the chip fetches its programs while they are being proved safe. Each of the five candidates
+changes one layer, preferably to a schedule that has not been compiled before. The target applies to a computer with two
+idle cores.
 """
 
 import argparse
@@ -37,7 +38,7 @@ NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8
 BAR = 20.0
 #: Number of candidates per network, of whose times medians are reported.
 CANDIDATES = 5
-_STAGES = ("compile", "prove", "load")
+_STAGES = ("compile", "add")
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,12 @@ class Times:
 
     layer: str
     compile: float
-    prove: float
-    load: float
+    add: float
 
     @property
     def total(self) -> float:
         """Total time from the schedule to the loaded programs."""
-        return self.compile + self.prove + self.load
+        return self.compile + self.add
 
 
 def candidates(prepared: ModelCompiler, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
@@ -97,13 +97,12 @@ def _times(prepared: ModelCompiler, server: Server, layer: str, schedule: Schedu
     compiled = time.perf_counter()
     if [code.parts for code in network.codes] == [code.parts for code in server.current.network.codes]:
         return None
-    proving = time.perf_counter()
-    version = server.versions.add(network, server.current)
-    proved = time.perf_counter()
-    server.prefetch(version)
+    adding = time.perf_counter()
+    version, resident = server.add(network)
     loaded = time.perf_counter()
+    assert resident
     server.drop(version)
-    took = (compiled - began, proved - proving, loaded - proved)
+    took = (compiled - began, loaded - adding)
     return Times(layer, *(1000 * seconds for seconds in took))
 
 

@@ -134,11 +134,13 @@ def allocate_buffers(
     config: MlaConfig,
     lives: Mapping[CircularBuffer, tuple[int, int]],
     users: Mapping[CircularBuffer, frozenset[int]],
+    reference: Mapping[CircularBuffer, int] | None = None,
 ) -> dict[CircularBuffer, int]:
     """Return the start address of every on-chip buffer; buffers in DRAM are ignored.
 
     Buffers are placed in order of decreasing size. Banks that the buffer's layers do not otherwise use are preferred,
-    followed by banks without other live buffers. Among equally good addresses, the lowest is used.
+    followed by banks without other live buffers. Among equally good addresses, the one in `reference` is used if it is
+    among them, else the lowest.
 
     Parameters
     ----------
@@ -146,6 +148,9 @@ def allocate_buffers(
         First and last position in the command sequence at which each buffer is in use.
     users : dict
         Layers that access each buffer, except those that only prefetch into it.
+    reference : dict or None
+        Addresses of buffers in another command sequence, so that programs of unchanged layers remain the same; ignored
+        for a memory in which the buffers would otherwise not fit.
 
     Raises
     ------
@@ -156,11 +161,15 @@ def allocate_buffers(
     for memory, sizes in _sizes(config).items():
         buffers = [buffer for buffer in lives if buffer.memory == memory]
         packed: set[CircularBuffer] = set()
+        preferred = reference or {}
         while True:
             try:
-                starts |= _allocate(buffers, lives, users, sizes, packed)
+                starts |= _allocate(buffers, lives, users, sizes, packed, preferred)
                 break
             except _NoRoomError as error:
+                if preferred:
+                    preferred = {}
+                    continue
                 if error.here <= packed:
                     raise error.full from None
                 packed |= error.here
@@ -191,6 +200,7 @@ def _allocate(
     users: Mapping[CircularBuffer, frozenset[int]],
     sizes: tuple[int, int, int],
     packed: set[CircularBuffer],
+    preferred: Mapping[CircularBuffer, int],
 ) -> dict[CircularBuffer, int]:
     """Return the start addresses of buffers; those in `packed` are placed as low as possible, regardless of banks.
 
@@ -204,10 +214,12 @@ def _allocate(
     taken = _Times()
     for buffer in sorted(buffers, key=lambda r: (-r.total, lives[r])):
         first, last = lives[buffer]
-        near = taken.between(first, last)
         wide, soon = (capacity, 0) if buffer in packed else (bank, _CONCURRENT_DISTANCE)
         around = taken.between(max(first - soon, 0), last + soon)
-        start = _start(buffer.total, users[buffer], near, around, capacity, wide, align)
+        near = [t for t in around if t.first <= last and first <= t.last]
+        start = _start(
+            buffer.total, users[buffer], near, around, capacity, wide, align, preferred.get(buffer)
+        )
         if start is None:
             here = [r for r in buffers if lives[r][0] <= last and first <= lives[r][1]]
             names = tuple(r.name for r in sorted(here, key=lambda r: lives[r][0] - lives[r][1]))
@@ -226,8 +238,11 @@ def _start(
     capacity: int,
     bank: int,
     align: int,
+    preferred: int | None,
 ) -> int | None:
-    """Return the lowest address at which a buffer shares the fewest banks with live buffers; None if none fits.
+    """Return an address at which a buffer shares the fewest banks with live buffers; None if none fits.
+
+    Among several such addresses, `preferred` is returned if it is one of them, else the lowest.
 
     Addresses of buffers in use shortly before or after (`around`) are avoided, because accesses to one buffer would
     wait for accesses to the other.
@@ -236,7 +251,7 @@ def _start(
     busy = _banks([t for t in near if t.users & users], bank)
     used = _banks(near, bank)
     best: tuple[tuple[int, int, int], int] | None = None
-    for start in sorted(candidates):
+    for start in (*(() if preferred is None else (preferred,)), *sorted(candidates)):
         end = start + size
         if end > capacity or any(t.start < end and start < t.end for t in near):
             continue

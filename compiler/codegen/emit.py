@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import compress
 from operator import ne
 
@@ -51,6 +51,17 @@ _DRAM = {
 def _operand(command: Issued, index: int) -> int:
     """Return the selector of the operand that is added to a field; 0 if there is none."""
     return OPERAND_BASE + command.region if index == _DRAM.get(command.unit) else 0
+
+
+@lru_cache(maxsize=1 << 10)
+def _issue_word(unit: Unit, wait: int, signal: int) -> int:
+    masks = ISSUE_IMM.pack(wait=wait, signal=signal & 0xFFFF)
+    return encode(MicroOp.ISSUE, d=ISSUE_D.pack(unit=unit, signal_seq=signal >> 16), imm=masks)
+
+
+@lru_cache(maxsize=1 << 13)
+def _set_word(number: int, register: int, operand: int, constant: int) -> int:
+    return encode(MicroOp.SET, d=number, a=register, b=operand, imm=constant)
 
 
 def _trimmed(variables: _InductionVariable) -> _InductionVariable:
@@ -167,21 +178,22 @@ class _Emitter:
     def _issue(self, command: Issued, variables: dict[int, _InductionVariable]) -> None:
         unit = command.unit
         self._set(_TAG, (0, self.tags[command.layer], 0))
-        # Most fields keep their value.
-        changed = set(compress(_INDICES[unit], map(ne, command.values, self.constants[unit])))
-        for index in sorted(changed.union(variables, (_DRAM[unit],) if unit in _DRAM else ())):
+        # Most fields keep their value, and most others change to a constant.
+        changed = list(compress(_INDICES[unit], map(ne, command.values, self.constants[unit])))
+        moving = {*variables, _DRAM[unit]} if unit in _DRAM else variables
+        for index in sorted({*changed, *moving}) if moving else changed:
+            if index not in moving:
+                value = command.values[index]
+                self.state[unit][index], self.constants[unit][index] = (0, value, 0), value
+                self.words.append(_set_word(_NUMBERS[unit, index], 0, 0, value))
+                continue
             setting = (
                 self._register(variables.get(index, ())),
                 command.values[index],
                 _operand(command, index),
             )
             self._set((unit, index), setting)
-        signal, sequencer = command.signal & 0xFFFF, command.signal >> 16
-        self.add(
-            MicroOp.ISSUE,
-            d=ISSUE_D.pack(unit=unit, signal_seq=sequencer),
-            imm=ISSUE_IMM.pack(wait=command.wait, signal=signal),
-        )
+        self.words.append(_issue_word(unit, command.wait, command.signal))
 
     def _register(self, variables: _InductionVariable) -> int:
         return self.registers[_trimmed(variables)] if _trimmed(variables) else 0
@@ -195,7 +207,7 @@ class _Emitter:
         if field == _TAG:
             self.add(MicroOp.TAG, imm=constant)
         else:
-            self.add(MicroOp.SET, d=_NUMBERS[field], a=register, b=operand, imm=constant)
+            self.words.append(_set_word(_NUMBERS[field], register, operand, constant))
 
     def _record_value(self, unit: int, index: int, value: _Value | None) -> None:
         """Record the value to which a field is set; None if the value is unknown."""
@@ -371,9 +383,11 @@ def _pass(items: list[Item], most_depth: int) -> list[Item]:
     while at < len(items):
         best: tuple[int, int, tuple[Delta, ...]] | None = None
         for length in range(1, min(_MAX_BODY_ITEMS, (len(items) - at) // 2) + 1):
-            found = None if blocked[at + length - 1] else _repeats(items, keys, at, length)
             if blocked[at + length - 1]:
                 break
+            if keys[at] != keys[at + length]:
+                continue
+            found = _repeats(items, keys, at, length)
             if found and (best is None or (found[0] - 1) * length > (best[0] - 1) * best[1]):
                 best = (found[0], length, found[1])
         if (

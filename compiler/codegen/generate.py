@@ -12,7 +12,7 @@ from compiler.codegen.channel_block_streaming import interleave_blocks, layout_o
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.linearize import accessing_layers, lifetimes, linearize
 from compiler.codegen.list_scheduler import interleave
-from compiler.codegen.semaphores import Issued, reach, synchronize
+from compiler.codegen.semaphores import Issued, Synchronization, reach, synchronize
 from compiler.codegen.split_programs import program_cache, split_into_programs
 from compiler.commands.commands import (
     BufferMemory,
@@ -54,8 +54,19 @@ class LayerCodegen:
         self.config = config
         #: Cache of emitted programs.
         self.programs = program_cache()
+        #: Order of the commands that were generated last.
+        self.synchronization = Synchronization()
+        #: Addresses of buffers under the initial schedule, which other schedules also use where this costs nothing, so
+        #: that the programs of unchanged layers remain the same; None while the initial schedule is compiled.
+        self.reference: dict[CircularBuffer, int] | None = None
         self._buffers: dict[tuple[str, bool], CircularBuffer] = {}
+        #: Last steps of each layer, and its steps under the initial schedule.
         self._steps: dict[str, tuple[_StepsKey, list[TileStep]]] = {}
+        self._initial: dict[str, tuple[_StepsKey, list[TileStep]]] = {}
+
+    def keep(self, starts: dict[CircularBuffer, int]) -> None:
+        """Make the last steps and the given addresses those of the initial schedule."""
+        self.reference, self._initial = starts, dict(self._steps)
 
     def buffer(self, tensor: Tensor, inside: bool) -> CircularBuffer:
         """Return the buffer of a tensor, in the scratchpad or in DRAM; repeated calls return the same object."""
@@ -73,10 +84,14 @@ class LayerCodegen:
             replace(schedule, prefetch=0, same_program_as_previous=False),
             {name: layouts[name] for name in layer.shapes},
         )
-        made = self._steps.get(layer.name)
-        if made is None or made[0] != grounds:
+        for kept in (self._steps, self._initial):
+            if layer.name in kept and kept[layer.name][0] == grounds:
+                made = kept[layer.name]
+                break
+        else:
             context = CodegenContext(self.config, number, schedule, grounds[1])
-            made = self._steps[layer.name] = (grounds, kind_of(layer).steps(context, layer))
+            made = grounds, kind_of(layer).steps(context, layer)
+        self._steps[layer.name] = made
         return made[1]
 
     def _new_buffer(self, tensor: Tensor, inside: bool) -> CircularBuffer:
@@ -170,7 +185,7 @@ class _Generator:
         image, memory = self._dram(lives, starts)
         issued = [self._resolve(command, starts) for command in commands]
         _tag_with_neighbours(issued)
-        synchronize(self.config, issued)
+        synchronize(self.config, issued, self.codegen.synchronization)
         layers = self.lowered.layers
         joined = [self.schedule.layers[layer.name].same_program_as_previous for layer in layers]
         parts = split_into_programs(
@@ -199,7 +214,7 @@ class _Generator:
     ) -> dict[CircularBuffer, int]:
         """Return the start addresses of buffers; a MemoryFullError names the layers that run while memory is full."""
         try:
-            return allocate_buffers(self.config, lives, accessing_layers(commands))
+            return allocate_buffers(self.config, lives, accessing_layers(commands), self.codegen.reference)
         except MemoryFullError as error:
             here = commands[error.first].layer
             users = {command.layer for command in commands[error.first : error.last + 1]} | {here}
@@ -314,14 +329,27 @@ class _Generator:
 
     def _values(self, command: Command, starts: dict[CircularBuffer, int]) -> tuple[int, ...]:
         unit = command.unit
-        values = list(_DEFAULTS[unit])
-        for name, value in simplify_fields(unit, command.fields, self.config.n).items():
-            number, low, high = _FIELD_RANGES[unit][name]
-            value = value.resolve(starts[value.buffer]) if isinstance(value, BufferRef) else int(value)
-            if not low <= value <= high:
-                UNIT_FIELDS[unit][number].check(value, f"{unit.name.lower()}.")
-            values[number] = value
+        if command.template is None:
+            constants, found = list(_DEFAULTS[unit]), list[tuple[int, BufferRef]]()
+            for name, value in simplify_fields(unit, command.fields, self.config.n).items():
+                number = _FIELD_RANGES[unit][name][0]
+                if isinstance(value, BufferRef):
+                    found.append((number, value))
+                else:
+                    constants[number] = _checked(unit, name, int(value))
+            command.template = tuple(constants), tuple(found)
+        values = list(command.template[0])
+        for number, ref in command.template[1]:
+            values[number] = _checked(unit, UNIT_FIELDS[unit][number].name, ref.resolve(starts[ref.buffer]))
         return tuple(values)
+
+
+def _checked(unit: Unit, name: str, value: int) -> int:
+    """Return the value of a field; raise ValueError if it is out of range."""
+    number, low, high = _FIELD_RANGES[unit][name]
+    if not low <= value <= high:
+        UNIT_FIELDS[unit][number].check(value, f"{unit.name.lower()}.")
+    return value
 
 
 def _tag_with_neighbours(commands: list[Issued]) -> None:

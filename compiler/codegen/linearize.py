@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from compiler.commands.command_cycles import cycles, unit_cycles
 from compiler.commands.commands import CircularBuffer, Command, Tile, TileStep
@@ -151,7 +150,7 @@ class _Arranger:
                 readers.append(slot)
                 yield Load(command, early, slot)
             for command in (*step.matrix, *step.fuse, *step.stores):
-                free |= dict.fromkeys((*command.sources, command.target), slot + 1)
+                free.update(dict.fromkeys(command.tiles, slot + 1))
             for command in step.stores:
                 (fresh if slot in self.after else made)[command.write().buffer] = slot + 1
 
@@ -263,6 +262,6 @@ class _Times:
 
     def _requests(self, command: Command) -> int:
         """Return the number of bursts of a load; one burst is requested per cycle."""
-        get = {name: value for name, value in command.fields.items() if isinstance(value, int)}.get
-        burst = self.config.max_burst * self.config.n
-        return prod(get(name, 1) for name in ("z_count", "y_count")) * -(-get("len", 1) // burst)
+        planes, lines, size = (command.fields.get(name, 1) for name in ("z_count", "y_count", "len"))
+        assert isinstance(planes, int) and isinstance(lines, int) and isinstance(size, int)
+        return planes * lines * -(-size // (self.config.max_burst * self.config.n))

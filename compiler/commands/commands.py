@@ -42,6 +42,8 @@ class CircularBuffer:
         Initial contents of a buffer in DRAM: weights, parameters or tables.
     family : str
         Common name of buffers that are used in rotation; empty for other buffers.
+    transferred : tuple or None
+        Cached bytes that the last commands on a buffer in DRAM transfer, with these commands.
     """
 
     memory: BufferMemory
@@ -50,6 +52,7 @@ class CircularBuffer:
     depth: int = 1
     data: NDArray[np.uint8] | None = field(default=None, repr=False)
     family: str = ""
+    transferred: "tuple[list[Command], int] | None" = field(default=None, repr=False)
 
     @property
     def total(self) -> int:
@@ -128,6 +131,8 @@ class Command:
         Cached lower bound on the command's cycles (`compiler.commands.command_cycles`).
     resolved : ResolvedFields or None
         Cached field values for the last addresses of the command's buffers.
+    template : tuple or None
+        Cached field values with 0 for addresses, and the index and value of each address.
     """
 
     unit: Unit
@@ -135,6 +140,9 @@ class Command:
     fields: dict[str, int | BufferRef]
     cycles: int | None = field(default=None, repr=False)
     resolved: ResolvedFields | None = field(default=None, repr=False)
+    template: "tuple[tuple[int, ...], tuple[tuple[int, BufferRef], ...]] | None" = field(
+        default=None, repr=False
+    )
 
     def reads(self) -> Iterator[BufferRef]:
         """Yield the addresses from which the command reads."""
@@ -164,6 +172,11 @@ class Command:
         """Tile that the command writes."""
         ref = self.write()
         return ref.buffer, ref.index % ref.buffer.depth
+
+    @cached_property
+    def tiles(self) -> tuple[Tile, ...]:
+        """All tiles that the command reads or writes."""
+        return (*self.sources, self.target)
 
     @cached_property
     def buffers(self) -> tuple[CircularBuffer, ...]:

@@ -118,7 +118,6 @@ def body_floor(lowered: LoweredNetwork, traffic: CompulsoryTraffic) -> Floor:
 class _Lines(NamedTuple):
     """Fields of a LOAD or STORE command that determine which lines it transfers."""
 
-    word: int = 0
     len: int = 1
     y_count: int = 1
     z_count: int = 1
@@ -151,22 +150,38 @@ def compulsory_traffic(stream: CommandStream) -> CompulsoryTraffic:
 
 def _touched(stream: CommandStream) -> tuple[dict[CircularBuffer, int], dict[CircularBuffer, int]]:
     """Return, for each circular buffer in DRAM, the transferred bytes and the first layer that accesses it."""
-    masks: dict[CircularBuffer, NDArray[np.bool_]] = {}
+    users: dict[CircularBuffer, list[Command]] = {}
     layers: dict[CircularBuffer, int] = {}
     for command in stream.commands:
         source = command.fields.get("dram")
         if command.unit not in (Unit.LOAD, Unit.STORE) or not isinstance(source, BufferRef):
             continue
-        c = _Lines(**{name: value for name, value in _numbers(command) if name in _Lines._fields})
-        if command.unit == Unit.LOAD and _fills(c.word):
+        if command.unit == Unit.LOAD and _fills(_word(command)):
             continue
         ring = source.buffer
         assert ring.memory == BufferMemory.DRAM
         layers[ring] = min(layers.get(ring, command.layer), command.layer)
-        if ring not in masks:
-            masks[ring] = np.zeros(ring.total, np.bool_)
-        _mark(masks[ring], source.resolve(0), c.len, ((c.y_count, c.dram_y), (c.z_count, c.dram_z)))
-    return {ring: int(np.count_nonzero(mask)) for ring, mask in masks.items()}, layers
+        users.setdefault(ring, []).append(command)
+    return {ring: _transferred(ring, commands) for ring, commands in users.items()}, layers
+
+
+def _word(command: Command) -> int:
+    word = command.fields.get("word", 0)
+    assert isinstance(word, int)
+    return word
+
+
+def _transferred(ring: CircularBuffer, commands: list[Command]) -> int:
+    """Return the bytes of a buffer that commands transfer; the buffer remembers them for the last commands."""
+    if ring.transferred is None or ring.transferred[0] != commands:
+        mask = np.zeros(ring.total, np.bool_)
+        for command in commands:
+            source = command.fields["dram"]
+            assert isinstance(source, BufferRef)
+            c = _Lines(**{name: value for name, value in _numbers(command) if name in _Lines._fields})
+            _mark(mask, source.resolve(0), c.len, ((c.y_count, c.dram_y), (c.z_count, c.dram_z)))
+        ring.transferred = commands, int(np.count_nonzero(mask))
+    return ring.transferred[1]
 
 
 def _mark(mask: NDArray[np.bool_], start: int, size: int, steps: tuple[tuple[int, int], ...]) -> None:

@@ -158,11 +158,10 @@ class OnlineTuner:
         loads, cycles = resident_programs.loads, resident_programs.load_cycles
         try:
             network = self.prepared(self.dram).network(finding.schedule)
-            version = server.versions.add(network, server.current)
+            version, resident = server.add(network)
         except InputError as error:
             self._reject(finding, str(error))
             return
-        resident = server.prefetch(version)
         server.switch(version)
         self._before, self._candidate = self.served, finding
         self.served = CanaryRequest(version, finding.schedule, finding.result.cycles)

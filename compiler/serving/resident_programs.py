@@ -6,12 +6,13 @@ exceeds any score from past uses. The set of victims with the lowest total score
 evicted.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.codegen.dispatch_guard import Guard
 from compiler.codegen.split_programs import ProgramPart, candidates
 from cosim.driver import Driver
+from cosim.programs import StartedLoads
 
 #: Identity of alternative programs: their instruction words and guards.
 Key = tuple[tuple[tuple[int, ...], ...], tuple[Guard, ...]]
@@ -34,6 +35,25 @@ class _Resident:
     expected: int = 0
     score: float = 0.0
     used: int = 0
+
+
+@dataclass(frozen=True)
+class StartedPrograms:
+    """Programs whose loads have been started (`ResidentPrograms.start`).
+
+    Parameters
+    ----------
+    parts : dict
+        Programs by their keys.
+    loads : StartedLoads
+        Loads of all programs, in the same order.
+    begun : int
+        Cycle at which the loads were started.
+    """
+
+    parts: dict[Key, ProgramPart]
+    loads: StartedLoads
+    begun: int
 
 
 def _key(part: ProgramPart) -> Key:
@@ -103,27 +123,54 @@ class ResidentPrograms:
         """
         if part in self:
             return True
-        out = self._victims(part, {_key(each) for each in keep}, [_key(each) for each in soon])
-        if out is None:
-            return False
-        for key in out:
-            self._unload(key)
-        self.evictions += len(out)
-        start = self.driver.device.cycle
-        segments = [self.store.load(program, dma=True) for program in part.programs]
-        self.load_cycles += self.driver.device.cycle - start
-        opcode = min(set(range(self.config.opcodes)) - {each.opcode for each in self._known.values()})
-        self.store.bind(opcode, candidates(part, segments))
-        self._known[_key(part)] = _Resident(segments, opcode, used=self._clock)
-        self.loads += len(segments)
+        if not self._fits([part], []):
+            out = self._victims(part, {_key(each) for each in keep}, [_key(each) for each in soon])
+            if out is None:
+                return False
+            for key in out:
+                self._unload(key)
+            self.evictions += len(out)
+        self.finish(self.start([part]))
         return True
+
+    def start(self, parts: Iterable[ProgramPart]) -> StartedPrograms:
+        """Start to load programs that are not resident, as far as there is room without evictions.
+
+        The chip fetches and checks the words while the caller continues. Until `finish` is called, no opcode is bound
+        to the programs, so nothing can run them.
+        """
+        chosen: dict[Key, ProgramPart] = {}
+        for part in parts:
+            if part not in self and self._fits([*chosen.values(), part], []):
+                chosen.setdefault(_key(part), part)
+        begun = self.driver.device.cycle
+        loads = self.store.start([program for part in chosen.values() for program in part.programs])
+        return StartedPrograms(chosen, loads, begun)
+
+    def finish(self, started: StartedPrograms) -> None:
+        """Wait until started programs are loaded, and bind them to opcodes."""
+        segments = iter(self.store.finish(started.loads))
+        self.load_cycles += self.driver.device.cycle - started.begun
+        free = sorted(set(range(self.config.opcodes)) - {each.opcode for each in self._known.values()})
+        entries = {}
+        for opcode, (key, part) in zip(free, started.parts.items(), strict=False):
+            mine = [next(segments) for _ in part.programs]
+            self._known[key] = _Resident(mine, opcode, used=self._clock)
+            entries[opcode] = candidates(part, mine)
+            self.loads += len(mine)
+        self.store.bind_all(entries)
+
+    def abandon(self, started: StartedPrograms) -> None:
+        """Wait until started programs are loaded, and unload them."""
+        for segment in self.store.finish(started.loads):
+            self.store.unload(segment)
 
     def unload(self, parts: Iterable[ProgramPart], keep: Iterable[ProgramPart]) -> None:
         """Unload programs that have no macro-instructions in flight, except those in `keep`."""
         kept = {_key(each) for each in keep}
         for key in {_key(each) for each in parts} - kept:
             entry = self._known.get(key)
-            if entry and not entry.expected and not any(map(self.store.in_use, entry.segments)):
+            if entry and not entry.expected and not self.store.in_use(entry.segments):
                 self._unload(key)
 
     def _unload(self, key: Key) -> None:
@@ -151,10 +198,12 @@ class ResidentPrograms:
     def _scores(self, keep: set[Key], soon: list[Key]) -> dict[Key, float]:
         """Return the scores of the programs that may be evicted."""
         rank = {key: index for index, key in reversed(list(enumerate(soon)))}
+        idle = {key: each for key, each in self._known.items() if not each.expected and key not in keep}
+        busy = self.store.in_use(segment for entry in idle.values() for segment in entry.segments)
         return {
             key: self._score(entry) + (_SOON + _NEXT / (1 + rank[key]) if key in rank else 0.0)
-            for key, entry in self._known.items()
-            if not entry.expected and key not in keep and not any(map(self.store.in_use, entry.segments))
+            for key, entry in idle.items()
+            if not busy & set(entry.segments)
         }
 
     def _gaps(self, part: ProgramPart, scores: Mapping[Key, float]) -> Iterator[list[Key]]:
@@ -176,19 +225,20 @@ class ResidentPrograms:
         """Add victims by ascending score until there is room, then remove unnecessary ones; return None on failure."""
         out = list(first)
         for key in sorted(scores.keys() - set(first), key=lambda key: scores[key]):
-            if self._fits(part, out):
+            if self._fits([part], out):
                 break
             out.append(key)
-        if not self._fits(part, out):
+        if not self._fits([part], out):
             return None
         for key in sorted(out, key=lambda key: -scores[key]):
             without = [each for each in out if each != key]
-            if self._fits(part, without):
+            if self._fits([part], without):
                 out = without
         return out
 
-    def _fits(self, part: ProgramPart, out: list[Key]) -> bool:
+    def _fits(self, parts: Sequence[ProgramPart], out: list[Key]) -> bool:
         """Return True if words, segments and opcodes suffice for programs after the eviction of `out`."""
         segments = [segment for key in out for segment in self._known[key].segments]
-        lengths = [len(program.words) for program in part.programs]
-        return len(self._known) - len(out) < self.config.opcodes and self.store.fit(lengths, segments)
+        lengths = [len(program.words) for part in parts for program in part.programs]
+        opcodes = len(self._known) - len(out) + len(parts)
+        return opcodes <= self.config.opcodes and self.store.fit(lengths, segments)

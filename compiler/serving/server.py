@@ -224,6 +224,34 @@ class Server:
         """Use another version for later requests; requests in flight continue on their version."""
         self.current = version
 
+    def add(self, network: CompiledNetwork) -> tuple[Version, bool]:
+        """Add a version, proved safe alone and next to the current one, and load its programs in the meantime.
+
+        The chip fetches the programs while they are being proved. They are bound to opcodes after the proof; if it
+        fails, they are unloaded.
+
+        Returns
+        -------
+        version : Version
+            The new version.
+        resident : bool
+            True if all its programs are resident.
+
+        Raises
+        ------
+        InputError, ValidationError
+            As in `Versions.add`.
+        """
+        version, programs = self.versions.place(network), self.queue.resident_programs
+        started = programs.start(version.parts)
+        try:
+            self.versions.prove(version, self.current)
+        except BaseException:
+            programs.abandon(started)
+            raise
+        programs.finish(started)
+        return version, self.prefetch(version)
+
     def prefetch(self, version: Version) -> bool:
         """Load the programs of a version without evicting programs in use; return True if all are resident."""
         keep = [*self.current.parts, *version.parts, *self.queue.needed]

@@ -203,6 +203,18 @@ class Versions:
             A program could not be proved safe: it might access other memory, interfere with its neighbours, hang or
             trap.
         """
+        version = self.place(network)
+        self.prove(version, neighbour)
+        return version
+
+    def place(self, network: CompiledNetwork) -> Version:
+        """Load a version into DRAM; it must be proved safe before it runs.
+
+        Raises
+        ------
+        InputError
+            The version belongs to another model or machine, or does not fit into DRAM.
+        """
         config = self.driver.config
         if network.config != config:
             raise InputError(f"{network.name}: this version was compiled for another machine configuration")
@@ -211,6 +223,17 @@ class Versions:
                 f"{network.name}: this version has different stages, so it belongs to another model"
             )
         version = self._load(network)
+        self._count += 1
+        return version
+
+    def prove(self, version: Version, neighbour: Version | None = None) -> None:
+        """Prove a placed version safe, including transitions to and from `neighbour`; drop it if this fails.
+
+        Raises
+        ------
+        ValidationError
+            As in `add`.
+        """
         try:
             self._prove([version])
             if neighbour is not None:
@@ -218,8 +241,6 @@ class Versions:
         except BaseException:
             self.drop(version)
             raise
-        self._count += 1
-        return version
 
     def drop(self, version: Version) -> None:
         """Free the memory of an unused version."""
@@ -244,16 +265,14 @@ class Versions:
             order = [(version, slot) for slot in _every_pair(self.buffers.slots)]
             order += [(each, slot) for each in reversed(among) for slot in (0, self.buffers.slots - 1)]
             order.append((version, 0))
-            calls = [
-                MacroCall(
-                    part.program,
-                    (*self.buffers.operands(each, stage, slot), *each.network.symbolic_count),
-                    instead=part.instead,
-                )
-                for each, slot in order
-                for part in each.network.codes[stage].parts
-            ]
+            different = {pair: self._calls(*pair, stage) for pair in dict.fromkeys(order)}
+            calls = [call for pair in order for call in different[pair]]
             prove(self.driver.config, calls, self._windows(among, stage), self.proofs)
+
+    def _calls(self, version: Version, slot: int, stage: int) -> list[MacroCall]:
+        operands = (*self.buffers.operands(version, stage, slot), *version.network.symbolic_count)
+        parts = version.network.codes[stage].parts
+        return [MacroCall(part.program, operands, instead=part.instead) for part in parts]
 
     def _windows(self, among: Sequence[Version], stage: int) -> list[DramWindow]:
         """Return the DRAM windows of a stage: the buffers, and the memory of the versions.

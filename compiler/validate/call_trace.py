@@ -7,22 +7,32 @@ all calls of the program, because DRAM accesses are recorded as offsets from ope
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.util.lru_cache import LruCache
 from compiler.validate.errors import InstructionLocation, ProofFigures, ValidationError
 from compiler.validate.execution_path import DecodedProgram, ExecutionPath
 from compiler.validate.footprint import StridedRegion
 from compiler.validate.happens_before import HappensBefore
-from compiler.validate.sequencer import SymbolicSequencer
-from compiler.validate.unit_commands import CommandLine, examine
+from compiler.validate.sequencer import PAUSES, SymbolicSequencer
+from compiler.validate.unit_commands import (
+    BadCommandError,
+    CommandLine,
+    examine,
+    follow_line,
+    known_fields,
+    work,
+)
+from cosim.driver import WATCHDOG_CYCLES
 from cosim.semantics.alu import ALU
 from cosim.semantics.command_checks import DramWindow
 from cosim.semantics.command_fields import CommandFields
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
-from hw.isa.enums import Unit
+from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
 
 #: Maximum number of commands of a trace; a longer program is explored for each call.
@@ -47,6 +57,7 @@ _DRAM = {
     if item.name == "dram"
 }
 _ALL = (1 << len(Unit)) - 1
+_UNITS = tuple(Unit)
 #: DRAM window for tracing; the actual windows are checked once the addresses are known.
 _ANYWHERE: DramWindow = (0, 1 << 40, 3)
 
@@ -124,21 +135,52 @@ def begins_fenced(code: DecodedProgram) -> bool:
     return op is MicroOp.FENCE and d & 15 == _ALL
 
 
+#: Number of commands in the cache of footprints of a machine.
+_MAX_FOOTPRINTS = 1 << 13
+#: Cache of the footprints of commands, by unit, address space of DRAM and fields.
+Footprints = LruCache["Footprint"]
+
+
+def footprints() -> Footprints:
+    """Return an empty cache of footprints, for one hardware configuration."""
+    return LruCache(_MAX_FOOTPRINTS)
+
+
+class Footprint(NamedTuple):
+    """Legal command by itself: its fields, the regions that it accesses, and the minimum cycles of its unit."""
+
+    fields: CommandFields
+    regions: list[StridedRegion]
+    work: int
+
+
 def follow(
-    config: MlaConfig, code: DecodedProgram, operands: frozenset[int], line: CommandLine | None
+    config: MlaConfig,
+    code: DecodedProgram,
+    operands: frozenset[int],
+    line: CommandLine | None,
+    known: Footprints | None = None,
 ) -> Trace | None:
-    """Trace a call, with the line buffers containing `line` at the start; return None if it is unsafe or too long."""
+    """Trace a call, with the line buffers containing `line` at the start; return None if it is unsafe or too long.
+
+    `known` is a cache of footprints for the same configuration.
+    """
     tape = _Tape(config)
-    follower = _Follower(config, code, operands)
+    follower = _Follower(config, code, operands, footprints() if known is None else known)
     path = ExecutionPath(tape, None, line=line)
     path.begin(0)
     try:
         while follower.run(path) is not MicroOp.HALT:
             pass
-    except (ValidationError, _TooLongError):
+    except (ValidationError, BadCommandError, _TooLongError):
         return None
-    path.figures.peak = 0
-    return Trace(tape.events, tape.logs(), path.figures, path.steps, path.line)
+    logs = tape.logs()
+    figures = ProofFigures(commands=list(tape.issued))
+    for (_, space, write), log in logs.items():
+        low, high = int(log.low.min()), int(log.high.max())
+        before = figures.reach.get((space, write), (low, high))
+        figures.reach[space, write] = min(low, before[0]), max(high, before[1])
+    return Trace(tape.events, logs, figures, path.steps, path.line)
 
 
 class _TooLongError(Exception):
@@ -153,23 +195,19 @@ class _Tape(HappensBefore):
         self.events: list[tuple[int, int, int]] = []
         self._touched: dict[Kind, tuple[list[int], list[StridedRegion]]] = {}
 
-    def issue(
-        self,
-        unit: Unit,
-        wait: int,
-        signal: int,
-        regions: Sequence[StridedRegion],
-        location: InstructionLocation,
-    ) -> None:
+    def record(self, unit: Unit, wait: int, signal: int, regions: Sequence[StridedRegion]) -> None:
         """Record a command."""
         if len(self.events) >= MOST_COMMANDS:
             raise _TooLongError
         self.events.append((unit, wait, signal))
+        number = self.issued[unit]
         for item in regions:
-            numbers, mine = self._touched.setdefault((unit, item.space, item.write), ([], []))
-            numbers.append(self.issued[unit])
-            mine.append(item)
-        self.issued[unit] += 1
+            touched = self._touched.get((unit, item.space, item.write))
+            if touched is None:
+                touched = self._touched[unit, item.space, item.write] = ([], [])
+            touched[0].append(number)
+            touched[1].append(item)
+        self.issued[unit] = number + 1
 
     def wait(self, number: int, location: InstructionLocation) -> None:
         """Record that the sequencer consumes a token."""
@@ -189,13 +227,46 @@ class _Tape(HappensBefore):
         return out
 
 
-class _Follower(SymbolicSequencer):
-    """Sequencer that sets all operands to 0 and tracks which operand is the base of each DRAM address."""
+@lru_cache(maxsize=1 << 14)
+def _constant(d: int, imm: int) -> tuple[int, int, int] | None:
+    """Return the unit, the index and the value of a field that is set to a constant; None if there is no such field."""
+    unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
+    if unit >= len(UNIT_FIELDS) or index >= len(UNIT_FIELDS[unit]):
+        return None
+    return unit, index, UNIT_FIELDS[unit][index].truncate(imm)
 
-    def __init__(self, config: MlaConfig, code: DecodedProgram, operands: frozenset[int]):
+
+class _Follower(SymbolicSequencer):
+    """Sequencer that sets all operands to 0 and tracks which operand is the base of each DRAM address.
+
+    A program that can be traced has neither branches nor calls, and all its fields are known.
+    """
+
+    def __init__(self, config: MlaConfig, code: DecodedProgram, operands: frozenset[int], known: Footprints):
         zeros = (0,) * (max(operands, default=-1) + 1)
         super().__init__(config, [_ANYWHERE], code, (), zeros, _LIMIT)
         self._spaces = dict.fromkeys(Unit, "dram")
+        self._known = known
+
+    def run(self, path: ExecutionPath) -> MicroOp | None:
+        """Execute the program up to its next halt, wait or fence, most of whose instructions set constants."""
+        words, loops, fields = self.code.words, path.loops, path.fields
+        while path.pc < len(words) and path.steps < self.limit:
+            op, d, a, b, imm = words[path.pc]
+            if op is MicroOp.SET and not a and not b and d not in _DRAM and (found := _constant(d, imm)):
+                fields[found[0]][found[1]] = found[2]
+                if loops:
+                    path.fall_through(path.pc + 1)
+                else:
+                    path.pc += 1
+            elif op is MicroOp.ISSUE:
+                self._issue(path, d, a, b, imm)
+            else:
+                self.execute(path, op, d, a, b, imm)
+            path.steps += 1
+            if op in PAUSES:
+                return op
+        return super().run(path)  # raises the error
 
     def _set(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         super()._set(path, d, a, b, imm)
@@ -203,15 +274,24 @@ class _Follower(SymbolicSequencer):
             operand = max(a, b) - OPERAND_BASE
             self._spaces[Unit(d >> FIELD_INDEX_BITS)] = f"dram{operand}" if operand >= 0 else "dram"
 
-    def _examined(self, unit: Unit, fields: list[int]) -> tuple[CommandFields, list[StridedRegion]]:
-        c, regions = _known(self.config, unit, tuple(fields))
-        space = self._spaces[unit]
-        return c, [item._replace(space=space) if item.space == "dram" else item for item in regions]
+    def _issue(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+        unit = _UNITS[d & 3]
+        key = unit, self._spaces[unit], tuple(path.fields[unit])
+        found = self._known.get(key)
+        if found is None:
+            found = self._footprint(unit, self._spaces[unit], known_fields(unit, path.fields[unit]))
+            self._known.put(key, found)
+        if unit == Unit.MATRIX and found.fields.dw:
+            path.line = follow_line(found.fields, path.line)
+        path.work[unit] += found.work
+        if path.work[unit] > WATCHDOG_CYCLES:
+            raise _TooLongError
+        signal = imm >> 16 & 0xFFFF | (d >> 2 & 15) << SEQUENCER * SEMAPHORES_PER_PAIR
+        assert isinstance(path.order, _Tape)
+        path.order.record(unit, imm & 0xFFFF, signal, found.regions)
+        path.fall_through(path.pc + 1)
 
-
-@lru_cache(maxsize=1 << 12)
-def _known(
-    config: MlaConfig, unit: Unit, fields: tuple[int, ...]
-) -> tuple[CommandFields, list[StridedRegion]]:
-    """Return the fields and the regions of a command, without restricting its DRAM addresses."""
-    return examine(config, [_ANYWHERE], unit, list(fields))
+    def _footprint(self, unit: Unit, space: str, fields: list[int]) -> Footprint:
+        c, regions = examine(self.config, self.windows, unit, fields)
+        regions = [item._replace(space=space) if item.space == "dram" else item for item in regions]
+        return Footprint(c, regions, work(self.config, unit, c))

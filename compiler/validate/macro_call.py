@@ -63,12 +63,18 @@ class CallStream:
         self.windows = list(windows)
         taken = sum(len(program.words) for program in pinned)
         codes: dict[int, DecodedProgram] = {}
+        known: dict[int, list[SymbolicSequencer]] = {}
         for program in pinned:
             _check_words(program, InstructionLocation(0, program.name, -1))
         self.pinned = [code_of(program) for program in pinned]
-        #: For each call, one sequencer per program that it may run.
+        #: For each call, one sequencer per program that it may run; equal calls may be one object, with one list.
         self.sequencers = [
-            [self._sequencer(index, call, program, taken, codes) for program in call.programs]
+            known[id(call)]
+            if id(call) in known
+            else known.setdefault(
+                id(call),
+                [self._sequencer(index, call, program, taken, codes) for program in call.programs],
+            )
             for index, call in enumerate(calls)
         ]
 

@@ -8,7 +8,17 @@ from itertools import count
 import numpy as np
 
 from compiler.util.lru_cache import LruCache
-from compiler.validate.call_trace import FENCE, WAIT, Kind, Log, Trace, begins_fenced, follow, operands_of
+from compiler.validate.call_trace import (
+    FENCE,
+    WAIT,
+    Kind,
+    Log,
+    Trace,
+    begins_fenced,
+    follow,
+    footprints,
+    operands_of,
+)
 from compiler.validate.errors import InstructionLocation, ProofFigures, ProofReport, ValidationError
 from compiler.validate.execution_path import MAX_CACHED_WORDS, DecodedProgram
 from compiler.validate.footprint import StridedRegion
@@ -230,6 +240,7 @@ class _Memo:
         self._programs: LruCache[ProofMemo] = LruCache(MAX_CACHED_WORDS)
         # Failures are cached as (None,).
         self._traces: LruCache[tuple[Trace | None]] = LruCache(_MAX_COMMANDS)
+        self._footprints = footprints()
         self._proved: LruCache[tuple[SequenceProof | None]] = LruCache(_MAX_RUNS)
 
     def program(self, code: DecodedProgram) -> ProofMemo:
@@ -269,7 +280,7 @@ class _Memo:
         found = self._traces.get((code.number, line))
         if found is None:
             assert code.operands is not None
-            trace = follow(self.config, code.code, code.operands, line)
+            trace = follow(self.config, code.code, code.operands, line, self._footprints)
             found = (trace,)
             self._traces.put((code.number, line), found, 1 + len(trace.events if trace else ()))
         return found[0]

@@ -21,7 +21,7 @@ from hw.isa.fields import Field
 from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, MicroOp, Statistic
 
 #: Operations after which `run` returns.
-_PAUSES = frozenset({MicroOp.HALT, MicroOp.WAIT, MicroOp.FENCE})
+PAUSES = frozenset({MicroOp.HALT, MicroOp.WAIT, MicroOp.FENCE})
 _UNIT_OF = {
     Statistic.FUSE_ROWS: Unit.FUSE,
     Statistic.FUSE_ZEROS: Unit.FUSE,
@@ -102,7 +102,7 @@ class SymbolicSequencer:
             else:
                 self.execute(path, op, d, a, b, imm)
             path.steps += 1
-            if op in _PAUSES:
+            if op in PAUSES:
                 return op
 
     def execute(self, path: ExecutionPath, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:

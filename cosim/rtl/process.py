@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,17 +91,38 @@ class SimulatorProcess:
         SimulatorDiedError
             The process ended before or during the request.
         """
-        with self._turn:
-            if not self._finalizer.alive:
-                raise SimulatorDiedError("the simulator has been closed")
-            try:
+        self.send(do, payload, **arguments)
+        return self.receive()
+
+    def send(self, do: str, payload: bytes = b"", /, **arguments: Any) -> None:
+        """Send one request, whose reply `receive` must return before the next; arguments and errors as in `request`."""
+        self._turn.acquire()
+        try:
+            with self._connected():
                 ipc.send(self._socket, {"do": do, "with": arguments}, payload)
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def receive(self) -> tuple[dict[str, Any], bytes]:
+        """Wait for the reply to the request that was sent; raise the errors of `request`."""
+        try:
+            with self._connected():
                 return ipc.receive(self._socket)
-            except (EOFError, BrokenPipeError):
-                raise SimulatorDiedError(self._last_words()) from None
-            except BaseException:
-                self._finalizer()
-                raise
+        finally:
+            self._turn.release()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        if not self._finalizer.alive:
+            raise SimulatorDiedError("the simulator has been closed")
+        try:
+            yield
+        except (EOFError, BrokenPipeError):
+            raise SimulatorDiedError(self._last_words()) from None
+        except BaseException:
+            self._finalizer()
+            raise
 
     def close(self) -> None:
         """End the process; a second call has no effect."""

@@ -1,8 +1,9 @@
 """Device interface of the RTL, simulated with Verilator."""
 
+import contextlib
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,8 @@ class RtlDevice(Device):
         self.variant = variant
         self._cycle = 0
         self._faults: list[DramFault] = []
+        #: Receives the reply to the accesses that were started and not waited for; None if there are none.
+        self._started: list[bytes] | None = None
         self._restart_state: tuple[tuple[int, Fraction], list[DramFault]] | None = None
         self._sp, self._acc = bank_map.scratchpad_banks(config), bank_map.accumulator_banks(config)
         rate = checks.bandwidth(config.n if bytes_per_cycle is None else bytes_per_cycle)
@@ -167,6 +170,8 @@ class RtlDevice(Device):
 
     def close(self) -> None:
         """End the simulator process (see `Device`)."""
+        with contextlib.suppress(WorkError):
+            self._wait_started()
         self._process.close()
 
     def _read_regs(self, addresses: list[int]) -> list[int]:
@@ -211,8 +216,40 @@ class RtlDevice(Device):
         rows.view("<i4")[row : row + len(data)] = data
         self._write_memory(self._acc, rows)
 
+    def _start_accesses(
+        self, groups: list[list[tuple[int, int | None]]], timeout_cycles: int
+    ) -> Callable[[], list[list[int]]]:
+        self._wait_started()
+        ops = abi.register_ops(_operations([access for group in groups for access in group]))
+        self._process.send(
+            "groups", ops.tobytes(), sizes=[len(group) for group in groups], timeout=timeout_cycles
+        )
+        replies: list[bytes] = []
+        self._started = replies
+
+        def finish() -> list[list[int]]:
+            if not replies:
+                self._wait_started()
+            done, at, found = _accessed(replies[0]), 0, list[list[int]]()
+            for group in groups:
+                mine = done[at : at + len(group)]
+                found.append(mine["data"][mine["write"] == 0].tolist())
+                at += len(group)
+            return found
+
+        return finish
+
+    def _wait_started(self) -> None:
+        """Wait for the accesses that were started last, unless they have been waited for."""
+        if self._started is not None:
+            replies, self._started = self._started, None
+            replies.append(self._accepted(*self._process.receive())[1])
+
     def _request(self, do: str, payload: bytes = b"", /, **arguments: Any) -> tuple[dict[str, Any], bytes]:
-        header, data = self._process.request(do, payload, **arguments)
+        self._wait_started()
+        return self._accepted(*self._process.request(do, payload, **arguments))
+
+    def _accepted(self, header: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
         self._cycle = header["cycle"]
         if "error" in header:
             raise WorkError(header["error"])
@@ -221,13 +258,9 @@ class RtlDevice(Device):
         return header, data
 
     def _registers(self, ops: list[tuple[bool, int, int]], delay_cycles: int = 0) -> np.ndarray:
-        answer = self._request("registers", abi.register_ops(ops).tobytes(), delay_cycles=delay_cycles)[1]
-        done = np.frombuffer(answer, abi.REGISTER_OP)
-        for op in done[done["response"] != 0][:1]:
-            kind = "write" if op["write"] else "read"
-            reason = REASONS[int(op["response"])]
-            raise RegisterError(f"the {kind} of register 0x{op['address']:04x} {reason}")
-        return done
+        return _accessed(
+            self._request("registers", abi.register_ops(ops).tobytes(), delay_cycles=delay_cycles)[1]
+        )
 
     def _read_memory(self, banks: bank_map.Banks, row_bytes: int) -> np.ndarray:
         storage = self._request("read_memory", paths=bank_map.paths(banks))[1]
@@ -247,6 +280,16 @@ def simulator_of(
     if verilog is None:
         verilog = chip_verilog(config, fast=variant.fast, probe=variant.probe, monitor=monitor)
     return build_simulator(verilog, config.n, variant, monitor)
+
+
+def _accessed(answer: bytes) -> np.ndarray:
+    """Return the executed register accesses; raise RegisterError if one was answered with an error."""
+    done = np.frombuffer(answer, abi.REGISTER_OP)
+    for op in done[done["response"] != 0][:1]:
+        kind = "write" if op["write"] else "read"
+        reason = REASONS[int(op["response"])]
+        raise RegisterError(f"the {kind} of register 0x{op['address']:04x} {reason}")
+    return done
 
 
 def _operations(accesses: Sequence[tuple[int, int | None]]) -> list[tuple[bool, int, int]]:

@@ -14,7 +14,7 @@ import cocotb
 from cocotb.triggers import Timer
 
 from cosim.rtl import ipc
-from cosim.rtl.model_api import ModelApi
+from cosim.rtl.model_api import OP_BYTES, ModelApi
 
 RESET_CYCLES = 8
 POLL_SECONDS = 1.0
@@ -113,6 +113,17 @@ class Server:
         ops = self.api.order_registers(payload, delay_cycles)
         await self.order_done()
         return {}, bytes(ops)
+
+    async def do_groups(self, payload: bytes, sizes: list[int], timeout: int) -> Reply:
+        """Access registers in groups of the given sizes; before each but the first, run until the interrupt is high."""
+        done, at = b"", 0
+        for number, size in enumerate(sizes):
+            if number:
+                await self.do_run(b"", timeout, stop_on_irq=True)
+            part = payload[at : at + size * OP_BYTES]
+            done += (await self.do_registers(part, 0))[1]
+            at += len(part)
+        return {}, done
 
     async def do_timing(self, payload: bytes, latency: int, num: int, den: int) -> Reply:
         """Set the timing of the DRAM model."""

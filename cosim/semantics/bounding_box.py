@@ -59,11 +59,17 @@ class BoundingBox:
         offset = other.low - self.low
         return all(_combs_meet(mine, its, offset) for mine in self.combs for its in other.combs)
 
-    @property
+    @cached_property
     def combs(self) -> tuple[tuple[int, int], ...]:
         """Patterns that each cover the stream: the periodic pattern, and a single interval from `low` to `high`."""
         size = self.high - self.low + 1
         return (self.comb,) if self.comb[0] == size else (self.comb, (size, size))
+
+    def moved(self, by: int) -> "BoundingBox":
+        """Return the box of the same stream `by` elements later, with the patterns computed so far."""
+        out: BoundingBox = object.__new__(BoundingBox)
+        vars(out).update(vars(self), low=self.low + by, high=self.high + by)
+        return out
 
 
 def _combs_meet(a: tuple[int, int], b: tuple[int, int], offset: int) -> bool:

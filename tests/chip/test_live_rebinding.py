@@ -87,7 +87,7 @@ def test_thousand_rebinds_with_full_ring(rtl: RtlDevice, seed: int) -> None:
         rtl.run_cycles(rng.randrange(1, 300))
         value = rebinds % 250 + 2
         if rebinds % 10 == 0:  # load new code into the unbound segment, once that segment is no longer in use
-            while driver.programs.in_use(spare):
+            while driver.programs.in_use([spare]):
                 rtl.run_cycles(20)
                 stream.fill()
             driver.programs.load(

@@ -77,3 +77,14 @@ def test_runs_are_reproducible_to_the_cycle(device: RtlDevice):
         return [*device.read_regs([Reg.READ_LAST, Reg.WRITE_ANSWERED, Reg.NOW]), device.cycle]
 
     assert story() == story()
+
+
+def test_started_accesses_run_while_the_caller_continues(device: RtlDevice):
+    finish = device.start_accesses(
+        [[(Reg.READ_BASE, 5), (Reg.READ_BASE, None)], [(Reg.NOW, None), (Reg.READ_BASE, 6)]], 1000
+    )
+    other = device.start_accesses([[(Reg.READ_BASE, None)]], 0)
+    assert device.read_reg(Reg.READ_BASE) == 6  # waits for the started accesses
+    ((value,), (now,)) = finish()
+    assert value == 5 and now > 1000 and finish() == [[5], [now]]
+    assert other() == [[6]]

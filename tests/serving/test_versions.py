@@ -4,6 +4,7 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from compiler.ir.graph import Graph
 from compiler.serving.request import RequestResult
 from compiler.serving.server import Server, serving_bytes
+from compiler.validate import ValidationError
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError, WorkError
@@ -135,6 +137,28 @@ def test_cycles_do_not_depend_on_the_memory_address(server: Server, model: Model
         taken.append([macro.cycles for macro in results[2].macros])
         server.versions.arena.alloc(64 * (number + 1), "something between")
     assert taken[0] == taken[1] == taken[2]
+
+
+def test_version_is_loaded_while_it_is_proved(server: Server, model: Model) -> None:
+    loads = server.queue.resident_programs.loads
+    version, resident = server.add(model.plain)
+    assert resident and server.queue.resident_programs.loads > loads
+    server.switch(version)
+    assert all(model.is_correct(result) for result in server.serve([model.inputs(0), model.inputs(1)]))
+
+
+def test_programs_of_an_unsafe_version_are_unloaded(server: Server, model: Model) -> None:
+    (code,) = model.plain.codes
+    first, *rest = code.parts
+    endless = replace(first, program=assemble("spin: beq r0, r0, spin\nhalt", "endless"))
+    unsafe = replace(code, parts=(endless, *rest))
+    (stage,) = model.plain.stages
+    network = replace(model.plain, stages=(replace(stage, code=unsafe),))
+    left, there = server.versions.arena.left, dict(server.driver.programs.programs)
+    with pytest.raises(ValidationError):
+        server.add(network)
+    assert server.versions.arena.left == left and server.driver.programs.programs == there
+    assert all(model.is_correct(result) for result in server.serve([model.inputs(0)]))
 
 
 def test_versions_of_another_model_are_rejected(server: Server) -> None:
