@@ -1,10 +1,10 @@
-"""Best known schedules of a network, from the user's database, with a cache in memory."""
+"""Best known schedules and macro-instructions of a network, from the user's database, with a cache in memory."""
 
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +14,12 @@ from compiler.options import MemoryLimits
 from compiler.profile.measurement import HardwareProfile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import LayerInfo, ProgramSource
+from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, LayerEntry
+from compiler.tuning_db.entries import Entry
+from compiler.tuning_db.macro_instructions import MacroInstruction, subgraph_of_layers
 from compiler.tuning_db.session import BestKeys, best_keys_of, best_of
 from hw.errors import InputError
 
@@ -25,8 +27,10 @@ from hw.errors import InputError
 _GOALS = ("latency", "throughput")
 #: Maximum number of networks whose entries are kept in memory.
 MAX_CACHED_NETWORKS = 256
-#: Number of neighbours of a layer whose schedule is used without a prediction.
+#: Number of equal neighbours of layers whose macro-instruction is used without a prediction.
 _BOTH = 2
+#: Maximum number of layers of a program for which macro-instructions are looked up.
+_MAX_RUN = 8
 
 
 @dataclass(frozen=True)
@@ -39,17 +43,20 @@ class KnownSchedule:
         Schedule of the whole network, which must be compiled and proved like any other.
     sources : tuple of ProgramSource
         Source of each layer's schedule.
+    templates : dict
+        Templates of programs, by the names of their layers, whose results must be accepted like any program text.
     """
 
     schedule: Schedule
     sources: tuple[ProgramSource, ...]
+    templates: dict[tuple[str, ...], ProgramTemplate] = field(default_factory=dict)
 
 
 class _Found(NamedTuple):
-    """Entries of the database for a network: its best program, and the layers that it shares with other networks."""
+    """Entries of the database for a network: its best program, and the macro-instructions for its layers."""
 
     best: Entry | None
-    layers: tuple[LayerEntry, ...]
+    macros: tuple[MacroInstruction, ...]
 
 
 class KnownSchedules:
@@ -75,7 +82,7 @@ class KnownSchedules:
         self._lock = threading.Lock()
 
     def entries(self, keys: Sequence[BestKeys], shapes: tuple[str, ...]) -> _Found:
-        """Return the best program for the first of several goals that has one, and all layers with some shapes.
+        """Return the best program for the first of several goals that has one, and all macros for runs of layers.
 
         Parameters
         ----------
@@ -93,8 +100,12 @@ class KnownSchedules:
         best = next(
             (entry for each in keys if (entry := best_of(self.database.best, each)) is not None), None
         )
-        layers = {replace(each.plain, subgraph=shape) for each in keys for shape in shapes if shape}
-        found = _Found(best, tuple(self.database.layers(layers)))
+        wanted = {
+            replace(each.plain, subgraph=subgraph)
+            for each in keys
+            for subgraph in set(_runs(shapes).values())
+        }
+        found = _Found(best, tuple(self.database.macros(wanted)))
         with self._lock:
             self._kept[keys[0], shapes] = state, found
             while len(self._kept) > self.max_networks:
@@ -110,9 +121,10 @@ class KnownSchedules:
     ) -> list[KnownSchedule]:
         """Return schedules for a network that are better than its own according to measurements, the best first.
 
-        The best schedule of this network comes first. Otherwise, the network's own schedule is combined with the best
-        schedules of those layers that it shares with other networks. The schedule of a layer is used if both adjacent
-        layers are the same as in the network where it was measured, or if it reduces the predicted cycles.
+        The best schedule of this network comes first. Otherwise, the network's own schedule is combined with the
+        macro-instructions for those layers that it shares with other networks, if both adjacent layers are the same as
+        in the network where they were measured, or if they reduce the predicted cycles. A combination with templates of
+        programs comes before the same one without.
 
         Parameters
         ----------
@@ -131,100 +143,186 @@ class KnownSchedules:
         found = self.entries(keys, tuple(info.shape for info in infos))
         out = []
         if found.best is not None and isinstance(found.best.schedule, Schedule):
-            out.append(_of_network(network, found.best, found.best.schedule, found.layers))
-        own = network.schedule.layers
-        matches = {
-            name: match
-            for name, match in _matches(infos, found.layers)
-            if name in own and match.entry.schedule != own[name]
-        }
-        certain = {name: match.entry for name, match in matches.items() if match.neighbours == _BOTH}
+            out.append(_of_network(network, found.best, found.best.schedule, found.macros))
+        matches = _matches(network, found.macros)
+        certain = _certain(matches)
         likely = _likely(network, certain, matches, predict) if matches else {}
-        out += [_combined(network, chosen) for chosen in (likely, certain) if chosen]
+        for chosen in (likely, certain):
+            if chosen:
+                out += _combined(network, chosen)
         return [
             each
             for number, each in enumerate(out)
-            if each not in out[:number] and each.schedule != network.schedule
+            if each not in out[:number] and (each.schedule != network.schedule or each.templates)
         ]
+
+    def foreign(self, network: CompiledNetwork, keys: BestKeys) -> list[KnownSchedule]:
+        """Return combinations with macro-instructions of others, which must be measured before use.
+
+        Parameters
+        ----------
+        network : CompiledNetwork
+            Network with the static compiler's schedule.
+        keys : BestKeys
+            Keys of the network's best programs.
+        """
+        runs = _runs(tuple(info.shape for info in network.infos))
+        wanted = {replace(keys.plain, subgraph=subgraph) for subgraph in set(runs.values())}
+        matches = _matches(network, self.database.macros(wanted, foreign=True))
+        return _combined(network, _apart(matches)) if matches else []
+
+
+#: Names of the layers of a run, and the macro-instruction for it.
+_Chosen = dict[tuple[str, ...], MacroInstruction]
+
+
+@lru_cache(maxsize=MAX_CACHED_NETWORKS)
+def _runs(shapes: tuple[str, ...]) -> dict[tuple[int, int], str]:
+    """Return the digests of all runs of adjacent layers, at most `_MAX_RUN` long, by start and end."""
+    return {
+        (start, end): subgraph_of_layers(shapes[start:end])
+        for start in range(len(shapes))
+        for end in range(start + 1, min(start + _MAX_RUN, len(shapes)) + 1)
+        if all(shapes[start:end])
+    }
 
 
 class _Match(NamedTuple):
-    """Entry for a layer, the number of its neighbours (at most two) that are also neighbours of the layer, its gain."""
+    """Macro-instruction for a run of layers, the number of equal neighbours (at most two), and its relative gain."""
 
     neighbours: int
     gain: float
-    entry: LayerEntry
+    names: tuple[str, ...]
+    macro: MacroInstruction
 
 
-def _matches(infos: Sequence[LayerInfo], entries: Iterable[LayerEntry]) -> Iterator[tuple[str, _Match]]:
-    """Yield the best match of each layer that has one, with the layer's name."""
-    by_shape: dict[str, list[LayerEntry]] = {}
-    for entry in entries:
-        by_shape.setdefault(entry.key.subgraph, []).append(entry)
-    shapes = ["", *(info.shape for info in infos), ""]
-    for number, info in enumerate(infos):
-        before, after = shapes[number], shapes[number + 2]
+def _matches(network: CompiledNetwork, macros: Iterable[MacroInstruction]) -> list[_Match]:
+    """Return the best match of each run of layers that has one, the best first.
+
+    A macro-instruction that only contains the network's own schedules is no match.
+    """
+    infos, own = network.infos, network.schedule.layers
+    by_subgraph: dict[str, list[MacroInstruction]] = {}
+    for macro in macros:
+        by_subgraph.setdefault(macro.key.subgraph, []).append(macro)
+    if not by_subgraph:
+        return []
+    plain = tuple(info.shape for info in infos)
+    shapes = ["", *plain, ""]
+    out = []
+    for (start, end), subgraph in _runs(plain).items():
+        names = tuple(info.name for info in infos[start:end])
         matches = [
             _Match(
-                (each.before == before) + (each.after == after),
-                (each.static_cycles - each.cycles) / max(each.static_cycles, 1),
+                (each.before == shapes[start]) + (each.after == shapes[end + 1]),
+                each.saved / max(each.static_cycles, 1),
+                names,
                 each,
             )
-            for each in by_shape.get(info.shape, [])
+            for each in by_subgraph.get(subgraph, [])
+            if len(each.schedules) == len(names)
         ]
-        if matches:
-            yield info.name, max(matches, key=lambda match: match[:2])
+        if not matches or not all(name in own for name in names):
+            continue
+        best = max(matches, key=lambda match: match[:2])
+        if best.macro.template is not None or best.macro.schedules != tuple(own[name] for name in names):
+            out.append(best)
+    return sorted(out, key=lambda match: match[:2], reverse=True)
+
+
+def _apart(matches: Iterable[_Match]) -> _Chosen:
+    """Return the first matches that have no layer in common."""
+    chosen: _Chosen = {}
+    taken: set[str] = set()
+    for match in matches:
+        if taken.isdisjoint(match.names):
+            chosen[match.names] = match.macro
+            taken.update(match.names)
+    return chosen
+
+
+def _certain(matches: Iterable[_Match]) -> _Chosen:
+    """Return the macro-instructions that were measured between the same neighbours."""
+    return _apart(match for match in matches if match.neighbours == _BOTH)
 
 
 def _likely(
     network: CompiledNetwork,
-    certain: dict[str, LayerEntry],
-    matches: Mapping[str, _Match],
+    certain: _Chosen,
+    matches: Iterable[_Match],
     predict: Callable[[Schedule], float],
-) -> dict[str, LayerEntry]:
-    """Return the entries in `certain`, and those of other layers that each reduce the predicted cycles."""
+) -> _Chosen:
+    """Return the macro-instructions in `certain`, and those of other layers that each reduce the predicted cycles.
+
+    The prediction does not see the changes of a template, which therefore must only not raise it.
+    """
     chosen = dict(certain)
+    taken = {name for names in chosen for name in names}
     cycles = None
-    for name, match in matches.items():
-        if match.neighbours == _BOTH:
+    for match in matches:
+        if not taken.isdisjoint(match.names):
             continue
         try:
-            cycles = predict(_combined(network, chosen).schedule) if cycles is None else cycles
-            new = predict(_combined(network, chosen | {name: match.entry}).schedule)
+            cycles = predict(_schedule(network, chosen)) if cycles is None else cycles
+            new = predict(_schedule(network, chosen | {match.names: match.macro}))
         except InputError:
             continue
-        if new < cycles:
-            chosen, cycles = chosen | {name: match.entry}, new
+        if new < cycles or (new == cycles and match.macro.template is not None):
+            chosen, cycles = chosen | {match.names: match.macro}, new
+            taken.update(match.names)
     return chosen
 
 
-def _combined(network: CompiledNetwork, chosen: Mapping[str, LayerEntry]) -> KnownSchedule:
+def _schedule(network: CompiledNetwork, chosen: _Chosen) -> Schedule:
     """Return the network's own schedule with the schedules of some layers replaced."""
-    layers = network.schedule.layers | {name: entry.schedule for name, entry in chosen.items()}
-    sources = tuple(_source(info, chosen.get(info.name)) for info in network.infos)
-    return KnownSchedule(replace(network.schedule, layers=layers), sources)
+    layers = network.schedule.layers | {
+        name: each
+        for names, macro in chosen.items()
+        for name, each in zip(names, macro.schedules, strict=True)
+    }
+    return replace(network.schedule, layers=layers)
+
+
+def _combined(network: CompiledNetwork, chosen: _Chosen) -> list[KnownSchedule]:
+    """Return the network's own schedule with macro-instructions: with their templates, if any, and without."""
+    plain = {names: replace(macro, template=None) for names, macro in chosen.items()}
+    out = []
+    for each in (chosen, plain) if plain != chosen else (plain,):
+        by_name = {name: macro for names, macro in each.items() for name in names}
+        own = network.schedule.layers
+        sources = []
+        for info in network.infos:
+            macro = by_name.get(info.name)
+            same = macro is not None and macro.template is None and macro.schedules == (own[info.name],)
+            sources.append(_source(info, None if same else macro))
+        templates = {names: macro.template for names, macro in each.items() if macro.template is not None}
+        out.append(KnownSchedule(_schedule(network, each), tuple(sources), templates))
+    return out
 
 
 def _of_network(
-    network: CompiledNetwork, best: Entry, schedule: Schedule, layers: Iterable[LayerEntry]
+    network: CompiledNetwork, best: Entry, schedule: Schedule, macros: Iterable[MacroInstruction]
 ) -> KnownSchedule:
     """Return the best schedule of a network, with the sources of its layers."""
     own: dict[str, LayerSchedule] = network.schedule.layers
-    stored = {
-        (each.key.subgraph, each.schedule): each for each in layers if each.network == best.key.subgraph
-    }
+    stored: dict[str, MacroInstruction] = {}
+    for each in sorted(macros, key=lambda macro: macro.template is not None):
+        if each.network == best.key.subgraph:
+            stored |= dict.fromkeys(each.layers, each)
     sources = []
     for info in network.infos:
-        layer = schedule.layers.get(info.name)
-        entry = None if layer is None or layer == own.get(info.name) else stored.get((info.shape, layer))
-        sources.append(_source(info, entry))
+        layer, macro = schedule.layers.get(info.name), stored.get(info.name)
+        new = layer is not None and (
+            layer != own.get(info.name) or (macro is not None and macro.template is not None)
+        )
+        sources.append(_source(info, macro if new else None))
     return KnownSchedule(schedule, tuple(sources))
 
 
-def _source(info: LayerInfo, entry: LayerEntry | None) -> ProgramSource:
-    if entry is None:
+def _source(info: LayerInfo, macro: MacroInstruction | None) -> ProgramSource:
+    if macro is None:
         return ProgramSource(info.name, info.shape)
-    return ProgramSource(info.name, info.shape, "database", entry.method or None, entry.cycles)
+    return ProgramSource(info.name, info.shape, "database", macro.method or None, macro.cycles, macro.name)
 
 
 #: Modification time in nanoseconds and size of a database file and of its write-ahead log; None if unknown.

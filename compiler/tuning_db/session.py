@@ -1,7 +1,7 @@
 """View of the database for a schedule search of one model under fixed conditions."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,18 +15,19 @@ from compiler.profile.measurement import HardwareProfile, Measurement, Rejected,
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.run_report import Run, layers
 from compiler.runtime.stages import LayerInfo
+from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import (
     Entry,
     EntryKey,
     Execution,
-    LayerEntry,
     Profile,
     TrialEntry,
     options_of,
     subgraph_of,
 )
+from compiler.tuning_db.macro_instructions import MacroInstruction, operands_of, subgraph_of_layers
 from compiler.tuning_db.program_cache import ProgramCache
 
 #: Maximum number of schedules of other conditions that are checked for compatibility.
@@ -84,6 +85,7 @@ def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfil
     if run.split is None:
         return []
     config, when = network.config, time.time()
+    macros = {each.layer: each.macro or "" for each in network.sources}
     by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
     for info, times in layers(network, run.runs, run.taken):
         by_tag.setdefault(info.tag, []).append((info, times))
@@ -107,6 +109,8 @@ def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfil
                 reuse=info.floor.macs / moved if moved else 0.0,
                 energy_uj=energy_uj(config, counts) / times,
                 bound=bound(run.split.by_tag[tag]),
+                network=network.name,
+                macro=macros.get(info.name, ""),
             )
         )
     return out
@@ -264,12 +268,14 @@ class DatabaseSession:
         schedule: Schedule,
         result: Measurement,
         cost: float,
-        compile_: Callable[[Schedule], CompiledNetwork],
+        compile_: Callable[[Schedule | None], CompiledNetwork],
         baseline: Measurement,
+        templates_of: Callable[[Schedule], Mapping[tuple[str, ...], ProgramTemplate]] = lambda _schedule: {},
     ) -> bool:
         """Store a schedule's programs unless stored programs are at least as good; return True if they were stored.
 
-        The schedules of the single layers are stored as well, for other networks with such layers.
+        What was learned about single layers and programs is stored as macro-instructions, for other networks with such
+        layers.
 
         Parameters
         ----------
@@ -280,7 +286,10 @@ class DatabaseSession:
         cost : float
             Value of the metric that is minimized.
         compile_ : callable
-            Function that compiles the network with a schedule.
+            Function that compiles the network with a schedule, or with the static compiler's schedule if it is None.
+        templates_of : callable
+            Function that returns the templates of the programs that the texts of a schedule change, by the names of
+            their layers.
         """
         known = self.best()
         if known is not None and known.cost <= cost:
@@ -294,31 +303,70 @@ class DatabaseSession:
             Entry(key=key, schedule=schedule, cost=cost, result=result, codes=tuple(network.codes))
         )
         if stored:
-            self.database.put_layers(self._layers(network, result, baseline))
+            first, templates = compile_(None).schedule, templates_of(schedule) if schedule.programs else {}
+            macros = list(self._macros(network, first, result, baseline, templates))
+            self.database.put_macros(macros)
         return stored
 
-    def _layers(
-        self, network: CompiledNetwork, result: Measurement, baseline: Measurement
-    ) -> list[LayerEntry]:
-        """Return the layers of a network with their measurements; layers that are fused differently are left out."""
-        static = {name: each.cycles for each in baseline.layers for name in each.names}
-        cycles = {name: each.cycles for each in result.layers for name in each.names}
-        infos = network.infos
+    def _macros(
+        self,
+        network: CompiledNetwork,
+        first: Schedule,
+        result: Measurement,
+        baseline: Measurement,
+        templates: Mapping[tuple[str, ...], ProgramTemplate],
+    ) -> Iterator[MacroInstruction]:
+        """Yield the layers whose schedules differ from the static compiler's, and the programs that have templates.
+
+        Layers that are fused differently are left out, since the static cycles are not known for them.
+        """
+        schedules, infos = network.schedule.layers, network.infos
+        index = {info.name: number for number, info in enumerate(infos)}
+        known = {name for each in (result, baseline) for entry in each.layers for name in entry.names}
+        groups = {(info.name,): templates.get((info.name,)) for info in infos} | dict(templates)
+        for names, template in groups.items():
+            if not all(name in known and name in schedules and name in first.layers for name in names):
+                continue
+            if template is None and schedules[names[0]] == first.layers[names[0]]:
+                continue
+            run = [index[name] for name in names]
+            if run == list(range(run[0], run[-1] + 1)) and all(infos[at].shape for at in run):
+                yield self._macro(network, run, result, baseline, template)
+
+    def _macro(
+        self,
+        network: CompiledNetwork,
+        run: list[int],
+        result: Measurement,
+        baseline: Measurement,
+        template: ProgramTemplate | None,
+    ) -> MacroInstruction:
+        """Return the macro-instruction of a run of layers, given by their numbers."""
+        infos, names = network.infos, [network.infos[at].name for at in run]
         shapes = ["", *(each.shape for each in infos), ""]
-        return [
-            LayerEntry(
-                key=replace(self.best_keys.plain, subgraph=each.shape),
-                schedule=network.schedule.layers[each.name],
-                before=shapes[number],
-                after=shapes[number + 2],
-                network=self.best_keys.plain.subgraph,
-                cycles=cycles[each.name],
-                static_cycles=static[each.name],
-                method=self.method,
-            )
-            for number, each in enumerate(infos)
-            if each.shape
-            and each.name in static
-            and each.name in cycles
-            and each.name in network.schedule.layers
-        ]
+        words = {program.name: len(program.words) for code in network.codes for program in code.programs}
+        layers = [layer for layer in network.layers if layer.name in names]
+        cycles, static = (
+            sum(entry.cycles for entry in each.layers if set(names) & set(entry.names))
+            for each in (result, baseline)
+        )
+        subgraph = subgraph_of_layers([infos[at].shape for at in run])
+        return MacroInstruction(
+            key=replace(self.best_keys.plain, subgraph=subgraph),
+            schedules=tuple(network.schedule.layers[name] for name in names),
+            template=template,
+            machine=digest.name(self.conditions.config),
+            before=shapes[run[0]],
+            after=shapes[run[-1] + 2],
+            network=self.best_keys.plain.subgraph,
+            cycles=cycles,
+            static_cycles=static,
+            words=words.get(infos[run[0]].program, 0),
+            model=network.name,
+            layers=tuple(names),
+            ops=tuple(op for layer in layers for op in layer.ops),
+            operands=operands_of(layers),
+            test_inputs=result.test_inputs if template is not None else 0,
+            rules=_ACCEPTANCE if template is not None else 0,
+            method=self.method,
+        )

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.edits.editable_programs import templates_of
 from compiler.tuning.generators.generator import Generator, GeneratorFailure
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import GENERATORS_METHOD, LLM, METHODS, GeneratorSpec, make_generators
@@ -223,7 +225,15 @@ def store_best(session: "DatabaseSession | None", searcher: SearchMethod, baseli
     """
     best = searcher.best
     if session is not None and best.cost is not None and isinstance(best.result, Measurement):
-        session.put_best(best.schedule, best.result, best.cost, searcher.prepared.network, baseline)
+        prepared = searcher.prepared
+        session.put_best(
+            best.schedule,
+            best.result,
+            best.cost,
+            prepared.network,
+            baseline,
+            partial(templates_of, prepared),
+        )
 
 
 def rejection_reason(trial: Trial) -> str | None:
