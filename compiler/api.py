@@ -1,5 +1,6 @@
 """Compilation of models: the `compile` function."""
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -252,14 +253,14 @@ def _best_known(
     accepted = _Acceptance(static, source, conditions, options, store)
     for each in found:
         try:
-            schedule = accepted.schedule(each.schedule, each.templates)
+            schedule, applied = accepted.schedule(each.schedule, each.templates)
             network = _build(source, config, replace(options, schedule=schedule), store)
             _check_safe(network, store)
             accepted.check(schedule, network)
         except InputError as error:
             _log.info("a schedule from the database is not used: %s", error)
         else:
-            return replace(network, sources=each.sources)
+            return replace(network, sources=each.sources_with(applied))
     return static
 
 
@@ -291,33 +292,35 @@ class _Acceptance:
         return prepared
 
     def schedule(
-        self, schedule: Schedule, templates: "Mapping[tuple[str, ...], ProgramTemplate]"
-    ) -> Schedule:
-        """Return a schedule with the program texts that templates give for this network.
+        self, schedule: Schedule, templates: "Mapping[str, ProgramTemplate]"
+    ) -> tuple[Schedule, frozenset[str]]:
+        """Return a schedule with the program texts that templates give, and the layers whose templates fit.
 
         Raises
         ------
         InputError
-            A template does not fit the network's programs.
+            No template fits the network's programs.
         """
         if not templates:
-            return schedule
+            return schedule, frozenset()
         from compiler.schedule.program_override import template_values
         from compiler.tuning.edits.edit import EditError
         from compiler.tuning.edits.editable_programs import with_templates
 
-        parts = [(names, template_values(template)) for names, template in templates.items()]
+        parts = [(layer, template_values(template)) for layer, template in templates.items()]
         key = name(self._model, schedule, parts)
         known = None if self.store is None else self.store.get(_TEXTS, key)
         if known is not None:
-            return Schedule.from_json(bytes(known).decode())
+            fields = json.loads(bytes(known))
+            return Schedule.from_json(fields["schedule"]), frozenset(fields["layers"])
         try:
-            made = with_templates(self.prepared, schedule, templates)
+            made, applied = with_templates(self.prepared, schedule, templates)
         except EditError as error:
             raise InputError(str(error)) from None
         if self.store is not None:
-            self.store.put(_TEXTS, key, made.to_json().encode())
-        return made
+            fields = {"schedule": made.to_json(), "layers": sorted(applied)}
+            self.store.put(_TEXTS, key, json.dumps(fields).encode())
+        return made, applied
 
     def check(self, schedule: Schedule, network: CompiledNetwork) -> None:
         """Accept the program texts of a network's schedule, which are proved or tested for its weights and addresses.

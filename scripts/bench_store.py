@@ -87,7 +87,7 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
         macros = [
             MacroInstruction(
                 key=replace(key, subgraph=info.shape),
-                schedules=(network.schedule.layers[info.name],),
+                schedule=network.schedule.layers[info.name],
                 machine=key.profile,
                 before="",
                 after="",

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry
-from compiler.tuning_db.macro_instructions import MacroInstruction, subgraph_of_layers
+from compiler.tuning_db.macro_instructions import MacroInstruction
 from compiler.tuning_db.session import BestKeys, best_keys_of, best_of
 from hw.errors import InputError
 
@@ -27,10 +27,8 @@ from hw.errors import InputError
 _GOALS = ("latency", "throughput")
 #: Maximum number of networks whose entries are kept in memory.
 MAX_CACHED_NETWORKS = 256
-#: Number of equal neighbours of layers whose macro-instruction is used without a prediction.
+#: Number of equal neighbours of a layer whose macro-instruction is used without a prediction.
 _BOTH = 2
-#: Maximum number of layers of a program for which macro-instructions are looked up.
-_MAX_RUN = 8
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,25 @@ class KnownSchedule:
     sources : tuple of ProgramSource
         Source of each layer's schedule.
     templates : dict
-        Templates of programs, by the names of their layers, whose results must be accepted like any program text.
+        Templates of layers, by name, whose results must be accepted like any program text.
+    without : tuple of ProgramSource
+        Source of each layer's schedule if its template is not used.
     """
 
     schedule: Schedule
     sources: tuple[ProgramSource, ...]
-    templates: dict[tuple[str, ...], ProgramTemplate] = field(default_factory=dict)
+    templates: dict[str, ProgramTemplate] = field(default_factory=dict)
+    without: tuple[ProgramSource, ...] = ()
+
+    def sources_with(self, applied: Collection[str]) -> tuple[ProgramSource, ...]:
+        """Return the source of each layer's schedule, given the names of the layers whose templates are used."""
+        if not self.templates:
+            return self.sources
+        each = zip(self.sources, self.without, strict=True)
+        return tuple(
+            plain if source.layer in self.templates and source.layer not in applied else source
+            for source, plain in each
+        )
 
 
 class _Found(NamedTuple):
@@ -82,7 +93,7 @@ class KnownSchedules:
         self._lock = threading.Lock()
 
     def entries(self, keys: Sequence[BestKeys], shapes: tuple[str, ...]) -> _Found:
-        """Return the best program for the first of several goals that has one, and all macros for runs of layers.
+        """Return the best program for the first of several goals that has one, and macro-instructions for some shapes.
 
         Parameters
         ----------
@@ -100,11 +111,7 @@ class KnownSchedules:
         best = next(
             (entry for each in keys if (entry := best_of(self.database.best, each)) is not None), None
         )
-        wanted = {
-            replace(each.plain, subgraph=subgraph)
-            for each in keys
-            for subgraph in set(_runs(shapes).values())
-        }
+        wanted = {replace(each.plain, subgraph=shape) for each in keys for shape in shapes if shape}
         found = _Found(best, tuple(self.database.macros(wanted)))
         with self._lock:
             self._kept[keys[0], shapes] = state, found
@@ -145,7 +152,7 @@ class KnownSchedules:
         if found.best is not None and isinstance(found.best.schedule, Schedule):
             out.append(_of_network(network, found.best, found.best.schedule, found.macros))
         matches = _matches(network, found.macros)
-        certain = _certain(matches)
+        certain = {name: match.macro for name, match in matches.items() if match.neighbours == _BOTH}
         likely = _likely(network, certain, matches, predict) if matches else {}
         for chosen in (likely, certain):
             if chosen:
@@ -156,8 +163,10 @@ class KnownSchedules:
             if each not in out[:number] and (each.schedule != network.schedule or each.templates)
         ]
 
-    def foreign(self, network: CompiledNetwork, keys: BestKeys) -> list[KnownSchedule]:
-        """Return combinations with macro-instructions of others, which must be measured before use.
+    def elsewhere(self, network: CompiledNetwork, keys: BestKeys) -> list[KnownSchedule]:
+        """Return combinations with macro-instructions that were not learned in a network itself, to be measured.
+
+        Those that this user measured in other networks come before those of others.
 
         Parameters
         ----------
@@ -166,137 +175,96 @@ class KnownSchedules:
         keys : BestKeys
             Keys of the network's best programs.
         """
-        runs = _runs(tuple(info.shape for info in network.infos))
-        wanted = {replace(keys.plain, subgraph=subgraph) for subgraph in set(runs.values())}
-        matches = _matches(network, self.database.macros(wanted, foreign=True))
-        return _combined(network, _apart(matches)) if matches else []
-
-
-#: Names of the layers of a run, and the macro-instruction for it.
-_Chosen = dict[tuple[str, ...], MacroInstruction]
-
-
-@lru_cache(maxsize=MAX_CACHED_NETWORKS)
-def _runs(shapes: tuple[str, ...]) -> dict[tuple[int, int], str]:
-    """Return the digests of all runs of adjacent layers, at most `_MAX_RUN` long, by start and end."""
-    return {
-        (start, end): subgraph_of_layers(shapes[start:end])
-        for start in range(len(shapes))
-        for end in range(start + 1, min(start + _MAX_RUN, len(shapes)) + 1)
-        if all(shapes[start:end])
-    }
+        wanted = {replace(keys.plain, subgraph=info.shape) for info in network.infos if info.shape}
+        out = []
+        for foreign in (False, True):
+            macros = self.database.macros(wanted, foreign=foreign)
+            others = [each for each in macros if foreign or each.network != keys.plain.subgraph]
+            if matches := _matches(network, others):
+                out += _combined(network, {name: match.macro for name, match in matches.items()})
+        return out
 
 
 class _Match(NamedTuple):
-    """Macro-instruction for a run of layers, the number of equal neighbours (at most two), and its relative gain."""
+    """Macro-instruction for a layer, the number of equal neighbours (at most two), and its relative gain."""
 
     neighbours: int
     gain: float
-    names: tuple[str, ...]
     macro: MacroInstruction
 
 
-def _matches(network: CompiledNetwork, macros: Iterable[MacroInstruction]) -> list[_Match]:
-    """Return the best match of each run of layers that has one, the best first.
+def _matches(network: CompiledNetwork, macros: Iterable[MacroInstruction]) -> dict[str, _Match]:
+    """Return the best match of each layer that has one, by name.
 
-    A macro-instruction that only contains the network's own schedules is no match.
+    A macro-instruction that only contains the network's own schedule is no match.
     """
     infos, own = network.infos, network.schedule.layers
-    by_subgraph: dict[str, list[MacroInstruction]] = {}
+    by_shape: dict[str, list[MacroInstruction]] = {}
     for macro in macros:
-        by_subgraph.setdefault(macro.key.subgraph, []).append(macro)
-    if not by_subgraph:
-        return []
-    plain = tuple(info.shape for info in infos)
-    shapes = ["", *plain, ""]
-    out = []
-    for (start, end), subgraph in _runs(plain).items():
-        names = tuple(info.name for info in infos[start:end])
+        by_shape.setdefault(macro.key.subgraph, []).append(macro)
+    shapes = ["", *(info.shape for info in infos), ""]
+    out = {}
+    for number, info in enumerate(infos):
+        before, after = shapes[number], shapes[number + 2]
         matches = [
             _Match(
-                (each.before == shapes[start]) + (each.after == shapes[end + 1]),
+                (each.before == before) + (each.after == after),
                 each.saved / max(each.static_cycles, 1),
-                names,
                 each,
             )
-            for each in by_subgraph.get(subgraph, [])
-            if len(each.schedules) == len(names)
+            for each in by_shape.get(info.shape, [])
         ]
-        if not matches or not all(name in own for name in names):
-            continue
-        best = max(matches, key=lambda match: match[:2])
-        if best.macro.template is not None or best.macro.schedules != tuple(own[name] for name in names):
-            out.append(best)
-    return sorted(out, key=lambda match: match[:2], reverse=True)
-
-
-def _apart(matches: Iterable[_Match]) -> _Chosen:
-    """Return the first matches that have no layer in common."""
-    chosen: _Chosen = {}
-    taken: set[str] = set()
-    for match in matches:
-        if taken.isdisjoint(match.names):
-            chosen[match.names] = match.macro
-            taken.update(match.names)
-    return chosen
-
-
-def _certain(matches: Iterable[_Match]) -> _Chosen:
-    """Return the macro-instructions that were measured between the same neighbours."""
-    return _apart(match for match in matches if match.neighbours == _BOTH)
+        if matches and info.name in own:
+            best = max(matches, key=lambda match: match[:2])
+            if best.macro.template is not None or best.macro.schedule != own[info.name]:
+                out[info.name] = best
+    return out
 
 
 def _likely(
     network: CompiledNetwork,
-    certain: _Chosen,
-    matches: Iterable[_Match],
+    certain: dict[str, MacroInstruction],
+    matches: Mapping[str, _Match],
     predict: Callable[[Schedule], float],
-) -> _Chosen:
+) -> dict[str, MacroInstruction]:
     """Return the macro-instructions in `certain`, and those of other layers that each reduce the predicted cycles.
 
     The prediction does not see the changes of a template, which therefore must only not raise it.
     """
     chosen = dict(certain)
-    taken = {name for names in chosen for name in names}
     cycles = None
-    for match in matches:
-        if not taken.isdisjoint(match.names):
+    for name, match in matches.items():
+        if match.neighbours == _BOTH:
             continue
         try:
             cycles = predict(_schedule(network, chosen)) if cycles is None else cycles
-            new = predict(_schedule(network, chosen | {match.names: match.macro}))
+            new = predict(_schedule(network, chosen | {name: match.macro}))
         except InputError:
             continue
         if new < cycles or (new == cycles and match.macro.template is not None):
-            chosen, cycles = chosen | {match.names: match.macro}, new
-            taken.update(match.names)
+            chosen, cycles = chosen | {name: match.macro}, new
     return chosen
 
 
-def _schedule(network: CompiledNetwork, chosen: _Chosen) -> Schedule:
+def _schedule(network: CompiledNetwork, chosen: Mapping[str, MacroInstruction]) -> Schedule:
     """Return the network's own schedule with the schedules of some layers replaced."""
-    layers = network.schedule.layers | {
-        name: each
-        for names, macro in chosen.items()
-        for name, each in zip(names, macro.schedules, strict=True)
-    }
+    layers = network.schedule.layers | {name: macro.schedule for name, macro in chosen.items()}
     return replace(network.schedule, layers=layers)
 
 
-def _combined(network: CompiledNetwork, chosen: _Chosen) -> list[KnownSchedule]:
+def _combined(network: CompiledNetwork, chosen: Mapping[str, MacroInstruction]) -> list[KnownSchedule]:
     """Return the network's own schedule with macro-instructions: with their templates, if any, and without."""
-    plain = {names: replace(macro, template=None) for names, macro in chosen.items()}
+    own, plain = network.schedule.layers, {}
+    for name, macro in chosen.items():
+        if macro.schedule != own[name]:
+            plain[name] = replace(macro, template=None)
     out = []
     for each in (chosen, plain) if plain != chosen else (plain,):
-        by_name = {name: macro for names, macro in each.items() for name in names}
-        own = network.schedule.layers
-        sources = []
-        for info in network.infos:
-            macro = by_name.get(info.name)
-            same = macro is not None and macro.template is None and macro.schedules == (own[info.name],)
-            sources.append(_source(info, None if same else macro))
-        templates = {names: macro.template for names, macro in each.items() if macro.template is not None}
-        out.append(KnownSchedule(_schedule(network, each), tuple(sources), templates))
+        templates = {name: macro.template for name, macro in each.items() if macro.template is not None}
+        sources, without = (
+            tuple(_source(info, macros.get(info.name)) for info in network.infos) for macros in (each, plain)
+        )
+        out.append(KnownSchedule(_schedule(network, each), sources, templates, without))
     return out
 
 
@@ -305,17 +273,15 @@ def _of_network(
 ) -> KnownSchedule:
     """Return the best schedule of a network, with the sources of its layers."""
     own: dict[str, LayerSchedule] = network.schedule.layers
-    stored: dict[str, MacroInstruction] = {}
-    for each in sorted(macros, key=lambda macro: macro.template is not None):
-        if each.network == best.key.subgraph:
-            stored |= dict.fromkeys(each.layers, each)
+    stored = {each.layer: each for each in macros if each.network == best.key.subgraph}
     sources = []
     for info in network.infos:
         layer, macro = schedule.layers.get(info.name), stored.get(info.name)
-        new = layer is not None and (
-            layer != own.get(info.name) or (macro is not None and macro.template is not None)
-        )
-        sources.append(_source(info, macro if new else None))
+        if macro is not None and (
+            macro.schedule != layer or (layer == own.get(info.name) and not macro.template)
+        ):
+            macro = None
+        sources.append(_source(info, macro))
     return KnownSchedule(schedule, tuple(sources))
 
 

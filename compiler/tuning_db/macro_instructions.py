@@ -1,8 +1,8 @@
-"""Learned macro-instructions in the database: accepted schedules and programs of layers, found by subgraph."""
+"""Learned macro-instructions in the database: accepted schedules and programs of layers, found by shape."""
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,41 +21,39 @@ from hw.isa.enums import Dtype
 
 #: Maximum number of stored macro-instructions; the oldest are deleted first.
 MAX_MACROS = 20_000
-#: Maximum number of layers of a macro-instruction.
-_MAX_MACROS = 256
 #: Number of digits of the digest in a name, and maximum number of characters of the operators in it.
 _NAME_DIGITS, _MAX_OPS = 12, 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class MacroInstruction:
-    """Learned macro-instruction: a program of one or several layers in the best schedule of a searched network.
+    """Learned macro-instruction: the code of a layer in the best schedule of a searched network.
 
     Parameters
     ----------
     key : EntryKey
-        Digest of the layers (`subgraph_of_layers`), conditions, options and goal.
-    schedules : tuple of LayerSchedule
-        Schedule of each layer, from which the program is generated anew.
+        Digest of the layer (`compiler.cache.digest.shape_of`), conditions, options and goal.
+    schedule : LayerSchedule
+        Schedule of the layer, from which its commands are generated anew.
     template : ProgramTemplate or None
-        Changes of the generated program; None if it is used as generated.
+        Changes of the generated commands; None if they are used as generated.
     machine : str
         Digest of the machine configuration without the timing of the memory.
     before, after : str
-        Digests of the adjacent layers, which influence the cycles; empty at the ends of the network.
+        Digests of the adjacent layers, which influence the layer's cycles; empty at the ends of the network.
     network : str
         Digest of the searched network.
     cycles, static_cycles : int
-        Cycles of the layers, and of others with which they share a counter tag, under the best schedule and under the
+        Cycles of the layer, or of the layers with which it shares a counter tag, under the best schedule and under the
         static compiler's schedule of the same network.
     words : int
-        Number of words of the program.
+        Number of words of the program that contains the layer's commands.
     model : str
         Name of the searched network.
-    layers : tuple of str
-        Names of the layers in that network.
+    layer : str
+        Name of the layer in that network.
     ops : tuple of str
-        Operators of the layers.
+        Operators of the layer.
     operands : tuple of str
         Signature: direction, type and shape of each operand.
     test_inputs : int
@@ -70,7 +68,7 @@ class MacroInstruction:
     """
 
     key: EntryKey
-    schedules: tuple[LayerSchedule, ...]
+    schedule: LayerSchedule
     template: ProgramTemplate | None = None
     machine: str
     before: str
@@ -80,7 +78,7 @@ class MacroInstruction:
     static_cycles: int
     words: int = 0
     model: str = ""
-    layers: tuple[str, ...] = ()
+    layer: str = ""
     ops: tuple[str, ...] = ()
     operands: tuple[str, ...] = ()
     test_inputs: int = 0
@@ -92,9 +90,9 @@ class MacroInstruction:
     def name(self) -> str:
         """Name, which depends on subgraph, machine and program only: operators, and digits of a digest of these."""
         template = None if self.template is None else template_values(self.template)
-        whole = digest.name("macro", self.key.subgraph, self.machine, self.schedules, template)
+        whole = digest.name("macro", self.key.subgraph, self.machine, self.schedule, template)
         ops = "_".join(re.sub(r"[^a-z0-9]+", "_", each.lower()).strip("_") for each in self.ops)[:_MAX_OPS]
-        return f"{ops.strip('_') or 'layers'}-{whole[:_NAME_DIGITS]}"
+        return f"{ops.strip('_') or 'layer'}-{whole[:_NAME_DIGITS]}"
 
     @property
     def saved(self) -> int:
@@ -102,23 +100,13 @@ class MacroInstruction:
         return self.static_cycles - self.cycles
 
 
-def subgraph_of_layers(shapes: Sequence[str]) -> str:
-    """Return the digest of a sequence of layers, given the digest of each (`compiler.cache.digest.shape_of`)."""
-    return shapes[0] if len(shapes) == 1 else digest.name("layers", tuple(shapes))
-
-
-def operands_of(layers: Iterable[Layer]) -> tuple[str, ...]:
-    """Return the signature of layers: their inputs that no earlier one of them computes, and their results."""
-    found: list[str] = []
-    made: set[str] = set()
-    for layer in layers:
-        for name, image in layer.shapes.items():
-            if name != layer.y and name not in made:
-                found.append(f"in {Dtype(image.dtype).name.lower()} {image.h}x{image.w}x{image.c}")
-        image = layer.shapes[layer.y]
-        found.append(f"out {Dtype(image.dtype).name.lower()} {image.h}x{image.w}x{image.c}")
-        made.add(layer.y)
-    return tuple(found)
+def operands_of(layer: Layer) -> tuple[str, ...]:
+    """Return the signature of a layer: direction, type and shape of each tensor, without constants."""
+    each = [("in", image) for name, image in layer.shapes.items() if name != layer.y]
+    return tuple(
+        f"{way} {Dtype(image.dtype).name.lower()} {image.h}x{image.w}x{image.c}"
+        for way, image in [*each, ("out", layer.shapes[layer.y])]
+    )
 
 
 def values(macro: MacroInstruction) -> dict[str, Any]:
@@ -133,13 +121,13 @@ def values(macro: MacroInstruction) -> dict[str, Any]:
             "static_cycles",
             "words",
             "model",
-            "layers",
+            "layer",
             "ops",
         ),
         *("operands", "test_inputs", "rules", "method", "when"),
     )
     out = json_codec.key_values(macro.key) | {name: getattr(macro, name) for name in plain}
-    out["schedules"] = [json_codec.schedule_values(each) for each in macro.schedules]
+    out["schedule"] = json_codec.schedule_values(macro.schedule)
     if macro.template is not None:
         out["template"] = template_values(macro.template)
     return out
@@ -148,21 +136,19 @@ def values(macro: MacroInstruction) -> dict[str, Any]:
 def read(given: Any) -> MacroInstruction:
     """Restore a macro-instruction from untrusted JSON values; raise ValueError or InputError if they are not valid."""
     fields = Fields(given)
-    schedules = [json_codec.read_schedule(each) for each in fields.sequence("schedules")]
+    schedule = json_codec.read_schedule(fields.get("schedule"))
     digests = {name: fields.text(name) for name in ("machine", "before", "after", "network")}
     if not all(is_digest(each) for each in digests.values() if each):
         raise ValueError("machine, network and neighbours of a macro-instruction must be digests")
-    layers = tuple(each for each in schedules if isinstance(each, LayerSchedule))
-    if not 1 <= len(schedules) <= _MAX_MACROS or len(layers) < len(schedules):
-        raise ValueError(f"a macro-instruction must have the schedules of 1..{_MAX_MACROS} layers")
+    if not isinstance(schedule, LayerSchedule):
+        raise ValueError("a macro-instruction must have the schedule of a layer")
     return MacroInstruction(
         key=json_codec.read_key(fields),
-        schedules=layers,
+        schedule=schedule,
         template=read_template(fields.get("template")) if "template" in fields.values else None,
         **{name: fields.count(name) for name in ("cycles", "static_cycles", "words", "test_inputs", "rules")},
-        **{name: fields.texts(name) for name in ("layers", "ops", "operands")},
-        model=fields.text("model"),
-        method=fields.text("method"),
+        **{name: fields.texts(name) for name in ("ops", "operands")},
+        **{name: fields.text(name) for name in ("model", "layer", "method")},
         when=fields.number("when"),
         **digests,
     )
@@ -179,7 +165,7 @@ def columns(macro: MacroInstruction) -> dict[str, Any]:
 
 
 #: Query built once, so that SQLAlchemy caches its compiled form.
-_WITH_SUBGRAPHS = entries(MACROS).where(
+_WITH_SHAPES = entries(MACROS).where(
     MACROS.c.profile == bindparam("profile"),
     MACROS.c.options == bindparam("options"),
     MACROS.c.subgraph.in_(bindparam("subgraphs", expanding=True)),
@@ -220,7 +206,7 @@ def with_keys(
     rows : SealedRows
         Entries of the database.
     keys : collection of EntryKey
-        Keys of the subgraphs.
+        Keys of the layers.
     foreign : bool
         False for those that this user measured, True for those of others, which must be measured before use.
     """
@@ -233,7 +219,7 @@ def with_keys(
         found = []
         for profile, options in pairs:
             given = {"profile": profile, "options": options, "subgraphs": subgraphs}
-            for each, trusted in rows.read(connection, MACROS, _WITH_SUBGRAPHS, read_bytes, given):
+            for each, trusted in rows.read(connection, MACROS, _WITH_SHAPES, read_bytes, given):
                 if trusted != foreign and each.key in keys:
                     found.append(each)
         return found

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from compiler.cache import digest
 from compiler.cost.energy import energy_uj
@@ -27,8 +27,11 @@ from compiler.tuning_db.entries import (
     options_of,
     subgraph_of,
 )
-from compiler.tuning_db.macro_instructions import MacroInstruction, operands_of, subgraph_of_layers
+from compiler.tuning_db.macro_instructions import MacroInstruction, operands_of
 from compiler.tuning_db.program_cache import ProgramCache
+
+if TYPE_CHECKING:
+    from compiler.tuning_db.known_schedules import KnownSchedule
 
 #: Maximum number of schedules of other conditions that are checked for compatibility.
 _CANDIDATES = 64
@@ -259,6 +262,18 @@ class DatabaseSession:
         ]
         return fitting[:limit]
 
+    def learned(self, network: CompiledNetwork) -> "list[KnownSchedule]":
+        """Return combinations with macro-instructions of other networks and of others, to be measured first.
+
+        Parameters
+        ----------
+        network : CompiledNetwork
+            Network with the static compiler's schedule.
+        """
+        from compiler.tuning_db.known_schedules import KnownSchedules
+
+        return KnownSchedules(self.database).elsewhere(network, self.best_keys)
+
     def best(self) -> Entry | None:
         """Return the best program for the goal of this session; None if there is none."""
         return best_of(self.programs.best, self.best_keys)
@@ -270,12 +285,11 @@ class DatabaseSession:
         cost: float,
         compile_: Callable[[Schedule | None], CompiledNetwork],
         baseline: Measurement,
-        templates_of: Callable[[Schedule], Mapping[tuple[str, ...], ProgramTemplate]] = lambda _schedule: {},
+        templates_of: Callable[[Schedule], Mapping[str, ProgramTemplate]] = lambda _schedule: {},
     ) -> bool:
         """Store a schedule's programs unless stored programs are at least as good; return True if they were stored.
 
-        What was learned about single layers and programs is stored as macro-instructions, for other networks with such
-        layers.
+        What was learned about single layers is stored as macro-instructions, for other networks with such layers.
 
         Parameters
         ----------
@@ -288,8 +302,7 @@ class DatabaseSession:
         compile_ : callable
             Function that compiles the network with a schedule, or with the static compiler's schedule if it is None.
         templates_of : callable
-            Function that returns the templates of the programs that the texts of a schedule change, by the names of
-            their layers.
+            Function that returns the templates of the layers whose commands the texts of a schedule change, by name.
         """
         known = self.best()
         if known is not None and known.cost <= cost:
@@ -314,59 +327,42 @@ class DatabaseSession:
         first: Schedule,
         result: Measurement,
         baseline: Measurement,
-        templates: Mapping[tuple[str, ...], ProgramTemplate],
+        templates: Mapping[str, ProgramTemplate],
     ) -> Iterator[MacroInstruction]:
-        """Yield the layers whose schedules differ from the static compiler's, and the programs that have templates.
+        """Yield a macro-instruction for each layer with a template or another schedule than the static compiler's.
 
-        Layers that are fused differently are left out, since the static cycles are not known for them.
+        Layers that are fused differently are left out, since their static cycles are not known.
         """
-        schedules, infos = network.schedule.layers, network.infos
-        index = {info.name: number for number, info in enumerate(infos)}
-        known = {name for each in (result, baseline) for entry in each.layers for name in entry.names}
-        groups = {(info.name,): templates.get((info.name,)) for info in infos} | dict(templates)
-        for names, template in groups.items():
-            if not all(name in known and name in schedules and name in first.layers for name in names):
-                continue
-            if template is None and schedules[names[0]] == first.layers[names[0]]:
-                continue
-            run = [index[name] for name in names]
-            if run == list(range(run[0], run[-1] + 1)) and all(infos[at].shape for at in run):
-                yield self._macro(network, run, result, baseline, template)
-
-    def _macro(
-        self,
-        network: CompiledNetwork,
-        run: list[int],
-        result: Measurement,
-        baseline: Measurement,
-        template: ProgramTemplate | None,
-    ) -> MacroInstruction:
-        """Return the macro-instruction of a run of layers, given by their numbers."""
-        infos, names = network.infos, [network.infos[at].name for at in run]
+        infos, schedules = network.infos, network.schedule.layers
+        static, cycles = (
+            {name: each.cycles for each in measured.layers for name in each.names}
+            for measured in (baseline, result)
+        )
         shapes = ["", *(each.shape for each in infos), ""]
         words = {program.name: len(program.words) for code in network.codes for program in code.programs}
-        layers = [layer for layer in network.layers if layer.name in names]
-        cycles, static = (
-            sum(entry.cycles for entry in each.layers if set(names) & set(entry.names))
-            for each in (result, baseline)
-        )
-        subgraph = subgraph_of_layers([infos[at].shape for at in run])
-        return MacroInstruction(
-            key=replace(self.best_keys.plain, subgraph=subgraph),
-            schedules=tuple(network.schedule.layers[name] for name in names),
-            template=template,
-            machine=digest.name(self.conditions.config),
-            before=shapes[run[0]],
-            after=shapes[run[-1] + 2],
-            network=self.best_keys.plain.subgraph,
-            cycles=cycles,
-            static_cycles=static,
-            words=words.get(infos[run[0]].program, 0),
-            model=network.name,
-            layers=tuple(names),
-            ops=tuple(op for layer in layers for op in layer.ops),
-            operands=operands_of(layers),
-            test_inputs=result.test_inputs if template is not None else 0,
-            rules=_ACCEPTANCE if template is not None else 0,
-            method=self.method,
-        )
+        layers = {layer.name: layer for layer in network.layers}
+        for number, each in enumerate(infos):
+            template, schedule = templates.get(each.name), schedules.get(each.name)
+            if not each.shape or schedule is None or each.name not in static.keys() & cycles.keys():
+                continue
+            if template is None and schedule == first.layers.get(each.name):
+                continue
+            yield MacroInstruction(
+                key=replace(self.best_keys.plain, subgraph=each.shape),
+                schedule=schedule,
+                template=template,
+                machine=digest.name(self.conditions.config),
+                before=shapes[number],
+                after=shapes[number + 2],
+                network=self.best_keys.plain.subgraph,
+                cycles=cycles[each.name],
+                static_cycles=static[each.name],
+                words=words.get(each.program, 0),
+                model=network.name,
+                layer=each.name,
+                ops=each.ops,
+                operands=operands_of(layers[each.name]),
+                test_inputs=0 if template is None else result.test_inputs,
+                rules=0 if template is None else _ACCEPTANCE,
+                method=self.method,
+            )

@@ -173,7 +173,7 @@ def test_schedule_that_does_not_compile_is_not_used(url, caplog):
     wrong = replace(static.schedule.layers[info.name], stream_channel_blocks=3)
     entry = MacroInstruction(
         key=replace(key, subgraph=info.shape),
-        schedules=(wrong,),
+        schedule=wrong,
         machine="",
         before="",
         after=static.infos[1].shape,

@@ -182,29 +182,27 @@ _SIZE_INDICES = {
 }
 
 
-def templates_of(prepared: ModelCompiler, schedule: Schedule) -> dict[tuple[str, ...], ProgramTemplate]:
-    """Return templates of the programs whose commands the texts of a schedule change, by the names of their layers.
+def templates_of(prepared: ModelCompiler, schedule: Schedule) -> dict[str, ProgramTemplate]:
+    """Return templates of the layers whose commands the program texts of a schedule change, by name.
 
-    Programs that cannot be unrolled have no template, and neither have layers that fill several programs.
+    Layers of programs that cannot be unrolled have no template, and neither have layers that fill several programs.
     """
     edited = {program.name: program for code in prepared.network(schedule).codes for program in code.programs}
     out = {}
     for _, programs in _plain_stages(prepared, schedule):
-        owners = Counter(each.layers for each in programs)
+        owners = Counter(name for each in programs for name in each.layers)
         for each in programs:
-            made = unroll(edited[each.program.name])
-            single = owners[each.layers] == 1 and each.program.name in schedule.programs
-            if made is not None and not made.fenced and single:
-                template = _template(each, made.commands)
-                if template is not None:
-                    out[each.layers] = template
+            made = unroll(edited[each.program.name]) if each.program.name in schedule.programs else None
+            if made is not None and not made.fenced:
+                found = _templates(each, made.commands)
+                out |= {name: template for name, template in found.items() if owners[name] == 1}
     return out
 
 
 def with_templates(
-    prepared: ModelCompiler, schedule: Schedule, templates: Mapping[tuple[str, ...], ProgramTemplate]
-) -> Schedule:
-    """Return a schedule with the texts of all programs that templates change.
+    prepared: ModelCompiler, schedule: Schedule, templates: Mapping[str, ProgramTemplate]
+) -> tuple[Schedule, frozenset[str]]:
+    """Return a schedule with the texts of all programs that templates change, and the layers whose templates fit.
 
     Parameters
     ----------
@@ -212,27 +210,22 @@ def with_templates(
         Compiler of the model.
     schedule : Schedule
         Schedule without program texts.
-    templates : mapping of tuple of str to ProgramTemplate
-        Templates by the names of the layers of a program.
+    templates : mapping of str to ProgramTemplate
+        Templates by the names of layers. A template that does not fit the commands of its layer is left out.
 
     Raises
     ------
     EditError
-        A template does not fit the program of its layers, or there is no such program.
+        No template fits.
     InputError
         A program, or all programs together, become too long for the instruction store.
     """
-    config, texts, missing = prepared.config, dict[str, ProgramText](), set(templates)
+    config, texts, applied = prepared.config, dict[str, ProgramText](), set[str]()
     before = after = 0
     for generated, programs in _plain_stages(prepared, schedule):
-        changed = [
-            replace(each.program, commands=tuple(_instantiated(each, templates[each.layers])))
-            if each.layers in templates
-            else each.program
-            for each in programs
-        ]
-        missing -= {each.layers for each in programs}
-        made = _synchronized(config, changed)
+        changed = [_instantiated(each, templates) for each in programs]
+        applied |= {layer for _, layers in changed for layer in layers}
+        made = _synchronized(config, [program for program, _ in changed])
         before, after = (
             count + sum(len(each.words) for each in part)
             for count, part in ((before, generated), (after, made))
@@ -240,27 +233,36 @@ def with_templates(
         for old, new in zip(generated, made, strict=True):
             if old.words != new.words:
                 texts[old.name] = ProgramText(digest_of(old), program_text(new))
-    if missing:
-        raise EditError(f"no program consists of the layers {', '.join(sorted(missing)[0])}")
+    if not texts:
+        raise EditError("no template fits the commands of its layer")
     if before <= config.wis_words < after:
         raise InputError(
             f"the programs would have {after} words; the instruction store holds {config.wis_words}"
         )
-    return replace(schedule, programs=texts)
+    return replace(schedule, programs=texts), frozenset(applied)
 
 
 @dataclass(frozen=True)
 class _PlainProgram:
-    """Generated program, with the names of its layers and a flag of each command that belongs to these layers."""
+    """Generated program.
+
+    Parameters
+    ----------
+    program : UnrolledProgram
+        Commands of the program.
+    layers : tuple of str
+        Names of its layers.
+    owners : tuple of str
+        Name of the layer of each command; empty for commands that prefetch weights of layers of later programs.
+    """
 
     program: UnrolledProgram
     layers: tuple[str, ...]
-    own: tuple[bool, ...]
+    owners: tuple[str, ...]
 
-    @property
-    def commands(self) -> list[Issued]:
-        """Commands of the program's own layers, without those that prefetch weights of others."""
-        return [each for each, own in zip(self.program.commands, self.own, strict=True) if own]
+    def places(self, layer: str) -> list[int]:
+        """Return the indices of a layer's commands."""
+        return [at for at, owner in enumerate(self.owners) if owner == layer]
 
 
 def _plain_stages(
@@ -276,8 +278,9 @@ def _plain_stages(
         numbers = iter([command.layer for command in stream.commands])
         out = []
         for part, program in zip(code.parts, programs, strict=True):
-            own = tuple(next(numbers, -1) in part.layers for _ in program.commands)
-            out.append(_PlainProgram(program, layers[program.name], own))
+            names = dict(zip(part.layers, layers[program.name], strict=True))
+            owners = tuple(names.get(next(numbers, -1), "") for _ in program.commands)
+            out.append(_PlainProgram(program, layers[program.name], owners))
         yield generated, out
 
 
@@ -287,33 +290,35 @@ def _form(commands: Sequence[Issued]) -> str:
     return hashlib.sha256(repr(sizes).encode()).hexdigest()
 
 
-def _template(plain: _PlainProgram, commands: Sequence[Issued]) -> ProgramTemplate | None:
-    """Return the template of a program that issues the given commands; None if they are those of the plain program.
+def _templates(plain: _PlainProgram, commands: Sequence[Issued]) -> dict[str, ProgramTemplate]:
+    """Return the templates of the layers of a program whose commands differ from the plain program's.
 
     Each command is described by the plain command with the fewest different fields.
     """
-    mine = np.cumsum(plain.own) - 1
+    own = plain.program.commands
     known: dict[tuple[Unit, int], list[int]] = {}
-    for number, each in enumerate(plain.program.commands):
+    for number, each in enumerate(own):
         known.setdefault((each.unit, each.region), []).append(number)
-    tables = {
-        key: np.array([plain.program.commands[at].values for at in numbers]) for key, numbers in known.items()
-    }
-    out, last = [], dict.fromkeys(known, 0)
+    tables = {key: np.array([own[at].values for at in numbers]) for key, numbers in known.items()}
+    places = {layer: plain.places(layer) for layer in plain.layers}
+    index = {at: number for each in places.values() for number, at in enumerate(each)}
+    found: dict[str, list[TemplateCommand]] = {layer: [] for layer in plain.layers}
+    last = dict.fromkeys(known, 0)
     for command in commands:
         key = command.unit, command.region
         if key not in tables:
-            return None
+            return {}
         different = (tables[key] != np.array(command.values)).sum(axis=1)
         distance = np.abs(np.arange(different.size) - last[key])
-        best = int(np.lexsort((distance, different))[0])
-        last[key] = best
-        at = known[key][best]
-        if plain.own[at]:
-            out.append(TemplateCommand(int(mine[at]), _changes(plain.program.commands[at], command)))
-    if out == [TemplateCommand(number) for number in range(len(plain.commands))] or not out:
-        return None
-    return ProgramTemplate(_form(plain.commands), tuple(out))
+        last[key] = int(np.lexsort((distance, different))[0])
+        at = known[key][last[key]]
+        if plain.owners[at]:
+            found[plain.owners[at]].append(TemplateCommand(index[at], _changes(own[at], command)))
+    return {
+        layer: ProgramTemplate(_form([own[at] for at in places[layer]]), tuple(made))
+        for layer, made in found.items()
+        if made and made != [TemplateCommand(number) for number in range(len(places[layer]))]
+    }
 
 
 def _changes(source: Issued, command: Issued) -> tuple[tuple[str, int], ...]:
@@ -328,29 +333,40 @@ def _changes(source: Issued, command: Issued) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _instantiated(plain: _PlainProgram, template: ProgramTemplate) -> list[Issued]:
-    """Return the commands of a template for a plain program, together with the prefetches of other layers.
+def _instantiated(
+    plain: _PlainProgram, templates: Mapping[str, ProgramTemplate]
+) -> tuple[UnrolledProgram, list[str]]:
+    """Return a program in which templates that fit replace the commands of their layers, and the names of these.
 
-    Each prefetch follows the last command that is derived from one that preceded it.
+    The commands of each layer are ordered by its template. Among the commands of other layers, a command has the place
+    of the earliest plain command from which it or a later one is derived.
     """
-    mine = plain.commands
-    if _form(mine) != template.form:
-        raise EditError(
-            f"the commands of program {plain.program.name!r} have other sizes than those of the template"
-        )
-    out = [_derived(mine, each) for each in template.commands]
-    sources = [each.source for each in template.commands]
-    before = 0
-    foreign: list[tuple[int, Issued]] = []
-    for command, own in zip(plain.program.commands, plain.own, strict=True):
-        if own:
-            before += 1
-        else:
-            place = max((at + 1 for at, source in enumerate(sources) if source < before), default=0)
-            foreign.append((place, command))
-    for place, command in reversed(foreign):
-        out.insert(place, command)
-    return out
+    own = plain.program.commands
+    keyed, applied = list[tuple[int, Issued]](), list[str]()
+    rest = set(range(len(own)))
+    for layer in plain.layers:
+        template, places = templates.get(layer), plain.places(layer)
+        if template is None:
+            continue
+        try:
+            made = _made([own[at] for at in places], template)
+        except EditError:
+            continue
+        rest.difference_update(places)
+        applied.append(layer)
+        ahead = len(own)
+        for each, command in zip(reversed(template.commands), reversed(made), strict=True):
+            ahead = min(ahead, places[each.source])
+            keyed.append((ahead, command))
+    keyed = sorted([*reversed(keyed), *((at, own[at]) for at in sorted(rest))], key=lambda each: each[0])
+    return replace(plain.program, commands=tuple(command for _, command in keyed)), applied
+
+
+def _made(commands: Sequence[Issued], template: ProgramTemplate) -> list[Issued]:
+    """Return the commands of a template, derived from a layer's commands."""
+    if _form(commands) != template.form:
+        raise EditError("the commands of the layer have other sizes than those of the template")
+    return [_derived(commands, each) for each in template.commands]
 
 
 def _derived(commands: Sequence[Issued], each: TemplateCommand) -> Issued:
