@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     secret = ContentStore().secret if reads else None  # states which entries are this user's
     with TuningDatabase(args.db, secret=secret, read_only=reads) as database:
         if args.action == "import":
-            print(f"{_macros(database.import_(args.file, only_macros=True))} added")
+            count = database.import_(args.file, only_macros=True)
+            print(f"{count:,} {'entry' if count == 1 else 'entries'} added (macro-instructions and profiles)")
             return 0
         macros = _by_name(database)
         for name in [*getattr(args, "names", ()), *([args.name] if args.action == "show" else [])]:
@@ -82,10 +83,12 @@ def run(args: argparse.Namespace) -> int:
         if args.action == "export":
             chosen = frozenset(args.names or macros)
             with atomic_output(args.file) as path:
-                print(f"{_macros(database.export(path, lambda each: each.name in chosen))} written")
+                database.export(path, lambda each: each.name in chosen)
+            print(f"{_macros(len(chosen))} written")
         elif args.action == "remove":
             chosen = frozenset(args.names)
-            print(f"{_macros(database.drop_macros(lambda each: each.name in chosen))} removed")
+            database.drop_macros(lambda each: each.name in chosen)
+            print(f"{_macros(len(chosen))} removed")
         elif args.action == "list":
             document = {"macros": [_document(database, name, each) for name, each in macros.items()]}
             report(document, _table(document["macros"]), args.json)
@@ -132,15 +135,14 @@ def _document(database: "TuningDatabase", name: str, entries: _Entries) -> dict[
         "operands": list(first.operands),
         "parameters": list(_PARAMETERS),
         "words": first.words,
-        "layers": len(first.schedules),
-        "own_program": first.template is not None,
+        "own_commands": first.template is not None,
         "proof": _proof(first),
         "rules": first.rules,
         "test_inputs": first.test_inputs,
         "measurements": [
             {
                 "network": macro.model,
-                "layers": list(macro.layers),
+                "layer": macro.layer,
                 "machine": _machine(profiles.get(macro.key.profile)),
                 "cycles": macro.cycles,
                 "static_cycles": macro.static_cycles,
@@ -175,29 +177,23 @@ def _machine(profile: "Profile | None") -> dict[str, Any] | None:
 def _uses(
     database: "TuningDatabase", name: str, macro: "MacroInstruction", profiles: "dict[str, Profile]"
 ) -> list[dict[str, Any]]:
-    """Return the networks whose executions used a macro-instruction, with the cycles of its layers."""
-    found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-    shape = macro.key.subgraph
-    if shape:
-        for each in database.history(shape):
-            kind = "cycles" if each.macro == name else "static_cycles" if not each.macro else ""
-            if kind and each.network:
-                cycles = found.setdefault((each.network, each.key.profile), {}).setdefault(shape, {})
-                cycles[kind] = min(each.cycles, cycles.get(kind, each.cycles))
-    out = []
-    for (network, profile), shapes in found.items():
-        used = [each for each in shapes.values() if "cycles" in each]
-        if used:
-            static = [each.get("static_cycles") for each in used]
-            out.append(
-                {
-                    "network": network,
-                    "machine": _machine(profiles.get(profile)),
-                    "cycles": sum(each["cycles"] for each in used),
-                    "static_cycles": None if None in static else sum(filter(None, static)),
-                }
-            )
-    return out
+    """Return the networks whose executions used a macro-instruction, with the least cycles with and without it."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for each in database.history(macro.key.subgraph):
+        kind = "cycles" if each.macro == name else "static_cycles" if not each.macro else ""
+        if kind and each.network:
+            cycles = found.setdefault((each.network, each.key.profile), {})
+            cycles[kind] = min(each.cycles, cycles.get(kind, each.cycles))
+    return [
+        {
+            "network": network,
+            "machine": _machine(profiles.get(profile)),
+            "cycles": cycles["cycles"],
+            "static_cycles": cycles.get("static_cycles"),
+        }
+        for (network, profile), cycles in found.items()
+        if "cycles" in cycles
+    ]
 
 
 def _saved(each: dict[str, Any]) -> str:
@@ -232,9 +228,9 @@ def _table(macros: list[dict[str, Any]]) -> str:
 
 
 _PROOFS = {
-    "generated": "program generated anew and proved safe for each network",
-    "symbols": "own program, proved equivalent for all inputs by symbolic execution",
-    "tests": "own program, equal for {test_inputs} test inputs with the same arithmetic",
+    "generated": "commands generated anew from the schedule and proved safe for each network",
+    "symbols": "own commands, proved equivalent for all inputs by symbolic execution",
+    "tests": "own commands, equal for {test_inputs} test inputs with the same arithmetic",
 }
 
 
@@ -248,14 +244,14 @@ def _description(document: dict[str, Any]) -> str:
         f"operators   {', '.join(document['ops']) or 'unknown'}",
         f"operands    {'; '.join(document['operands']) or 'unknown'}",
         f"parameters  {', '.join(document['parameters'])}",
-        f"program     {counted(document['words'], 'word')}, {counted(document['layers'], 'layer')}",
+        f"program     {counted(document['words'], 'word')}",
         f"proof       {proof}",
         "",
         format_table(
             [Column("learned in"), Column("machine"), *figures("static", "cycles", "saved"), *_ORIGIN],
             [
                 [
-                    f"{each['network']}: {', '.join(each['layers'])}",
+                    f"{each['network']}: {each['layer']}",
                     _conditions(each["machine"]),
                     f"{each['static_cycles']:,}",
                     f"{each['cycles']:,}",
