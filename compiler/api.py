@@ -1,10 +1,12 @@
 """Compilation of models: the `compile` function."""
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache as memoized
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +25,10 @@ from hw.config import DEFAULT_TARGET, MlaConfig, load_target
 from hw.errors import InputError, MlaError, shown
 
 if TYPE_CHECKING:
-    from compiler.pipeline import CompilationTrace
+    from compiler.pipeline import CompilationTrace, ModelCompiler
     from compiler.quantize.ranges import Calibration
     from compiler.runtime.network_cache import NetworkCache
+    from compiler.schedule.program_override import ProgramTemplate
     from compiler.tuning.fusion.network_model import NetworkCostModel
     from compiler.tuning_db.database import TuningDatabase
 
@@ -33,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 #: Kind and contents of the records of proofs in the cache.
 _PROOF, _PASSED = "network-proof", b"passed"
-#: Kind of the predictions of cycles in the cache.
-_PREDICTION = "prediction"
+#: Kinds of the predictions of cycles, and of schedules with program texts made from templates, in the cache.
+_PREDICTION, _TEXTS = "prediction", "macro-texts"
 
 
 def compile(
@@ -247,15 +250,98 @@ def _best_known(
             raise
         _log.warning("the database of measurements is not used: %s", error)
         return static
+    accepted = _Acceptance(static, source, conditions, options, store)
     for each in found:
         try:
-            network = _build(source, config, replace(options, schedule=each.schedule), store)
+            schedule, applied = accepted.schedule(each.schedule, each.templates)
+            network = _build(source, config, replace(options, schedule=schedule), store)
             _check_safe(network, store)
+            accepted.check(schedule, network)
         except InputError as error:
             _log.info("a schedule from the database is not used: %s", error)
         else:
-            return replace(network, sources=each.sources)
+            return replace(network, sources=each.sources_with(applied))
     return static
+
+
+class _Acceptance:
+    """Application of templates of programs, and acceptance of program texts by proof or test.
+
+    The model is prepared at first use. Results are kept in `store`, so that each combination is proved once.
+    """
+
+    def __init__(
+        self,
+        static: CompiledNetwork,
+        source: ModelSource,
+        conditions: HardwareProfile,
+        options: CompileOptions,
+        store: ContentStore | None,
+    ):
+        self.source, self.conditions, self.options, self.store = source, conditions, options, store
+        #: Digest of the model with its weights, and of the conditions.
+        self._model = name(version(), static.digest, conditions.key)
+
+    @cached_property
+    def prepared(self) -> "ModelCompiler":
+        """Compiler of the model, with states as inputs and outputs."""
+        from compiler.pipeline import ModelCompiler
+
+        prepared = ModelCompiler(self.source.graph, self.conditions.config, self.options)
+        prepared.open_states()
+        return prepared
+
+    def schedule(
+        self, schedule: Schedule, templates: "Mapping[str, ProgramTemplate]"
+    ) -> tuple[Schedule, frozenset[str]]:
+        """Return a schedule with the program texts that templates give, and the layers whose templates fit.
+
+        Raises
+        ------
+        InputError
+            No template fits the network's programs.
+        """
+        if not templates:
+            return schedule, frozenset()
+        from compiler.schedule.program_override import template_values
+        from compiler.tuning.edits.edit import EditError
+        from compiler.tuning.edits.editable_programs import with_templates
+
+        parts = [(layer, template_values(template)) for layer, template in templates.items()]
+        key = name(self._model, schedule, parts)
+        known = None if self.store is None else self.store.get(_TEXTS, key)
+        if known is not None:
+            fields = json.loads(bytes(known))
+            return Schedule.from_json(fields["schedule"]), frozenset(fields["layers"])
+        try:
+            made, applied = with_templates(self.prepared, schedule, templates)
+        except EditError as error:
+            raise InputError(str(error)) from None
+        if self.store is not None:
+            fields = {"schedule": made.to_json(), "layers": sorted(applied)}
+            self.store.put(_TEXTS, key, json.dumps(fields).encode())
+        return made, applied
+
+    def check(self, schedule: Schedule, network: CompiledNetwork) -> None:
+        """Accept the program texts of a network's schedule, which are proved or tested for its weights and addresses.
+
+        Raises
+        ------
+        InputError
+            They are refused.
+        """
+        if not schedule.programs:
+            return
+        from compiler.tuning.measure.equivalence import EquivalenceChecker
+
+        key = name(self._model, "texts", network.digest)
+        if self.store is not None and self.store.get(_PROOF, key) == _PASSED:
+            return
+        verdict = EquivalenceChecker(self.prepared).check(self.prepared.network(schedule))
+        if verdict.difference is not None:
+            raise InputError(verdict.difference)
+        if self.store is not None:
+            self.store.put(_PROOF, key, _PASSED)
 
 
 def _predictor(

@@ -29,8 +29,9 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, EntryKey, LayerEntry, TrialEntry, options_of, subgraph_of
+from compiler.tuning_db.entries import Entry, EntryKey, TrialEntry, options_of, subgraph_of
 from compiler.tuning_db.known_schedules import KnownSchedules
+from compiler.tuning_db.macro_instructions import MacroInstruction
 from compiler.tuning_db.program_cache import Placement, ProgramCache
 from compiler.tuning_db.session import BestKeys
 from compiler.util.progress import progress
@@ -83,10 +84,11 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
         times.append(milliseconds(lambda: memory.runnable(key, placement), 1001))
         times.append(milliseconds(lambda: database.add_measurement(trial), 21))
         shapes = tuple(info.shape for info in network.infos)
-        layers = [
-            LayerEntry(
+        macros = [
+            MacroInstruction(
                 key=replace(key, subgraph=info.shape),
                 schedule=network.schedule.layers[info.name],
+                machine=key.profile,
                 before="",
                 after="",
                 network=key.subgraph,
@@ -95,7 +97,7 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
             )
             for info in network.infos
         ]
-        database.put_layers(layers)
+        database.put_macros(macros)
         known = KnownSchedules(database, file_of(url), max_networks=0)
         times.append(milliseconds(lambda: known.entries([BestKeys(key, key)], shapes)))
         known = KnownSchedules(database, file_of(url))

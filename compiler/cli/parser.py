@@ -29,6 +29,7 @@ VERBS = (
     "calibrate",
     "serve",
     "db",
+    "isa",
     "llm",
     "bench",
     "verilog",

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import IO, Any
@@ -435,11 +435,13 @@ class ExecutionLog:
         conditions = HardwareProfile(network.config, dram)
         key = key_of(network.graph, network.rounding, conditions)
         found = [_execution(network, key, list(samples.values()))]
+        macros = {each.layer: each.macro for each in network.sources}
         for names, sample in samples.items():
             infos = self.profiler.infos[names]
             if len(infos) == 1 and infos[0].shape:
                 own = layer_key_of(infos[0].shape, network.rounding, conditions)
-                found.append(_execution(network, own, [sample]))
+                macro = macros.get(infos[0].name) or ""
+                found.append(replace(_execution(network, own, [sample]), macro=macro))
         return found
 
     def close(self) -> None:
@@ -468,4 +470,5 @@ def _execution(network: CompiledNetwork, key: EntryKey, samples: list[ProfileSam
         reuse=macs / moved if moved else 0.0,
         energy_uj=sum(sample.energy_uj for sample in samples),
         bound=bound(where),
+        network=network.name,
     )

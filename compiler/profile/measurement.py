@@ -56,7 +56,17 @@ class LayerCycles:
     where: dict[str, int]
 
 
-@identity("Measurement", "cycles", "layers", "energy_uj", "dram_bytes", "exact", "floor")
+@identity(
+    "Measurement",
+    "cycles",
+    "layers",
+    "energy_uj",
+    "dram_bytes",
+    "exact",
+    "floor",
+    "test_inputs",
+    added=("test_inputs",),
+)
 @dataclass(frozen=True)
 class Measurement:
     """Measured cost of a schedule on the simulated chip.
@@ -75,6 +85,9 @@ class Measurement:
         True if all outputs equal the reference.
     floor : int
         Lower bound on the cycles of this work.
+    test_inputs : int
+        Number of inputs with which the schedule's program texts were tested; 0 if they were proved to be equivalent
+        for all inputs, or if there are none.
     """
 
     cycles: int
@@ -83,6 +96,7 @@ class Measurement:
     dram_bytes: int
     exact: bool
     floor: int
+    test_inputs: int = 0
 
     @property
     def valid(self) -> bool:

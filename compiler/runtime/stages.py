@@ -72,6 +72,8 @@ class ProgramSource:
         Search method that proposed the schedule.
     cycles : int or None
         Measured cycles of the layer under this schedule, possibly in another network.
+    macro : str or None
+        Name of the learned macro-instruction (`mla isa`) from which the program of the layer was made.
     """
 
     layer: str
@@ -79,6 +81,7 @@ class ProgramSource:
     source: str = "static"
     proposer: str | None = None
     cycles: int | None = None
+    macro: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

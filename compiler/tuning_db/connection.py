@@ -89,9 +89,9 @@ EXECUTIONS = _entries(
     sa.Column("moment", sa.Float, nullable=False),
     found_by=("subgraph", "moment"),
 )
-#: Best schedule of each layer of a searched network, by `shape_of` the layer; `network` is the digest of the network.
-LAYERS = _entries(
-    "layers",
+#: Learned macro-instructions (`compiler.tuning_db.macro_instructions`), by the digest of the network of the search.
+MACROS = _entries(
+    "macros",
     *_key(),
     sa.Column("network", sa.String(_DIGEST), nullable=False),
     found_by=("profile", "options", "subgraph"),
@@ -137,9 +137,9 @@ class SealedRows:
         self._writer = engine.execution_options(writes=True)
 
     @cached_property
-    def has_layers(self) -> bool:
-        """True unless the database is opened for reading and was written before there was a table of layers."""
-        return self.work(lambda connection: sa.inspect(connection).has_table(LAYERS.name))
+    def has_macros(self) -> bool:
+        """True unless the database is opened for reading and is older than the table of macro-instructions."""
+        return self.work(lambda connection: sa.inspect(connection).has_table(MACROS.name))
 
     def work(self, work: Callable[[Connection], T]) -> T:
         """Run a read transaction and return its result; raise WorkError if the database fails."""
@@ -497,7 +497,7 @@ def _make_tables(engine: sa.Engine) -> None:
 
 
 def _need_tables(engine: sa.Engine) -> None:
-    if not _tables_exist(engine, METADATA.tables.keys() - {LAYERS.name}):
+    if not _tables_exist(engine, METADATA.tables.keys() - {MACROS.name}):
         raise InputError(f"--db: {title(engine)} contains no measurements: it lacks this program's tables")
 
 

@@ -1,6 +1,6 @@
 """Tuning database: trials, best programs, hardware profiles and executions."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
 from compiler.cache.content_store import ContentStore
 from compiler.profile.measurement import HardwareProfile, Result
 from compiler.schedule.schedule import Schedule
-from compiler.tuning_db import export, machines, programs, transfer_learning, trials
+from compiler.tuning_db import export, machines, macro_instructions, programs, trials
 from compiler.tuning_db.connection import (
     EXECUTIONS,
     PROFILES,
@@ -25,12 +25,12 @@ from compiler.tuning_db.entries import (
     Entry,
     EntryKey,
     Execution,
-    LayerEntry,
     Profile,
     StoredCandidate,
     TrialEntry,
     is_digest,
 )
+from compiler.tuning_db.macro_instructions import MacroInstruction
 
 
 @dataclass(frozen=True)
@@ -223,18 +223,29 @@ class TuningDatabase:
         """
         names = None if nodes is None else frozenset(nodes)
         return self._rows.work(
-            lambda connection: transfer_learning.candidates(
+            lambda connection: trials.candidates(
                 self._rows, connection, key, limit, conditions, names, elsewhere=elsewhere
             )
         )
 
-    def put_layers(self, layers: Sequence[LayerEntry]) -> None:
-        """Store the schedules of all layers of a network, in place of those that were stored for it before."""
-        transfer_learning.put_layers(self._rows, layers)
+    def put_macros(self, macros: Sequence[MacroInstruction]) -> None:
+        """Store the macro-instructions of a network, in place of those that were stored for it before."""
+        macro_instructions.put(self._rows, macros)
 
-    def layers(self, keys: Collection[EntryKey]) -> list[LayerEntry]:
-        """Return the layers with any of the keys that this user measured, the latest first."""
-        return transfer_learning.layers(self._rows, keys)
+    def macros(self, keys: Collection[EntryKey], *, foreign: bool = False) -> list[MacroInstruction]:
+        """Return the macro-instructions with any of the keys that this user measured, the latest first.
+
+        `foreign` selects those of others, which must be measured before use.
+        """
+        return macro_instructions.with_keys(self._rows, keys, foreign=foreign)
+
+    def all_macros(self) -> list[tuple[MacroInstruction, bool]]:
+        """Return all macro-instructions, each with a flag that is True if this user measured it."""
+        return macro_instructions.everything(self._rows)
+
+    def drop_macros(self, chosen: Callable[[MacroInstruction], bool]) -> int:
+        """Remove the macro-instructions that a function selects; return their number."""
+        return macro_instructions.drop(self._rows, chosen)
 
     def add_execution(self, *executions: Execution) -> None:
         """Store executions of subgraphs."""
@@ -260,18 +271,24 @@ class TuningDatabase:
         """Return the number of entries of each type, and the searched models."""
         return self._rows.work(lambda connection: summary(self._rows, connection))
 
-    def export(self, path: Path) -> int:
-        """Write profiles, trials and executions to a file of JSON lines; return the number of entries written."""
-        return self._rows.work(lambda connection: export.export(self._rows, connection, path))
+    def export(self, path: Path, macros: Callable[[MacroInstruction], bool] | None = None) -> int:
+        """Write profiles, trials, macro-instructions and executions to a file of JSON lines; return their number.
 
-    def import_(self, path: Path) -> int:
-        """Import the new entries in a file written by `export` as untrusted; return the number of imported entries."""
-        return export.import_(self._rows, path)
+        `macros` selects macro-instructions, which are written with the profiles only; None: write all entries.
+        """
+        return self._rows.work(lambda connection: export.export(self._rows, connection, path, macros))
+
+    def import_(self, path: Path, *, only_macros: bool = False) -> int:
+        """Import the new entries in a file written by `export` as untrusted; return the number of imported entries.
+
+        `only_macros` skips all entries except macro-instructions and profiles, with a warning.
+        """
+        return export.import_(self._rows, path, *([("profile", "macro")] if only_macros else []))
 
     def merge(self, other: "TuningDatabase") -> int:
         """Copy the new entries of another database; return their number.
 
-        Profiles, trials, layers and executions are copied. Entries that were written with this user's secret remain
-        trusted; a search measures the best schedules of the others first.
+        Profiles, trials, macro-instructions and executions are copied. Entries that were written with this user's
+        secret remain trusted; a search measures the best schedules of the others first.
         """
         return export.merge(self._rows, other._rows)

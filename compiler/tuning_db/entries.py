@@ -156,40 +156,6 @@ class Entry:
         return sum(code.image.nbytes for code in self.codes) + 40 * words
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerEntry:
-    """Schedule of a layer in the best schedule of a searched network.
-
-    Parameters
-    ----------
-    key : EntryKey
-        Digest of the layer (`compiler.cache.digest.shape_of`), conditions, options and goal.
-    schedule : LayerSchedule
-        Schedule of the layer.
-    before, after : str
-        Digests of the adjacent layers, which influence the layer's cycles; empty at the ends of the network.
-    network : str
-        Digest of the searched network.
-    cycles, static_cycles : int
-        Cycles of the layer, or of the layers with which it shares a counter tag, under the best schedule and under the
-        static compiler's schedule of the same network.
-    method : str
-        Name of the search method.
-    when : float
-        Time at which the entry was stored, in seconds since 1970 (UTC).
-    """
-
-    key: EntryKey
-    schedule: LayerSchedule
-    before: str
-    after: str
-    network: str
-    cycles: int
-    static_cycles: int
-    method: str = ""
-    when: float = 0.0
-
-
 @identity(
     "Execution",
     "key",
@@ -203,6 +169,9 @@ class LayerEntry:
     "reuse",
     "energy_uj",
     "bound",
+    "network",
+    "macro",
+    added=("network", "macro"),
 )
 @dataclass(frozen=True, kw_only=True)
 class Execution:
@@ -230,6 +199,10 @@ class Execution:
         Estimated energy in microjoules.
     bound : str
         Name of the main bottleneck.
+    network : str
+        Name of the network that contains the subgraph; empty if unknown.
+    macro : str
+        Name of the learned macro-instruction that was executed; empty if the static compiler's program was.
     """
 
     key: EntryKey
@@ -243,6 +216,8 @@ class Execution:
     reuse: float = 0.0
     energy_uj: float = 0.0
     bound: str = ""
+    network: str = ""
+    macro: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ an imported schedule is compiled, validated and measured again.
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 
 from sqlalchemy import Connection, Table
 
-from compiler.tuning_db import json_codec, machines, transfer_learning, trials
+from compiler.tuning_db import json_codec, machines, macro_instructions, trials
 from compiler.tuning_db.connection import (
     EXECUTIONS,
-    LAYERS,
+    MACROS,
     MAX_ENTRY_BYTES,
     PROFILES,
     TRIALS,
@@ -35,7 +35,7 @@ FORMAT, VERSION = "mla profiles", 1
 _KINDS: dict[str, tuple[Table, Callable[[Any], Any], Callable[[Any], dict], Callable[[Any], dict]]] = {
     "profile": (PROFILES, json_codec.read_profile, json_codec.profile_values, machines.profile_columns),
     "trial": (TRIALS, json_codec.read_trial, json_codec.trial_values, trials.columns),
-    "layer": (LAYERS, json_codec.read_layer, json_codec.layer_values, transfer_learning.layer_columns),
+    "macro": (MACROS, macro_instructions.read, macro_instructions.values, macro_instructions.columns),
     "execution": (
         EXECUTIONS,
         json_codec.read_execution,
@@ -48,17 +48,28 @@ _MAX_LINE_BYTES = MAX_ENTRY_BYTES + 256
 _MAX_WARNINGS = 10
 
 
-def export(rows: SealedRows, connection: Connection, path: Path) -> int:
-    """Write all undamaged entries, trusted or not; return the number of entries written."""
+def export(
+    rows: SealedRows,
+    connection: Connection,
+    path: Path,
+    macros: Callable[[macro_instructions.MacroInstruction], bool] | None = None,
+) -> int:
+    """Write undamaged entries, trusted or not; return the number of entries written.
+
+    `macros` selects macro-instructions, which are written with the profiles only; None: write all entries.
+    """
     count = 0
     try:
         with path.open("wb") as file:
             file.write(written({"schema_version": VERSION, "format": FORMAT}) + b"\n")
             for kind, (table, *_) in _KINDS.items():
-                if table is LAYERS and not rows.has_layers:
+                if (table is MACROS and not rows.has_macros) or (macros and table not in (PROFILES, MACROS)):
                     continue
                 query = many(table).order_by(table.c.id)
-                for values, _ in rows.read(connection, table, query, parsed):
+                chosen = _macro(macros) if macros and table is MACROS else parsed
+                for values, _ in rows.read(connection, table, query, chosen):
+                    if not values:
+                        continue
                     file.write(written({"kind": kind, "entry": values}) + b"\n")
                     count += 1
     except OSError as error:
@@ -66,15 +77,27 @@ def export(rows: SealedRows, connection: Connection, path: Path) -> int:
     return count
 
 
-def import_(rows: SealedRows, path: Path) -> int:
+def _macro(
+    chosen: Callable[[macro_instructions.MacroInstruction], bool],
+) -> Callable[[bytes], dict[str, Any]]:
+    """Return a function that returns the values of a macro-instruction, and no values if it is not chosen."""
+
+    def read(data: bytes) -> dict[str, Any]:
+        macro = macro_instructions.read_bytes(data)
+        return macro_instructions.values(macro) if chosen(macro) else {}
+
+    return read
+
+
+def import_(rows: SealedRows, path: Path, kinds: Collection[str] = tuple(_KINDS)) -> int:
     """Import new entries as untrusted; return the number of imported entries.
 
-    Entries that exist already are ignored; invalid lines are skipped with a warning.
+    Entries that exist already are ignored; invalid lines, and entries of other kinds, are skipped with a warning.
     """
     try:
         with path.open("rb") as file:
             _check_head(path, file.readline(_MAX_LINE_BYTES))
-            entries, count = _entries(path, file), 0
+            entries, count = _entries(path, file, kinds), 0
             while chunk := list(islice(entries, _BATCH_SIZE)):
                 count += rows.write(lambda connection, chunk=chunk: _add(rows, connection, chunk))
     except OSError as error:
@@ -91,7 +114,7 @@ def merge(rows: SealedRows, other: SealedRows) -> int:
     """
     count = 0
     for table, read, values, columns in _KINDS.values():
-        if table is LAYERS and not other.has_layers:
+        if table is MACROS and not other.has_macros:
             continue
         last = 0
         while chunk := other.work(partial(other.sealed, table=table, after=last, limit=_BATCH_SIZE)):
@@ -140,15 +163,17 @@ def _check_head(path: Path, line: bytes) -> None:
         raise InputError(f"{path}: its first line must be {wanted}, not {shown(head)}")
 
 
-def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[Table, bytes, dict[str, Any]]]:
+def _entries(
+    path: Path, file: BinaryIO, kinds: Collection[str]
+) -> Iterator[tuple[Table, bytes, dict[str, Any]]]:
     """Yield the table, the data and the index columns of each valid entry in a file."""
     bad = 0
     for number, line in enumerate(_lines(file), 2):
         try:
             fields = Fields(parsed(line))
             kind = fields.text("kind")
-            if kind not in _KINDS:
-                raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {shown(kind)}")
+            if kind not in kinds:
+                raise ValueError(f"kind must be one of {', '.join(kinds)}, not {shown(kind)}")
             table, read, values, columns = _KINDS[kind]
             entry = read(fields.get("entry"))
             yield table, written(values(entry)), columns(entry)

@@ -8,15 +8,13 @@ from typing import Any
 from compiler.ir.identity import identity_of, restored, stored
 from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement, Rejected, Result
-from compiler.schedule.schedule import LayerSchedule, Schedule, layer_schedule
+from compiler.schedule.schedule import Schedule, layer_schedule
 from compiler.tuning_db.entries import (
     AnySchedule,
     EntryKey,
     Execution,
-    LayerEntry,
     Profile,
     TrialEntry,
-    is_digest,
 )
 from compiler.util.checks import Fields
 from cosim import checks
@@ -71,6 +69,7 @@ def read_result(values: Any) -> Result:
         dram_bytes=fields.count("dram_bytes"),
         exact=fields.flag("exact"),
         floor=fields.count("floor"),
+        test_inputs=fields.count("test_inputs") if "test_inputs" in fields.values else 0,
     )
 
 
@@ -104,35 +103,6 @@ def read_trial(values: Any) -> TrialEntry:
     )
 
 
-def layer_values(entry: LayerEntry) -> Values:
-    """Encode the schedule of a layer, with its key and measurement, as JSON values."""
-    others = ("before", "after", "network", "cycles", "static_cycles", "method", "when")
-    values = {name: getattr(entry, name) for name in others}
-    return key_values(entry.key) | values | {"schedule": schedule_values(entry.schedule)}
-
-
-def read_layer(values: Any) -> LayerEntry:
-    """Decode the schedule of a layer, with its key and measurement."""
-    fields = Fields(values)
-    schedule = read_schedule(fields.get("schedule"))
-    digests = {name: fields.text(name) for name in ("before", "after", "network")}
-    if not isinstance(schedule, LayerSchedule) or not all(
-        is_digest(each) for each in digests.values() if each
-    ):
-        raise ValueError(
-            "an entry of a layer must have the schedule of a layer and digests of its neighbours"
-        )
-    return LayerEntry(
-        key=read_key(fields),
-        schedule=schedule,
-        cycles=fields.count("cycles"),
-        static_cycles=fields.count("static_cycles"),
-        method=fields.text("method"),
-        when=fields.number("when"),
-        **digests,
-    )
-
-
 def execution_values(execution: Execution) -> Values:
     """Encode an execution as JSON values."""
     values = stored(execution)
@@ -154,6 +124,7 @@ def read_execution(values: Any) -> Execution:
         reuse=fields.amount("reuse"),
         energy_uj=fields.amount("energy_uj"),
         bound=fields.text("bound"),
+        **{name: fields.text(name) for name in ("network", "macro") if name in fields.values},
     )
 
 

@@ -1,10 +1,10 @@
-"""Best known schedules of a network, from the user's database, with a cache in memory."""
+"""Best known schedules and macro-instructions of a network, from the user's database, with a cache in memory."""
 
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +14,12 @@ from compiler.options import MemoryLimits
 from compiler.profile.measurement import HardwareProfile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import LayerInfo, ProgramSource
+from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, LayerEntry
+from compiler.tuning_db.entries import Entry
+from compiler.tuning_db.macro_instructions import MacroInstruction
 from compiler.tuning_db.session import BestKeys, best_keys_of, best_of
 from hw.errors import InputError
 
@@ -25,7 +27,7 @@ from hw.errors import InputError
 _GOALS = ("latency", "throughput")
 #: Maximum number of networks whose entries are kept in memory.
 MAX_CACHED_NETWORKS = 256
-#: Number of neighbours of a layer whose schedule is used without a prediction.
+#: Number of equal neighbours of a layer whose macro-instruction is used without a prediction.
 _BOTH = 2
 
 
@@ -39,17 +41,33 @@ class KnownSchedule:
         Schedule of the whole network, which must be compiled and proved like any other.
     sources : tuple of ProgramSource
         Source of each layer's schedule.
+    templates : dict
+        Templates of layers, by name, whose results must be accepted like any program text.
+    without : tuple of ProgramSource
+        Source of each layer's schedule if its template is not used.
     """
 
     schedule: Schedule
     sources: tuple[ProgramSource, ...]
+    templates: dict[str, ProgramTemplate] = field(default_factory=dict)
+    without: tuple[ProgramSource, ...] = ()
+
+    def sources_with(self, applied: Collection[str]) -> tuple[ProgramSource, ...]:
+        """Return the source of each layer's schedule, given the names of the layers whose templates are used."""
+        if not self.templates:
+            return self.sources
+        each = zip(self.sources, self.without, strict=True)
+        return tuple(
+            plain if source.layer in self.templates and source.layer not in applied else source
+            for source, plain in each
+        )
 
 
 class _Found(NamedTuple):
-    """Entries of the database for a network: its best program, and the layers that it shares with other networks."""
+    """Entries of the database for a network: its best program, and the macro-instructions for its layers."""
 
     best: Entry | None
-    layers: tuple[LayerEntry, ...]
+    macros: tuple[MacroInstruction, ...]
 
 
 class KnownSchedules:
@@ -75,7 +93,7 @@ class KnownSchedules:
         self._lock = threading.Lock()
 
     def entries(self, keys: Sequence[BestKeys], shapes: tuple[str, ...]) -> _Found:
-        """Return the best program for the first of several goals that has one, and all layers with some shapes.
+        """Return the best program for the first of several goals that has one, and macro-instructions for some shapes.
 
         Parameters
         ----------
@@ -93,8 +111,8 @@ class KnownSchedules:
         best = next(
             (entry for each in keys if (entry := best_of(self.database.best, each)) is not None), None
         )
-        layers = {replace(each.plain, subgraph=shape) for each in keys for shape in shapes if shape}
-        found = _Found(best, tuple(self.database.layers(layers)))
+        wanted = {replace(each.plain, subgraph=shape) for each in keys for shape in shapes if shape}
+        found = _Found(best, tuple(self.database.macros(wanted)))
         with self._lock:
             self._kept[keys[0], shapes] = state, found
             while len(self._kept) > self.max_networks:
@@ -110,9 +128,10 @@ class KnownSchedules:
     ) -> list[KnownSchedule]:
         """Return schedules for a network that are better than its own according to measurements, the best first.
 
-        The best schedule of this network comes first. Otherwise, the network's own schedule is combined with the best
-        schedules of those layers that it shares with other networks. The schedule of a layer is used if both adjacent
-        layers are the same as in the network where it was measured, or if it reduces the predicted cycles.
+        The best schedule of this network comes first. Otherwise, the network's own schedule is combined with the
+        macro-instructions for those layers that it shares with other networks, if both adjacent layers are the same as
+        in the network where they were measured, or if they reduce the predicted cycles. A combination with templates of
+        programs comes before the same one without.
 
         Parameters
         ----------
@@ -131,100 +150,145 @@ class KnownSchedules:
         found = self.entries(keys, tuple(info.shape for info in infos))
         out = []
         if found.best is not None and isinstance(found.best.schedule, Schedule):
-            out.append(_of_network(network, found.best, found.best.schedule, found.layers))
-        own = network.schedule.layers
-        matches = {
-            name: match
-            for name, match in _matches(infos, found.layers)
-            if name in own and match.entry.schedule != own[name]
-        }
-        certain = {name: match.entry for name, match in matches.items() if match.neighbours == _BOTH}
+            out.append(_of_network(network, found.best, found.best.schedule, found.macros))
+        matches = _matches(network, found.macros)
+        certain = {name: match.macro for name, match in matches.items() if match.neighbours == _BOTH}
         likely = _likely(network, certain, matches, predict) if matches else {}
-        out += [_combined(network, chosen) for chosen in (likely, certain) if chosen]
+        for chosen in (likely, certain):
+            if chosen:
+                out += _combined(network, chosen)
         return [
             each
             for number, each in enumerate(out)
-            if each not in out[:number] and each.schedule != network.schedule
+            if each not in out[:number] and (each.schedule != network.schedule or each.templates)
         ]
+
+    def elsewhere(self, network: CompiledNetwork, keys: BestKeys) -> list[KnownSchedule]:
+        """Return combinations with macro-instructions that were not learned in a network itself, to be measured.
+
+        Those that this user measured in other networks come before those of others.
+
+        Parameters
+        ----------
+        network : CompiledNetwork
+            Network with the static compiler's schedule.
+        keys : BestKeys
+            Keys of the network's best programs.
+        """
+        wanted = {replace(keys.plain, subgraph=info.shape) for info in network.infos if info.shape}
+        out = []
+        for foreign in (False, True):
+            macros = self.database.macros(wanted, foreign=foreign)
+            others = [each for each in macros if foreign or each.network != keys.plain.subgraph]
+            if matches := _matches(network, others):
+                out += _combined(network, {name: match.macro for name, match in matches.items()})
+        return out
 
 
 class _Match(NamedTuple):
-    """Entry for a layer, the number of its neighbours (at most two) that are also neighbours of the layer, its gain."""
+    """Macro-instruction for a layer, the number of equal neighbours (at most two), and its relative gain."""
 
     neighbours: int
     gain: float
-    entry: LayerEntry
+    macro: MacroInstruction
 
 
-def _matches(infos: Sequence[LayerInfo], entries: Iterable[LayerEntry]) -> Iterator[tuple[str, _Match]]:
-    """Yield the best match of each layer that has one, with the layer's name."""
-    by_shape: dict[str, list[LayerEntry]] = {}
-    for entry in entries:
-        by_shape.setdefault(entry.key.subgraph, []).append(entry)
+def _matches(network: CompiledNetwork, macros: Iterable[MacroInstruction]) -> dict[str, _Match]:
+    """Return the best match of each layer that has one, by name.
+
+    A macro-instruction that only contains the network's own schedule is no match.
+    """
+    infos, own = network.infos, network.schedule.layers
+    by_shape: dict[str, list[MacroInstruction]] = {}
+    for macro in macros:
+        by_shape.setdefault(macro.key.subgraph, []).append(macro)
     shapes = ["", *(info.shape for info in infos), ""]
+    out = {}
     for number, info in enumerate(infos):
         before, after = shapes[number], shapes[number + 2]
         matches = [
             _Match(
                 (each.before == before) + (each.after == after),
-                (each.static_cycles - each.cycles) / max(each.static_cycles, 1),
+                each.saved / max(each.static_cycles, 1),
                 each,
             )
             for each in by_shape.get(info.shape, [])
         ]
-        if matches:
-            yield info.name, max(matches, key=lambda match: match[:2])
+        if matches and info.name in own:
+            best = max(matches, key=lambda match: match[:2])
+            if best.macro.template is not None or best.macro.schedule != own[info.name]:
+                out[info.name] = best
+    return out
 
 
 def _likely(
     network: CompiledNetwork,
-    certain: dict[str, LayerEntry],
+    certain: dict[str, MacroInstruction],
     matches: Mapping[str, _Match],
     predict: Callable[[Schedule], float],
-) -> dict[str, LayerEntry]:
-    """Return the entries in `certain`, and those of other layers that each reduce the predicted cycles."""
+) -> dict[str, MacroInstruction]:
+    """Return the macro-instructions in `certain`, and those of other layers that each reduce the predicted cycles.
+
+    The prediction does not see the changes of a template, which therefore must only not raise it.
+    """
     chosen = dict(certain)
     cycles = None
     for name, match in matches.items():
         if match.neighbours == _BOTH:
             continue
         try:
-            cycles = predict(_combined(network, chosen).schedule) if cycles is None else cycles
-            new = predict(_combined(network, chosen | {name: match.entry}).schedule)
+            cycles = predict(_schedule(network, chosen)) if cycles is None else cycles
+            new = predict(_schedule(network, chosen | {name: match.macro}))
         except InputError:
             continue
-        if new < cycles:
-            chosen, cycles = chosen | {name: match.entry}, new
+        if new < cycles or (new == cycles and match.macro.template is not None):
+            chosen, cycles = chosen | {name: match.macro}, new
     return chosen
 
 
-def _combined(network: CompiledNetwork, chosen: Mapping[str, LayerEntry]) -> KnownSchedule:
+def _schedule(network: CompiledNetwork, chosen: Mapping[str, MacroInstruction]) -> Schedule:
     """Return the network's own schedule with the schedules of some layers replaced."""
-    layers = network.schedule.layers | {name: entry.schedule for name, entry in chosen.items()}
-    sources = tuple(_source(info, chosen.get(info.name)) for info in network.infos)
-    return KnownSchedule(replace(network.schedule, layers=layers), sources)
+    layers = network.schedule.layers | {name: macro.schedule for name, macro in chosen.items()}
+    return replace(network.schedule, layers=layers)
+
+
+def _combined(network: CompiledNetwork, chosen: Mapping[str, MacroInstruction]) -> list[KnownSchedule]:
+    """Return the network's own schedule with macro-instructions: with their templates, if any, and without."""
+    own, plain = network.schedule.layers, {}
+    for name, macro in chosen.items():
+        if macro.schedule != own[name]:
+            plain[name] = replace(macro, template=None)
+    out = []
+    for each in (chosen, plain) if plain != chosen else (plain,):
+        templates = {name: macro.template for name, macro in each.items() if macro.template is not None}
+        sources, without = (
+            tuple(_source(info, macros.get(info.name)) for info in network.infos) for macros in (each, plain)
+        )
+        out.append(KnownSchedule(_schedule(network, each), sources, templates, without))
+    return out
 
 
 def _of_network(
-    network: CompiledNetwork, best: Entry, schedule: Schedule, layers: Iterable[LayerEntry]
+    network: CompiledNetwork, best: Entry, schedule: Schedule, macros: Iterable[MacroInstruction]
 ) -> KnownSchedule:
     """Return the best schedule of a network, with the sources of its layers."""
     own: dict[str, LayerSchedule] = network.schedule.layers
-    stored = {
-        (each.key.subgraph, each.schedule): each for each in layers if each.network == best.key.subgraph
-    }
+    stored = {each.layer: each for each in macros if each.network == best.key.subgraph}
     sources = []
     for info in network.infos:
-        layer = schedule.layers.get(info.name)
-        entry = None if layer is None or layer == own.get(info.name) else stored.get((info.shape, layer))
-        sources.append(_source(info, entry))
+        layer, macro = schedule.layers.get(info.name), stored.get(info.name)
+        if macro is not None and (
+            macro.schedule != layer or (layer == own.get(info.name) and not macro.template)
+        ):
+            macro = None
+        sources.append(_source(info, macro))
     return KnownSchedule(schedule, tuple(sources))
 
 
-def _source(info: LayerInfo, entry: LayerEntry | None) -> ProgramSource:
-    if entry is None:
+def _source(info: LayerInfo, macro: MacroInstruction | None) -> ProgramSource:
+    if macro is None:
         return ProgramSource(info.name, info.shape)
-    return ProgramSource(info.name, info.shape, "database", entry.method or None, entry.cycles)
+    return ProgramSource(info.name, info.shape, "database", macro.method or None, macro.cycles, macro.name)
 
 
 #: Modification time in nanoseconds and size of a database file and of its write-ahead log; None if unknown.

@@ -1,9 +1,9 @@
 """View of the database for a schedule search of one model under fixed conditions."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from compiler.cache import digest
 from compiler.cost.energy import energy_uj
@@ -15,19 +15,23 @@ from compiler.profile.measurement import HardwareProfile, Measurement, Rejected,
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.run_report import Run, layers
 from compiler.runtime.stages import LayerInfo
+from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import (
     Entry,
     EntryKey,
     Execution,
-    LayerEntry,
     Profile,
     TrialEntry,
     options_of,
     subgraph_of,
 )
+from compiler.tuning_db.macro_instructions import MacroInstruction, operands_of
 from compiler.tuning_db.program_cache import ProgramCache
+
+if TYPE_CHECKING:
+    from compiler.tuning_db.known_schedules import KnownSchedule
 
 #: Maximum number of schedules of other conditions that are checked for compatibility.
 _CANDIDATES = 64
@@ -84,6 +88,7 @@ def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfil
     if run.split is None:
         return []
     config, when = network.config, time.time()
+    macros = {each.layer: each.macro or "" for each in network.sources}
     by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
     for info, times in layers(network, run.runs, run.taken):
         by_tag.setdefault(info.tag, []).append((info, times))
@@ -107,6 +112,8 @@ def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfil
                 reuse=info.floor.macs / moved if moved else 0.0,
                 energy_uj=energy_uj(config, counts) / times,
                 bound=bound(run.split.by_tag[tag]),
+                network=network.name,
+                macro=macros.get(info.name, ""),
             )
         )
     return out
@@ -255,6 +262,18 @@ class DatabaseSession:
         ]
         return fitting[:limit]
 
+    def learned(self, network: CompiledNetwork) -> "list[KnownSchedule]":
+        """Return combinations with macro-instructions of other networks and of others, to be measured first.
+
+        Parameters
+        ----------
+        network : CompiledNetwork
+            Network with the static compiler's schedule.
+        """
+        from compiler.tuning_db.known_schedules import KnownSchedules
+
+        return KnownSchedules(self.database).elsewhere(network, self.best_keys)
+
     def best(self) -> Entry | None:
         """Return the best program for the goal of this session; None if there is none."""
         return best_of(self.programs.best, self.best_keys)
@@ -264,12 +283,13 @@ class DatabaseSession:
         schedule: Schedule,
         result: Measurement,
         cost: float,
-        compile_: Callable[[Schedule], CompiledNetwork],
+        compile_: Callable[[Schedule | None], CompiledNetwork],
         baseline: Measurement,
+        templates_of: Callable[[Schedule], Mapping[str, ProgramTemplate]] = lambda _schedule: {},
     ) -> bool:
         """Store a schedule's programs unless stored programs are at least as good; return True if they were stored.
 
-        The schedules of the single layers are stored as well, for other networks with such layers.
+        What was learned about single layers is stored as macro-instructions, for other networks with such layers.
 
         Parameters
         ----------
@@ -280,7 +300,9 @@ class DatabaseSession:
         cost : float
             Value of the metric that is minimized.
         compile_ : callable
-            Function that compiles the network with a schedule.
+            Function that compiles the network with a schedule, or with the static compiler's schedule if it is None.
+        templates_of : callable
+            Function that returns the templates of the layers whose commands the texts of a schedule change, by name.
         """
         known = self.best()
         if known is not None and known.cost <= cost:
@@ -294,31 +316,53 @@ class DatabaseSession:
             Entry(key=key, schedule=schedule, cost=cost, result=result, codes=tuple(network.codes))
         )
         if stored:
-            self.database.put_layers(self._layers(network, result, baseline))
+            first, templates = compile_(None).schedule, templates_of(schedule) if schedule.programs else {}
+            macros = list(self._macros(network, first, result, baseline, templates))
+            self.database.put_macros(macros)
         return stored
 
-    def _layers(
-        self, network: CompiledNetwork, result: Measurement, baseline: Measurement
-    ) -> list[LayerEntry]:
-        """Return the layers of a network with their measurements; layers that are fused differently are left out."""
-        static = {name: each.cycles for each in baseline.layers for name in each.names}
-        cycles = {name: each.cycles for each in result.layers for name in each.names}
-        infos = network.infos
+    def _macros(
+        self,
+        network: CompiledNetwork,
+        first: Schedule,
+        result: Measurement,
+        baseline: Measurement,
+        templates: Mapping[str, ProgramTemplate],
+    ) -> Iterator[MacroInstruction]:
+        """Yield a macro-instruction for each layer with a template or another schedule than the static compiler's.
+
+        Layers that are fused differently are left out, since their static cycles are not known.
+        """
+        infos, schedules = network.infos, network.schedule.layers
+        static, cycles = (
+            {name: each.cycles for each in measured.layers for name in each.names}
+            for measured in (baseline, result)
+        )
         shapes = ["", *(each.shape for each in infos), ""]
-        return [
-            LayerEntry(
+        words = {program.name: len(program.words) for code in network.codes for program in code.programs}
+        layers = {layer.name: layer for layer in network.layers}
+        for number, each in enumerate(infos):
+            template, schedule = templates.get(each.name), schedules.get(each.name)
+            if not each.shape or schedule is None or each.name not in static.keys() & cycles.keys():
+                continue
+            if template is None and schedule == first.layers.get(each.name):
+                continue
+            yield MacroInstruction(
                 key=replace(self.best_keys.plain, subgraph=each.shape),
-                schedule=network.schedule.layers[each.name],
+                schedule=schedule,
+                template=template,
+                machine=digest.name(self.conditions.config),
                 before=shapes[number],
                 after=shapes[number + 2],
                 network=self.best_keys.plain.subgraph,
                 cycles=cycles[each.name],
                 static_cycles=static[each.name],
+                words=words.get(each.program, 0),
+                model=network.name,
+                layer=each.name,
+                ops=each.ops,
+                operands=operands_of(layers[each.name]),
+                test_inputs=0 if template is None else result.test_inputs,
+                rules=0 if template is None else _ACCEPTANCE,
                 method=self.method,
             )
-            for number, each in enumerate(infos)
-            if each.shape
-            and each.name in static
-            and each.name in cycles
-            and each.name in network.schedule.layers
-        ]

@@ -1,18 +1,20 @@
-"""Append-only table of trials in the database."""
+"""Append-only table of trials in the database, and transfer of schedules that were best under similar conditions."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam
+from sqlalchemy import Connection, LargeBinary, Select, bindparam, cast, select
 
 from compiler.cache.digest import name
-from compiler.profile.measurement import Measurement, Result
+from compiler.profile.measurement import HardwareProfile, Measurement, Result
 from compiler.schedule.schedule import Schedule
-from compiler.tuning_db import json_codec
+from compiler.tuning_db import json_codec, machines
 from compiler.tuning_db.connection import TRIALS, SealedRows, as_bytes, key_conditions, many
-from compiler.tuning_db.entries import AnySchedule, EntryKey, TrialEntry
+from compiler.tuning_db.entries import AnySchedule, EntryKey, StoredCandidate, TrialEntry, is_digest
+from compiler.tuning_db.machines import distance
 from compiler.util.checks import parsed
 
 
@@ -90,3 +92,84 @@ def measured(rows: SealedRows, key: EntryKey, schedule: AnySchedule) -> Result |
         return None
 
     return rows.work(work)
+
+
+def candidates(
+    rows: SealedRows,
+    connection: Connection,
+    key: EntryKey,
+    limit: int,
+    conditions: HardwareProfile | None,
+    nodes: frozenset[str] | None,
+    *,
+    elsewhere: bool,
+) -> list[StoredCandidate]:
+    """Return promising schedules as documented in `TuningDatabase.candidates`."""
+    found: dict[str, StoredCandidate] = {}
+    for away, other in _related_keys(rows, connection, key, conditions):
+        best = _best_of(rows, connection, other, away, limit, nodes)
+        # A search with the same key finds this user's measurements by their schedules.
+        own = {name(each.trial.schedule) for each in best if elsewhere and other == key and each.trusted}
+        for candidate in best:
+            schedule = name(candidate.trial.schedule)
+            if schedule not in own:
+                found.setdefault(schedule, candidate)
+        if len(found) >= limit:
+            break
+    return list(found.values())[:limit]
+
+
+def _related_keys(
+    rows: SealedRows, connection: Connection, key: EntryKey, conditions: HardwareProfile | None
+) -> list[tuple[float, EntryKey]]:
+    """Return the keys with valid trials of the same subgraph, with their distances from `key`.
+
+    They are sorted by distance; at equal distance, keys with the same options come first.
+    """
+    known = {profile.conditions.key: profile.conditions for profile in machines.profiles(rows, connection)}
+    here = conditions or known.get(key.profile)
+    parts = (cast(column, LargeBinary) for column in (TRIALS.c.profile, TRIALS.c.options))
+    query = select(*parts).where(TRIALS.c.subgraph == key.subgraph, TRIALS.c.cycles.is_not(None)).distinct()
+    out = []
+    for found in connection.execute(query).all():
+        profile, options = (bytes(part).decode(errors="replace") for part in found)
+        if not is_digest(profile) or not is_digest(options):
+            continue
+        if profile == key.profile:
+            away = 0.0
+        else:
+            away = distance(here, known[profile]) if here and profile in known else math.inf
+        out.append((away, EntryKey(key.subgraph, profile, options)))
+    return sorted(out, key=lambda each: (each[0], each[1].options != key.options, each[1]))
+
+
+def _best_of(
+    rows: SealedRows,
+    connection: Connection,
+    key: EntryKey,
+    away: float,
+    limit: int,
+    nodes: frozenset[str] | None,
+) -> list[StoredCandidate]:
+    """Return the best distinct schedules of one key: first this user's schedules, then imported schedules."""
+    own: dict[str, StoredCandidate] = {}
+    foreign: dict[str, StoredCandidate] = {}
+    query = many(TRIALS).where(TRIALS.c.cycles.is_not(None)).order_by(TRIALS.c.cycles, TRIALS.c.id)
+    for trial, trusted in matching(rows, connection, key, query):
+        if not is_good(trial) or not _fits(trial.schedule, nodes):
+            continue
+        group = own if trusted else foreign
+        if len(group) < limit:
+            group.setdefault(
+                name(trial.schedule), StoredCandidate(trial=trial, trusted=trusted, distance=away)
+            )
+        if len(own) == limit:
+            break
+    return [*own.values(), *foreign.values()]
+
+
+def _fits(schedule: AnySchedule, nodes: frozenset[str] | None) -> bool:
+    """Return True if all nodes that a schedule names are in `nodes`, or if `nodes` is None."""
+    if nodes is None or not isinstance(schedule, Schedule):
+        return True
+    return schedule.layers.keys() <= nodes and all(nodes.issuperset(group) for group in schedule.fusions)

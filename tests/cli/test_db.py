@@ -58,8 +58,8 @@ def test_db_show_counts_trials_and_programs(mla, database):
 
 def test_export_and_import(mla, database, tmp_path):
     lines, other = tmp_path / "entries.jsonl", tmp_path / "other.db"
-    assert mla("db", "export", lines, "--db", database).out == "10 entries written\n"
-    assert mla("db", "import", lines, "--db", other).out == "10 entries added\n"
+    assert mla("db", "export", lines, "--db", database).out == "5 entries written\n"
+    assert mla("db", "import", lines, "--db", other).out == "5 entries added\n"
     assert mla("db", "import", lines, "--db", other).out == "0 entries added\n"
     result = mla(
         *TUNE, "--trials", "2", "--db", other

@@ -15,10 +15,11 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text
 from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import LayerSchedule
-from compiler.tuning_db.connection import LAYERS, PROGRAMS
+from compiler.tuning_db.connection import MACROS, PROGRAMS
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, LayerEntry
+from compiler.tuning_db.entries import Entry
 from compiler.tuning_db.known_schedules import KnownSchedules, known_schedules
+from compiler.tuning_db.macro_instructions import MacroInstruction
 from compiler.tuning_db.session import BestKeys, DatabaseSession, best_keys_of
 from hw.config import load_target
 from hw.errors import InputError
@@ -153,7 +154,7 @@ def test_foreign_and_damaged_entries_are_not_used(url, tmp_path, caplog):
     assert compiler.compile(graph, "n4", database=elsewhere).sources == ()
     engine = sa.create_engine(url)
     with engine.begin() as connection:
-        for table in (LAYERS, PROGRAMS):
+        for table in (MACROS, PROGRAMS):
             for number, data in connection.execute(sa.select(table.c.id, table.c.data)).all():
                 where = len(data) // 2
                 bad = bytes(data[:where]) + bytes([data[where] ^ 1]) + bytes(data[where + 1 :])
@@ -170,9 +171,10 @@ def test_schedule_that_does_not_compile_is_not_used(url, caplog):
     key = best_keys_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency").plain
     info = static.infos[0]
     wrong = replace(static.schedule.layers[info.name], stream_channel_blocks=3)
-    entry = LayerEntry(
+    entry = MacroInstruction(
         key=replace(key, subgraph=info.shape),
         schedule=wrong,
+        machine="",
         before="",
         after=static.infos[1].shape,
         network="a" * 64,
@@ -180,7 +182,7 @@ def test_schedule_that_does_not_compile_is_not_used(url, caplog):
         static_cycles=2,
     )
     with TuningDatabase(url) as database:
-        database.put_layers([entry])
+        database.put_macros([entry])
     with caplog.at_level("INFO"):
         compiled = compiler.compile(graph, "n4", database=url)
     assert compiled.schedule == static.schedule and compiled.sources == ()
@@ -196,7 +198,7 @@ def test_entries_are_cached_until_the_file_changes(tmp_path, monkeypatch):
     keys = [best_keys_of(static.graph, static.rounding, HardwareProfile(N4), UNLIMITED, "latency")]
     shapes = tuple(info.shape for info in static.infos)
     found = known.entries(keys, shapes)
-    assert found.best is not None and len(found.layers) == len(shapes)
+    assert found.best is not None and len(found.macros) == len(shapes)
     with monkeypatch.context() as patch:
         patch.setattr(TuningDatabase, "best", lambda *_: pytest.fail("the database was read"))
         assert known.entries(keys, shapes) is found
@@ -213,14 +215,14 @@ def test_file_of_an_earlier_release_has_no_layers(tmp_path):
     store(url, graph)
     engine = sa.create_engine(url)
     with engine.begin() as connection:
-        LAYERS.drop(connection)
+        MACROS.drop(connection)
     engine.dispose()
     compiled = compiler.compile(graph, "n4", database=file)
     assert (
         compiled.sources and from_database(compiled) == []
     )  # the best program of the network is still found
     with TuningDatabase(file, read_only=True) as database:
-        assert database.layers([]) == [] and database.export(tmp_path / "out") == 1
+        assert database.macros([]) == [] and database.export(tmp_path / "out") == 1
 
 
 def test_merged_databases_start_a_search_with_the_best_of_all(tmp_path):

@@ -1,7 +1,7 @@
 """Measurement of one schedule at a time on one simulated machine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +119,7 @@ class MeasureRunner:
                 verdict = self._equivalence.check(network, order.number, order.refused)
                 if verdict.difference is not None:
                     return Rejected("same", verdict.difference, verdict.form)
+                return replace(result, test_inputs=verdict.inputs)
             return result
 
     def close(self) -> None:

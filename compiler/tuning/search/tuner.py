@@ -1,13 +1,16 @@
 """Search driver: runs a search method for a number of trials."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.edits.edit import EditError
+from compiler.tuning.edits.editable_programs import templates_of, with_templates
 from compiler.tuning.generators.generator import Generator, GeneratorFailure
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.registry import GENERATORS_METHOD, LLM, METHODS, GeneratorSpec, make_generators
@@ -209,11 +212,30 @@ def _check_instance(
 def initial_schedules(
     session: "DatabaseSession | None", searcher: SearchMethod, limit: int = _MAX_TRANSFERRED
 ) -> "list[Schedule]":
-    """Return schedules to try before the method proposes any."""
-    found = (
-        [] if session is None else session.transfer_candidates(searcher.first, min(limit, _MAX_TRANSFERRED))
-    )
-    return [schedule for schedule in found if searcher.register(schedule)]
+    """Return schedules to try before the method proposes any.
+
+    They consist of the macro-instructions that were learned in other networks or by others, and of the schedules that
+    were best under other conditions.
+    """
+    if session is None:
+        return []
+    most = min(limit, _MAX_TRANSFERRED)
+    found = [*_learned(session, searcher), *session.transfer_candidates(searcher.first, most)]
+    return [schedule for schedule in found if searcher.register(schedule)][:most]
+
+
+def _learned(session: "DatabaseSession", searcher: SearchMethod) -> "Iterator[Schedule]":
+    """Yield schedules with learned macro-instructions that the constraints allow."""
+    prepared, first = searcher.prepared, searcher.first
+    for each in session.learned(prepared.network(first)):
+        try:
+            schedule = each.schedule
+            if each.templates:
+                schedule, _ = with_templates(prepared, schedule, each.templates)
+        except (EditError, InputError):
+            continue
+        if searcher.constraints.violation(schedule, first) is None:
+            yield schedule
 
 
 def store_best(session: "DatabaseSession | None", searcher: SearchMethod, baseline: Measurement) -> None:
@@ -223,7 +245,15 @@ def store_best(session: "DatabaseSession | None", searcher: SearchMethod, baseli
     """
     best = searcher.best
     if session is not None and best.cost is not None and isinstance(best.result, Measurement):
-        session.put_best(best.schedule, best.result, best.cost, searcher.prepared.network, baseline)
+        prepared = searcher.prepared
+        session.put_best(
+            best.schedule,
+            best.result,
+            best.cost,
+            prepared.network,
+            baseline,
+            partial(templates_of, prepared),
+        )
 
 
 def rejection_reason(trial: Trial) -> str | None:
