@@ -19,14 +19,13 @@ from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry, LayerEntry
 from compiler.tuning_db.session import BestKeys, best_keys_of, best_of
+from compiler.tuning_db.transfer_learning import BOTH_NEIGHBOURS, LayerMatch, layer_matches
 from hw.errors import InputError
 
 #: Goals whose best program may run by default, in the order of preference.
 _GOALS = ("latency", "throughput")
 #: Maximum number of networks whose entries are kept in memory.
 MAX_CACHED_NETWORKS = 256
-#: Number of neighbours of a layer whose schedule is used without a prediction.
-_BOTH = 2
 
 
 @dataclass(frozen=True)
@@ -135,10 +134,10 @@ class KnownSchedules:
         own = network.schedule.layers
         matches = {
             name: match
-            for name, match in _matches(infos, found.layers)
+            for name, match in layer_matches(infos, found.layers)
             if name in own and match.entry.schedule != own[name]
         }
-        certain = {name: match.entry for name, match in matches.items() if match.neighbours == _BOTH}
+        certain = {name: match.entry for name, match in matches.items() if match.neighbours == BOTH_NEIGHBOURS}
         likely = _likely(network, certain, matches, predict) if matches else {}
         out += [_combined(network, chosen) for chosen in (likely, certain) if chosen]
         return [
@@ -148,45 +147,17 @@ class KnownSchedules:
         ]
 
 
-class _Match(NamedTuple):
-    """Entry for a layer, the number of its neighbours (at most two) that are also neighbours of the layer, its gain."""
-
-    neighbours: int
-    gain: float
-    entry: LayerEntry
-
-
-def _matches(infos: Sequence[LayerInfo], entries: Iterable[LayerEntry]) -> Iterator[tuple[str, _Match]]:
-    """Yield the best match of each layer that has one, with the layer's name."""
-    by_shape: dict[str, list[LayerEntry]] = {}
-    for entry in entries:
-        by_shape.setdefault(entry.key.subgraph, []).append(entry)
-    shapes = ["", *(info.shape for info in infos), ""]
-    for number, info in enumerate(infos):
-        before, after = shapes[number], shapes[number + 2]
-        matches = [
-            _Match(
-                (each.before == before) + (each.after == after),
-                (each.static_cycles - each.cycles) / max(each.static_cycles, 1),
-                each,
-            )
-            for each in by_shape.get(info.shape, [])
-        ]
-        if matches:
-            yield info.name, max(matches, key=lambda match: match[:2])
-
-
 def _likely(
     network: CompiledNetwork,
     certain: dict[str, LayerEntry],
-    matches: Mapping[str, _Match],
+    matches: Mapping[str, LayerMatch],
     predict: Callable[[Schedule], float],
 ) -> dict[str, LayerEntry]:
     """Return the entries in `certain`, and those of other layers that each reduce the predicted cycles."""
     chosen = dict(certain)
     cycles = None
     for name, match in matches.items():
-        if match.neighbours == _BOTH:
+        if match.neighbours == BOTH_NEIGHBOURS:
             continue
         try:
             cycles = predict(_combined(network, chosen).schedule) if cycles is None else cycles

@@ -28,9 +28,12 @@ from compiler.tuning_db.entries import (
     subgraph_of,
 )
 from compiler.tuning_db.program_cache import ProgramCache
+from compiler.tuning_db.transfer_learning import BOTH_NEIGHBOURS, layer_matches
 
 #: Maximum number of schedules of other conditions that are checked for compatibility.
 _CANDIDATES = 64
+#: Number of machines whose layers are candidates.
+_MACHINES = 4
 
 
 def key_of(
@@ -170,11 +173,16 @@ class DatabaseSession:
     goal : str
         Metric by which the best program is chosen.
     method : str
-        Name of the search method, for information only.
+        Name of the search method, for information only; `proposer_of` gives the proposer of a single schedule.
     seed : int
         Seed of the search, for information only.
     programs : ProgramCache or None
         Program cache that successive searches share; None: a separate cache.
+
+    Attributes
+    ----------
+    proposer_of : callable
+        Function that returns the name of the method that proposed a schedule; by default, `method` for any schedule.
     """
 
     def __init__(
@@ -189,6 +197,7 @@ class DatabaseSession:
     ):
         self.programs = programs or ProgramCache(database)
         self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
+        self.proposer_of: Callable[[Schedule], str] = lambda _schedule: self.method
         rounding = prepared.options.rounding
         #: Keys of measurements, and of the best program.
         limits = prepared.options.limits
@@ -215,7 +224,8 @@ class DatabaseSession:
     def put(self, schedule: Schedule, result: Result) -> None:
         """Store a measurement, which is durable when the method returns."""
         key = self._measured_key(schedule)
-        trial = TrialEntry(key=key, schedule=schedule, result=result, seed=self.seed, method=self.method)
+        proposer = self.proposer_of(schedule)
+        trial = TrialEntry(key=key, schedule=schedule, result=result, seed=self.seed, method=proposer)
         refused = isinstance(result, Rejected) and result.form and result.form not in self.refusals()
         self.database.add_measurement(trial, *((replace(trial, key=self.refusal_key),) if refused else ()))
 
@@ -254,6 +264,33 @@ class DatabaseSession:
             and (each.fusions != first.fusions or each.layers.keys() == first.layers.keys())
         ]
         return fitting[:limit]
+
+    def layer_candidates(self, first: CompiledNetwork) -> list[Schedule]:
+        """Return schedules with the best schedules of the layers that other networks share with this one.
+
+        For each of the nearest machines, the nearest first, there are up to two schedules: with all shared layers, and
+        with those layers whose neighbours are the same in the other network. They must be measured before use.
+
+        Parameters
+        ----------
+        first : CompiledNetwork
+            Network under the static compiler's schedule, which supplies the other layers.
+        """
+        out: list[Schedule] = []
+        own, known = first.schedule.layers, self.best_keys.plain
+        for _, machine in self.database.nearest(self.conditions, _MACHINES):
+            profile = machine.conditions.key
+            keys = {replace(known, subgraph=info.shape, profile=profile) for info in first.infos if info.shape}
+            entries = [each for each in self.database.layers(keys) if each.network != known.subgraph]
+            found = {name: each for name, each in layer_matches(first.infos, entries) if name in own}
+            for neighbours in (0, BOTH_NEIGHBOURS):
+                layers = {
+                    name: each.entry.schedule for name, each in found.items() if each.neighbours >= neighbours
+                }
+                schedule = replace(first.schedule, layers=own | layers)
+                if schedule != first.schedule and schedule not in out:
+                    out.append(schedule)
+        return out
 
     def best(self) -> Entry | None:
         """Return the best program for the goal of this session; None if there is none."""
@@ -303,7 +340,7 @@ class DatabaseSession:
         """Return the layers of a network with their measurements; layers that are fused differently are left out."""
         static = {name: each.cycles for each in baseline.layers for name in each.names}
         cycles = {name: each.cycles for each in result.layers for name in each.names}
-        infos = network.infos
+        infos, proposer = network.infos, self.proposer_of(network.schedule)
         shapes = ["", *(each.shape for each in infos), ""]
         return [
             LayerEntry(
@@ -314,7 +351,7 @@ class DatabaseSession:
                 network=self.best_keys.plain.subgraph,
                 cycles=cycles[each.name],
                 static_cycles=static[each.name],
-                method=self.method,
+                method=proposer,
             )
             for number, each in enumerate(infos)
             if each.shape

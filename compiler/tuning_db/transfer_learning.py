@@ -2,20 +2,24 @@
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, LargeBinary, bindparam, cast, delete, select
 
 from compiler.cache.digest import name
 from compiler.profile.measurement import HardwareProfile
+from compiler.runtime.stages import LayerInfo
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import json_codec, machines, trials
 from compiler.tuning_db.connection import LAYERS, TRIALS, SealedRows, as_bytes, entries, many
 from compiler.tuning_db.entries import AnySchedule, EntryKey, LayerEntry, StoredCandidate, is_digest
 from compiler.tuning_db.machines import distance
 from compiler.util.checks import parsed
+
+#: Number of neighbours of a layer; its schedule is likely to help where all of them are the same.
+BOTH_NEIGHBOURS = 2
 
 
 def candidates(
@@ -154,3 +158,31 @@ def layers(rows: SealedRows, keys: Collection[EntryKey]) -> list[LayerEntry]:
         return found
 
     return sorted(rows.work(work), key=lambda each: -each.when)
+
+
+class LayerMatch(NamedTuple):
+    """Entry for a layer, the number of its neighbours (at most two) that are also neighbours of the layer, its gain."""
+
+    neighbours: int
+    gain: float
+    entry: LayerEntry
+
+
+def layer_matches(infos: Sequence[LayerInfo], entries: Iterable[LayerEntry]) -> Iterator[tuple[str, LayerMatch]]:
+    """Yield the best match of each layer that has one, with the layer's name."""
+    by_shape: dict[str, list[LayerEntry]] = {}
+    for entry in entries:
+        by_shape.setdefault(entry.key.subgraph, []).append(entry)
+    shapes = ["", *(info.shape for info in infos), ""]
+    for number, info in enumerate(infos):
+        before, after = shapes[number], shapes[number + 2]
+        matches = [
+            LayerMatch(
+                (each.before == before) + (each.after == after),
+                (each.static_cycles - each.cycles) / max(each.static_cycles, 1),
+                each,
+            )
+            for each in by_shape.get(info.shape, [])
+        ]
+        if matches:
+            yield info.name, max(matches, key=lambda match: match[:2])
