@@ -38,6 +38,7 @@ PRIORS = {
     GENERATORS_METHOD: 0.1,
     LLM: 0.1,
 }
+_OTHER_PRIOR = 0.1
 #: Number of trials for which a prior counts; factor by which a reward loses weight with every trial of the search.
 _PRIOR_TRIALS, _DISCOUNT = 2.0, 0.8
 #: Maximum number of earlier trials that are passed to a member when it proposes for the first time.
@@ -158,6 +159,8 @@ class PortfolioSearch(SearchMethod):
         Generators of the member "generators"; None: all registered ones, and the member "fusion" for fusion.
     members : mapping of str to callable, optional
         Functions that create the members by name, instead of those above.
+    priors : mapping of str to float
+        Expected reward of a trial of each member before any is measured.
     """
 
     def __init__(
@@ -172,13 +175,16 @@ class PortfolioSearch(SearchMethod):
         language_model: Callable[[], Generator] | None = None,
         generators: Sequence[Generator] | None = None,
         members: Mapping[str, MemberMaker] | None = None,
+        priors: Mapping[str, float] = PRIORS,
     ):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self._log = measurer.log
         given = (measurer, goal, baseline, seed, constraints)
         if members is None:
             members = _members(given, session, language_model, generators)
-        self._members = [_Member(name, make, PRIORS.get(name, 0.1)) for name, make in members.items()]
+        self._members = [
+            _Member(name, make, priors.get(name, _OTHER_PRIOR)) for name, make in members.items()
+        ]
         #: Members that proposed schedules, and their names, by the JSON text of the schedule.
         self._proposed: dict[str, _Member] = {}
         self._names: dict[str, str] = {}
