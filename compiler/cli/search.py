@@ -12,7 +12,7 @@ from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.llm.language_model_generator import LanguageModelGenerator
+    from compiler.llm.endpoint.model import LanguageModelGenerator
 
 #: Aliases of search methods; reports and the database use the original names.
 _METHOD_ALIASES = {"model": "hpm"}

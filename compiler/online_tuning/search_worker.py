@@ -27,7 +27,7 @@ from cosim.device import Device
 from hw.config import MlaConfig
 
 if TYPE_CHECKING:
-    from compiler.llm.language_model_generator import LanguageModelGenerator
+    from compiler.llm.endpoint.model import LanguageModelGenerator
 
 #: Maximum relative difference at which two latencies or rates are treated as equal.
 _MAX_DIFFERENCE = 0.1

@@ -1,10 +1,10 @@
-"""Search objectives and constraints."""
+"""Search objectives, targets and constraints."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.errors import InputError, shown
 
@@ -20,6 +20,48 @@ class Objective(StrEnum):
         """Return the cost of a measurement: cycles per sample, or microjoules."""
         return measured.energy_uj if self is Objective.ENERGY else float(measured.cycles)
 
+
+@dataclass(frozen=True)
+class Targets:
+    """Values of a measurement at which a search ends, since nothing better is needed.
+
+    Parameters
+    ----------
+    cycles : float or None
+        Maximum number of cycles per request, measured as for the goal; None: no such target.
+    energy_uj : float or None
+        Maximum energy per request in microjoules; None: no such target.
+
+    Raises
+    ------
+    InputError
+        A target is not a number above 0.
+    """
+
+    cycles: float | None = None
+    energy_uj: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("target_latency", self.cycles), ("target_energy", self.energy_uj)):
+            if value is not None and not (isinstance(value, int | float) and 0 < value < float("inf")):
+                raise InputError(f"{name} must be a number above 0 or None, not {shown(value)}")
+
+    def __bool__(self) -> bool:
+        return self.cycles is not None or self.energy_uj is not None
+
+    def met(self, result: Result) -> bool:
+        """Return True if there are targets and a valid measurement meets all of them."""
+        return (
+            bool(self)
+            and isinstance(result, Measurement)
+            and result.valid
+            and (self.cycles is None or result.cycles <= self.cycles)
+            and (self.energy_uj is None or result.energy_uj <= self.energy_uj)
+        )
+
+
+#: Targets of a search that ends only with its trials.
+NO_TARGETS = Targets()
 
 #: Transformations by name, with the fields of a layer's schedule that each one changes.
 TRANSFORMATIONS: dict[str, frozenset[str]] = {

@@ -19,6 +19,7 @@ METHODS: "Registry[SearchMethod]" = Registry(
     base="compiler.tuning.search.method:SearchMethod",
     guard="compiler.tuning.plugin_errors:guarded_method",
     classes={
+        "portfolio": "compiler.tuning.search.portfolio:PortfolioSearch",
         "random": "compiler.tuning.search.stochastic_search:RandomSearch",
         "evolution": "compiler.tuning.search.stochastic_search:EvolutionarySearch",
         "coordinate": "compiler.tuning.search.coordinate:CoordinateSearch",
@@ -30,6 +31,10 @@ METHODS: "Registry[SearchMethod]" = Registry(
 )
 #: Name of the language-model method: `GeneratorSearch` with the model as its only generator.
 LLM = "llm"
+#: Name of the method that measures the best known schedules of the database.
+RETRIEVAL = "retrieval"
+#: Name of the default method: a portfolio of the others.
+PORTFOLIO = "portfolio"
 #: Name of the method that uses generators.
 GENERATORS_METHOD = "generators"
 

@@ -163,10 +163,13 @@ class KnownSchedules:
             if each not in out[:number] and (each.schedule != network.schedule or each.templates)
         ]
 
-    def elsewhere(self, network: CompiledNetwork, keys: BestKeys) -> list[KnownSchedule]:
+    def elsewhere(
+        self, network: CompiledNetwork, keys: BestKeys, profiles: Iterable[str]
+    ) -> list[KnownSchedule]:
         """Return combinations with macro-instructions that were not learned in a network itself, to be measured.
 
-        Those that this user measured in other networks come before those of others.
+        For each machine, those that this user measured in other networks come before those of others. All matches are
+        combined first, then those with equal neighbours.
 
         Parameters
         ----------
@@ -174,15 +177,22 @@ class KnownSchedules:
             Network with the static compiler's schedule.
         keys : BestKeys
             Keys of the network's best programs.
+        profiles : iterable of str
+            Keys of the hardware profiles under which the macro-instructions were measured, in the order of preference.
         """
-        wanted = {replace(keys.plain, subgraph=info.shape) for info in network.infos if info.shape}
         out = []
-        for foreign in (False, True):
-            macros = self.database.macros(wanted, foreign=foreign)
-            others = [each for each in macros if foreign or each.network != keys.plain.subgraph]
-            if matches := _matches(network, others):
-                out += _combined(network, {name: match.macro for name, match in matches.items()})
-        return out
+        for profile in profiles:
+            key = replace(keys.plain, profile=profile)
+            wanted = {replace(key, subgraph=info.shape) for info in network.infos if info.shape}
+            for foreign in (False, True):
+                macros = self.database.macros(wanted, foreign=foreign)
+                others = [each for each in macros if foreign or each.network != key.subgraph]
+                matches = _matches(network, others)
+                for neighbours in (0, _BOTH):
+                    chosen = {name: each.macro for name, each in matches.items() if each.neighbours >= neighbours}
+                    if chosen:
+                        out += _combined(network, chosen)
+        return [each for number, each in enumerate(out) if each not in out[:number]]
 
 
 class _Match(NamedTuple):

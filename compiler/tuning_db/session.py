@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of schedules of other conditions that are checked for compatibility.
 _CANDIDATES = 64
+#: Number of machines whose macro-instructions are candidates.
+_MACHINES = 4
 
 
 def key_of(
@@ -177,11 +179,16 @@ class DatabaseSession:
     goal : str
         Metric by which the best program is chosen.
     method : str
-        Name of the search method, for information only.
+        Name of the search method, for information only; `proposer_of` gives the proposer of a single schedule.
     seed : int
         Seed of the search, for information only.
     programs : ProgramCache or None
         Program cache that successive searches share; None: a separate cache.
+
+    Attributes
+    ----------
+    proposer_of : callable
+        Function that returns the name of the method that proposed a schedule; by default, `method` for any schedule.
     """
 
     def __init__(
@@ -196,6 +203,7 @@ class DatabaseSession:
     ):
         self.programs = programs or ProgramCache(database)
         self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
+        self.proposer_of: Callable[[Schedule], str] = lambda _schedule: self.method
         rounding = prepared.options.rounding
         #: Keys of measurements, and of the best program.
         limits = prepared.options.limits
@@ -222,7 +230,8 @@ class DatabaseSession:
     def put(self, schedule: Schedule, result: Result) -> None:
         """Store a measurement, which is durable when the method returns."""
         key = self._measured_key(schedule)
-        trial = TrialEntry(key=key, schedule=schedule, result=result, seed=self.seed, method=self.method)
+        proposer = self.proposer_of(schedule)
+        trial = TrialEntry(key=key, schedule=schedule, result=result, seed=self.seed, method=proposer)
         refused = isinstance(result, Rejected) and result.form and result.form not in self.refusals()
         self.database.add_measurement(trial, *((replace(trial, key=self.refusal_key),) if refused else ()))
 
@@ -263,7 +272,9 @@ class DatabaseSession:
         return fitting[:limit]
 
     def learned(self, network: CompiledNetwork) -> "list[KnownSchedule]":
-        """Return combinations with macro-instructions of other networks and of others, to be measured first.
+        """Return combinations with macro-instructions of other networks and of others, to be measured.
+
+        Those that were measured under the conditions of this session come first, then those of the nearest machines.
 
         Parameters
         ----------
@@ -272,7 +283,9 @@ class DatabaseSession:
         """
         from compiler.tuning_db.known_schedules import KnownSchedules
 
-        return KnownSchedules(self.database).elsewhere(network, self.best_keys)
+        machines = (machine for _, machine in self.database.nearest(self.conditions, _MACHINES))
+        profiles = dict.fromkeys((self.conditions.key, *(machine.conditions.key for machine in machines)))
+        return KnownSchedules(self.database).elsewhere(network, self.best_keys, profiles)
 
     def best(self) -> Entry | None:
         """Return the best program for the goal of this session; None if there is none."""
@@ -338,6 +351,7 @@ class DatabaseSession:
             {name: each.cycles for each in measured.layers for name in each.names}
             for measured in (baseline, result)
         )
+        proposer = self.proposer_of(network.schedule)
         shapes = ["", *(each.shape for each in infos), ""]
         words = {program.name: len(program.words) for code in network.codes for program in code.programs}
         layers = {layer.name: layer for layer in network.layers}
@@ -364,5 +378,5 @@ class DatabaseSession:
                 operands=operands_of(layers[each.name]),
                 test_inputs=0 if template is None else result.test_inputs,
                 rules=0 if template is None else _ACCEPTANCE,
-                method=self.method,
+                method=proposer,
             )

@@ -1,4 +1,4 @@
-"""Candidate generator that uses a remote language model, and its chat history."""
+"""Base class of generators that use a language model; the generator of a remote one, and its chat history."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,13 +9,42 @@ from compiler.llm.endpoint.client import EndpointClient, LimitError, Message, es
 from compiler.llm.endpoint.http import ChatCompletion
 from compiler.llm.endpoint.prompt import MeasuredExample, Prompt, best_and_worst, prompt_for, verdict
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.llm.language_model_generator import LanguageModelGenerator
 from compiler.profile.measurement import Rejected, Result
-from compiler.tuning.generators.generator import Candidate, GeneratorTask
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 from hw.errors import MlaError
 
 #: Maximum number of tokens that a server adds per message.
 _TOKENS_PER_MESSAGE = 8
+
+
+class LanguageModelGenerator(Generator):
+    """Generator whose candidates come from a language model, local or remote.
+
+    Attributes
+    ----------
+    endpoint : Endpoint or None
+        Endpoint of a remote model; None if the model runs in this process.
+    """
+
+    name = "llm"
+
+    def __init__(self, endpoint: Endpoint | None = None):
+        self.endpoint = endpoint
+
+    def check(self) -> None:
+        """Check that the model can be used; called before any other work.
+
+        Raises
+        ------
+        InputError
+            The endpoint is not a language model server, rejects the key, or does not exist.
+        WorkError
+            The endpoint cannot be reached or fails.
+        """
+
+    def document(self) -> dict[str, Any] | None:
+        """Return usage and cost as a JSON document; None for a model without cost."""
+        return None
 
 
 class Chat:

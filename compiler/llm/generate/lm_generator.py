@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.llm.endpoint.model import EndpointModel
+from compiler.llm.endpoint.model import EndpointModel, LanguageModelGenerator
 from compiler.llm.endpoint.settings import Endpoint
 from compiler.llm.generate.candidate_pool import (
     Answers,
@@ -20,7 +20,6 @@ from compiler.llm.generate.candidate_pool import (
 from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules
 from compiler.llm.generate.sampler import SampledAnswer, draw
-from compiler.llm.language_model_generator import LanguageModelGenerator
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
 from compiler.llm.tokens.layer_prompt import (

@@ -46,7 +46,10 @@ class CoordinateSearch(SearchMethod):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self._begin(self.best)
         self._count = 0
-        self._tried: dict[str, dict[int, Choice]] = {}
+        #: New choices of each proposal by unit: {} if the best choices of all units are combined, None for mutations.
+        self._tried: dict[str, dict[int, Choice] | None] = {}
+        #: Best trial without program texts, which are written for the programs of one schedule.
+        self._base = self.best
         self._mutations = network_mutations(self.prepared.graph, self.first, baseline)
 
     def propose(self) -> Schedule:
@@ -55,8 +58,9 @@ class CoordinateSearch(SearchMethod):
         At regular intervals, the best choices of all units are combined instead.
         """
         while self._mutations:
-            schedule = self._mutations.pop()(self.best.schedule)
+            schedule = self._mutations.pop()(self._base.schedule)
             if self.register(schedule):
+                self._tried[schedule.to_json()] = None
                 return schedule
         for _ in range(_MAX_ATTEMPTS):
             self._count += 1
@@ -67,26 +71,55 @@ class CoordinateSearch(SearchMethod):
         return self.first
 
     def accepts(self, schedule: Schedule) -> bool:
-        """Return True: the method handles all fusions."""
-        return True
+        """Return True for schedules without program texts; the method handles all fusions."""
+        return not schedule.programs
 
     def learn(self, trial: Trial) -> None:
-        """Accept each change that saves more cycles in its unit than the adjacent units lose."""
-        tried = self._tried.pop(trial.schedule.to_json(), {})
-        if trial.cost is None or not isinstance(trial.result, Measurement):
+        """Accept each change that saves more cycles in its unit than the adjacent units lose.
+
+        The trial of another method counts as a trial of the units in which it differs from their best choices, unless
+        some of these are adjacent.
+        """
+        text = trial.schedule.to_json()
+        tried = self._tried.pop(text) if text in self._tried else self._tried_by_others(trial)
+        if trial.cost is None or not isinstance(trial.result, Measurement) or self._base.cost is None:
             return
-        cycles = [unit.cycles_in(trial.result) for unit in self.units]
-        if not tried:
-            self._restore(trial if self._improves(trial) else self.best)
-            return
+        better = trial.cost <= self._base.cost
+        if tried:
+            self._accept(tried, trial.result)
+        elif tried is not None:
+            self._restore(trial if better else self._base)
+        elif better and (trial.schedule.fusions != self.fusions or self._beats_units(trial.result)):
+            self._restore(trial)
+        if trial.cost < self._base.cost:
+            self._base = trial
+
+    def _accept(self, tried: dict[int, Choice], result: Measurement) -> None:
+        """Accept the choices that helped."""
+        cycles = [unit.cycles_in(result) for unit in self.units]
         increases = [now - unit.cycles for now, unit in zip(cycles, self.units, strict=True)]
         for number, choice in tried.items():
             if increases[number] + neighbour_loss(increases, number) < 0:
                 self.units[number].best = choice
                 self.units[number].cycles = cycles[number]
 
-    def _improves(self, trial: Trial) -> bool:
-        return trial.cost is not None and self.best.cost is not None and trial.cost <= self.best.cost
+    def _tried_by_others(self, trial: Trial) -> dict[int, Choice] | None:
+        """Return the choices by which the trial of another method differs; None if they cannot be judged separately."""
+        layers = trial.schedule.layers
+        if trial.schedule.fusions != self.fusions:
+            return None
+        tried: dict[int, Choice] = {}
+        for number, unit in enumerate(self.units):
+            choice = {name: layers[name] for name in unit.names}
+            if choice != unit.best:
+                tried[number] = choice
+                if any(choice[name].own_counter_tag != unit.best[name].own_counter_tag for name in unit.names):
+                    return None
+        return None if not tried or any(number + 1 in tried for number in tried) else tried
+
+    def _beats_units(self, result: Measurement) -> bool:
+        """Return True if a measurement has fewer cycles than the best choices of all units promise together."""
+        return sum(unit.cycles_in(result) for unit in self.units) <= sum(unit.cycles for unit in self.units)
 
     def _restore(self, trial: Trial) -> None:
         """Set every unit to its choice in a trial, since changes that help separately may not help together."""
@@ -124,7 +157,7 @@ class CoordinateSearch(SearchMethod):
         """Drop the choices that do not fit together with the others; return the resulting schedule and choices."""
         for _ in range(_MAX_FIT_ATTEMPTS):
             choices = [tried.get(number, unit.best) for number, unit in enumerate(self.units)]
-            schedule = with_choices(self.best.schedule, choices)
+            schedule = with_choices(self._base.schedule, choices)
             try:
                 self.prepared.network(schedule)
             except InputError as error:
@@ -132,7 +165,7 @@ class CoordinateSearch(SearchMethod):
                 tried = {number: choice for number, choice in tried.items() if number not in dropped}
                 continue
             return schedule, tried
-        return self.best.schedule, {}
+        return self._base.schedule, {}
 
     def _units_to_drop(self, error: InputError, tried: dict[int, Choice]) -> set[int]:
         """Return the units whose choices must be dropped: the units that the error names, or else a random one."""
@@ -174,7 +207,7 @@ class StrategySearch(CoordinateSearch):
     def learn(self, trial: Trial) -> None:
         """Count the strategy of each changed unit, then accept changes like the coordinate search."""
         if isinstance(trial.result, Measurement) and trial.cost is not None:
-            for number, choice in self._tried.get(trial.schedule.to_json(), {}).items():
+            for number, choice in (self._tried.get(trial.schedule.to_json()) or {}).items():
                 unit = self.units[number]
                 strategy = unit.strategy_of(choice)
                 if strategy is not None:

@@ -27,13 +27,16 @@ class GeneratorSearch(SearchMethod):
 
     All generators are queried, one after another, about the whole network, and then about each layer, the slowest
     first; this repeats. Each task starts from the best schedule so far. After an improvement, the same generator is
-    queried again immediately. When no generator proposes anything new, the best schedule is changed at random. A
-    generator that raises an exception is reported and left out, and the search continues with the others.
+    queried again immediately. When no generator proposes anything new, the best schedule is changed at random, or the
+    search is exhausted. A generator that raises an exception is reported and left out, and the search continues with
+    the others.
 
     Parameters
     ----------
     generators : sequence of Generator or None
         Generators to query, in this order; None: all registered ones.
+    random_changes : bool
+        True to change the best schedule at random when no generator proposes anything new.
     """
 
     def __init__(
@@ -44,6 +47,8 @@ class GeneratorSearch(SearchMethod):
         seed: int,
         constraints: Constraints = UNCONSTRAINED,
         generators: Sequence[Generator] | None = None,
+        *,
+        random_changes: bool = True,
     ):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self.generators = [each() for each in GENERATORS.values()] if generators is None else list(generators)
@@ -51,6 +56,7 @@ class GeneratorSearch(SearchMethod):
         #: without candidates.
         self._turn, self._failures, self._empty_turns = 0, 0, 0
         self._seed, self._log = seed, measurer.log
+        self._random_changes, self._exhausted = random_changes, False
         self._left_out: list[GeneratorFailure] = []
         self._open: Iterator[Candidate] | None = None
         self._pending: dict[str, tuple[Generator, Candidate]] = {}
@@ -74,7 +80,15 @@ class GeneratorSearch(SearchMethod):
             found = self._guarded(generator, "propose", lambda of=generator, at=task: self._next(of, at))
             if found is not None:
                 return found
-        return self._changed()
+        if self._random_changes:
+            return self._changed()
+        self._exhausted = True
+        return self.first
+
+    @property
+    def exhausted(self) -> bool:
+        """True if no generator proposes anything new and random changes are not made."""
+        return self._exhausted
 
     def _next(self, generator: Generator, task: GeneratorTask) -> Schedule | None:
         """Return the generator's next candidate that is to be measured; None if its turn has ended."""
@@ -116,15 +130,15 @@ class GeneratorSearch(SearchMethod):
     def learn(self, trial: Trial) -> None:
         """Pass the result to the candidate's generator; after an improvement, query it about the new schedule next."""
         pending = self._pending.pop(trial.schedule.to_json(), None)
-        if pending is None:
-            return
-        generator, candidate = pending
-        self._observe(generator, candidate, trial.result)
-        if candidate.predicted is not None and isinstance(trial.result, Measurement):
-            self._pairs.append((candidate.predicted, float(trial.result.cycles)))
+        if pending is not None:
+            generator, candidate = pending
+            self._observe(generator, candidate, trial.result)
+            if candidate.predicted is not None and isinstance(trial.result, Measurement):
+                self._pairs.append((candidate.predicted, float(trial.result.cycles)))
         better = trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost
         if better:
             self._failures, self._open = 0, None
+            self._empty_turns, self._exhausted = 0, False
 
     def _accept(self, generator: Generator, candidate: Candidate) -> bool:
         """Return True if a candidate is to be measured; otherwise notify the generator, without using up a trial."""

@@ -11,15 +11,33 @@ from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.generators.generator import GeneratorFailure
 from compiler.tuning.layer_space import LayerSpace, spaces_of
 from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.strategies import strategies_between
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Schedule with its measurement result and its cost for the goal; the cost is None if the result is not valid."""
+    """Schedule with its measurement result and its origin.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Schedule that was measured.
+    result : Measurement or Rejected
+        Result of the measurement.
+    cost : float or None
+        Cost for the goal; None if the result is not valid.
+    proposer : str
+        Name of the search method that proposed the schedule; a member's name if the method is a portfolio.
+    strategy : str or None
+        Names of the strategies (`compiler.tuning.strategies.STRATEGIES`), joined by "+", by which the schedule differs
+        from the best one at the time of the proposal; None if it does not differ.
+    """
 
     schedule: Schedule
     result: Result
     cost: float | None
+    proposer: str = ""
+    strategy: str | None = None
 
 
 class SearchMethod(ABC):
@@ -43,6 +61,8 @@ class SearchMethod(ABC):
 
     Attributes
     ----------
+    name : str
+        Name of the method in reports.
     first : Schedule
         Schedule of the static compiler, from which the search starts.
     best : Trial
@@ -76,6 +96,7 @@ class SearchMethod(ABC):
         seed: int,
         constraints: Constraints = UNCONSTRAINED,
     ):
+        self.name = type(self).__qualname__
         self.constraints = constraints
         self.rng, self.goal = random.Random(seed), goal
         self.conditions, self.prepared = measurer.conditions, measurer.prepared
@@ -86,6 +107,8 @@ class SearchMethod(ABC):
         )
         self.best = Trial(first, baseline, goal.cost(baseline))
         self._registered = {first.to_json()}
+        #: Best schedules at the times at which the schedules without a result were registered.
+        self._origins: dict[str, Schedule] = {}
 
     @abstractmethod
     def propose(self) -> Schedule:
@@ -101,6 +124,15 @@ class SearchMethod(ABC):
         return None
 
     @property
+    def exhausted(self) -> bool:
+        """True if the method has nothing more to propose, which ends the search; False by default."""
+        return False
+
+    def proposer_of(self, schedule: Schedule) -> str:  # noqa: ARG002  a portfolio uses it
+        """Return the name of the method that proposed a schedule."""
+        return self.name
+
+    @property
     def left_out(self) -> tuple[GeneratorFailure, ...]:
         """Failures of generators, which the method no longer queries."""
         return ()
@@ -111,7 +143,8 @@ class SearchMethod(ABC):
         `learn` is not called if the method does not accept the schedule, which then comes from another search.
         """
         cost = self.goal.cost(result) if isinstance(result, Measurement) and result.valid else None
-        trial = Trial(schedule, result, cost)
+        origin = self._origins.pop(schedule.to_json(), self.best.schedule)
+        trial = Trial(schedule, result, cost, self.proposer_of(schedule), strategies_between(origin, schedule))
         if self.accepts(schedule):
             self.learn(trial)
         if trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost:
@@ -130,6 +163,8 @@ class SearchMethod(ABC):
         text = schedule.to_json()
         accepted = text not in self._registered and self.constraints.violation(schedule, self.first) is None
         self._registered.add(text)
+        if accepted:
+            self._origins[text] = self.best.schedule
         return accepted
 
 

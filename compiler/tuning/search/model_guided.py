@@ -1,11 +1,11 @@
 """Search guided by the learned cost model: each trial changes several layers, and each change is judged separately."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.cost.learned.model import PredictionErrors, find_model
 from compiler.cost.learned.online_model import OnlineCostModel, attribution_groups
-from compiler.profile.measurement import Measurement
+from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
 from compiler.tuning.measure.measurer import Measurer
@@ -115,9 +115,10 @@ class ModelGuidedSearch(SearchMethod):
 
     def learn(self, trial: Trial) -> None:
         """Update the cost model with the result of a trial, and accept the changes that helped."""
-        proposal = self._proposals.pop(trial.schedule.to_json(), None)
+        proposal = self._proposals.pop(trial.schedule.to_json(), None) or self._of_others(trial)
         if proposal is None:
-            self._adopt(trial)
+            if self.goal is Objective.ENERGY or self._beats_groups(trial.result):
+                self._adopt(trial)
             return
         self._tried |= {(name, trial.schedule.layers[name]) for name in proposal.changed}
         if trial.cost is None or not isinstance(trial.result, Measurement):
@@ -131,6 +132,27 @@ class ModelGuidedSearch(SearchMethod):
         self.online_model.trial(proposal.predicted, float(trial.result.cycles))
         if self.goal is Objective.ENERGY or not proposal.changed:
             self._adopt(trial)
+
+    def accepts(self, schedule: Schedule) -> bool:
+        """Return True for schedules with the first schedule's fusions and without program texts."""
+        return schedule.fusions == self.first.fusions and not schedule.programs
+
+    def _of_others(self, trial: Trial) -> _Proposal | None:
+        """Return the trial of another method as a proposal; None if its changes cannot be judged separately."""
+        changed = {
+            name: self.group[name]
+            for name, layer in trial.schedule.layers.items()
+            if name in self.group and layer != self.layers[name]
+        }
+        groups = sorted(changed.values())
+        near = any(b - a < _MIN_SPACING for a, b in zip(groups, groups[1:], strict=False))
+        if not changed or near or not isinstance(trial.result, Measurement):
+            return None
+        return self._proposal(changed, trial.schedule.layers)
+
+    def _beats_groups(self, result: Result) -> bool:
+        """Return True if a measurement has fewer cycles than the accepted changes promise together."""
+        return isinstance(result, Measurement) and sum(self._cycles(result)) <= sum(self._groups)
 
     def _adopt(self, trial: Trial) -> None:
         """Continue from the schedule of a trial if it is the best so far."""
@@ -207,16 +229,17 @@ class ModelGuidedSearch(SearchMethod):
         return Schedule(self.first.fusions, self.layers | changes)
 
     def _proposed(self, schedule: Schedule, changes: dict[str, LayerSchedule]) -> Schedule:
-        predicted = sum(self._groups)
-        for name, changed in changes.items():
-            predicted += (
-                float(self.online_model.predict(name, [changed], self.layers).cycles[0]) - self.cycles[name]
-            )
-        changed_groups = {name: self.group[name] for name in changes}
-        self._proposals[schedule.to_json()] = _Proposal(
-            changed_groups, dict(self.layers), list(self._groups), max(predicted, 1.0)
-        )
+        self._proposals[schedule.to_json()] = self._proposal(changes, schedule.layers)
         return schedule
+
+    def _proposal(self, changed: Iterable[str], layers: Mapping[str, LayerSchedule]) -> _Proposal:
+        """Return the state of the search with the predicted cycles after changes of some layers."""
+        predicted = sum(self._groups)
+        for name in changed:
+            after = self.online_model.predict(name, [layers[name]], self.layers)
+            predicted += float(after.cycles[0]) - self.cycles[name]
+        groups = {name: self.group[name] for name in changed}
+        return _Proposal(groups, dict(self.layers), list(self._groups), max(predicted, 1.0))
 
     def _cycles(self, measured: Measurement) -> list[float]:
         """Return the measured cycles of each group; a layer without its own counter tag is in the group before it."""

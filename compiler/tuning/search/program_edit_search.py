@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
@@ -110,8 +111,8 @@ class ProgramEditSearch(SearchMethod):
     Parameters
     ----------
     patience : int or None
-        Number of successive trials without improvement after which the schedule search ends; None: 24; 0: skip the
-        schedule search.
+        Number of successive trials without improvement after which the schedule search ends; None: 24; 0: no schedule
+        search, so that the method is exhausted if it finds no new edits.
 
     Attributes
     ----------
@@ -129,10 +130,13 @@ class ProgramEditSearch(SearchMethod):
         patience: int | None = None,
     ):
         super().__init__(measurer, goal, baseline, seed, constraints)
-        self._schedules = CoordinateSearch(measurer, goal, baseline, seed, constraints)
+        self._schedules = (
+            None if patience == 0 else CoordinateSearch(measurer, goal, baseline, seed, constraints)
+        )
         self._editor: ProgramEditor | None = None
         self._tried: dict[str, dict[str, Edits]] = {}
         self._failures = self._count = 0
+        self._exhausted = False
         self._patience = _DEFAULT_PATIENCE if patience is None else patience
         self.edits: dict[str, dict[str, Edits]] = {}
 
@@ -141,7 +145,15 @@ class ProgramEditSearch(SearchMethod):
         if self._editor is None and self._failures >= self._patience:
             self._editor = self._begin()
         found = None if self._editor is None else self._edited(self._editor)
-        return self._schedules.propose() if found is None else found
+        if found is None and self._schedules is None:
+            self._exhausted = True
+            return self.first
+        return found or self._schedules.propose()
+
+    @property
+    def exhausted(self) -> bool:
+        """True if there are no new edits of the best schedule and no schedule search."""
+        return self._exhausted
 
     def _edited(self, editor: ProgramEditor) -> Schedule | None:
         """Return the best schedule with new edits; None if no new edits are found."""
@@ -166,9 +178,18 @@ class ProgramEditSearch(SearchMethod):
         self._failures = 0 if improved else self._failures + 1
         tried = self._tried.pop(trial.schedule.to_json(), None)
         if tried is None or self._editor is None:
-            self._schedules.record(trial.schedule, trial.result)
+            if self._schedules is not None:
+                self._schedules.record(trial.schedule, trial.result)
+            elif trial.cost is not None and trial.cost < best and not self._edits(trial.schedule):
+                # by another method: the programs of its schedule are edited from now on
+                self._editor, self._exhausted = None, False
+                self._tried.clear()
         elif trial.cost is not None and isinstance(trial.result, Measurement):
             self._editor.learn(tried, trial.result, better=trial.cost <= best)
+
+    def _edits(self, schedule: Schedule) -> bool:
+        """Return True if the programs of a schedule, apart from its texts, are the programs that are edited."""
+        return self._editor is not None and self._editor.editable.schedule == replace(schedule, programs={})
 
     def _begin(self) -> ProgramEditor | None:
         """Return an editor for the best schedule's programs; None if edits are forbidden or impossible."""
@@ -176,5 +197,5 @@ class ProgramEditSearch(SearchMethod):
         measured = self.best.result
         if "micro-program" in self.constraints.forbidden or not isinstance(measured, Measurement):
             return None
-        editable = EditablePrograms(self.prepared.network(self.best.schedule))
+        editable = EditablePrograms(self.prepared.network(replace(self.best.schedule, programs={})))
         return ProgramEditor(editable, measured) if editable.programs else None

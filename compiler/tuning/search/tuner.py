@@ -1,22 +1,29 @@
 """Search driver: runs a search method for a number of trials."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from compiler.cost.learned.model import PredictionErrors
 from compiler.profile.measurement import Measurement, Rejected
-from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
-from compiler.tuning.edits.edit import EditError
-from compiler.tuning.edits.editable_programs import templates_of, with_templates
+from compiler.tuning.constraints import NO_TARGETS, UNCONSTRAINED, Constraints, Objective, Targets
+from compiler.tuning.edits.editable_programs import templates_of
 from compiler.tuning.generators.generator import Generator, GeneratorFailure
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.registry import GENERATORS_METHOD, LLM, METHODS, GeneratorSpec, make_generators
+from compiler.tuning.registry import (
+    GENERATORS_METHOD,
+    LLM,
+    METHODS,
+    RETRIEVAL,
+    GeneratorSpec,
+    make_generators,
+)
 from compiler.tuning.search.coordinate import StrategySearch
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
+from compiler.tuning.search.portfolio import PortfolioSearch, RetrievalSearch
 from compiler.tuning.strategies import learned
 from hw.errors import InputError, shown
 
@@ -24,9 +31,25 @@ if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
     from compiler.tuning_db.session import DatabaseSession
 
-#: The best schedules of other conditions are measured in at most one of `_TRANSFER_DIVISOR` trials, and in at most
-#: `_MAX_TRANSFERRED` trials.
-_TRANSFER_DIVISOR, _MAX_TRANSFERRED = 4, 4
+#: Language model, or a function that returns it when it is needed.
+LanguageModel = Generator | Callable[[], Generator] | None
+
+
+@dataclass
+class ProposerRecord:
+    """Results of a proposer in a search.
+
+    Parameters
+    ----------
+    trials, improvements : int
+        Number of trials that it proposed, and number of those that were the best so far.
+    gain : float
+        Sum of the costs that the improvements saved, as a fraction of the baseline's cost.
+    """
+
+    trials: int = 0
+    improvements: int = 0
+    gain: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -38,19 +61,21 @@ class TuningResult:
     baseline : Measurement
         Measurement of the static compiler's schedule.
     best : Trial
-        Best trial with correct outputs.
+        Best trial with correct outputs, or the trial that met the targets.
     curve : list of (int, float)
         Trial number and cost of each improvement; the baseline is trial 0.
     trials : list of Trial
         All trials, in order.
     cached_count : int
         Number of trials whose measurements were found in the database.
-    transferred_count : int
-        Number of initial trials of schedules that were best under other conditions.
     predictor : PredictionErrors or None
         Errors of the method's predictions; None if the method makes no predictions.
     left_out : tuple of GeneratorFailure
         Failures of generators, which were no longer queried.
+    proposers : dict of str to ProposerRecord
+        Results of each method that proposed schedules, by name.
+    target_met : bool or None
+        True if the search ended because `best` meets the targets; None if there were no targets.
     """
 
     baseline: Measurement
@@ -58,9 +83,15 @@ class TuningResult:
     curve: list[tuple[int, float]]
     trials: list[Trial]
     cached_count: int = 0
-    transferred_count: int = 0
     predictor: PredictionErrors | None = None
     left_out: tuple[GeneratorFailure, ...] = ()
+    proposers: dict[str, ProposerRecord] = field(default_factory=dict)
+    target_met: bool | None = None
+
+    @property
+    def transferred_count(self) -> int:
+        """Number of trials of known schedules of the database."""
+        return self.proposers.get(RETRIEVAL, ProposerRecord()).trials
 
     def __repr__(self) -> str:
         found = f"best cost {self.best.cost} after {len(self.trials)} trials"
@@ -77,8 +108,9 @@ def tune(
     seconds: float | None = None,
     on_trial: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
     session: "DatabaseSession | None" = None,
-    language_model: Generator | None = None,
+    language_model: LanguageModel = None,
     generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
+    targets: Targets = NO_TARGETS,
 ) -> TuningResult:
     """Search for a schedule with a lower cost than the static compiler's schedule.
 
@@ -87,7 +119,7 @@ def tune(
     measurer : Measurer
         Measurer of the network.
     method : str, subclass of SearchMethod, or SearchMethod
-        A key of METHODS, `LLM`, `module:Class`, a class, or an instance for this measurer, goal and constraints.
+        A key of METHODS, `LLM`, `RETRIEVAL`, `module:Class`, a class, or an instance for this measurer, goal and constraints.
     trials : int
         Maximum number of measurements in addition to the measurement of the baseline.
     goal : Objective
@@ -102,10 +134,12 @@ def tune(
         Function that is called after each trial with the trial's number, the trial, and the best trial so far.
     session : DatabaseSession or None
         Database session with the results of earlier searches; it should also be the measurer's cache.
-    language_model : Generator or None
-        Language model that the method `LLM` queries.
+    language_model : Generator, callable or None
+        Language model that the method `LLM` and the portfolio query, or a function that returns it when it is needed.
     generator : str, subclass of Generator, Generator, or sequence of them, optional
-        Generators that a `GeneratorSearch` queries, in this order, instead of all registered generators.
+        Generators that a `GeneratorSearch` or the portfolio queries, in this order, instead of all registered ones.
+    targets : Targets
+        Values of a measurement at which the search ends.
 
     Raises
     ------
@@ -117,30 +151,58 @@ def tune(
     """
     end = None if seconds is None else monotonic() + seconds
     baseline = measurer.baseline()
-    searcher = make_method(method, measurer, goal, baseline, seed, constraints, language_model, generator)
+    searcher = make_method(
+        method, measurer, goal, baseline, seed, constraints, language_model, generator, session
+    )
     if session is not None and isinstance(searcher, StrategySearch):
         # without this network's own trials, so that a repeated search proposes the same schedules
         searcher.statistics.earlier = learned(session.database.histories(without=session.key))
     before = measurer.cached_count
     store_best(session, searcher, baseline)
-    initial = initial_schedules(session, searcher, -(-trials // _TRANSFER_DIVISOR))
     done: list[Trial] = []
     curve = [(0, goal.cost(baseline))]
-    while len(done) < trials and (end is None or monotonic() < end):
-        count = min(measurer.devices, trials - len(done))
-        schedules = initial[len(done) :][:count] or [searcher.propose() for _ in range(count)]
+    records: dict[str, ProposerRecord] = {}
+    met = searcher.best if targets.met(baseline) else None
+    while met is None and len(done) < trials and (end is None or monotonic() < end):
+        schedules = _proposals(searcher, min(measurer.devices, trials - len(done)))
+        if not schedules:
+            break
         for schedule, result in zip(schedules, measurer.measure(schedules), strict=True):
             trial = searcher.record(schedule, result)
             done.append(trial)
+            record = records.setdefault(trial.proposer, ProposerRecord())
+            record.trials += 1
             best = searcher.best.cost
             if best is not None and best < curve[-1][1]:
+                record.improvements += 1
+                record.gain += (curve[-1][1] - best) / curve[0][1]
                 curve.append((len(done), best))
                 store_best(session, searcher, baseline)
+            if met is None and targets.met(result):
+                met = trial
             on_trial(len(done), trial, searcher.best)
-    cached = measurer.cached_count - before
     return TuningResult(
-        baseline, searcher.best, curve, done, cached, len(initial), searcher.predictor, searcher.left_out
+        baseline,
+        met or searcher.best,
+        curve,
+        done,
+        measurer.cached_count - before,
+        searcher.predictor,
+        searcher.left_out,
+        records,
+        met is not None if targets else None,
     )
+
+
+def _proposals(searcher: SearchMethod, count: int) -> "list[Schedule]":
+    """Return the next schedules to measure, at most `count`, or fewer if the method is exhausted."""
+    out: list[Schedule] = []
+    while len(out) < count:
+        schedule = searcher.propose()
+        if searcher.exhausted:
+            break
+        out.append(schedule)
+    return out
 
 
 def make_method(
@@ -150,8 +212,9 @@ def make_method(
     baseline: Measurement,
     seed: int,
     constraints: Constraints = UNCONSTRAINED,
-    language_model: Generator | None = None,
+    language_model: LanguageModel = None,
     generator: "GeneratorSpec | Sequence[GeneratorSpec] | None" = None,
+    session: "DatabaseSession | None" = None,
 ) -> SearchMethod:
     """Return an instance of a search method; `baseline` is the measurement of the first schedule.
 
@@ -159,17 +222,49 @@ def make_method(
     """
     if isinstance(method, SearchMethod):
         _check_instance(method, measurer, goal, constraints, generator)
-        return method
-    check_generators(method, generator)
+        searcher = method
+    else:
+        check_generators(method, generator)
+        searcher = _made(
+            method,
+            (measurer, goal, baseline, seed, constraints),
+            language_model,
+            None if generator is None else make_generators(generator),
+            session,
+        )
+        searcher.name = method if isinstance(method, str) else method.__qualname__
+    if session is not None:
+        session.proposer_of = searcher.proposer_of
+    return searcher
+
+
+def _made(
+    method: str | type[SearchMethod],
+    given: tuple[Measurer, Objective, Measurement, int, Constraints],
+    language_model: LanguageModel,
+    generators: list[Generator] | None,
+    session: "DatabaseSession | None",
+) -> SearchMethod:
+    """Return an instance of a search method for the arguments `given` of its constructor."""
+    if method == RETRIEVAL:
+        if session is None:
+            raise InputError(f"the method {RETRIEVAL} needs a database")
+        return RetrievalSearch(*given, session=session)
     if method == LLM:
         if language_model is None:
             raise InputError(f"the method {LLM} needs a language model")
-        return GeneratorSearch(measurer, goal, baseline, seed, constraints, [language_model])
+        model = language_model if isinstance(language_model, Generator) else language_model()
+        return GeneratorSearch(*given, generators=[model])
     kind = METHODS.resolve(method)
-    if generator is None:
-        return kind(measurer, goal, baseline, seed, constraints)
-    asked = {"generators": make_generators(generator)}
-    return kind(measurer, goal, baseline, seed, constraints, **asked)
+    if issubclass(kind, PortfolioSearch):
+        model = language_model
+        return kind(
+            *given,
+            session=session,
+            language_model=(lambda: model) if isinstance(model, Generator) else model,
+            generators=generators,
+        )
+    return kind(*given) if generators is None else kind(*given, **{"generators": generators})
 
 
 def check_generators(
@@ -182,11 +277,11 @@ def check_generators(
     InputError
         A method or generator does not exist, or the method does not use generators.
     """
-    kind = None if method == LLM else METHODS.resolve(method)
+    kind = None if method in (LLM, RETRIEVAL) else METHODS.resolve(method)
     if generator is None:
         return
     make_generators(generator)
-    if kind is None or not issubclass(kind, GeneratorSearch):
+    if kind is None or not issubclass(kind, GeneratorSearch | PortfolioSearch):
         name = method if isinstance(method, str) else method.__qualname__
         raise InputError(f"generators need a method that uses them, such as {GENERATORS_METHOD}, not {name}")
 
@@ -207,35 +302,6 @@ def _check_instance(
     ):
         if own != given:
             raise InputError(f"the method was created for the {name} {shown(own)}, not {shown(given)}")
-
-
-def initial_schedules(
-    session: "DatabaseSession | None", searcher: SearchMethod, limit: int = _MAX_TRANSFERRED
-) -> "list[Schedule]":
-    """Return schedules to try before the method proposes any.
-
-    They consist of the macro-instructions that were learned in other networks or by others, and of the schedules that
-    were best under other conditions.
-    """
-    if session is None:
-        return []
-    most = min(limit, _MAX_TRANSFERRED)
-    found = [*_learned(session, searcher), *session.transfer_candidates(searcher.first, most)]
-    return [schedule for schedule in found if searcher.register(schedule)][:most]
-
-
-def _learned(session: "DatabaseSession", searcher: SearchMethod) -> "Iterator[Schedule]":
-    """Yield schedules with learned macro-instructions that the constraints allow."""
-    prepared, first = searcher.prepared, searcher.first
-    for each in session.learned(prepared.network(first)):
-        try:
-            schedule = each.schedule
-            if each.templates:
-                schedule, _ = with_templates(prepared, schedule, each.templates)
-        except (EditError, InputError):
-            continue
-        if searcher.constraints.violation(schedule, first) is None:
-            yield schedule
 
 
 def store_best(session: "DatabaseSession | None", searcher: SearchMethod, baseline: Measurement) -> None:

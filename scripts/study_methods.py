@@ -1,0 +1,361 @@
+"""Comparison of search methods, and of the default portfolio with its members, on fixed layers and networks.
+
+`python -m scripts.study_methods --folder build/study_methods` runs every method for 20 layers of published networks and
+8 whole networks, on two memories, with three seeds and 64 trials, without and with edits of programs, and prints the
+cycles after 1, 4, 24 and 64 trials. Run the same command again to continue an interrupted run; `--only-render` only
+prints the tables of existing results. Measurements are shared by all methods, but each method is charged for all that
+it requests. `--reduced` selects a part of the cases, two seeds and 24 trials.
+
+The schedules that the methods "copies" and "portfolio" find in a database come from a coordinate search of the same
+network on a machine whose memory has half the bandwidth and twice the latency of the usual one.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from math import exp, log
+from pathlib import Path
+from random import Random
+from statistics import mean
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from compiler.bench.float_networks import EagerBuilder, FloatNetwork, voice_detector
+from compiler.bench.tiny import NETWORKS as TRAINED
+from compiler.bench.tiny import model_path
+from compiler.cache.model_source import ModelSource
+from compiler.ir.graph import Graph
+from compiler.llm.evaluate.race import expand_curve
+from compiler.llm.generate.lm_generator import language_model
+from compiler.options import CompileOptions, DramTiming
+from compiler.profile.measurement import HardwareProfile
+from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
+from compiler.tuning.layer_space import spaces_of
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.registry import GENERATORS_METHOD, LLM, PORTFOLIO, RETRIEVAL
+from compiler.tuning.search.generator_search import GeneratorSearch
+from compiler.tuning.search.method import SearchMethod
+from compiler.tuning.search.portfolio import PortfolioSearch
+from compiler.tuning.search.program_edit_search import ProgramEditSearch
+from compiler.tuning.search.tuner import make_method, tune
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.session import DatabaseSession
+from compiler.util.tables import Column, figures, format_table
+from hw.config import load_target
+from scripts.jsonl_log import JsonlLog
+from scripts.measurement_cache import FileCache
+from scripts.networks.digits import MODEL as DIGITS
+from scripts.process_pool import run_parallel
+from scripts.published_layers import memory, network_of
+
+#: Numbers of trials after which methods are compared.
+COUNTS = (1, 4, 24, 64)
+MEMORIES = ("usual", "slow")
+_SLOW_LATENCY, _SLOW_SHARE = 400, 0.25
+_NEIGHBOUR_LATENCY, _NEIGHBOUR_SHARE, _NEIGHBOUR_TRIALS, _NEIGHBOUR_SEED = 200, 0.5, 24, 99
+_NO_EDITS = Constraints(frozenset({"micro-program"}))
+#: Share of the layers whose schedules are drawn by `UniformGenerator`, and maximum number of draws per task.
+_DRAWN_FRACTION, _MAX_DRAWS = 0.25, 400
+#: Largest loss of the default method against the best method of a column.
+BAR = 0.005
+
+#: Layers of published networks, fixed before any was measured by this script.
+LAYERS = (
+    "mobilenet_v1_025_96 first",
+    "mobilenet_v1_025_96 deep pointwise",
+    "mobilenet_v2_035 expansion",
+    "mobilenet_v2 depthwise strided",
+    "efficientnet_b0 depthwise",
+    "efficientnet_b0 squeeze",
+    "resnet20 first stage",
+    "resnet20 last stage",
+    "squeezenet11 squeeze",
+    "squeezenet11 pool",
+    "lenet5 dense",
+    "ds_cnn pointwise",
+    "shufflenet_v1 groups",
+    "bert_tiny feed-forward",
+    "bert_tiny softmax",
+    "mobilenet_v3_small depthwise",
+    "googlenet 5x5",
+    "vgg cifar",
+    "bert_tiny projection",
+    "unet first",
+)
+_REDUCED = (
+    "mobilenet_v2_035 expansion",
+    "efficientnet_b0 depthwise",
+    "resnet20 last stage",
+    "bert_tiny feed-forward",
+    "kws_ref_model",
+    "text_encoder",
+)
+
+
+class UniformGenerator(Generator):
+    """Generator of uniform draws from the schedules of a quarter of the layers."""
+
+    name = "uniform"
+
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
+        """Yield random schedules of some of the task's layers."""
+        stages = task.prepared.lowered(task.schedule.fusions)
+        frozen = task.constraints.frozen_fields
+        spaces = spaces_of(task.prepared.config, stages, task.conditions.dram, frozen)
+        names = [name for name in task.layers if name in spaces]
+        rng = Random(f"{task.seed} {task.layers} {task.schedule.to_json()}")
+        for _ in range(_MAX_DRAWS):
+            chosen = [name for name in names if rng.random() < _DRAWN_FRACTION] or [rng.choice(names)]
+            layers = {name: spaces[name].draw(rng, task.schedule.layers[name]) for name in chosen}
+            yield task.with_layers(layers, self.name, "uniform draw")
+
+
+def _transformer(name: str, tokens: int) -> FloatNetwork:
+    """Return an encoder of two transformer blocks of width 64 with two heads."""
+    net = EagerBuilder(name, lambda rng, count: rng.standard_normal((count, tokens, 64)).astype(np.float32))
+    x = "x"
+    for _ in range(2):
+        x = net.transformer(x, 2)
+    return net.network(net.linear(net.layer_norm(x), 10))
+
+
+_FLOAT: dict[str, Callable[[], FloatNetwork]] = {
+    "voice_detector": voice_detector,
+    "image_encoder": partial(_transformer, "image_encoder", 16),
+    "text_encoder": partial(_transformer, "text_encoder", 32),
+}
+#: Whole networks of at most 100,000 cycles, fixed before any was measured by this script.
+NETWORKS = (*TRAINED, "digits", *_FLOAT)
+
+
+def _source(case: str, folder: Path) -> tuple[Graph, CompileOptions]:
+    """Return the graph of a layer or network, and the options for compiling it."""
+    if case in LAYERS:
+        return network_of(case).graph(), CompileOptions(rounding="reference")
+    if case in _FLOAT:
+        file = folder / f"{case}.onnx"
+        file.write_bytes(_FLOAT[case]().model.SerializeToString())
+    else:
+        file = DIGITS if case == "digits" else model_path(case)
+    source = ModelSource(file)
+    return source.graph, CompileOptions(rounding=source.rounding)
+
+
+Given = tuple[Measurer, Objective, Any, int, Constraints]
+#: Methods by the name of their column; the session is that of the database with the neighbour's schedules.
+METHODS: dict[str, Callable[[Given, DatabaseSession], SearchMethod]] = {
+    "copies": lambda given, session: make_method(RETRIEVAL, *given, session=session),
+    "uniform": lambda given, _session: GeneratorSearch(*given, generators=[UniformGenerator()]),
+    "coordinate": lambda given, _session: make_method("coordinate", *given),
+    "hpm": lambda given, _session: make_method("hpm", *given),
+    "generators": lambda given, _session: make_method(GENERATORS_METHOD, *given),
+    LLM: lambda given, _session: make_method(LLM, *given, language_model=language_model(None)),
+    PORTFOLIO: lambda given, session: make_method(
+        PORTFOLIO, *given, language_model=lambda: language_model(None), session=session
+    ),
+}
+
+
+def method_of(column: str, edits: bool, given: Given, session: DatabaseSession) -> SearchMethod:
+    """Return the method of a column; with edits, methods other than the portfolio alternate with edits of programs."""
+    *rest, _ = given
+    if not edits:
+        return METHODS[column]((*rest, _NO_EDITS), session)
+    if column == PORTFOLIO:
+        return METHODS[column](given, session)
+    members: dict[str, Callable[[], SearchMethod]] = {
+        column: lambda: METHODS[column](given, session),
+        "edits": lambda: ProgramEditSearch(*given, patience=0),
+    }
+    return PortfolioSearch(*given, members=members, priors={column: 1.0, "edits": 0.3})
+
+
+@dataclass(frozen=True)
+class MethodsJob:
+    """Searches for one network on one machine.
+
+    Parameters
+    ----------
+    target, memory, case : str
+        Names of the target, of the memory in MEMORIES, and of the layer or network.
+    searches : tuple of (str, bool, int)
+        Column, with edits or without, and seed of each search that remains to be run.
+    trials : int
+        Number of trials of each search.
+    """
+
+    target: str
+    memory: str
+    case: str
+    searches: tuple[tuple[str, bool, int], ...]
+    trials: int
+
+    def key(self, column: str, edits: bool, seed: int) -> str:
+        """Return the key of a search in the results."""
+        return f"{self.target} {self.memory} {self.case}: {column} {int(edits)} {seed} {self.trials}"
+
+
+def main() -> int:
+    """Run all searches and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", nargs="*", default=["n16"], help="targets (default: n16)")
+    parser.add_argument("--cases", nargs="*", default=[*LAYERS, *NETWORKS], help="layers and networks")
+    parser.add_argument("--memories", nargs="*", choices=MEMORIES, default=MEMORIES)
+    parser.add_argument("--columns", nargs="*", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--edits", nargs="*", type=int, choices=(0, 1), default=(0, 1))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--folder", type=Path, default=Path("build/study_methods"))
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--reduced", action="store_true", help="a part of the cases, two seeds, 24 trials")
+    parser.add_argument("--only-render", action="store_true", help="print the tables of existing results")
+    args = parser.parse_args()
+    if args.reduced:
+        args.cases, args.seeds, args.trials = list(_REDUCED), 2, 24
+    results = JsonlLog(args.folder / "results.jsonl")
+    done = {row["key"] for row in results.read()}
+    every = [(column, bool(edits), seed) for seed in range(args.seeds) for column in args.columns for edits in args.edits]
+    jobs = [
+        MethodsJob(target, memory_name, case, tuple(every), args.trials)
+        for case in args.cases
+        for target in args.target
+        for memory_name in args.memories
+    ]
+    wanted = {job.key(*search) for job in jobs for search in every}
+    status = 0
+    if not args.only_render:
+        left = [
+            MethodsJob(job.target, job.memory, job.case, searches, job.trials)
+            for job in jobs
+            if (searches := tuple(each for each in every if job.key(*each) not in done))
+        ]
+        print(f"{sum(len(job.searches) for job in left)} of {len(wanted)} searches left", flush=True)
+        status = run_parallel(run, left, args.workers, args.folder)
+    print(render([row for row in results.read() if row["key"] in wanted], args.trials))
+    return status
+
+
+def run(job: MethodsJob, folder: Path) -> None:
+    """Run searches and append their results to the file."""
+    config, began = load_target(job.target), monotonic()
+    dram = memory(config, "usual")
+    if job.memory == "slow":
+        dram = DramTiming(_SLOW_LATENCY, config.n * _SLOW_SHARE)
+    folder.mkdir(parents=True, exist_ok=True)
+    graph, options = _source(job.case, folder)
+    conditions = HardwareProfile(config, dram)
+    name = f"{job.target}-{job.case.replace(' ', '_')}"
+    results = JsonlLog(folder / "results.jsonl")
+    with (
+        TuningDatabase(_database(name, job, graph, options, folder)) as database,
+        Measurer(graph, conditions, options) as measurer,
+    ):
+        measurer.cache = FileCache(measurer.prepared, conditions, folder / f"{name}-{job.memory}.jsonl")
+        session = DatabaseSession(database, measurer.prepared, conditions, Objective.LATENCY)
+        for column, edits, seed in job.searches:
+            given = (measurer, Objective.LATENCY, measurer.baseline(), seed, UNCONSTRAINED)
+            method, start = method_of(column, edits, given, session), monotonic()
+            found = tune(measurer, method, job.trials, seed=seed, constraints=method.constraints)
+            results.add(
+                {
+                    "key": job.key(column, edits, seed),
+                    "target": job.target,
+                    "memory": job.memory,
+                    "case": job.case,
+                    "column": column,
+                    "edits": edits,
+                    "seed": seed,
+                    "static": found.baseline.cycles,
+                    "curve": expand_curve(found.curve, job.trials),
+                    "proposers": {each: vars(record) for each, record in found.proposers.items()},
+                    "left_out": [str(failure) for failure in found.left_out],
+                    "seconds": round(monotonic() - start, 2),
+                }
+            )
+    print(f"{job.target} {job.memory} {job.case}: {monotonic() - began:.0f} s", flush=True)
+
+
+def _database(name: str, job: MethodsJob, graph: Graph, options: CompileOptions, folder: Path) -> Path:
+    """Return the database with the neighbour's search of a network, which is run if it is missing."""
+    config = load_target(job.target)
+    conditions = HardwareProfile(config, DramTiming(_NEIGHBOUR_LATENCY, config.n * _NEIGHBOUR_SHARE))
+    path = folder / f"{name}-{job.memory}.db"
+    if not path.exists():
+        draft = path.with_suffix(f".{os.getpid()}")
+        with TuningDatabase(draft) as database, Measurer(graph, conditions, options) as measurer:
+            session = DatabaseSession(database, measurer.prepared, conditions, Objective.LATENCY)
+            measurer.cache = session
+            tune(measurer, "coordinate", _NEIGHBOUR_TRIALS, seed=_NEIGHBOUR_SEED, session=session)
+        draft.rename(path)
+    return path
+
+
+def render(rows: Sequence[dict[str, Any]], trials: int) -> str:
+    """Return the tables: cycles relative to the static compiler's, and the gain per trial of each method."""
+    counts = [count for count in COUNTS if count <= trials]
+    lines = []
+    for where in ("layers", "networks", "all"):
+        chosen = [row for row in rows if where == "all" or (row["case"] in LAYERS) == (where == "layers")]
+        if not chosen:
+            continue
+        groups = {(row["column"], row["edits"]) for row in chosen}
+        ratios = {
+            group: [_ratio([row for row in chosen if (row["column"], row["edits"]) == group], n) for n in counts]
+            for group in groups
+        }
+        order = [(column, edits) for column in METHODS for edits in (False, True) if (column, edits) in groups]
+        table = [
+            [f"{column}{' + edits' if edits else ''}", *(f"{ratio:.4f}" for ratio in ratios[column, edits])]
+            for column, edits in order
+        ]
+        lines += [f"{where}: cycles relative to the static compiler's (geometric mean)"]
+        lines += [format_table([Column("method"), *figures(*map(str, counts))], table)]
+        for edits in (False, True):
+            if (PORTFOLIO, edits) in ratios:
+                own = ratios[PORTFOLIO, edits]
+                loss = [
+                    own[at] / min(ratios[group][at] for group in groups if group[1] <= edits) - 1
+                    for at in range(len(counts))
+                ]
+                held = "held" if max(loss) <= BAR else "missed"
+                text = ", ".join(f"{each:+.2%}" for each in loss)
+                lines.append(f"portfolio{' + edits' if edits else ''} against the best: {text} ({held})")
+    lines.append(_gains(rows, trials))
+    return "\n".join(lines)
+
+
+@cache
+def _windows(trials: int) -> tuple[tuple[int, int], ...]:
+    starts = (0, 1, 4, 24)
+    return tuple((a, min(b, trials)) for a, b in zip(starts, COUNTS, strict=True) if a < trials)
+
+
+def _gains(rows: Sequence[dict[str, Any]], trials: int) -> str:
+    """Return the mean relative gain per trial of each method without edits, in percent, by number of trials."""
+    windows = _windows(trials)
+    table = []
+    for column in METHODS:
+        mine = [row for row in rows if row["column"] == column and not row["edits"]]
+        if mine:
+            gains = [mean(log(row["curve"][a] / row["curve"][b]) / (b - a) for row in mine) for a, b in windows]
+            seconds = mean(row["seconds"] for row in mine) / trials
+            table.append([column, *(f"{100 * gain:.3f}%" for gain in gains), f"{seconds:.2f}"])
+    names = [f"{a + 1}-{b}" if b > a + 1 else f"{b}" for a, b in windows]
+    return (
+        "gain per trial\n" + format_table([Column("method"), *figures(*names, "seconds per trial")], table)
+    )
+
+
+def _ratio(rows: Sequence[dict[str, Any]], count: int) -> float:
+    """Return the geometric mean, over all cases and seeds, of the cycles after some trials to the static ones."""
+    return exp(mean(log(row["curve"][count] / row["static"]) for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
