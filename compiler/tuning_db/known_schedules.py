@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -137,7 +137,9 @@ class KnownSchedules:
             for name, match in layer_matches(infos, found.layers)
             if name in own and match.entry.schedule != own[name]
         }
-        certain = {name: match.entry for name, match in matches.items() if match.neighbours == BOTH_NEIGHBOURS}
+        certain = {
+            name: match.entry for name, match in matches.items() if match.neighbours == BOTH_NEIGHBOURS
+        }
         likely = _likely(network, certain, matches, predict) if matches else {}
         out += [_combined(network, chosen) for chosen in (likely, certain) if chosen]
         return [

@@ -280,7 +280,9 @@ class DatabaseSession:
         own, known = first.schedule.layers, self.best_keys.plain
         for _, machine in self.database.nearest(self.conditions, _MACHINES):
             profile = machine.conditions.key
-            keys = {replace(known, subgraph=info.shape, profile=profile) for info in first.infos if info.shape}
+            keys = {
+                replace(known, subgraph=info.shape, profile=profile) for info in first.infos if info.shape
+            }
             entries = [each for each in self.database.layers(keys) if each.network != known.subgraph]
             found = {name: each for name, each in layer_matches(first.infos, entries) if name in own}
             for neighbours in (0, BOTH_NEIGHBOURS):
@@ -295,6 +297,13 @@ class DatabaseSession:
     def best(self) -> Entry | None:
         """Return the best program for the goal of this session; None if there is none."""
         return best_of(self.programs.best, self.best_keys)
+
+    def withdraw(self, schedule: Schedule) -> None:
+        """Delete the best program for the goal if it has a given schedule, which failed in use."""
+        for key in self.best_keys:
+            held = self.programs.best(key)
+            if held is not None and held.schedule == schedule:
+                self.programs.drop_best(key)
 
     def put_best(
         self,

@@ -168,7 +168,9 @@ class LayerMatch(NamedTuple):
     entry: LayerEntry
 
 
-def layer_matches(infos: Sequence[LayerInfo], entries: Iterable[LayerEntry]) -> Iterator[tuple[str, LayerMatch]]:
+def layer_matches(
+    infos: Sequence[LayerInfo], entries: Iterable[LayerEntry]
+) -> Iterator[tuple[str, LayerMatch]]:
     """Yield the best match of each layer that has one, with the layer's name."""
     by_shape: dict[str, list[LayerEntry]] = {}
     for entry in entries:

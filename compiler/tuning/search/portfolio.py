@@ -100,7 +100,7 @@ class RetrievalSearch(SearchMethod):
             return False
         return True
 
-    def accepts(self, schedule: Schedule) -> bool:  # noqa: ARG002
+    def accepts(self, schedule: Schedule) -> bool:
         """Return True: the method learns nothing from trials."""
         return True
 
@@ -213,7 +213,7 @@ class PortfolioSearch(SearchMethod):
         """Return the name of the member that proposed a schedule."""
         return self._names.get(schedule.to_json(), self.name)
 
-    def accepts(self, schedule: Schedule) -> bool:  # noqa: ARG002
+    def accepts(self, schedule: Schedule) -> bool:
         """Return True: each member decides for itself."""
         return True
 
@@ -264,11 +264,20 @@ class PortfolioSearch(SearchMethod):
         for member in list(self._members):
             if member.method is not None and member.method.accepts(trial.schedule):
                 record = member.method.record
-                self._guarded(
-                    member, "learn", lambda call=record: call(trial.schedule, trial.result)
-                )
+                self._guarded(member, "learn", lambda call=record: call(trial.schedule, trial.result))
+
+    def withdraw(self, schedule: Schedule) -> None:
+        """Restore the best trial before a schedule in all members, and cancel the rewards of its proposer."""
+        super().withdraw(schedule)
+        name = self.proposer_of(schedule)
+        for member in self._members:
+            if member.method is not None:
+                member.method.withdraw(schedule)
+            if member.name == name:
+                member.reward = 0.0
 
     def _reward(self, trial: Trial) -> None:
+        """Credit the gain of a trial to its proposer; after a gain, no member rests."""
         gain = 0.0
         if trial.cost and self.best.cost and trial.cost < self.best.cost:
             gain = log(self.best.cost / trial.cost)
