@@ -1,6 +1,6 @@
 """Tests of the portfolio: shares, shared measurements, failing members, targets and the origin of each trial."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,9 @@ from compiler.tuning.search.tuner import make_method, tune
 from compiler.tuning_api import tune as tune_model
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.session import DatabaseSession
+from hw.config import load_target
 from hw.errors import InputError
+from scripts.measurement_cache import FileCache
 from tests.support.small_network import OPTIONS, two_convolutions
 
 SEED = 4
@@ -47,11 +49,11 @@ class Scripted(SearchMethod):
 
 
 @pytest.fixture(scope="module")
-def slow() -> Measurer:
+def slow() -> Iterator[Measurer]:
     """Yield a measurer of two convolutions on a machine with a slow memory, where tuning helps."""
-    from hw.config import load_target
-
-    with Measurer(two_convolutions(), HardwareProfile(load_target("n4"), N4_SLOW), OPTIONS) as made:
+    conditions = HardwareProfile(load_target("n4"), N4_SLOW)
+    with Measurer(two_convolutions(), conditions, OPTIONS) as made:
+        made.cache = FileCache(made.prepared, conditions, None)
         yield made
 
 
@@ -75,15 +77,21 @@ def test_portfolio_names_the_proposer_and_the_strategy_of_each_trial(slow: Measu
     for trial in found.trials:
         assert trial.proposer in found.proposers
         assert trial.strategy is None or set(trial.strategy.split("+")) <= {
-            "fuse", "layout", "tiling", "split", "prefetch", "kernel",
+            "fuse",
+            "layout",
+            "tiling",
+            "split",
+            "prefetch",
+            "kernel",
         }
 
 
 def test_portfolio_is_as_good_as_its_members(slow: Measurer) -> None:
-    alone = [tune(slow, method, 24, seed=SEED).best.cost or 0.0 for method in ("hpm", "coordinate")]
-    found = tune(slow, PORTFOLIO, 24, seed=SEED).best.cost
-    print(f"seed {SEED}: alone {alone}, portfolio {found}")
-    assert found is not None and found <= 1.005 * min(alone)
+    for seed in range(2):
+        alone = [tune(slow, method, 12, seed=seed).best.cost or 0.0 for method in ("hpm", "coordinate")]
+        found = tune(slow, PORTFOLIO, 12, seed=seed).best.cost
+        print(f"seed {seed}: alone {alone}, portfolio {found}")
+        assert found is not None and found <= 1.005 * min(alone)
 
 
 def test_members_learn_from_the_trials_of_others(slow: Measurer) -> None:
@@ -151,15 +159,17 @@ def test_interrupted_search_continues_from_the_database(slow: Measurer, tmp_path
         results = []
         for trials in (4, 8):
             session = DatabaseSession(database, slow.prepared, slow.conditions, "latency")
-            slow.cache = session
+            usual, slow.cache = slow.cache, session
             try:
                 results.append(tune(slow, PORTFOLIO, trials, seed=SEED, session=session))
             finally:
-                slow.cache = None
+                slow.cache = usual
         short, long = results
         assert long.trials[:4] == short.trials and long.cached_count == 4
         methods = {trial.method for trial, _ in database.trials(session.key)}
-        assert {trial.proposer for trial in long.trials} <= methods  # the proposer of each measurement is stored
+        assert {
+            trial.proposer for trial in long.trials
+        } <= methods  # the proposer of each measurement is stored
 
 
 def test_withdrawn_schedule_is_no_longer_the_best(slow: Measurer) -> None:
@@ -170,34 +180,3 @@ def test_withdrawn_schedule_is_no_longer_the_best(slow: Measurer) -> None:
     assert search.best.cost == before[-2]
     search.withdraw(search.first)
     assert search._bests[0].schedule == search.first
-
-
-def test_command_reports_proposers_and_targets(mla, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    tuned = ("tune", "scripts/networks/digits_int8.onnx", "--target", "n4", "--devices", "1", "--no-db")
-    result = mla(*tuned, "--trials", "3", "--target-latency", "1s", "--clock", "1", "--json", str(report))
-    assert result.status == 0, result.err
-    document = json.loads(report.read_text())
-    assert document["method"] == "portfolio" and document["target_met"] is True
-    assert document["trials"] == 0 and document["targets"] == {"cycles": 1e6, "energy_uj": None}
-    assert "the target was met in 0 trials" in result.out
-    result = mla(*tuned, "--trials", "2", "--target-energy", "0.001", "--json", str(report))
-    document = json.loads(report.read_text())
-    assert document["target_met"] is False and sum(
-        each["trials"] for each in document["proposers"].values()
-    ) == 2
-    assert {each["proposer"] for each in document["improvements"]} <= document["proposers"].keys()
-
-
-def test_invalid_targets_are_rejected(complains) -> None:
-    tuned = ("tune", "scripts/networks/digits_int8.onnx", "--trials", "1")
-    complains(2, "must be a number of cycles above 0, or a time", *tuned, "--target-latency", "5min")
-    complains(2, "--target-latency with a time needs --clock MHZ", *tuned, "--target-latency", "5ms")
-    complains(2, "--target-throughput needs --clock MHZ", *tuned, "--target-throughput", "5")
-    complains(
-        2, "--target-throughput needs --goal throughput, not latency",
-        *tuned, "--target-throughput", "5", "--clock", "50",
-    )
-    complains(2, "the method retrieval needs a database", *tuned, "--method", "retrieval", "--no-db")
-    serve = ("serve", "scripts/networks/digits_int8.onnx", "--target-latency", "5")
-    complains(2, "--target-latency requires --adapt", *serve)

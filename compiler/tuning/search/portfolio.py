@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: Maximum number of schedules of this network under other conditions that are measured.
 _MAX_TRANSFERRED = 4
-#: Expected reward of a member's trials before any of them is measured, in networks of one layer and in larger ones. They
-#: set the order of the first trials, and the shares while no member finds an improvement. They follow the gain per trial
-#: of each member alone, which `python -m scripts.study_methods --reduced` prints (docs/tuning.md, "Portfolio").
+#: Expected reward of a member's trials before any of them is measured, in networks of one layer and in larger ones.
+#: They set the order of the first trials, and the shares while no member finds an improvement. They follow the gain per
+#: trial of each member alone, which `python -m scripts.study_methods --reduced` prints (docs/tuning.md, "Portfolio").
 PRIORS = {
     RETRIEVAL: (1.25, 1.05),
     "hpm": (0.9, 1.0),
