@@ -12,12 +12,12 @@ from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile
 from compiler.quantize.report import log_warnings
-from compiler.tuning.constraints import Constraints, Objective
+from compiler.tuning.constraints import Constraints, Objective, Targets
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.registry import GENERATORS_METHOD, LLM
+from compiler.tuning.registry import GENERATORS_METHOD, LLM, PORTFOLIO, RETRIEVAL
 from compiler.tuning.search.method import SearchMethod, Trial
-from compiler.tuning.search.tuner import TuningResult, check_generators
+from compiler.tuning.search.tuner import LanguageModel, TuningResult, check_generators
 from compiler.tuning.search.tuner import tune as search_schedules
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.session import DatabaseSession
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compiler.tuning.registry import GeneratorSpec
 
 #: Search method if neither a method nor a generator is given.
-DEFAULT_METHOD = "coordinate"
+DEFAULT_METHOD = PORTFOLIO
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ def tune(
     seed: int = 0,
     forbid: Sequence[str] = (),
     seconds: float | None = None,
+    target_latency: float | None = None,
+    target_energy: float | None = None,
     options: CompileOptions | None = None,
     database: TuningDatabase | str | Path | None = None,
     devices: int | None = 1,
@@ -65,9 +67,9 @@ def tune(
         Number of schedules to measure in addition to the compiler's own, at least 1.
     method : str or subclass of SearchMethod, optional
         Search strategy: a name as on the command line (`mla tune --help` lists them), `module:Class`, or a class.
-        Default: "coordinate", or "generators" if generators are given.
+        Default: "portfolio", which draws from the others, or "generators" if generators are given.
     generator : str, Generator, subclass of it, or a sequence of them, optional
-        Generators that the method "generators" queries.
+        Generators that the method "generators" or "portfolio" queries.
     goal : str
         Metric to optimize: "latency", "energy" or "throughput".
     seed : int
@@ -76,6 +78,10 @@ def tune(
         Transformations that no schedule may use, such as "tiling"; docs/tuning.md lists them.
     seconds : float or None
         Seconds after which no trial starts; None: no limit.
+    target_latency : float or None
+        Cycles per request, measured as for the goal, at which the search ends; None: no target.
+    target_energy : float or None
+        Microjoules per request at which the search ends; None: no target. With both targets, both must be met.
     options : CompileOptions or None
         Options of the compiler, including the DRAM timing of the simulated chip; None: the defaults.
     database : TuningDatabase, str, Path or None
@@ -85,7 +91,7 @@ def tune(
     cluster : str or None
         Address of a Dask scheduler whose workers measure the schedules; None: measure on this machine.
     language_model : Generator or None
-        Language model of the method "llm"; None: the language model included with the compiler.
+        Language model of the methods "llm" and "portfolio"; None: the language model included with the compiler.
     on_trial : callable
         Function that is called after each trial with the trial's number, the trial, and the best trial so far.
     log : callable
@@ -95,7 +101,8 @@ def tune(
     -------
     TuningResult
         `best.schedule` is the best schedule, which can be passed to `compile`, and `best.cost` is its cost for the
-        goal. `baseline` is the measurement of the compiler's own schedule. `trials` contains all trials.
+        goal. `baseline` is the measurement of the compiler's own schedule. `trials` contains all trials, `proposers`
+        the results of each member of a portfolio, and `target_met` is True if the targets were met.
 
     Raises
     ------
@@ -118,8 +125,10 @@ def tune(
     constraints = Constraints(frozenset(checks.texts("forbid", forbid)))
     method = method or (DEFAULT_METHOD if generator is None else GENERATORS_METHOD)
     check_generators(method, generator)
-    if method == LLM and language_model is None:
-        language_model = _language_model(log)
+    if method == RETRIEVAL and database is None:
+        raise InputError(f"the method {RETRIEVAL} needs a database")
+    targets = Targets(target_latency, target_energy)
+    author = _language_model(log, method) if language_model is None else language_model
     source = model if isinstance(model, ModelSource) else ModelSource(model)
     options = options or CompileOptions(rounding=source.rounding, seed=seed)
     workers = None
@@ -156,15 +165,20 @@ def tune(
             seconds,
             on_trial,
             session,
-            language_model,
+            author,
             generator,
+            targets,
         )
 
 
-def _language_model(log: Callable[[str], None]) -> Generator:
-    """Return the language model included with the compiler."""
-    from compiler.llm.generate.lm_generator import language_model
+def _language_model(log: Callable[[str], None], method: str | type[SearchMethod]) -> LanguageModel:
+    """Return the language model included with the compiler if a method uses one; a portfolio loads it when needed."""
+    if method not in (LLM, PORTFOLIO):
+        return None
+    from compiler.llm.generate.lm_generator import built_in_model, language_model
 
+    if method == PORTFOLIO:
+        return built_in_model()
     model = language_model(None, log)
     model.check()
     return model

@@ -220,7 +220,12 @@ def main() -> int:
         args.cases, args.seeds, args.trials = list(_REDUCED), 2, 24
     results = JsonlLog(args.folder / "results.jsonl")
     done = {row["key"] for row in results.read()}
-    every = [(column, bool(edits), seed) for seed in range(args.seeds) for column in args.columns for edits in args.edits]
+    every = [
+        (column, bool(edits), seed)
+        for seed in range(args.seeds)
+        for column in args.columns
+        for edits in args.edits
+    ]
     jobs = [
         MethodsJob(target, memory_name, case, tuple(every), args.trials)
         for case in args.cases
@@ -306,10 +311,14 @@ def render(rows: Sequence[dict[str, Any]], trials: int) -> str:
             continue
         groups = {(row["column"], row["edits"]) for row in chosen}
         ratios = {
-            group: [_ratio([row for row in chosen if (row["column"], row["edits"]) == group], n) for n in counts]
+            group: [
+                _ratio([row for row in chosen if (row["column"], row["edits"]) == group], n) for n in counts
+            ]
             for group in groups
         }
-        order = [(column, edits) for column in METHODS for edits in (False, True) if (column, edits) in groups]
+        order = [
+            (column, edits) for column in METHODS for edits in (False, True) if (column, edits) in groups
+        ]
         table = [
             [f"{column}{' + edits' if edits else ''}", *(f"{ratio:.4f}" for ratio in ratios[column, edits])]
             for column, edits in order
@@ -343,13 +352,13 @@ def _gains(rows: Sequence[dict[str, Any]], trials: int) -> str:
     for column in METHODS:
         mine = [row for row in rows if row["column"] == column and not row["edits"]]
         if mine:
-            gains = [mean(log(row["curve"][a] / row["curve"][b]) / (b - a) for row in mine) for a, b in windows]
+            gains = [
+                mean(log(row["curve"][a] / row["curve"][b]) / (b - a) for row in mine) for a, b in windows
+            ]
             seconds = mean(row["seconds"] for row in mine) / trials
             table.append([column, *(f"{100 * gain:.3f}%" for gain in gains), f"{seconds:.2f}"])
     names = [f"{a + 1}-{b}" if b > a + 1 else f"{b}" for a, b in windows]
-    return (
-        "gain per trial\n" + format_table([Column("method"), *figures(*names, "seconds per trial")], table)
-    )
+    return "gain per trial\n" + format_table([Column("method"), *figures(*names, "seconds per trial")], table)
 
 
 def _ratio(rows: Sequence[dict[str, Any]], count: int) -> float:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_DEFAULT_TRIALS,
         help="number of candidates to measure for each model and target (default: %(default)s)",
     )
-    add_method(parser, "coordinate")
+    add_method(parser)
     parser.add_argument(
         "--goal", choices=GOALS, default="latency", help="metric to optimize (default: %(default)s)"
     )

@@ -1,18 +1,19 @@
-"""Options of a search: method, generator, and the endpoint that proposes candidates."""
+"""Options of a search: method, generator, targets, and the endpoint that proposes candidates."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import integer
+from compiler.cli.options import frequency, integer
 from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Prices, SpendingLimits, fields_of
-from compiler.tuning.registry import GENERATORS, GENERATORS_METHOD, LLM, METHODS
+from compiler.tuning.registry import GENERATORS, GENERATORS_METHOD, LLM, METHODS, PORTFOLIO, RETRIEVAL
 from compiler.util.plugin_registry import Registry, is_reference
 from compiler.util.tables import counted
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from compiler.llm.endpoint.model import LanguageModelGenerator
+    from compiler.tuning.constraints import Targets
 
 #: Aliases of search methods; reports and the database use the original names.
 _METHOD_ALIASES = {"model": "hpm"}
@@ -39,16 +40,16 @@ def method_name(text: str) -> str:
     return _METHOD_ALIASES.get(text, text)
 
 
-def add_method(parser: argparse.ArgumentParser, default: str) -> None:
+def add_method(parser: argparse.ArgumentParser) -> None:
     """Add `--method` and `--generator`; `check_method` must be called before their values are used."""
     parser.add_argument(
         "--method",
         metavar="NAME",
         type=method_name,
-        choices=_Names(METHODS, LLM),
-        help=f"search strategy: %(choices)s (default: {default}; with --generator {GENERATORS_METHOD}); `model` is "
-        "another name for hpm, a search guided by the cost model; module:Class is your own subclass of "
-        "compiler.SearchMethod, imported from the current folder",
+        choices=_Names(METHODS, RETRIEVAL, LLM),
+        help=f"search strategy: %(choices)s (default: {PORTFOLIO}, which draws from the others; with "
+        f"--generator {GENERATORS_METHOD}); `model` is another name for hpm, a search guided by the cost model; "
+        "module:Class is your own subclass of compiler.SearchMethod, imported from the current folder",
     )
     parser.add_argument(
         "--generator",
@@ -58,7 +59,58 @@ def add_method(parser: argparse.ArgumentParser, default: str) -> None:
         help="use only this candidate generator: %(choices)s (repeatable; default: all); module:Class is your own "
         "subclass of compiler.Generator",
     )
-    parser.set_defaults(default_method=default)
+
+
+def add_targets(parser: argparse.ArgumentParser) -> None:
+    """Add the options for targets at which a search ends, with None as their default."""
+    parser.add_argument(
+        "--target-latency",
+        metavar="CYCLES",
+        type=_latency,
+        help="end the search at this number of cycles per request, or at a time such as 1.5ms or 80us at --clock",
+    )
+    parser.add_argument(
+        "--target-energy",
+        metavar="UJ",
+        type=_number,
+        help="end the search at this energy per request in microjoules",
+    )
+    parser.add_argument(
+        "--target-throughput",
+        metavar="RATE",
+        type=_number,
+        help="end the search at this number of requests per second at --clock; for the goal throughput",
+    )
+    parser.add_argument(
+        "--clock", metavar="MHZ", type=frequency, help="clock frequency for targets that are times or rates"
+    )
+
+
+def targets_of(args: argparse.Namespace, goal: str) -> "Targets":
+    """Return the targets that the options specify for a search with a goal.
+
+    Raises
+    ------
+    InputError
+        A time or a rate is given without the clock frequency, or a rate with another goal than throughput.
+    """
+    from compiler.tuning.constraints import Targets
+
+    limits: list[float] = []
+    latency, rate = args.target_latency, args.target_throughput
+    for option, there in (
+        ("--target-latency with a time", latency is not None and latency[1]),
+        ("--target-throughput", rate is not None),
+    ):
+        if there and args.clock is None:
+            raise InputError(f"{option} needs --clock MHZ")
+    if latency is not None:
+        limits.append(latency[0] * args.clock * 1e6 if latency[1] else latency[0])
+    if rate is not None:
+        if goal != "throughput":
+            raise InputError(f"--target-throughput needs --goal throughput, not {goal}")
+        limits.append(args.clock * 1e6 / rate)
+    return Targets(min(limits, default=None), args.target_energy)
 
 
 def check_method(args: argparse.Namespace) -> None:
@@ -70,8 +122,8 @@ def check_method(args: argparse.Namespace) -> None:
         A plug-in cannot be imported or has the wrong base class, or `--method` and `--generator` conflict.
     """
     if args.method is None:
-        args.method = GENERATORS_METHOD if args.generator else args.default_method
-    if args.method == LLM and not args.generator:
+        args.method = GENERATORS_METHOD if args.generator else PORTFOLIO
+    if args.method in (LLM, RETRIEVAL) and not args.generator:
         return
     from compiler.tuning.search.tuner import check_generators
 
@@ -84,8 +136,8 @@ MIN_CONTEXT_TOKENS, MIN_ANSWER_TOKENS = 1024, 64
 
 
 def add_endpoint(parser: argparse.ArgumentParser) -> None:
-    """Add the options for `--method llm`, with None as their default."""
-    group = parser.add_argument_group(f"options for the language model of --method {LLM}")
+    """Add the options for the language model, with None as their default."""
+    group = parser.add_argument_group(f"options for the language model of --method {LLM} or {PORTFOLIO}")
     group.add_argument(
         "--endpoint",
         metavar="URL",
@@ -142,7 +194,7 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def generator_of(args: argparse.Namespace, say: Callable[[str], None]) -> "LanguageModelGenerator | None":
-    """Return the language model that the options specify, or the built-in one; None if the method is not `llm`.
+    """Return the language model that the options specify or, for the method `llm`, the built-in one; None without one.
 
     Raises
     ------
@@ -153,7 +205,7 @@ def generator_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Langu
         The endpoint cannot be reached or fails.
     """
     endpoint = _endpoint_of(args)
-    if args.method != LLM:
+    if args.method != LLM and endpoint is None:
         return None
     from compiler.llm.generate.lm_generator import language_model
 
@@ -169,8 +221,8 @@ def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
     if not given:
         return None
     option = next(option for option, name in every.items() if name in given).replace("_", "-")
-    if args.method != LLM:
-        raise InputError(f"--{option} requires --method {LLM}")
+    if args.method not in (LLM, PORTFOLIO):
+        raise InputError(f"--{option} requires --method {LLM} or {PORTFOLIO}")
     missing = {"url": "--endpoint URL", "model": "--endpoint-model NAME"}
     needed = [text for name, text in missing.items() if name not in given]
     if needed:
@@ -188,6 +240,22 @@ def spending_table(document: dict[str, Any]) -> str:
         f"{document['seconds']:.1f} s{cost}; "
         f"{counted(document['candidates'], 'candidate')}, {document['better']} better"
     )
+
+
+#: Seconds of each unit of a time.
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def _latency(text: str) -> tuple[float, bool]:
+    """Parse an argument: cycles, or a time with its unit; return the cycles or seconds, and True for seconds."""
+    unit = next((each for each in _UNITS if text.endswith(each)), None)
+    try:
+        value = _number(text.removesuffix(unit or ""))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of cycles above 0, or a time such as 1.5ms or 80us, not {shown(text)}"
+        ) from None
+    return value * _UNITS.get(unit or "", 1.0), unit is not None
 
 
 def _number(text: str) -> float:

@@ -20,7 +20,14 @@ from compiler.cli.options import (
     integer,
     used_database,
 )
-from compiler.cli.search import add_endpoint, add_method, check_method, generator_of
+from compiler.cli.search import (
+    add_endpoint,
+    add_method,
+    add_targets,
+    check_method,
+    generator_of,
+    targets_of,
+)
 from compiler.util.files import PACKAGE_SUFFIX, write_output, write_report
 from hw.errors import shown
 
@@ -62,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapt", action="store_true", help="search for faster programs while serving, and swap them in"
     )
-    add_method(parser, "evolution")
+    add_method(parser)
+    add_targets(parser)
     add_renamed(
         parser,
         "--trials-per-request",
@@ -177,7 +185,10 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
         write_output(args.picture, picture.encode())
     if args.json:
         rate = args.dram_bytes_per_cycle or network.config.n
-        write_report(with_warnings(head(args, args.device, rate) | history.document()), args.json)
+        targets = args.target_latency, args.target_energy, args.target_throughput
+        met = None if targets == (None, None, None) else history.target_met
+        document = head(args, args.device, rate) | history.document() | {"target_met": met}
+        write_report(with_warnings(document), args.json)
 
 
 @contextmanager
@@ -207,8 +218,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == PACKAGE_SUFFIX:
         raise InputError(f"{args.model} is already compiled: --adapt needs the model itself")
-    endpoint = [name for name in vars(args) if name.startswith("endpoint")]
-    for name in ("trials_per_request", "adapt_from", "schedule", "method", "generator", *endpoint):
+    own = [name for name in vars(args) if name.startswith(("endpoint", "target_"))]
+    for name in ("trials_per_request", "adapt_from", "schedule", "method", "generator", "clock", *own):
         if vars(args)[name] is not None and not args.adapt:
             raise InputError(f"--{name.replace('_', '-')} requires --adapt")
     if args.picture and args.device == "golden":
@@ -228,11 +239,13 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
     from compiler.cli.compile import compile_model, read_schedule, source_of
     from compiler.cli.run import network_of
     from compiler.online_tuning.search_worker import SearchJob
+    from compiler.tuning.constraints import Objective
     from compiler.util.progress import log
     from hw.config import load_target
 
     if not args.adapt:
         return network_of(args), None
+    targets = targets_of(args, Objective.THROUGHPUT)
     generator = generator_of(args, log)
     source, options = source_of(args)
     job = SearchJob(
@@ -244,6 +257,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
         db=used_database(args),
         endpoint=generator.endpoint if generator else None,
         generators=tuple(args.generator or ()),
+        targets=targets,
     )
     schedule = read_schedule(args.schedule) if args.schedule else None
     return compile_model(args, schedule, job.graph), job

@@ -18,7 +18,15 @@ from compiler.cli.options import (
     integer,
     used_database,
 )
-from compiler.cli.search import add_endpoint, add_method, check_method, generator_of, spending_table
+from compiler.cli.search import (
+    add_endpoint,
+    add_method,
+    add_targets,
+    check_method,
+    generator_of,
+    spending_table,
+    targets_of,
+)
 from compiler.util.files import write_output
 from compiler.util.tables import Column, counted, figures, format_table
 
@@ -38,10 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trials", metavar="N", type=integer(1), required=True, help="number of candidates to measure"
     )
-    add_method(parser, "coordinate")
+    add_method(parser)
     parser.add_argument(
         "--goal", choices=GOALS, default="latency", help="metric to optimize (default: %(default)s)"
     )
+    add_targets(parser)
     parser.add_argument(
         "--seconds",
         metavar="S",
@@ -98,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         Constraints(frozenset(args.forbid))
     except InputError as error:
         raise InputError(f"--forbid: {error}") from None
+    targets = targets_of(args, args.goal)
     generator = generator_of(args, log)
 
     source, options = source_of(args)
@@ -108,7 +118,8 @@ def run(args: argparse.Namespace) -> int:
 
         def on_trial(number: int, trial: Any, best: Any) -> None:
             what = rejection_reason(trial) or f"{trial.cost:,.0f}"
-            log(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
+            by = f"{trial.proposer}, {trial.strategy}" if trial.strategy else trial.proposer
+            log(f"trial {number} of {args.trials} ({by}): {what}; best {best.cost:,.0f}")
             task.advance(number - task.done)
 
         tuned = tune(
@@ -121,6 +132,8 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             forbid=args.forbid,
             seconds=args.seconds,
+            target_latency=targets.cycles,
+            target_energy=targets.energy_uj,
             options=options,
             database=database,
             devices=args.devices,
@@ -132,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
     rate = float(args.dram_bytes_per_cycle or load_target(args.target).n)
-    whole = head(args, "rtl", rate) | _document(args, tuned)
+    whole = head(args, "rtl", rate) | _document(args, tuned) | {"targets": vars(targets) if targets else None}
     whole |= {"endpoint": None if generator is None else generator.document()}
     report(whole, _table(whole), args.json)
     return 0
@@ -169,6 +182,13 @@ def _document(args: argparse.Namespace, tuned: "TuningResult") -> dict[str, Any]
         "best_energy_uj": best.energy_uj,
         "floor_cycles": best.floor,
         "curve": [list(point) for point in tuned.curve],
+        "improvements": [
+            {"trial": number, "cost": cost, "proposer": trial.proposer, "strategy": trial.strategy}
+            for number, cost in tuned.curve[1:]
+            for trial in [tuned.trials[number - 1]]
+        ],
+        "proposers": {name: vars(record) for name, record in tuned.proposers.items()},
+        "target_met": tuned.target_met,
         "predictor": tuned.predictor.as_json() if tuned.predictor else None,
         "left_out": [asdict(failure) for failure in tuned.left_out],
         "exact": best.exact,
@@ -193,7 +213,22 @@ def _table(document: dict[str, Any]) -> str:
         f"{counted(document['trials'], 'trial')} ({document['method']}) closed {100 * closed:.1f}% of the gap to the "
         f"lower bound; every output exact; {counted(document['rejected'], 'candidate')} rejected\n"
         f"{counted(document['cache_hits'], 'measurement')} came from the database, "
-        f"{counted(document['neighbour_schedules'], 'schedule')} were transferred from other hardware profiles"
+        f"{counted(document['neighbour_schedules'], 'schedule')} were known from other networks or hardware profiles"
+        + "".join(f"\n{_proposer_line(*each)}" for each in document["proposers"].items())
+        + _target_line(document)
         + (f"\n{spending_table(asked)}" if asked else "")
         + "".join(f"\n{GeneratorFailure(**each)}" for each in document["left_out"])
     )
+
+
+def _proposer_line(name: str, record: dict[str, Any]) -> str:
+    """Return one line on the results of a proposer."""
+    trials, better = counted(record["trials"], "trial"), counted(record["improvements"], "improvement")
+    return f"{name}: {trials}, {better}, {100 * record['gain']:.1f}% saved"
+
+
+def _target_line(document: dict[str, Any]) -> str:
+    if document["target_met"] is None:
+        return ""
+    trials = counted(document["trials"], "trial")
+    return f"\nthe target was {'' if document['target_met'] else 'not '}met in {trials}"

@@ -86,6 +86,8 @@ class LlmUsage:
             self.events.note("endpoint", request=request, reason=reason, asked=asked)
 
 
+#: Name of the decision that ends the search because the served version meets the targets.
+TARGET_MET = "target met"
 _WHY = {"first": "heuristic schedule", "known": "best known for this DRAM timing"}
 
 
@@ -93,12 +95,14 @@ def in_words(event: Document) -> str:
     """Return a decision as one line of text."""
     kind, at = event["event"], f"at {event.get('request')}"
     if kind == "reload":
-        why = _WHY.get(event["why"], f"trial {event['trial']}")
+        why = _WHY.get(event["why"]) or f"trial {event['trial']} of {event['proposer']}"
         return f"reload {at}: {why}, measured {event['measured_cycles']:,} cycles"
     if kind == "rollback":
         return f"rolled back {at}: {event['reason']}"
     if kind == "kept":
         return f"kept {at}: {event['cycles']:,.0f} cycles"
+    if kind == TARGET_MET:
+        return f"target met {at}: {event['cycles']:,.0f} cycles, {event['energy_uj']:.1f} uJ"
     if kind == "drift":
         return f"drift {at}: from {event['usual_cycles']:,.0f} to {event['cycles']:,.0f} cycles"
     if kind == "conditions":
@@ -126,7 +130,7 @@ _COUNTED = {"reload": "reloads", "rollback": "rolled back", "rejected": "candida
 
 
 #: Decisions that are logged on a separate line.
-_LOGGED = ("reload", "rollback", "kept", "drift", "conditions", "left out", "search lost")
+_LOGGED = ("reload", "rollback", "kept", TARGET_MET, "drift", "conditions", "left out", "search lost")
 
 _NAMES = tuple(f"cause_{cause}" for cause in CAUSES)
 #: Minimum number of requests between two samples of the counters.
@@ -270,6 +274,12 @@ class ServingHistory(ServingObserver):
     def last(self) -> float | None:
         """Median cycles of the final requests; None if the machine has no clock."""
         return median(self.cycles[-_LAST_REQUESTS:]) if self.cycles and self.clocked else None
+
+    @property
+    def target_met(self) -> bool:
+        """True if the served version met the targets under the last known DRAM timing, which ended the search."""
+        found = [each["event"] for each in self.events if each["event"] in (TARGET_MET, "conditions")]
+        return found[-1:] == [TARGET_MET]
 
     def summary(self, *, adapted: bool) -> str:
         """Return the summary as one line of text."""

@@ -5,17 +5,19 @@ from dataclasses import asdict, replace
 
 from compiler.online_tuning.canary import CANARY_REQUESTS, CanaryRequest, canary_failure, reject_reason
 from compiler.online_tuning.dram_identification import read_loads
-from compiler.online_tuning.observers import LlmUsage, ServingEvents
+from compiler.online_tuning.observers import TARGET_MET, LlmUsage, ServingEvents
 from compiler.online_tuning.search_process import LostError, SearchClient
-from compiler.online_tuning.search_worker import Begin, Changed, SearchFinding
+from compiler.online_tuning.search_worker import Begin, Changed, SearchFinding, Withdrawn
 from compiler.options import DramTiming
 from compiler.pipeline import ModelCompiler
 from compiler.profile.counters import ByTag, growth
 from compiler.profile.measurement import Measurement
 from compiler.runtime.compiled import CompiledNetwork
+from compiler.schedule.schedule import Schedule
 from compiler.serving.request import RequestResult
 from compiler.serving.server import Server
 from compiler.serving.versions import Version
+from compiler.tuning.constraints import NO_TARGETS, Targets
 from compiler.tuning.generators.generator import GeneratorFailure
 from cosim.status import TrapReport
 from hw.errors import InputError
@@ -48,6 +50,9 @@ class OnlineTuner:
     trials_per_request : int or None
         Number of trials per request, completed before the next request so that runs are reproducible; None for an
         asynchronous search.
+    targets : Targets
+        Targets of the served version, with its cycles as the serving chip counts them; once they are met, no more
+        candidates are tried until the conditions change.
 
     Attributes
     ----------
@@ -64,15 +69,18 @@ class OnlineTuner:
         events: ServingEvents,
         dram: DramTiming,
         trials_per_request: int | None = None,
+        targets: Targets = NO_TARGETS,
     ):
         self.server, self.prepared, self.reference = server, prepared, reference
         self.search, self.events, self.dram = search, events, dram
-        self.trials_per_request = trials_per_request
+        self.trials_per_request, self.targets, self.target_met = trials_per_request, targets, False
         self.served = CanaryRequest(server.current, server.current.network.schedule, None)
         self._before: CanaryRequest | None = None  # the version that the canary replaced
         self._best: SearchFinding | None = None
         self._known: dict[DramTiming, SearchFinding] = {}
         self._rolled_back: set[str] = set()
+        self._withdrawn: list[Schedule] = []  # rolled back, but the search does not know yet
+        self._measurement: Measurement | None = None  # of the served version, by the search
         self._retired: list[Version] = []
         self._sampling: tuple[int, ByTag] | None = None
         self._candidate: SearchFinding | None = None
@@ -88,10 +96,13 @@ class OnlineTuner:
             try:
                 for finding in self.search.findings(wait=self.trials_per_request is not None):
                     self._on_finding(finding)
+                self._withdraw()
                 self._ask()
             except LostError as error:
                 self._lose(error)
         ready = self._before is None and self.served.count >= CANARY_REQUESTS and self.served.settled
+        if ready and not self._changes:
+            self._check_targets()
         if self._best is not None and ready and not self._changes:
             finding, self._best = self._best, None
             self._swap_in(finding)
@@ -102,8 +113,30 @@ class OnlineTuner:
         count = self.trials_per_request
         if count is None:
             count = _MAX_PENDING_ORDERS - self.search.waiting
-        for _ in range(0 if self._changes else count):
+        for _ in range(0 if self._changes or self.target_met else count):
             self.search.submit(None)
+
+    def _withdraw(self) -> None:
+        """Tell the search which schedules were rolled back, once it is clear that the conditions have not changed."""
+        if self._before is None and self.served.settled and not self._changes:
+            for schedule in self._withdrawn:
+                self.search.submit(Withdrawn(schedule))
+            self._withdrawn.clear()
+
+    def _check_targets(self) -> None:
+        """End the search if the served version meets the targets."""
+        measured, cycles = self._measurement, self.served.typical
+        if self.target_met or measured is None or cycles is None:
+            return
+        if self.targets.met(replace(measured, cycles=round(cycles))):
+            self.target_met, self._best = True, None
+            self.events.note(
+                TARGET_MET,
+                request=self.server.submitted,
+                version=self.served.version.number,
+                cycles=cycles,
+                energy_uj=measured.energy_uj,
+            )
 
     def _on_finding(self, finding: SearchFinding) -> None:
         """Process a finding; remember the best candidate that beats the served version."""
@@ -127,6 +160,8 @@ class OnlineTuner:
             best = self._best.result.cycles
         if best is not None and cycles >= best * (1 - _MIN_GAIN):
             self._reject(finding, f"{cycles:,} cycles, no improvement on {best:,}")
+        elif self.target_met:
+            self._reject(finding, "the served version meets the targets")
         elif finding.schedule.to_json() in self._rolled_back:
             self._reject(finding, "rolled back before under the same DRAM timing")
         else:
@@ -144,9 +179,9 @@ class OnlineTuner:
                 latency=finding.dram.latency,
                 bytes_per_cycle=rate,
             )
-        self.dram, self._best = finding.dram, None
+        self.dram, self._best, self.target_met = finding.dram, None, False
         if isinstance(finding.result, Measurement):
-            self.served.measured = finding.result.cycles
+            self.served.measured, self._measurement = finding.result.cycles, finding.result
             known = self._known.setdefault(finding.dram, finding)
             if known is not finding:
                 self._on_finding(replace(known, kind="known"))
@@ -172,6 +207,8 @@ class OnlineTuner:
             replaces=self._before.version.number,
             why=finding.kind,
             trial=finding.number,
+            proposer=finding.proposer,
+            strategy=finding.strategy,
             measured_cycles=finding.result.cycles,
             programs_loaded=resident_programs.loads - loads,
             load_cycles=resident_programs.load_cycles - cycles,
@@ -209,6 +246,8 @@ class OnlineTuner:
         )
         self._retired.append(self._before.version)
         self._known[self.dram] = self._candidate
+        if isinstance(self._candidate.result, Measurement):
+            self._measurement = self._candidate.result
         self._before = None
 
     def _roll_back(self, reason: str, request: int) -> None:
@@ -217,6 +256,7 @@ class OnlineTuner:
         self.served.start_cooldown()
         self.server.switch(self.served.version)
         self._rolled_back.add(bad.schedule.to_json())
+        self._withdrawn.append(bad.schedule)
         self._retired.append(bad.version)
         self.events.note(
             "rollback",
@@ -250,6 +290,7 @@ class OnlineTuner:
             requests=drift.requests,
         )
         self._changes, self._best = self._changes + 1, None
+        self._withdrawn.clear()  # rolled back because of the change, perhaps
         self._sampling = result.index, read_loads(self.server.driver, result.version.network)
 
     def _sample(self, request: int, since: int, before: ByTag) -> None:

@@ -9,11 +9,18 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Self, TypeVar
 
-from compiler.online_tuning.search_worker import Begin, Changed, SearchFinding, SearchJob, SearchWorker
+from compiler.online_tuning.search_worker import (
+    Begin,
+    Changed,
+    SearchFinding,
+    SearchJob,
+    SearchWorker,
+    Withdrawn,
+)
 from hw.errors import MlaError
 
-#: Order to a search: begin, restart after a change, or (None) try a candidate.
-Order = Begin | Changed | None
+#: Order to a search: begin, restart after a change, drop a schedule, or (None) try a candidate.
+Order = Begin | Changed | Withdrawn | None
 _END = "end"
 T = TypeVar("T")
 #: Seconds within which the process must exit after the end message, and after SIGTERM.
@@ -132,4 +139,6 @@ def _execute(searcher: SearchWorker, order: Order) -> list[SearchFinding]:
         return searcher.begin(order.dram, order.schedule)
     if isinstance(order, Changed):
         return searcher.adapt(order)
-    return [searcher.trial()]
+    if isinstance(order, Withdrawn):
+        return searcher.withdraw(order.schedule)
+    return searcher.trial()

@@ -14,12 +14,13 @@ from compiler.profile.counters import ByTag
 from compiler.profile.measurement import HardwareProfile, Measurement, Result
 from compiler.quantize.ranges import random_samples
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.constraints import Objective
+from compiler.tuning.constraints import NO_TARGETS, Objective, Targets
 from compiler.tuning.generators.generator import GeneratorFailure
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.registry import LLM
-from compiler.tuning.search.method import SearchMethod
-from compiler.tuning.search.tuner import initial_schedules, make_method, store_best
+from compiler.tuning.registry import LLM, PORTFOLIO, RETRIEVAL
+from compiler.tuning.search.method import SearchMethod, Trial
+from compiler.tuning.search.tuner import make_method, store_best
+from compiler.tuning.strategies import strategies_between
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.program_cache import ProgramCache
 from compiler.tuning_db.session import DatabaseSession
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Maximum relative difference at which two latencies or rates are treated as equal.
 _MAX_DIFFERENCE = 0.1
+#: Proposer of the static compiler's schedule.
+STATIC = "static"
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class SearchJob:
     """Settings of a search for better schedules of a model on a machine.
 
     `method` is the search method: a name or `module:Class`. `generators` are the names of its candidate generators; ()
-    means all. `db` is the database of measurements. `endpoint` is the language model endpoint of the method `llm`.
+    means all. `db` is the database of measurements. `endpoint` is the language model endpoint of the methods `llm` and
+    `portfolio`. When the served version meets the `targets`, no more candidates are tried.
     """
 
     graph: Graph
@@ -50,6 +54,7 @@ class SearchJob:
     db: str | Path | None = None
     endpoint: Endpoint | None = None
     generators: tuple[str, ...] = ()
+    targets: Targets = NO_TARGETS
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,11 @@ class SearchFinding:
         Language-model usage and cost so far; None if there is no language model.
     left_out : tuple of GeneratorFailure
         Failures of generators, which the search no longer queries.
+    proposer : str
+        Name of the search method or portfolio member that proposed the schedule; `RETRIEVAL` for "known", "static" for
+        "first".
+    strategy : str or None
+        Strategies by which the schedule differs from the best one at the time of the proposal, as in `Trial`.
     """
 
     kind: str
@@ -82,6 +92,8 @@ class SearchFinding:
     number: int
     llm_usage: dict[str, Any] | None = None
     left_out: tuple[GeneratorFailure, ...] = ()
+    proposer: str = STATIC
+    strategy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,13 @@ class Changed:
     schedule: Schedule
     loads: ByTag
     known: DramTiming
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """Order to drop a schedule from the best ones, because the serving chip rolled it back."""
+
+    schedule: Schedule
 
 
 class SearchWorker:
@@ -119,7 +138,6 @@ class SearchWorker:
         self._database: TuningDatabase | None = None
         self._programs: ProgramCache | None = None
         self._session: DatabaseSession | None = None
-        self._starts: list[Schedule] = []
         self._author = self._language_model()
 
     def begin(self, dram: DramTiming, served: Schedule) -> list[SearchFinding]:
@@ -146,29 +164,43 @@ class SearchWorker:
             job.goal,
             baseline,
             job.seed,
-            language_model=self._author,
+            language_model=self._author or self._built_in_model(),
             generator=job.generators or None,
+            session=self._session,
         )
         self._baseline = baseline
         store_best(self._session, self._method, baseline)
         out = [SearchFinding("first", dram, first, baseline, 0)]
         if served != first:
-            out.insert(0, SearchFinding("served", dram, served, self._try(served), 0))
+            out.insert(0, SearchFinding("served", dram, served, self._try(served).result, 0))
         else:
             out.insert(0, replace(out[0], kind="served"))
         best = None if self._session is None else self._session.best()
         if best is not None and isinstance(best.schedule, Schedule) and best.schedule not in (first, served):
-            out.append(SearchFinding("known", dram, best.schedule, self._try(best.schedule), 0))
-        self._starts = initial_schedules(self._session, self._method)
+            strategy = strategies_between(self._method.best.schedule, best.schedule)
+            result = self._try(best.schedule).result
+            out.append(
+                SearchFinding("known", dram, best.schedule, result, 0, proposer=RETRIEVAL, strategy=strategy)
+            )
         return out
 
-    def _try(self, schedule: Schedule) -> Result:
+    def _try(self, schedule: Schedule) -> Trial:
         """Measure a schedule, pass the result to the search method, and store the programs if they are the best."""
         assert self.measurer is not None and self._method is not None and self._baseline is not None
         (result,) = self.measurer.measure([schedule])
-        if self._method.record(schedule, result) is self._method.best:
+        trial = self._method.record(schedule, result)
+        if trial is self._method.best:
             store_best(self._session, self._method, self._baseline)
-        return result
+        return trial
+
+    def withdraw(self, schedule: Schedule) -> list[SearchFinding]:
+        """Drop a schedule from the best ones, also in the database, which then keeps the best one before it."""
+        assert self._method is not None and self._baseline is not None
+        self._method.withdraw(schedule)
+        if self._session is not None:
+            self._session.withdraw(schedule)
+            store_best(self._session, self._method, self._baseline)
+        return []
 
     def adapt(self, changed: Changed) -> list[SearchFinding]:
         """Identify the changed DRAM timing and restart the search for it."""
@@ -195,15 +227,29 @@ class SearchWorker:
     def _rate(self, dram: DramTiming) -> float:
         return dram.bytes_per_cycle or self.job.config.n
 
-    def trial(self) -> SearchFinding:
-        """Measure the next candidate."""
+    def trial(self) -> list[SearchFinding]:
+        """Measure the next candidate; return its finding, or none if the method has nothing more to propose."""
         assert self.measurer is not None and self._method is not None
-        schedule = self._starts.pop(0) if self._starts else self._method.propose()
-        result = self._try(schedule)
+        schedule = self._method.propose()
+        if self._method.exhausted:
+            return []
+        trial = self._try(schedule)
         self._number += 1
         usage = self._author.document() if self._author else None
         dram, left_out = self.measurer.conditions.dram, self._method.left_out
-        return SearchFinding("trial", dram, schedule, result, self._number, usage, left_out)
+        return [
+            SearchFinding(
+                "trial",
+                dram,
+                schedule,
+                trial.result,
+                self._number,
+                usage,
+                left_out,
+                trial.proposer,
+                trial.strategy,
+            )
+        ]
 
     def close(self) -> None:
         """Close the simulators and the database; further calls have no effect."""
@@ -213,12 +259,20 @@ class SearchWorker:
             self._database = self._programs = None
 
     def _language_model(self) -> "LanguageModelGenerator | None":
-        """Return the language model of the method `llm`, with one budget for all timings; None for other methods."""
-        if self.job.method != LLM:
+        """Return the language model of the method `llm`, or of an endpoint, with one budget for all timings."""
+        if self.job.method != LLM and self.job.endpoint is None:
             return None
         from compiler.llm.generate.lm_generator import language_model
 
         return language_model(self.job.endpoint)
+
+    def _built_in_model(self) -> "Callable[[], LanguageModelGenerator] | None":
+        """Return a function that loads the language model for a portfolio; None for other methods."""
+        if self.job.method != PORTFOLIO:
+            return None
+        from compiler.llm.generate.lm_generator import built_in_model
+
+        return built_in_model()
 
     def _open_session(self, measurer: Measurer) -> DatabaseSession | None:
         """Return a database session for a measurer's hardware profile; None if there is no database."""

@@ -222,6 +222,7 @@ class _Run:
             self.events,
             serving.dram,
             serving.trials_per_request,
+            job.targets,
         )
 
     def _end(self) -> None:

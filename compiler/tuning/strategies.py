@@ -83,7 +83,9 @@ def strategy_of(before: LayerSchedule, after: LayerSchedule) -> str | None:
 
 def strategies_between(before: Schedule, after: Schedule) -> str | None:
     """Return the strategies by which two schedules of a network differ, joined by "+"; None if they do not differ."""
-    found = {strategy_of(before.layers[name], after.layers[name]) for name in before.layers.keys() & after.layers}
+    found = {
+        strategy_of(before.layers[name], after.layers[name]) for name in before.layers.keys() & after.layers
+    }
     if before.fusions != after.fusions:
         found.add("fuse")
     if before.programs != after.programs:

@@ -189,7 +189,9 @@ class KnownSchedules:
                 others = [each for each in macros if foreign or each.network != key.subgraph]
                 matches = _matches(network, others)
                 for neighbours in (0, _BOTH):
-                    chosen = {name: each.macro for name, each in matches.items() if each.neighbours >= neighbours}
+                    chosen = {
+                        name: each.macro for name, each in matches.items() if each.neighbours >= neighbours
+                    }
                     if chosen:
                         out += _combined(network, chosen)
         return [each for number, each in enumerate(out) if each not in out[:number]]

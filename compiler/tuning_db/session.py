@@ -291,6 +291,13 @@ class DatabaseSession:
         """Return the best program for the goal of this session; None if there is none."""
         return best_of(self.programs.best, self.best_keys)
 
+    def withdraw(self, schedule: Schedule) -> None:
+        """Delete the best program for the goal if it has a given schedule, which failed in use."""
+        for key in self.best_keys:
+            held = self.programs.best(key)
+            if held is not None and held.schedule == schedule:
+                self.programs.drop_best(key)
+
     def put_best(
         self,
         schedule: Schedule,

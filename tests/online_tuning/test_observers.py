@@ -28,7 +28,7 @@ EVENTS = [
     {"event": "reload", "request": 5, "why": "first", "trial": 0, "measured_cycles": 3000},
     {"event": "kept", "request": 8, "cycles": 3001},
     {"event": "rejected", "kind": "trial", "trial": 1, "reason": "3 cycles, no improvement on 2"},
-    {"event": "reload", "request": 9, "why": "trial", "trial": 2, "measured_cycles": 2900},
+    {"event": "reload", "request": 9, "why": "trial", "trial": 2, "proposer": "hpm", "measured_cycles": 2900},
     {"event": "rollback", "request": 10, "reason": "<wrong>"},
     {"event": "drift", "request": 11, "usual_cycles": 3000.0, "cycles": 4000},
     {"event": "conditions", "request": 12, "latency": 100, "bytes_per_cycle": 4.0},

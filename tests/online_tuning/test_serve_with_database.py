@@ -10,11 +10,12 @@ from compiler.ir.graph import Graph
 from compiler.online_tuning.observers import ExecutionLog, ServingEvents
 from compiler.online_tuning.online_tuner import OnlineTuner
 from compiler.online_tuning.sampling_profiler import SamplingProfiler
-from compiler.online_tuning.search_worker import SearchJob, SearchWorker
+from compiler.online_tuning.search_worker import STATIC, SearchJob, SearchWorker
 from compiler.options import DramTiming
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.serving.server import Server, serving_bytes
 from compiler.tuning.constraints import Objective
+from compiler.tuning.registry import PORTFOLIO, RETRIEVAL
 from compiler.tuning_db.connection import METADATA, open_engine
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry
@@ -63,13 +64,16 @@ def test_search_starts_from_the_best_for_its_conditions(graph: Graph, model: Mod
                     codes=tuple(made.codes),
                 )
             )
-    searcher = SearchWorker(SearchJob(graph, N4, OPTIONS, "random", db=path))
+    searcher = SearchWorker(SearchJob(graph, N4, OPTIONS, PORTFOLIO, db=path))
     try:
         found = searcher.begin(DramTiming(), model.first.schedule)
         assert [each.kind for each in found] == ["served", "first", "known"]
         assert found[2].schedule == other.schedule and found[2].result == result  # not measured again
-        assert searcher.trial().schedule == near.schedule  # recalled from the most similar other conditions
-        assert searcher.trial().schedule not in (near.schedule, other.schedule)
+        assert (found[2].proposer, found[1].proposer) == (RETRIEVAL, STATIC)
+        (recalled,), (new,) = searcher.trial(), searcher.trial()
+        assert recalled.schedule == near.schedule  # from the most similar other conditions
+        assert recalled.proposer == RETRIEVAL
+        assert new.schedule not in (near.schedule, other.schedule) and new.proposer != RETRIEVAL
         for latency, same in ((104, 100), (210, 200), (400, 400)):  # nearly equal conditions count as equal
             assert searcher._match_known(DramTiming(latency)).latency == same
         assert [each.kind for each in searcher.begin(DramTiming(), other.schedule)] == ["served", "first"]

@@ -315,3 +315,8 @@ def language_model(
         The endpoint key is malformed, or the file of the built-in model is damaged.
     """
     return LmGenerator() if endpoint is None else EndpointModel(endpoint, say)
+
+
+def built_in_model() -> Callable[[], LanguageModelGenerator] | None:
+    """Return a function that loads the built-in language model, for a portfolio; None if its file is missing."""
+    return LmGenerator if SHIPPED.exists() else None

@@ -113,7 +113,9 @@ class CoordinateSearch(SearchMethod):
             choice = {name: layers[name] for name in unit.names}
             if choice != unit.best:
                 tried[number] = choice
-                if any(choice[name].own_counter_tag != unit.best[name].own_counter_tag for name in unit.names):
+                if any(
+                    choice[name].own_counter_tag != unit.best[name].own_counter_tag for name in unit.names
+                ):
                     return None
         return None if not tried or any(number + 1 in tried for number in tried) else tried
 

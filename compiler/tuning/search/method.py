@@ -107,6 +107,8 @@ class SearchMethod(ABC):
         )
         self.best = Trial(first, baseline, goal.cost(baseline))
         self._registered = {first.to_json()}
+        #: Best trials so far, in chronological order.
+        self._bests = [self.best]
         #: Best schedules at the times at which the schedules without a result were registered.
         self._origins: dict[str, Schedule] = {}
 
@@ -128,7 +130,7 @@ class SearchMethod(ABC):
         """True if the method has nothing more to propose, which ends the search; False by default."""
         return False
 
-    def proposer_of(self, schedule: Schedule) -> str:  # noqa: ARG002  a portfolio uses it
+    def proposer_of(self, schedule: Schedule) -> str:
         """Return the name of the method that proposed a schedule."""
         return self.name
 
@@ -144,12 +146,21 @@ class SearchMethod(ABC):
         """
         cost = self.goal.cost(result) if isinstance(result, Measurement) and result.valid else None
         origin = self._origins.pop(schedule.to_json(), self.best.schedule)
-        trial = Trial(schedule, result, cost, self.proposer_of(schedule), strategies_between(origin, schedule))
+        trial = Trial(
+            schedule, result, cost, self.proposer_of(schedule), strategies_between(origin, schedule)
+        )
         if self.accepts(schedule):
             self.learn(trial)
         if trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost:
             self.best = trial
+            self._bests.append(trial)
         return trial
+
+    def withdraw(self, schedule: Schedule) -> None:
+        """Restore the best trial before a schedule that failed in use; the first schedule is never withdrawn."""
+        first, *others = self._bests
+        self._bests = [first, *(trial for trial in others if trial.schedule != schedule)]
+        self.best = self._bests[-1]
 
     def accepts(self, schedule: Schedule) -> bool:
         """Return True if the method can learn from a schedule: by default, if it has a schedule for each layer.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from compiler.cost.learned.model import PredictionErrors, find_model
 from compiler.cost.learned.online_model import OnlineCostModel, attribution_groups
@@ -145,7 +146,7 @@ class ModelGuidedSearch(SearchMethod):
             if name in self.group and layer != self.layers[name]
         }
         groups = sorted(changed.values())
-        near = any(b - a < _MIN_SPACING for a, b in zip(groups, groups[1:], strict=False))
+        near = any(b - a < _MIN_SPACING for a, b in pairwise(groups))
         if not changed or near or not isinstance(trial.result, Measurement):
             return None
         return self._proposal(changed, trial.schedule.layers)

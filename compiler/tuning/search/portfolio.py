@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 #: Maximum number of schedules of this network under other conditions that are measured.
 _MAX_TRANSFERRED = 4
-#: Expected reward of a member's trials before any of them is measured. They set the order of the first trials, and the
-#: shares while no member finds an improvement: `python -m scripts.study_methods --reduced` prints the figures behind
-#: them (docs/tuning.md, "Portfolio").
+#: Expected reward of a member's trials before any of them is measured, in networks of one layer and in larger ones.
+#: They set the order of the first trials, and the shares while no member finds an improvement. They follow the gain per
+#: trial of each member alone, which `python -m scripts.study_methods --reduced` prints (docs/tuning.md, "Portfolio").
 PRIORS = {
-    RETRIEVAL: 1.5,
-    "hpm": 1.0,
-    "coordinate": 0.8,
-    "fusion": 0.2,
-    "edits": 0.2,
-    GENERATORS_METHOD: 0.1,
-    LLM: 0.1,
+    RETRIEVAL: (1.25, 1.05),
+    "hpm": (0.9, 1.0),
+    "coordinate": (0.3, 0.4),
+    "fusion": (0.1, 0.3),
+    GENERATORS_METHOD: (1.2, 0.5),
+    LLM: (0.8, 0.9),
+    "edits": (0.15, 0.15),
 }
 _OTHER_PRIOR = 0.1
 #: Number of trials for which a prior counts; factor by which a reward loses weight with every trial of the search.
@@ -114,7 +114,7 @@ class RetrievalSearch(SearchMethod):
             return False
         return True
 
-    def accepts(self, schedule: Schedule) -> bool:  # noqa: ARG002
+    def accepts(self, schedule: Schedule) -> bool:
         """Return True: the method learns nothing from trials."""
         return True
 
@@ -173,8 +173,8 @@ class PortfolioSearch(SearchMethod):
         Generators of the member "generators"; None: all registered ones, and the member "fusion" for fusion.
     members : mapping of str to callable, optional
         Functions that create the members by name, instead of those above.
-    priors : mapping of str to float
-        Expected reward of a trial of each member before any is measured.
+    priors : mapping of str to float, optional
+        Expected reward of a trial of each member before any is measured, instead of those in PRIORS.
     """
 
     def __init__(
@@ -189,11 +189,13 @@ class PortfolioSearch(SearchMethod):
         language_model: Callable[[], Generator] | None = None,
         generators: Sequence[Generator] | None = None,
         members: Mapping[str, MemberMaker] | None = None,
-        priors: Mapping[str, float] = PRIORS,
+        priors: Mapping[str, float] | None = None,
     ):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self._log = measurer.log
         given = (measurer, goal, baseline, seed, constraints)
+        if priors is None:
+            priors = {name: values[len(self.spaces) > 1] for name, values in PRIORS.items()}
         if members is None:
             members = _members(given, session, language_model, generators)
         self._members = [
@@ -227,7 +229,7 @@ class PortfolioSearch(SearchMethod):
         """Return the name of the member that proposed a schedule."""
         return self._names.get(schedule.to_json(), self.name)
 
-    def accepts(self, schedule: Schedule) -> bool:  # noqa: ARG002
+    def accepts(self, schedule: Schedule) -> bool:
         """Return True: each member decides for itself."""
         return True
 
@@ -278,11 +280,20 @@ class PortfolioSearch(SearchMethod):
         for member in list(self._members):
             if member.method is not None and member.method.accepts(trial.schedule):
                 record = member.method.record
-                self._guarded(
-                    member, "learn", lambda call=record: call(trial.schedule, trial.result)
-                )
+                self._guarded(member, "learn", lambda call=record: call(trial.schedule, trial.result))
+
+    def withdraw(self, schedule: Schedule) -> None:
+        """Restore the best trial before a schedule in all members, and cancel the rewards of its proposer."""
+        super().withdraw(schedule)
+        name = self.proposer_of(schedule)
+        for member in self._members:
+            if member.method is not None:
+                member.method.withdraw(schedule)
+            if member.name == name:
+                member.reward = 0.0
 
     def _reward(self, trial: Trial) -> None:
+        """Credit the gain of a trial to its proposer; after a gain, no member rests."""
         gain = 0.0
         if trial.cost and self.best.cost and trial.cost < self.best.cost:
             gain = log(self.best.cost / trial.cost)

@@ -119,7 +119,8 @@ def tune(
     measurer : Measurer
         Measurer of the network.
     method : str, subclass of SearchMethod, or SearchMethod
-        A key of METHODS, `LLM`, `RETRIEVAL`, `module:Class`, a class, or an instance for this measurer, goal and constraints.
+        A key of METHODS, `LLM`, `RETRIEVAL`, `module:Class`, a class, or an instance for this measurer, goal and
+        constraints.
     trials : int
         Maximum number of measurements in addition to the measurement of the baseline.
     goal : Objective
@@ -264,7 +265,8 @@ def _made(
             language_model=(lambda: model) if isinstance(model, Generator) else model,
             generators=generators,
         )
-    return kind(*given) if generators is None else kind(*given, **{"generators": generators})
+    asked = {} if generators is None else {"generators": generators}
+    return kind(*given, **asked)
 
 
 def check_generators(
