@@ -132,6 +132,12 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
             help=f"use at most BYTES of {memory}",
         )
     parser.add_argument("--no-cache", action="store_true", help="ignore cached compilations and proofs")
+    parser.add_argument(
+        "--fuse",
+        action="store_true",
+        help="improve the chosen schedule by fusions and tilings of adjacent layers with a predicted gain that exceeds "
+        "its expected error; takes seconds",
+    )
 
 
 def add_dispatch(parser: argparse.ArgumentParser) -> None:
@@ -187,6 +193,7 @@ def compile_model(
             int16=options.int16,
             dram=options.dram,
             limits=options.limits,
+            fuse=options.fuse,
             cache=use_cache,
             database=database_of(args) if "db" in vars(args) else False,
             record=record,
@@ -264,6 +271,7 @@ def source_of(
         int16=tuple(args.int16),
         dram=dram,
         limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
+        fuse=vars(args).get("fuse", False),
     )
 
 
