@@ -210,7 +210,7 @@ class FusionEngine:
         return sorted(options, key=lambda option: -option.gain)
 
     def shortlist(self, options: Sequence[FusionOption], count: int = 3) -> list[FusionOption]:
-        """Return the options to measure: the best prediction, then those that may be best within the expected errors."""
+        """Return the options to measure: the best prediction, then those that may be best within expected errors."""
         chosen = sorted(options, key=lambda option: -option.gain)[:1]
         others = sorted(options, key=lambda option: -(option.gain + OPTIMISM * option.prediction.error))
         return (chosen + [option for option in others if option not in chosen])[:count]
@@ -354,7 +354,7 @@ class FusionEngine:
         ]
         for count in _TILE_COUNTS:
             both = _tiling_of(first, count), _tiling_of(second, count)
-            if both[0] and both[1]:
+            if both[0] is not None and both[1] is not None:
                 pairs.append((f"interleaved, {count} tiles", *both))
         for description, *tilings in pairs[:_MAX_PAIR_CANDIDATES]:
             tiled = {

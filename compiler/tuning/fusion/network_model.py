@@ -25,6 +25,8 @@ _PAIR_ERROR, _MIN_ERROR = 0.1, 0.03
 #: Share of the cycles of the shorter layer of an interleaved pair that overlap the other layer, except in its last
 #: tile; 0.43 to 0.66 in pairs with 4 and 8 tiles on n16 (`python -m scripts.study_fusion --seed 20261`).
 _OVERLAP = 0.5
+#: Cycles per tile that do not overlap, because FUSE waits for the results of the tile.
+_TILE_START = 60
 
 
 def _tile_count(layer: Layer, schedule: LayerSchedule) -> int:
@@ -75,7 +77,8 @@ class _Stage:
         if self.stage.root(pair[0].y) not in map(self.stage.root, pair[1].inputs):
             return {}
         tiles = min(_tile_count(layer, schedules[layer.name]) for layer in pair)
-        hidden = (1 - 1 / tiles) * _OVERLAP * min(predicted[layer.name].cycles for layer in pair)
+        shorter = min(predicted[layer.name].cycles for layer in pair)
+        hidden = (1 - 1 / tiles) * _OVERLAP * max(shorter - tiles * _TILE_START, 0.0)
         before = predicted[alone[0].name]
         error = (before.error**2 + (hidden / 2) ** 2) ** 0.5
         return {alone[0].name: NetworkPrediction(before.cycles - hidden, error)}
