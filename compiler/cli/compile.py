@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_db(parser)
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
-    add_compile(parser)
+    add_compile(parser, fuse=True)
     add_dispatch(parser)
     add_target(parser)
     add_memory(parser, ", assumed for scheduling")
@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def add_compile(parser: argparse.ArgumentParser) -> None:
-    """Add the options shared by all verbs that compile models."""
+def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
+    """Add the options shared by all verbs that compile models, and `--fuse` for those that choose no schedules."""
     parser.add_argument("--strict", action="store_true", help="fail if an operator would run on the host")
     parser.add_argument(
         "--rounding",
@@ -131,13 +131,14 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
             type=integer(1, 1 << 32),
             help=f"use at most BYTES of {memory}",
         )
+    if fuse:
+        parser.add_argument(
+            "--fuse",
+            action="store_true",
+            help="improve the chosen schedule by fusions and tilings of adjacent layers whose predicted gain exceeds "
+            "its expected error; takes seconds",
+        )
     parser.add_argument("--no-cache", action="store_true", help="ignore cached compilations and proofs")
-    parser.add_argument(
-        "--fuse",
-        action="store_true",
-        help="improve the chosen schedule by fusions and tilings of adjacent layers with a predicted gain that exceeds "
-        "its expected error; takes seconds",
-    )
 
 
 def add_dispatch(parser: argparse.ArgumentParser) -> None:

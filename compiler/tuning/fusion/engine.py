@@ -40,8 +40,8 @@ _MAX_ROUNDS = 8
 _BEST_TILINGS = 2
 #: Numbers of tiles of interleaved layers that are considered.
 _TILE_COUNTS = (2, 4, 8)
-#: Minimum gain as a fraction of a network's cycles; smaller ones are below the accuracy of predictions.
-_MIN_GAIN = 0.005
+#: Minimum gain as a fraction of a network's cycles.
+_MIN_GAIN = 0.001
 
 
 def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedule:
