@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import compiler
 from compiler.cost.learned.model import CycleModel, find_model
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
@@ -221,3 +222,21 @@ def test_disjoint_options_are_combined() -> None:
     assert engine.combine(schedule, [replace(options[0], gain=-1.0)]) is None
     if whole is not None:
         assert whole.fusions == schedule.fusions and whole.layers != schedule.layers
+
+
+def test_compiler_uses_the_fixed_point_if_gains_exceed_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = CalibrationNetwork((12, 10, 1), (CalibrationOp("add"), CalibrationOp("conv", 8, 3))).graph(7)
+    options: dict[str, Any] = {"target": N16.config, "rounding": "reference", "database": False}
+    static = compiler.compile(graph, **options)
+    monkeypatch.setattr("compiler.tuning.fusion.engine.CONFIDENCE", 0.0)
+    fused = compiler.compile(graph, fuse=True, **options)
+    assert fused.schedule != static.schedule
+    costs = NetworkCostModel(
+        ModelCompiler(graph, N16.config, CompileOptions(rounding="reference")), N16, find_model(N16)
+    )
+    assert costs.predict(fused.schedule).cycles < costs.predict(static.schedule).cycles
+    rng = np.random.default_rng(5)
+    inputs = {each.name: rng.integers(-128, 128, each.shape).astype(np.int8) for each in static.inputs}
+    assert all(np.array_equal(value, fused(**inputs)[name]) for name, value in static(**inputs).items())
+    monkeypatch.setattr("compiler.tuning.fusion.engine.CONFIDENCE", 100.0)
+    assert compiler.compile(graph, fuse=True, **options).schedule == static.schedule
