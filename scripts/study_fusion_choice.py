@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from compiler.tuning.fusion.engine import OPTIMISM
 from compiler.util.tables import Column, figures, format_table
+from scripts.study_fusion import shortlist
 
 #: Numbers of variants that are measured, ratio to the best that counts as found, draws of random variants.
 _COUNTS, _CLOSE, _DRAWS = (1, 3), 1.005, 100
@@ -59,30 +59,26 @@ class FusionBandit:
 
     def choose(self, row: Row, count: int) -> list[Way]:
         """Return the variant with the best corrected prediction, then those that may be best within their errors."""
-        return _shortlist(row, count, lambda way: self._corrected(row, way), self._trials(row))
+        return shortlist([self._corrected(row, way) for way in row["ways"]], count)
 
-    def _corrected(self, row: Row, way: Way) -> float:
+    def _corrected(self, row: Row, way: Way) -> Way:
+        """Return a variant with the prediction and the error that the records imply."""
         found = self.records[self._key(row, way)]
-        return way["predicted"] * exp(sum(found) / (len(found) + _PRIOR))
-
-    def _trials(self, row: Row) -> Callable[[Way], float]:
-        return lambda way: way["error"] / (1 + len(self.records[self._key(row, way)]) / _PRIOR) ** 0.5
+        predicted = way["predicted"] * exp(sum(found) / (len(found) + _PRIOR))
+        return way | {"predicted": predicted, "error": way["error"] / (1 + len(found) / _PRIOR) ** 0.5}
 
     def _key(self, row: Row, way: Way) -> tuple[str, str]:
         return self.context(row), re.sub(r"\d+", "#", way["what"])
 
 
-def _shortlist(
-    row: Row, count: int, predicted: Callable[[Way], float], error: Callable[[Way], float]
-) -> list[Way]:
-    ways = sorted(row["ways"], key=predicted)
-    return (ways[:1] + sorted(ways[1:], key=lambda way: predicted(way) - OPTIMISM * error(way)))[:count]
-
-
 def _losses(rows: list[Row], choose: Callable[[Row, int], list[Way]], count: int) -> list[float]:
-    """Return the ratio of the best chosen variant's cycles to the best variant's cycles, for each chain."""
+    """Return the ratio of the best measured variant's cycles to the best variant's cycles, for each chain.
+
+    The static compiler's variant is measured in any case.
+    """
     return [
-        min(way["measured"] for way in choose(row, count)) / min(way["measured"] for way in row["ways"])
+        min(row["static"], *(way["measured"] for way in choose(row, count)))
+        / min(way["measured"] for way in row["ways"])
         for row in rows
     ]
 
@@ -111,9 +107,7 @@ def main() -> int:
     ways: dict[str, Callable[[Row, int], list[Way]]] = {
         "random": lambda row, count: rng.sample(row["ways"], min(count, len(row["ways"]))),
         "greedy": lambda row, count: sorted(row["ways"], key=lambda way: way["predicted"])[:count],
-        "shortlist": lambda row, count: _shortlist(
-            row, count, lambda way: way["predicted"], lambda way: way["error"]
-        ),
+        "shortlist": lambda row, count: shortlist(row["ways"], count),
         **{name: bandit.choose for name, bandit in bandits.items()},
     }
     table = []

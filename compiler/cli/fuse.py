@@ -24,7 +24,7 @@ _COLUMNS = (
     *figures("bytes", "gain", "+-", "measured"),
     Column("what"),
 )
-#: Largest number of options reported per fusion opportunity.
+#: Largest number of options reported per fusion opportunity, measured ones first.
 MAX_OPTIONS = 4
 
 
@@ -110,7 +110,7 @@ def _document(
     measured: dict[str, int | str],
 ) -> dict[str, Any]:
     by_site: dict[FusionOpportunity, list[FusionOption]] = {}
-    for option in options:
+    for option in sorted(options, key=lambda option: option.schedule.to_json() not in measured):
         by_site.setdefault(option.opportunity, []).append(option)
     prediction = engine.cost_model.predict(now)
     return {

@@ -45,7 +45,7 @@ def test_choices_are_compared(tmp_path: Path) -> None:
                 {"what": f"kind {k % 3}", "predicted": 1000 + 10 * k, "error": 50, "measured": 1000 + 10 * k}
                 for k in range(6)
             ]
-            rows.append({"chain": rng.choice(("a", "b")), "ways": ways})
+            rows.append({"chain": rng.choice(("a", "b")), "static": 2000, "ways": ways})
         (tmp_path / name).write_text(json.dumps(rows))
     text = run("scripts.study_fusion_choice", "--train", tmp_path / "train", "--test", tmp_path / "test")
     rows = {line.split("  ")[0]: line for line in text.splitlines()}

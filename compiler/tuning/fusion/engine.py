@@ -210,10 +210,17 @@ class FusionEngine:
         return sorted(options, key=lambda option: -option.gain)
 
     def shortlist(self, options: Sequence[FusionOption], count: int = 3) -> list[FusionOption]:
-        """Return the options to measure: the best prediction, then those that may be best within expected errors."""
-        chosen = sorted(options, key=lambda option: -option.gain)[:1]
-        others = sorted(options, key=lambda option: -(option.gain + OPTIMISM * option.prediction.error))
-        return (chosen + [option for option in others if option not in chosen])[:count]
+        """Return the options to measure, in addition to the present schedule.
+
+        The best prediction comes first, then the options that may be best within the expected errors, and last those
+        that only join or split programs, which change few cycles.
+        """
+        minor = [option for option in options if option.opportunity.kind is FusionKind.SAME_PROGRAM]
+        major = [option for option in options if option.opportunity.kind is not FusionKind.SAME_PROGRAM]
+        chosen = sorted(major, key=lambda option: -option.gain)[:1]
+        others = sorted(major, key=lambda option: -(option.gain + OPTIMISM * option.prediction.error))
+        last = sorted(minor, key=lambda option: -option.gain)
+        return [*chosen, *(option for option in others if option not in chosen), *last][:count]
 
     def fixed_point(
         self, schedule: Schedule, confidence: float = 0.0, layers: Collection[str] | None = None
