@@ -20,7 +20,7 @@ from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains
-from compiler.tuning.fusion.engine import OPTIMISM, FusionEngine
+from compiler.tuning.fusion.engine import CONFIDENCE, OPTIMISM, FusionEngine
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.errors import InputError
@@ -76,6 +76,7 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
             ("unfused", engine.unfused()),
             ("static", first),
             ("fixed point", engine.fixed_point(first)),
+            ("--fuse", engine.fixed_point(first, CONFIDENCE)),
             *((each.description, each.schedule) for each in options),
         ]
         chosen = programs_of(measurer.prepared.network(variants[2][1]), conditions)
@@ -144,6 +145,11 @@ def _shown(row: dict[str, Any]) -> str:
     )
 
 
+def _fused(row: dict[str, Any]) -> int:
+    """Return the cycles of the variant that `mla compile --fuse` compiles."""
+    return next(each["measured"] for each in row["ways"] if "--fuse" in each["names"])
+
+
 def _ratio(rows: list[dict[str, Any]]) -> float:
     """Return the geometric mean of the chosen variants' cycles relative to those of the static compiler's schedules."""
     return geometric_mean(_chosen(row)[0] / row["static"] for row in rows)
@@ -159,13 +165,15 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     tried = [
         (_best_measured(row, _TOP_PREDICTIONS), best) for row, (_, best, _) in zip(rows, each, strict=True)
     ]
+    fused = [_fused(row) / row["static"] for row in rows]
     found = sum(cycles <= _CLOSE * best for cycles, best in tried)
     return (
         f"{len(rows)} chains: chosen is the measured best in {exact}, within 0.5% of it in {close}, within 1% in "
         f"{near}; at worst {worst:.1%} slower than it; more than 1% slower than unfused in {worse}; "
         f"the best is among the {_TOP_PREDICTIONS} best predictions in {among}; the best of {_TOP_PREDICTIONS} "
         f"measured and static is within 0.5% of it in {found}; chosen takes {_ratio(rows):.1%} of the static "
-        "compiler's cycles (geometric mean)"
+        f"compiler's cycles (geometric mean); --fuse makes {sum(each < 1 for each in fused)} faster and "
+        f"{sum(each > 1 for each in fused)} slower ({min(fused):.1%} to {max(fused):.1%} of the cycles)"
     )
 
 

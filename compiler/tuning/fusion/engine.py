@@ -360,9 +360,9 @@ class FusionEngine:
             for each in (pooled.candidates() if pooled else ())
         ]
         for count in _TILE_COUNTS:
-            both = _tiling_of(first, count), _tiling_of(second, count)
-            if both[0] is not None and both[1] is not None:
-                pairs.append((f"interleaved, {count} tiles", *both))
+            mine, its = _tiling_of(first, count), _tiling_of(second, count)
+            if mine is not None and its is not None:
+                pairs.append((f"interleaved, {count} tiles", mine, its))
         for description, *tilings in pairs[:_MAX_PAIR_CANDIDATES]:
             tiled = {
                 name: replace(spaces[name].with_context(tiling, schedule.layers[name]), interleave=True)
