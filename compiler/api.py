@@ -61,6 +61,7 @@ def compile(
     int16: Sequence[str] = (),
     dram: DramTiming = DEFAULT_DRAM,
     limits: MemoryLimits = UNLIMITED,
+    fuse: bool = False,
     cache: bool | None = None,
     database: "TuningDatabase | str | Path | bool" = True,
     record: "CompilationTrace | None" = None,
@@ -116,6 +117,10 @@ def compile(
         Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
     limits : MemoryLimits
         Maximum bytes of scratchpad, accumulator and DRAM that the network may use.
+    fuse : bool
+        True to let the fusion engine improve the chosen schedule to a fixed point (docs/tuning.md): it combines
+        fusions, places of tensors and tilings of adjacent layers whose predicted gain exceeds its expected error. This
+        takes seconds. Ignored if `schedule`, `batches`, `skip` or `record` is given.
     cache : bool or None
         True to use the cache of compiled networks, False to bypass it; None: True if the model is a file. A network
         from the cache has no `layers`.
@@ -177,6 +182,7 @@ def compile(
         int16=int16,
         dram=dram,
         limits=limits,
+        fuse=fuse and schedule is None and not batches and skip is None and record is None,
     )
     store = source.store if named and record is None else None
     network = _build(source, config, options, store, record)
@@ -205,9 +211,32 @@ def _build(
     from compiler import pipeline  # takes long to load
 
     network = pipeline.build(source.graph, config, options, record)
+    if options.fuse and options.schedule is None:
+        network = _fused(network, source.graph, config, options)
     if entry is not None:
         entry.put(network)
     return replace(network, origin=Origin.COMPILED)
+
+
+def _fused(
+    static: CompiledNetwork, graph: Graph, config: MlaConfig, options: CompileOptions
+) -> CompiledNetwork:
+    """Return the network under the fixed point of the fusion engine; `static` if it is the same or does not compile."""
+    from compiler.cost.learned.model import find_model
+    from compiler.pipeline import ModelCompiler
+    from compiler.tuning.fusion.engine import CONFIDENCE, FusionEngine
+
+    if not static.infos:
+        return static
+    conditions = HardwareProfile(config, options.dram)
+    prepared = ModelCompiler(graph, config, options)
+    engine = FusionEngine(prepared, conditions, find_model(conditions))
+    schedule = engine.fixed_point(static.schedule, CONFIDENCE)
+    try:
+        return static if schedule == static.schedule else prepared.network(schedule)
+    except InputError as error:
+        _log.info("the fixed point of the fusion engine is not used: %s", error)
+        return static
 
 
 def _best_known(

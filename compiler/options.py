@@ -121,6 +121,8 @@ DEFAULT_DRAM = DramTiming()
     "single",
     "dram",
     "limits",
+    "fuse",
+    added=("fuse",),
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
@@ -130,7 +132,7 @@ class CompileOptions:
     ----------
     rounding : str
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
-    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits
+    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits, fuse
         Same as the parameters of `compile`.
     single : bool
         True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
@@ -160,6 +162,7 @@ class CompileOptions:
     single: bool = False
     dram: DramTiming = DEFAULT_DRAM
     limits: MemoryLimits = UNLIMITED
+    fuse: bool = False
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:

@@ -10,7 +10,9 @@ import argparse
 import json
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from compiler.cost.learned.model import find_model
@@ -18,7 +20,7 @@ from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains
-from compiler.tuning.fusion.engine import FusionEngine
+from compiler.tuning.fusion.engine import CONFIDENCE, OPTIMISM, FusionEngine
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.errors import InputError
@@ -29,6 +31,8 @@ _SEED = 20261
 #: Maximum number of variants of a chain, by decreasing predicted gain.
 _MAX_VARIANTS = 24
 _CLOSE, _NEAR = 1.005, 1.01
+#: Variants that only join or split programs.
+_MINOR = ("one program", "separate programs")
 #: Number of variants with the best predictions that a search would measure first.
 _TOP_PREDICTIONS = 3
 
@@ -71,9 +75,11 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
         variants = [
             ("unfused", engine.unfused()),
             ("static", first),
+            ("fixed point", engine.fixed_point(first)),
+            ("--fuse", engine.fixed_point(first, CONFIDENCE)),
             *((each.description, each.schedule) for each in options),
         ]
-        chosen = programs_of(measurer.prepared.network(engine.choose(first, options)), conditions)
+        chosen = programs_of(measurer.prepared.network(variants[2][1]), conditions)
         found: dict[str, dict[str, Any]] = {}
         for what, schedule in variants[:_MAX_VARIANTS]:
             try:
@@ -81,10 +87,14 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
             except InputError:  # the schedule does not fit
                 continue
             if key not in found:
-                found[key] = {"what": what, "chosen": key == chosen, **_cycles(measurer, engine, schedule)}
+                names: list[str] = []
+                found[key] = {"what": what, "names": names, "chosen": key == chosen}
+                found[key] |= _cycles(measurer, engine, schedule)
+            found[key]["names"].append(what)
     return {
         "chain": point.family,
         "shape": point.shape,
+        "static": next(each["measured"] for each in found.values() if "static" in each["names"]),
         "ways": [each for each in found.values() if each["measured"]],
     }
 
@@ -110,6 +120,22 @@ def _among(row: dict[str, Any], count: int) -> bool:
     return min(each["measured"] for each in predicted) == min(each["measured"] for each in row["ways"])
 
 
+def shortlist(ways: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return the variants to measure in addition to the static compiler's, as `FusionEngine.shortlist` does."""
+    options = [each for each in ways if each["what"] not in ("static", "unfused")]
+    major = sorted(
+        (each for each in options if each["what"] not in _MINOR), key=lambda each: each["predicted"]
+    )
+    others = sorted(major[1:], key=lambda each: each["predicted"] - OPTIMISM * each["error"])
+    minor = sorted((each for each in options if each["what"] in _MINOR), key=lambda each: each["predicted"])
+    return [*major[:1], *others, *minor][:count]
+
+
+def _best_measured(row: dict[str, Any], count: int) -> int:
+    """Return the cycles of the best of `count` variants of the shortlist and of the static compiler's."""
+    return min(row["static"], *(each["measured"] for each in shortlist(row["ways"], count)))
+
+
 def _shown(row: dict[str, Any]) -> str:
     chosen, best, unfused = _chosen(row)
     what = next(each["what"] for each in row["ways"] if each["chosen"])
@@ -119,6 +145,16 @@ def _shown(row: dict[str, Any]) -> str:
     )
 
 
+def _fused(row: dict[str, Any]) -> int:
+    """Return the cycles of the variant that `mla compile --fuse` compiles."""
+    return next(each["measured"] for each in row["ways"] if "--fuse" in each["names"])
+
+
+def _ratio(rows: list[dict[str, Any]]) -> float:
+    """Return the geometric mean of the chosen variants' cycles relative to those of the static compiler's schedules."""
+    return geometric_mean(_chosen(row)[0] / row["static"] for row in rows)
+
+
 def _summary(rows: list[dict[str, Any]]) -> str:
     each = [_chosen(row) for row in rows]
     exact = sum(chosen == best for chosen, best, _ in each)
@@ -126,10 +162,18 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     worse = sum(chosen > _NEAR * unfused for chosen, _, unfused in each)
     worst = max(chosen / best - 1 for chosen, best, _ in each)
     among = sum(_among(row, _TOP_PREDICTIONS) for row in rows)
+    tried = [
+        (_best_measured(row, _TOP_PREDICTIONS), best) for row, (_, best, _) in zip(rows, each, strict=True)
+    ]
+    fused = [_fused(row) / row["static"] for row in rows]
+    found = sum(cycles <= _CLOSE * best for cycles, best in tried)
     return (
         f"{len(rows)} chains: chosen is the measured best in {exact}, within 0.5% of it in {close}, within 1% in "
         f"{near}; at worst {worst:.1%} slower than it; more than 1% slower than unfused in {worse}; "
-        f"the best is among the {_TOP_PREDICTIONS} best predictions in {among}"
+        f"the best is among the {_TOP_PREDICTIONS} best predictions in {among}; the best of {_TOP_PREDICTIONS} "
+        f"measured and static is within 0.5% of it in {found}; chosen takes {_ratio(rows):.1%} of the static "
+        f"compiler's cycles (geometric mean); --fuse makes {sum(each < 1 for each in fused)} faster and "
+        f"{sum(each > 1 for each in fused)} slower ({min(fused):.1%} to {max(fused):.1%} of the cycles)"
     )
 
 

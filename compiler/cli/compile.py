@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_db(parser)
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
-    add_compile(parser)
+    add_compile(parser, fuse=True)
     add_dispatch(parser)
     add_target(parser)
     add_memory(parser, ", assumed for scheduling")
@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def add_compile(parser: argparse.ArgumentParser) -> None:
-    """Add the options shared by all verbs that compile models."""
+def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
+    """Add the options shared by all verbs that compile models, and `--fuse` for those that choose no schedules."""
     parser.add_argument("--strict", action="store_true", help="fail if an operator would run on the host")
     parser.add_argument(
         "--rounding",
@@ -131,6 +131,13 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
             type=integer(1, 1 << 32),
             help=f"use at most BYTES of {memory}",
         )
+    if fuse:
+        parser.add_argument(
+            "--fuse",
+            action="store_true",
+            help="improve the chosen schedule by fusions and tilings of adjacent layers whose predicted gain exceeds "
+            "its expected error; takes seconds",
+        )
     parser.add_argument("--no-cache", action="store_true", help="ignore cached compilations and proofs")
 
 
@@ -187,6 +194,7 @@ def compile_model(
             int16=options.int16,
             dram=options.dram,
             limits=options.limits,
+            fuse=options.fuse,
             cache=use_cache,
             database=database_of(args) if "db" in vars(args) else False,
             record=record,
@@ -264,6 +272,7 @@ def source_of(
         int16=tuple(args.int16),
         dram=dram,
         limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
+        fuse=vars(args).get("fuse", False),
     )
 
 

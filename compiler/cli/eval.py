@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-reference", action="store_true", help="do not run the model in LiteRT, onnxruntime or PyTorch"
     )
     add_reset(parser)
-    add_compile(parser)
+    add_compile(parser, fuse=True)
     add_db(parser)
     add_target(parser)
     add_memory(parser)

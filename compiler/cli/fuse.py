@@ -24,7 +24,7 @@ _COLUMNS = (
     *figures("bytes", "gain", "+-", "measured"),
     Column("what"),
 )
-#: Largest number of options reported per fusion opportunity.
+#: Largest number of options reported per fusion opportunity, measured ones first.
 MAX_OPTIONS = 4
 
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=integer(0),
         default=0,
-        help="measure the N fusions with the largest predicted gain on the simulated chip (default: 0)",
+        help="measure the N most promising fusions on the simulated chip (default: 0)",
     )
     parser.add_argument("--all", action="store_true", help="also list impossible fusions, with the reason")
     add_compile(parser)
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             progress("measuring", min(args.trials, len(found)), "fusions") as task,
             Measurer(source.graph, conditions, options, 1, args.seed, log) as measurer,
         ):
-            measured = _measured(measurer, now, found[: args.trials], task)
+            measured = _measured(measurer, now, engine.shortlist(found, args.trials), task)
     whole = head(args, "rtl", conditions.rate) | _document(engine, now, sites, found, measured)
     report(whole, _table(whole, show_all=args.all), args.json)
     return 0
@@ -110,7 +110,7 @@ def _document(
     measured: dict[str, int | str],
 ) -> dict[str, Any]:
     by_site: dict[FusionOpportunity, list[FusionOption]] = {}
-    for option in options:
+    for option in sorted(options, key=lambda option: option.schedule.to_json() not in measured):
         by_site.setdefault(option.opportunity, []).append(option)
     prediction = engine.cost_model.predict(now)
     return {

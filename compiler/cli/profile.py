@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--report", metavar="FILE.html", type=Path, help="write an HTML report with charts")
     add_clock(parser)
-    add_compile(parser)
+    add_compile(parser, fuse=True)
     add_db(parser)
     add_target(parser)
     add_memory(parser)

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_reset(parser)
     add_clock(parser)
-    add_compile(parser)
+    add_compile(parser, fuse=True)
     add_dispatch(parser)
     add_db(parser)
     add_target(parser)

@@ -57,7 +57,7 @@ _MIN_GAIN, _MIN_GAIN_CYCLES = 0.03, 128
 #: Assumed cycles before the start of a layer at which LOAD is idle and can load its first weights.
 _LOAD_LEAD_CYCLES = 1000.0
 #: Layer classes that use only FUSE.
-_FUSE = (ElementwiseLayer, NormLayer, PoolLayer, ReduceLayer, SoftmaxLayer)
+FUSE_ONLY = (ElementwiseLayer, NormLayer, PoolLayer, ReduceLayer, SoftmaxLayer)
 #: Minimum cycles of a FUSE-only layer at which interleaving outweighs the memory that its neighbors lose.
 _MIN_FUSE_CYCLES = 4000
 #: Maximum number of layers before and after a layer whose steps may overlap those of the layer.
@@ -180,7 +180,7 @@ def _co_scheduled(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]
     """
     out: set[int] = set()
     for number, layer in enumerate(lowered.layers):
-        if isinstance(layer, _FUSE) and cycles[number] >= _MIN_FUSE_CYCLES:
+        if isinstance(layer, FUSE_ONLY) and cycles[number] >= _MIN_FUSE_CYCLES:
             first = min(_independent_before(lowered, number), default=number - 1)
             together = range(max(first, 0), min(number + 2, len(lowered.layers)))
             out |= set(together) if len(together) > 1 else set()
@@ -205,11 +205,11 @@ def _memory_share(
 ) -> TilingContext:
     """Return the tiling context of an interleaved layer: its memory share and the cycles of FUSE-only neighbors."""
     layers = lowered.layers
-    free, rows = _FUSE_ONLY_SHARE if isinstance(layers[number], _FUSE) else _OTHER_SHARE
+    free, rows = _FUSE_ONLY_SHARE if isinstance(layers[number], FUSE_ONLY) else _OTHER_SHARE
     neighbour_cycles = sum(
         cycles[other]
         for other in (number - 1, number + 1)
-        if 0 <= other < len(layers) and isinstance(layers[other], _FUSE)
+        if 0 <= other < len(layers) and isinstance(layers[other], FUSE_ONLY)
     )
     return replace(
         context,

@@ -75,7 +75,8 @@ STABLE = {
     "NodeLimit": "node share",
     "Op": "PASS ADD SUB MUL SQUARE",
     "Options": (
-        "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits"
+        "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits "
+        "fuse"
     ),
     "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",

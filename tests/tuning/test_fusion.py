@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+import compiler
 from compiler.cost.learned.model import CycleModel, find_model
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.fusion.engine import FusionEngine, FusionKind, FusionOpportunity
+from compiler.tuning.fusion.engine import FusionEngine, FusionKind, FusionOpportunity, FusionOption
 from compiler.tuning.fusion.epilogue_chains import retile
-from compiler.tuning.fusion.network_model import NetworkCostModel
+from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
 from hw.config import load_target
 from hw.errors import InputError
 
@@ -99,7 +100,7 @@ def test_options_are_exact(name: str) -> None:
     for schedules in (
         *(option.schedule for option in options),
         engine.unfused(),
-        engine.choose(schedule, options),
+        engine.fixed_point(schedule),
     ):
         found = outputs(engine.prepared, schedules)
         assert all(np.array_equal(found[key], expected[key]) for key in expected)
@@ -171,13 +172,45 @@ def test_network_prediction_is_the_sum_of_its_layers() -> None:
     assert handed[second].cycles == 0 < handed[first].cycles
 
 
-def test_small_gains_are_not_chosen() -> None:
+def test_small_gains_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, schedule = engine_of(CHAINS["pool"])
     options = engine.options(schedule, engine.opportunities(schedule))
     now = engine.cost_model.predict(schedule).cycles
-    little, much = (replace(options[0], gain=part * now) for part in (0.004, 0.006))
-    assert engine.choose(schedule, []) == engine.choose(schedule, [little]) == schedule
-    assert engine.choose(schedule, [little, much]) == much.schedule
+    for part, confidence, chosen in ((0.0005, 0.0, False), (0.002, 0.0, True), (0.002, 1.0, False)):
+        option = replace(options[0], gain=part * now, prediction=replace_error(options[0], part * now))
+        rounds = iter([[option], []])
+        monkeypatch.setattr(engine, "options", lambda *_, rounds=rounds: next(rounds))
+        assert engine.fixed_point(schedule, confidence) == (option.schedule if chosen else schedule)
+
+
+def replace_error(option: FusionOption, error: float) -> NetworkPrediction:
+    return option.prediction._replace(error=error)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_fixed_point_is_predicted_to_be_fastest_and_is_reproducible(name: str) -> None:
+    engine, schedule = engine_of(CHAINS[name])
+    final = engine.fixed_point(schedule)
+    before, after = (engine.cost_model.predict(each).cycles for each in (schedule, final))
+    assert after <= before and engine.fixed_point(final) == final
+    options = engine.options(final, engine.opportunities(final))
+    assert all(option.gain <= 0.001 * after for option in options)
+    assert engine_of(CHAINS[name])[0].fixed_point(schedule) == final
+    frozen = engine.fixed_point(schedule, layers=[])
+    assert frozen == schedule
+
+
+def test_pool_overlaps_the_convolution_if_both_are_interleaved() -> None:
+    point = CalibrationNetwork(
+        (16, 16, 63), (CalibrationOp("conv", 64, 1), CalibrationOp("max_pool", 0, 3, 2))
+    )
+    engine, schedule = engine_of(point)
+    first, second = schedule.layers
+    apart = engine.cost_model.predict_layers(schedule)
+    layers = {name: replace(each, interleave=True, rows=2) for name, each in schedule.layers.items()}
+    together = engine.cost_model.predict_layers(replace(schedule, layers=layers))
+    assert together[second].cycles < apart[second].cycles
+    assert together[second].error > 0 and first in together
 
 
 def test_disjoint_options_are_combined() -> None:
@@ -189,3 +222,21 @@ def test_disjoint_options_are_combined() -> None:
     assert engine.combine(schedule, [replace(options[0], gain=-1.0)]) is None
     if whole is not None:
         assert whole.fusions == schedule.fusions and whole.layers != schedule.layers
+
+
+def test_compiler_uses_the_fixed_point_if_gains_exceed_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = CalibrationNetwork((12, 10, 1), (CalibrationOp("add"), CalibrationOp("conv", 8, 3))).graph(7)
+    options: dict[str, Any] = {"target": N16.config, "rounding": "reference", "database": False}
+    static = compiler.compile(graph, **options)
+    monkeypatch.setattr("compiler.tuning.fusion.engine.CONFIDENCE", 0.0)
+    fused = compiler.compile(graph, fuse=True, **options)
+    assert fused.schedule != static.schedule
+    costs = NetworkCostModel(
+        ModelCompiler(graph, N16.config, CompileOptions(rounding="reference")), N16, find_model(N16)
+    )
+    assert costs.predict(fused.schedule).cycles < costs.predict(static.schedule).cycles
+    rng = np.random.default_rng(5)
+    inputs = {each.name: rng.integers(-128, 128, each.shape).astype(np.int8) for each in static.inputs}
+    assert all(np.array_equal(value, fused(**inputs)[name]) for name, value in static(**inputs).items())
+    monkeypatch.setattr("compiler.tuning.fusion.engine.CONFIDENCE", 100.0)
+    assert compiler.compile(graph, fuse=True, **options).schedule == static.schedule

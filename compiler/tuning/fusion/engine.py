@@ -1,14 +1,15 @@
 """Fusion engine: finds opportunities to fuse or separate layers and ranks the options by predicted gain."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, product
 
 from compiler.cost.learned.model import CycleModel
 from compiler.initial_schedule.initial import initial_schedule, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.layers.lowering_context import image_of
+from compiler.layers.tiling_context import TilingContext
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
@@ -16,23 +17,70 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.fusion.channel_streaming import (
     ChannelBlockPair,
     apply,
+    pooled_pairs,
     streaming_obstacle,
     streaming_pairs,
 )
 from compiler.tuning.fusion.epilogue_chains import merge, merge_obstacle, retile, split
 from compiler.tuning.fusion.network_model import NetworkCostModel, NetworkPrediction
+from compiler.tuning.layer_space import LayerSpace, spaces_of
+from compiler.util.tiles import ceil_div
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
 
 #: Maximum number of channel-streaming schedules considered for each pair.
 _MAX_PAIR_CANDIDATES = 8
-#: Minimum gain as a fraction of a network's cycles; smaller ones are below the accuracy of predictions.
-_MIN_GAIN = 0.005
+#: Number of expected errors by which a gain must exceed the minimum gain if it is not measured.
+CONFIDENCE = 1.0
+#: Number of expected errors that are added to the gains of options to be measured; 0 to 3 made little difference.
+OPTIMISM = 1.5
+#: Maximum number of rounds of the choice of options.
+_MAX_ROUNDS = 8
+#: Number of tilings of each layer of a pair that are combined.
+_BEST_TILINGS = 2
+#: Numbers of tiles of interleaved layers that are considered.
+_TILE_COUNTS = (2, 4, 8)
+#: Minimum gain as a fraction of a network's cycles.
+_MIN_GAIN = 0.001
 
 
 def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedule:
     changed: dict[str, LayerSchedule] = {name: replace(schedule.layers[name], **values) for name in names}
     return replace(schedule, layers=schedule.layers | changed)
+
+
+def _total(layers: Mapping[str, NetworkPrediction]) -> float:
+    return sum(each.cycles for each in layers.values())
+
+
+def _moved(space: LayerSpace, stage: LoweredNetwork, root: str, size: int) -> TilingContext:
+    """Return the context of a layer after a tensor of `size` bytes has moved to the scratchpad, or out of it if < 0."""
+    context = space.context
+
+    def on_chip(name: str) -> bool:
+        return size > 0 if stage.root(name) == root else context.on_chip(name)
+
+    return replace(
+        context,
+        free=max(context.free - size, 0),
+        x_on_chip=on_chip(space.layer.x),
+        y_on_chip=on_chip(space.layer.y),
+        on_chip=on_chip,
+    )
+
+
+def _tiling_of(space: LayerSpace, count: int) -> LayerSchedule | None:
+    """Return the tiling of a layer by rows with a number of tiles and the best estimate; None if there is none."""
+    height = space.layer.shapes[space.layer.y].h
+    rows = ceil_div(height, count)
+    return next(
+        (
+            each.schedule
+            for each in space.tilings
+            if each.schedule.order == "rows" and min(each.schedule.rows, height) == rows
+        ),
+        None,
+    )
 
 
 def _compare(
@@ -136,6 +184,8 @@ class FusionEngine:
     def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, model: CycleModel):
         self.prepared, self.conditions = prepared, conditions
         self.cost_model = NetworkCostModel(prepared, conditions, model)
+        self._known_spaces: dict[int, dict[str, LayerSpace]] = {}
+        self._known_tilings: dict[tuple[str, str, int, int], list[LayerSchedule]] = {}
 
     def opportunities(self, schedule: Schedule) -> list[FusionOpportunity]:
         """Return all fusion opportunities, including impossible ones; raise the errors of `fusion_opportunities`."""
@@ -145,24 +195,70 @@ class FusionEngine:
         """Return the possible options for some opportunities, largest predicted gain first."""
         schedule = replace(schedule, programs={})
         now = self.cost_model.predict_layers(schedule)
-        out: dict[Schedule | str, FusionOption] = {}
+        found: dict[str, tuple[FusionOpportunity, str, Schedule]] = {}
         for opportunity in opportunities:
-            for description, made in (
-                self._alternatives(schedule, opportunity) if opportunity.possible else ()
-            ):
-                try:
-                    then = self.cost_model.predict_layers(made)
-                except InputError:
-                    continue
-                option = FusionOption(opportunity, description, made, *_compare(now, then))
-                out.setdefault(made.to_json(), option)
-        return sorted(out.values(), key=lambda option: -option.gain)
+            if opportunity.possible:
+                for description, made in self._alternatives(schedule, opportunity):
+                    found.setdefault(made.to_json(), (opportunity, description, made))
+        found.pop(schedule.to_json(), None)
+        predictions = self.cost_model.predict_many([made for _, _, made in found.values()])
+        options = [
+            FusionOption(*each, *_compare(now, then))
+            for each, then in zip(found.values(), predictions, strict=True)
+            if not isinstance(then, InputError)
+        ]
+        return sorted(options, key=lambda option: -option.gain)
 
-    def choose(self, schedule: Schedule, options: Sequence[FusionOption]) -> Schedule:
-        """Return the schedule of the option with the largest predicted gain, or `schedule` if the gain is too small."""
-        best = max(options, key=lambda option: option.gain, default=None)
-        worth = best is not None and best.gain > _MIN_GAIN * self.cost_model.predict(schedule).cycles
-        return best.schedule if best is not None and worth else schedule
+    def shortlist(self, options: Sequence[FusionOption], count: int = 3) -> list[FusionOption]:
+        """Return the options to measure, in addition to the present schedule.
+
+        The best prediction comes first, then the options that may be best within the expected errors, and last those
+        that only join or split programs, which change few cycles.
+        """
+        minor = [option for option in options if option.opportunity.kind is FusionKind.SAME_PROGRAM]
+        major = [option for option in options if option.opportunity.kind is not FusionKind.SAME_PROGRAM]
+        chosen = sorted(major, key=lambda option: -option.gain)[:1]
+        others = sorted(major, key=lambda option: -(option.gain + OPTIMISM * option.prediction.error))
+        last = sorted(minor, key=lambda option: -option.gain)
+        return [*chosen, *(option for option in others if option not in chosen), *last][:count]
+
+    def fixed_point(
+        self, schedule: Schedule, confidence: float = 0.0, layers: Collection[str] | None = None
+    ) -> Schedule:
+        """Repeat the choice of options until no option promises a gain, and return the schedule.
+
+        In each round, the best options that share no layers are taken together, if the prediction for all of them is a
+        gain, too, else the best one alone. Each taken option may enable others.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            Schedule to start from.
+        confidence : float
+            Number of expected errors by which the predicted gain of an option must exceed the minimum gain.
+        layers : collection of str or None
+            Names of the layers that may change; None for all layers.
+        """
+        for _ in range(_MAX_ROUNDS):
+            now = self.cost_model.predict(schedule).cycles
+            sites = self.opportunities(schedule)
+            chosen = [site for site in sites if layers is None or set(site.layers) <= set(layers)]
+            least = _MIN_GAIN * now
+            worth = [
+                option
+                for option in self.options(schedule, chosen)
+                if option.gain - confidence * option.prediction.error > least
+            ]
+            if not worth:
+                break
+            whole = self.combine(schedule, worth)
+            best = worth[0].schedule
+            if whole is not None:
+                joint, single = self.cost_model.predict_many([whole, best])
+                if not isinstance(joint, InputError) and not isinstance(single, InputError):
+                    best = min((whole, joint), (best, single), key=lambda each: _total(each[1]))[0]
+            schedule = best
+        return schedule
 
     def unfused(self) -> Schedule:
         """Return the schedule without fusion: each operator is a layer with inputs and outputs in DRAM.
@@ -203,13 +299,9 @@ class FusionEngine:
         if opportunity.kind is FusionKind.CHAIN:
             yield from self._chains(schedule, opportunity, layers)
         elif opportunity.kind is FusionKind.ON_CHIP:
-            description = "through DRAM" if opportunity.applied else "stays on chip"
-            yield description, _changed(schedule, opportunity.layers[:1], on_chip=not opportunity.applied)
+            yield from self._placed(schedule, opportunity, stage)
         elif opportunity.kind is FusionKind.INTERLEAVE:
-            yield (
-                "sequential" if opportunity.applied else "interleaved",
-                _changed(schedule, opportunity.layers, interleave=not opportunity.applied),
-            )
+            yield from self._interleaved(schedule, opportunity, stage)
         elif opportunity.kind is FusionKind.SAME_PROGRAM:
             description = "separate programs" if opportunity.applied else "one program"
             yield (
@@ -219,6 +311,71 @@ class FusionEngine:
         else:
             number = [layer.name for layer in stage.layers].index(opportunity.layers[0])
             yield from self._planes(schedule, opportunity, number)
+
+    def _placed(
+        self, schedule: Schedule, opportunity: FusionOpportunity, stage: LoweredNetwork
+    ) -> Iterator[tuple[str, Schedule]]:
+        """Yield the other place of the intermediate tensor, and tilings of both layers for either place."""
+        names, other = opportunity.layers, not opportunity.applied
+        places = {True: "stays on chip", False: "through DRAM"}
+        moved = _changed(schedule, names[:1], on_chip=other)
+        yield places[other], moved
+        spaces = self._spaces(stage)
+        root = stage.root(spaces[names[0]].layer.y)
+        for base, on_chip in ((schedule, not other), (moved, other)):
+            size = 0 if base is schedule else opportunity.bytes if on_chip else -opportunity.bytes
+            tilings = [self._best_tilings(spaces[name], stage, root, size) for name in names]
+            for both in product(*tilings):
+                tiled = {
+                    name: spaces[name].with_context(each, base.layers[name])
+                    for name, each in zip(names, both, strict=True)
+                }
+                yield f"{places[on_chip]}, tiled for it", replace(base, layers=base.layers | tiled)
+
+    def _best_tilings(
+        self, space: LayerSpace, stage: LoweredNetwork, root: str, size: int
+    ) -> list[LayerSchedule]:
+        """Return the best tilings of a layer by estimate if a tensor of `size` bytes is moved (see `_moved`)."""
+        key = space.layer.name, root, size, id(stage)
+        if key not in self._known_tilings:
+            moved = LayerSpace(space.layer, _moved(space, stage, root, size)) if size else space
+            self._known_tilings[key] = [each.schedule for each in moved.tilings[:_BEST_TILINGS]]
+        return self._known_tilings[key]
+
+    def _interleaved(
+        self, schedule: Schedule, opportunity: FusionOpportunity, stage: LoweredNetwork
+    ) -> Iterator[tuple[str, Schedule]]:
+        """Yield the layers interleaved, with the present tilings and with tilings of the same number of tiles."""
+        names = opportunity.layers
+        if opportunity.applied:
+            yield "sequential", _changed(schedule, names, interleave=False)
+            return
+        yield "interleaved", _changed(schedule, names, interleave=True)
+        spaces = self._spaces(stage)
+        first, second = (spaces[name] for name in names)
+        number = [layer.name for layer in stage.layers].index(names[0])
+        pooled = pooled_pairs(stage, list(spaces.values())).get(number)
+        pairs = [
+            (f"interleaved, {each.first.columns} channel blocks", each.first, each.second)
+            for each in (pooled.candidates() if pooled else ())
+        ]
+        for count in _TILE_COUNTS:
+            mine, its = _tiling_of(first, count), _tiling_of(second, count)
+            if mine is not None and its is not None:
+                pairs.append((f"interleaved, {count} tiles", mine, its))
+        for description, *tilings in pairs[:_MAX_PAIR_CANDIDATES]:
+            tiled = {
+                name: replace(spaces[name].with_context(tiling, schedule.layers[name]), interleave=True)
+                for name, tiling in zip(names, tilings, strict=True)
+            }
+            yield description, replace(schedule, layers=schedule.layers | tiled)
+
+    def _spaces(self, stage: LoweredNetwork) -> dict[str, LayerSpace]:
+        """Return the search spaces of the layers of a stage, by name in order."""
+        if id(stage) not in self._known_spaces:  # `prepared` keeps its stages alive, so ids are not reused
+            config, dram = self.prepared.config, self.conditions.dram
+            self._known_spaces[id(stage)] = spaces_of(config, [stage], dram)
+        return self._known_spaces[id(stage)]
 
     def _chains(
         self, schedule: Schedule, opportunity: FusionOpportunity, layers: Sequence[Layer]

@@ -1,19 +1,38 @@
 """Prediction of a network's cycles under a schedule, without compiling the network."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
-from compiler.cost.learned.features import RowMaker
+from compiler.cost.learned.features import FeatureRow, RowMaker
 from compiler.cost.learned.model import CycleModel
-from compiler.initial_schedule.initial import tiling_contexts
+from compiler.initial_schedule.initial import FUSE_ONLY, tiling_contexts
+from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.fusion.channel_streaming import ChannelBlockPair, FusedPair, streaming_pairs
+from compiler.util.tiles import ceil_div
+from hw.config import MlaConfig
+from hw.errors import InputError
 
 #: Expected relative error of the estimate of a channel-streaming pair; minimum relative error of the learned model.
 _PAIR_ERROR, _MIN_ERROR = 0.1, 0.03
+
+
+#: Share of the cycles of the shorter layer of an interleaved pair that overlap the other layer, except in its last
+#: tile; 0.43 to 0.66 in pairs with 4 and 8 tiles on n16 (`python -m scripts.study_fusion --seed 20261`).
+_OVERLAP = 0.5
+#: Cycles per tile that do not overlap, because FUSE waits for the results of the tile.
+_TILE_START = 60
+
+
+def _tile_count(layer: Layer, schedule: LayerSchedule) -> int:
+    """Return the number of tiles of a layer along its rows."""
+    height = layer.shapes[layer.y].h
+    return ceil_div(height, min(schedule.rows, height))
 
 
 class NetworkPrediction(NamedTuple):
@@ -26,11 +45,48 @@ class NetworkPrediction(NamedTuple):
 class _Stage:
     """Data of a stage that are reused for different schedules."""
 
-    def __init__(
-        self, stage: LoweredNetwork, conditions: HardwareProfile, pairs: dict[int, ChannelBlockPair]
-    ):
-        self.rows, self.pairs = RowMaker(stage, conditions), pairs
+    def __init__(self, stage: LoweredNetwork, config: MlaConfig, conditions: HardwareProfile):
+        self.stage, self.config, self.dram = stage, config, conditions.dram
+        self.rows = RowMaker(stage, conditions)
+        #: Predictions by the identity of the features, which are kept so that identities remain unique.
+        self.predictions: dict[int, tuple[FeatureRow, NetworkPrediction]] = {}
         self._candidates: dict[int, dict[tuple[LayerSchedule, LayerSchedule], FusedPair]] = {}
+
+    @cached_property
+    def useful(self) -> dict[str, float]:
+        """Cycles of the multiply-accumulates of each layer on the full array, by name."""
+        return {layer.name: layer.macs / self.config.n**2 for layer in self.stage.layers}
+
+    def bounded(self, name: str, predicted: NetworkPrediction) -> NetworkPrediction:
+        """Return the prediction for a layer, at least its lower bound, which the learned model does not know."""
+        return predicted._replace(cycles=max(predicted.cycles, self.useful[name]))
+
+    def overlapped(
+        self, number: int, schedules: dict[str, LayerSchedule], predicted: dict[str, NetworkPrediction]
+    ) -> dict[str, NetworkPrediction]:
+        """Return the prediction for the layer of an interleaved pair that uses only FUSE, less the overlapping cycles.
+
+        The pair consists of the layer with the given index and the next one. While FUSE executes a tile of one layer,
+        MATRIX computes the next tile of the other. The learned model does not know which layers are interleaved with
+        each other. The result is empty for other pairs.
+        """
+        pair = self.stage.layers[number : number + 2]
+        alone = [layer for layer in pair if isinstance(layer, FUSE_ONLY)]
+        if len(pair) < 2 or len(alone) != 1 or not all(schedules[layer.name].interleave for layer in pair):
+            return {}
+        if self.stage.root(pair[0].y) not in map(self.stage.root, pair[1].inputs):
+            return {}
+        tiles = min(_tile_count(layer, schedules[layer.name]) for layer in pair)
+        shorter = min(predicted[layer.name].cycles for layer in pair)
+        hidden = (1 - 1 / tiles) * _OVERLAP * max(shorter - tiles * _TILE_START, 0.0)
+        before = predicted[alone[0].name]
+        error = (before.error**2 + (hidden / 2) ** 2) ** 0.5
+        return {alone[0].name: NetworkPrediction(before.cycles - hidden, error)}
+
+    @cached_property
+    def pairs(self) -> dict[int, ChannelBlockPair]:
+        """Pairs of layers that may stream channel blocks."""
+        return streaming_pairs(self.stage, tiling_contexts(self.config, self.stage, self.dram))
 
     def estimate(self, number: int, schedules: dict[str, LayerSchedule]) -> float | None:
         """Estimate the cycles of the streaming pair whose first layer has index `number`; return None if unknown."""
@@ -84,22 +140,55 @@ class NetworkCostModel:
 
         The first layer of a streaming pair gets the cycles of both layers.
         """
+        (found,) = self.predict_many([schedule])
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def predict_many(self, schedules: Sequence[Schedule]) -> list[dict[str, NetworkPrediction] | InputError]:
+        """Predict the cycles of each layer under several schedules at once, which takes little longer than for one.
+
+        The result of a schedule whose fusions are not possible is the error.
+        """
+        stages: list[list[LoweredNetwork] | InputError] = []
+        new: dict[int, tuple[_Stage, FeatureRow]] = {}
+        for schedule in schedules:
+            try:
+                stages.append(self.prepared.lowered(schedule.fusions))
+            except InputError as error:
+                stages.append(error)
+                continue
+            for stage in map(self._stage, self.prepared.lowered(schedule.fusions)):
+                for row in stage.rows.rows(schedule.layers).values():
+                    if id(row) not in stage.predictions:
+                        new[id(row)] = stage, row
+        each = zip(new.values(), *self.model.predict_many([row for _, row in new.values()]), strict=True)
+        for (stage, row), cycles, spread in each:
+            error = float(cycles * max(spread, _MIN_ERROR))
+            stage.predictions[id(row)] = row, NetworkPrediction(float(cycles), error)
+        return [
+            its if isinstance(its, InputError) else self._combined(its, schedule.layers)
+            for schedule, its in zip(schedules, stages, strict=True)
+        ]
+
+    def _combined(
+        self, stages: Sequence[LoweredNetwork], schedules: dict[str, LayerSchedule]
+    ) -> dict[str, NetworkPrediction]:
         out: dict[str, NetworkPrediction] = {}
-        for stage in self.prepared.lowered(schedule.fusions):
-            out |= self._layers(stage, schedule.layers)
+        for stage in stages:
+            out |= self._layers(stage, schedules)
         return out
 
     def _layers(
         self, stage: LoweredNetwork, schedules: dict[str, LayerSchedule]
     ) -> dict[str, NetworkPrediction]:
         known = self._stage(stage)
-        rows = known.rows.rows(schedules)
-        each = zip(rows, *self.model.predict_many(list(rows.values())), strict=True)
         out = {
-            name: NetworkPrediction(float(cycles), float(cycles * max(spread, _MIN_ERROR)))
-            for name, cycles, spread in each
+            name: known.bounded(name, known.predictions[id(row)][1])
+            for name, row in known.rows.rows(schedules).items()
         }
         for number, layer in enumerate(stage.layers):
+            out |= known.overlapped(number, schedules, out)
             if schedules[layer.name].stream_channel_blocks:
                 cycles = known.estimate(number, schedules)
                 if cycles is not None:
@@ -109,6 +198,5 @@ class NetworkCostModel:
 
     def _stage(self, stage: LoweredNetwork) -> _Stage:
         if id(stage) not in self._stages:  # `prepared` keeps its stages alive, so ids are not reused
-            pairs = streaming_pairs(stage, tiling_contexts(self.prepared.config, stage, self.conditions.dram))
-            self._stages[id(stage)] = _Stage(stage, self.conditions, pairs)
+            self._stages[id(stage)] = _Stage(stage, self.prepared.config, self.conditions)
         return self._stages[id(stage)]

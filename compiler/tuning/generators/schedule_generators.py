@@ -54,7 +54,7 @@ class FusionGenerator(Generator):
     name = "fusion"
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """Yield all promising options combined, then each option separately."""
+        """Yield the fixed point of the engine, all promising options combined, then each option separately."""
         engine = FusionEngine(task.prepared, task.conditions, find_model(task.conditions))
         opportunities = [
             opportunity
@@ -64,10 +64,15 @@ class FusionGenerator(Generator):
         options = [
             option for option in engine.options(task.schedule, opportunities) if option.optimistic_gain > 0
         ]
-        whole = engine.combine(task.schedule, options)
-        if whole is not None:
-            predicted = engine.cost_model.predict(whole).cycles
-            yield Candidate(whole, self.name, "all promising options", predicted)
+        base = Schedule(task.schedule.fusions, task.schedule.layers)
+        wholes = (
+            ("fixed point", engine.fixed_point(base, layers=task.layers)),
+            ("all promising options", engine.combine(task.schedule, options)),
+        )
+        for description, whole in wholes:
+            if whole is not None and whole != base:
+                predicted = engine.cost_model.predict(whole).cycles
+                yield Candidate(whole, self.name, description, predicted)
         for option in options:
             why = f"{option.opportunity.kind} {' + '.join(option.opportunity.layers)}: {option.description}"
             yield Candidate(option.schedule, self.name, why, option.prediction.cycles)
