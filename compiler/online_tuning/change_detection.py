@@ -17,7 +17,7 @@ _MAX_SPREAD, _MAX_WARMUP_REQUESTS = 0.02, 20
 _SLACK, _THRESHOLD, _MAX_STEP = 0.005, 0.04, 0.012
 #: Ignored deviation from the expected cycles of a version that has no baseline yet.
 _EXPECTATION_SLACK = 0.03
-#: Initial sum of a test of which another version's requests have shown that a change is likely: one request confirms it.
+#: Initial sum of a test if another version shows that a change is likely: one request confirms it.
 _PRIMED = _THRESHOLD - _MAX_STEP / 2
 #: Number of later requests in flight above which numbers are not distinguished.
 _MAX_QUEUED_AFTER = 2
