@@ -16,7 +16,7 @@ import pytest
 
 from compiler.codegen.split_programs import ProgramPart
 from compiler.profile.measurement import HardwareProfile, Rejected
-from compiler.tuning_db import json_codec, program_codec, trials
+from compiler.tuning_db import json_codec, programs, trials
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry, Execution, Profile, TrialEntry
 from compiler.tuning_db.programs import to_bytes
@@ -325,7 +325,7 @@ def test_damaged_code_raises_only_value_errors(seed):
         if rng.random() < 0.3:
             data = data[: rng.randrange(len(data))]
         try:
-            _, made = program_codec.from_bytes(bytes(data))
+            _, made = programs.decoded(bytes(data))
         except DAMAGE:
             refused += 1
             continue
@@ -363,20 +363,20 @@ def test_code_that_no_machine_could_have_is_rejected():
         values = json.loads(text)
         values["codes"][0][name] = value
         with pytest.raises((ValueError, InputError), match=why):
-            program_codec.from_bytes(_joined(json.dumps(values).encode(), rest))
+            programs.decoded(_joined(json.dumps(values).encode(), rest))
     for data, why in [
         (b"", "not an encoded program"),
         (b"MLAC\1", "not an encoded program"),
         (b"MLAC\1\xff\xff\xff\xff", "cut short"),
     ]:
         with pytest.raises(ValueError, match=why):
-            program_codec.from_bytes(data)
+            programs.decoded(data)
     with pytest.raises(ValueError, match="bytes after its end"):
-        program_codec.from_bytes(_joined(text, rest + b"x"))
+        programs.decoded(_joined(text, rest + b"x"))
     (code,) = random_entries.entry(key()).codes
     long = ProgramPart(Program("long", (0,) * (code.config.wis_words + 1)), (0,))
     with pytest.raises(ValueError, match="longer than the instruction store"):
-        program_codec.from_bytes(program_codec.to_bytes({}, [replace(code, parts=(long,))]))
+        programs.decoded(programs.encoded({}, [replace(code, parts=(long,))]))
 
 
 def test_too_large_entries_are_not_read(tmp_path, caplog):
