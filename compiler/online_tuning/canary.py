@@ -42,6 +42,11 @@ class CanaryRequest:
     _all: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_REQUESTS))
 
     @property
+    def scale(self) -> float:
+        """Ratio of the observed to the measured cycles; 1 if one of them is unknown."""
+        return self.typical / self.measured if self.typical and self.measured else 1.0
+
+    @property
     def typical(self) -> float | None:
         """Median cycles of recent requests; requests disturbed by program loads count only if there are no others."""
         cycles = self._clean or self._all
@@ -134,8 +139,7 @@ def below_roofline(result: RequestResult, dram: DramTiming) -> str | None:
 def too_slow(result: RequestResult, served: CanaryRequest, before: CanaryRequest) -> str | None:
     """Return a fault message if a version is slower than measured or than its predecessor, else None."""
     assert served.measured is not None
-    scale = before.typical / before.measured if before.typical and before.measured else 1.0
-    expected = served.measured * scale
+    expected = served.measured * before.scale
     if result.cycles > _MAX_SLOWDOWN * expected and not result.disturbed:
         return f"request {result.index} took {result.cycles} cycles, measured {expected:.0f}"
     if served.count < CANARY_REQUESTS or served.typical is None:

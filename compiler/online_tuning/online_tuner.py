@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from compiler.online_tuning.canary import CANARY_REQUESTS, CanaryRequest, canary_failure, reject_reason
+from compiler.online_tuning.change_detection import ChangeDetector, DetectedChange
 from compiler.online_tuning.dram_identification import read_loads
 from compiler.online_tuning.observers import TARGET_MET, LlmUsage, ServingEvents
 from compiler.online_tuning.search_process import LostError, SearchClient
@@ -199,7 +200,10 @@ class OnlineTuner:
             return
         server.switch(version)
         self._before, self._candidate = self.served, finding
-        self.served = CanaryRequest(version, finding.schedule, finding.result.cycles)
+        cycles_expected = finding.result.cycles * self.served.scale
+        self.served = CanaryRequest(
+            version, finding.schedule, finding.result.cycles, ChangeDetector(cycles_expected)
+        )
         self.events.note(
             "reload",
             request=server.submitted,
@@ -222,21 +226,35 @@ class OnlineTuner:
         """Check a result before it is delivered; return True if it must be discarded."""
         served = self.served
         if result.version is not served.version:
+            self._watch_replaced(result)
             return False
         served.record(result)
         if self._before is not None:
-            served.drift.add(result)
+            change = served.drift.add(result)
             fault, wrong = canary_failure(
                 result, served, self._before, self.reference, self.dram if self.server.clocked else None
             )
             if fault:
                 self._roll_back(fault, result.index)
+                if not wrong:  # only slow, which may be due to the conditions
+                    self._notice(self.served.drift.prime(), result)
                 return wrong
             if served.count >= CANARY_REQUESTS:
                 self._accept(result.index)
+                self._notice(change, result)
         elif self.server.clocked:
             self._watch(result)
         return False
+
+    def _watch_replaced(self, result: RequestResult) -> None:
+        """Check the last requests of the version that the canary version has replaced for a change of cycles."""
+        before = self._before
+        if before is None or result.version is not before.version or not self.server.clocked:
+            return
+        change = before.drift.add(result)
+        if change is not None:
+            self._roll_back("the cycles of the replaced version have changed", result.index)
+            self._notice(change, result)
 
     def _accept(self, request: int) -> None:
         """Accept the canary version, which has passed its checks."""
@@ -278,7 +296,10 @@ class OnlineTuner:
         if self._sampling is not None:
             self._sample(result.index, *self._sampling)
             return
-        drift = self.served.drift.add(result)
+        self._notice(self.served.drift.add(result), result)
+
+    def _notice(self, drift: DetectedChange | None, result: RequestResult) -> None:
+        """Report a detected change, and start sampling LOAD counters."""
         if drift is None or self._lost:
             return
         self.events.note(

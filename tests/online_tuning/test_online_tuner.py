@@ -254,7 +254,7 @@ def test_drift_is_detected_and_ends(server: Server, model: Model, graph: Graph) 
                 loop.events.events_named("drift")[-1],
                 loop.events.events_named("conditions")[-1],
             )
-            assert changed <= drift["request"] < changed + 20
+            assert changed <= drift["request"] < changed + 9
             assert conditions["latency"] == pytest.approx(latency, rel=0.15)
             assert conditions["bytes_per_cycle"] == pytest.approx(rate, rel=0.05)
         loop.serve(0)
@@ -272,7 +272,7 @@ def test_change_during_trials_is_detected(server: Server, model: Model) -> None:
         loop.serve(6, rest=False)
     loop.serve(0)
     (drift,) = loop.events.events_named("drift")
-    assert changed <= drift["request"] < changed + 20
+    assert changed <= drift["request"] < changed + 9
 
 
 def test_previous_best_version_is_restored_at_once(server: Server, model: Model) -> None:

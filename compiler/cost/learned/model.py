@@ -4,8 +4,9 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
+from io import BytesIO
 from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -384,11 +385,18 @@ class CycleModel:
         Origin of the model, for reports: hardware profile, number of samples and errors.
     error : SpreadModel or None
         Calibrated spread; None: the spread is the standard deviation of the members' log predictions.
+    layers : frozenset of tuple of float
+        Layers of the measurements that the model was retrained on (`layer_of`).
+    elsewhere : CycleModel or None
+        Model that predicts all layers that are not in `layers`; None: this model predicts all layers. It is not part of
+        the model's file.
     """
 
     members: tuple[str, ...]
     about: dict[str, Any]
     error: SpreadModel | None = None
+    layers: frozenset[tuple[float, ...]] = frozenset()
+    elsewhere: "CycleModel | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.trees  # noqa: B018  report damage immediately
@@ -401,6 +409,8 @@ class CycleModel:
 
     def predict(self, row: FeatureRow) -> Prediction:
         """Return the predicted cycles of one layer: the estimate in the features outside the trained range."""
+        if self.elsewhere is not None and layer_of(row) not in self.layers:
+            return self.elsewhere.predict(row)
         if self.trees is None:
             return Prediction(row.base, 0.0)
         numbers = np.array(row.numbers)
@@ -417,6 +427,17 @@ class CycleModel:
 
     def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
         """Return the predicted cycles, and the spreads of the predictions, for many layers."""
+        if self.elsewhere is None:
+            return self._many(rows)
+        own = np.array([layer_of(row) in self.layers for row in rows], bool)
+        cycles, spreads = np.zeros(len(rows)), np.zeros(len(rows))
+        for model, chosen in ((replace(self, elsewhere=None), own), (self.elsewhere, ~own)):
+            if chosen.any():
+                found = model.predict_many([row for row, mine in zip(rows, chosen, strict=True) if mine])
+                cycles[chosen], spreads[chosen] = found
+        return cycles, spreads
+
+    def _many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
         base = np.array([row.base for row in rows])
         if not rows or self.trees is None:
             return base, np.zeros(len(rows))
@@ -438,10 +459,7 @@ class CycleModel:
         WorkError
             The file cannot be written.
         """
-        header = {"format": FORMAT, "version": VERSION, "features": NAMES, "about": self.about}
-        error = None if self.error is None else asdict(self.error)
-        text = json.dumps(header | {"members": self.members, "spread": error})
-        data = gzip.compress(text.encode(), 9, mtime=0)
+        data = self.to_bytes()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_name(f".{path.name}.part")
@@ -450,6 +468,15 @@ class CycleModel:
         except OSError as error:
             raise WorkError(f"{path}: cannot be written: {error.strerror}") from None
         return len(data)
+
+    def to_bytes(self) -> bytes:
+        """Return the contents of a model file."""
+        header = {"format": FORMAT, "version": VERSION, "features": NAMES, "about": self.about}
+        error = None if self.error is None else asdict(self.error)
+        text = json.dumps(
+            header | {"members": self.members, "spread": error, "layers": sorted(map(list, self.layers))}
+        )
+        return gzip.compress(text.encode(), 9, mtime=0)
 
     @staticmethod
     def load(path: Path) -> "CycleModel":
@@ -462,31 +489,71 @@ class CycleModel:
         """
         remedy = f"create it again with: mla calibrate -o {path}"
         try:
-            with gzip.open(path) as file:
-                data = json.loads(file.read(_MAX_FILE_BYTES))
+            return CycleModel.from_bytes(path.read_bytes())
         except FileNotFoundError:
             raise InputError(f"{path}: there is no such cost model; {remedy}") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: {error}; {remedy}") from None
+
+    @staticmethod
+    def from_bytes(file: bytes) -> "CycleModel":
+        """Read the contents of a model file; no code in the file is executed.
+
+        Raises
+        ------
+        ValueError
+            The data are not a model or have a different version.
+        """
+        try:
+            with gzip.open(BytesIO(file)) as stream:
+                data = json.loads(stream.read(_MAX_FILE_BYTES))
         except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not a cost model ({error}); {remedy}") from None
+            raise ValueError(f"not a cost model ({error})") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise InputError(f"{path}: not a cost model; {remedy}")
+            raise ValueError("not a cost model")
         if data.get("version") != VERSION:
-            raise InputError(
-                f"{path}: a cost model of version {data.get('version')!r}, not {VERSION}; {remedy}"
-            )
+            raise ValueError(f"a cost model of version {data.get('version')!r}, not {VERSION}")
         if data.get("features") != list(NAMES):
-            raise InputError(f"{path}: a cost model of other features than this compiler's; {remedy}")
+            raise ValueError("a cost model of other features than this compiler's")
         members, about = data.get("members"), data.get("about")
         if (
             not isinstance(members, list)
             or not isinstance(about, dict)
             or not all(isinstance(m, str) for m in members)
         ):
-            raise InputError(f"{path}: not a whole cost model; {remedy}")
+            raise ValueError("not a whole cost model")
         try:
-            return CycleModel(tuple(members), about, _spread_of(data.get("spread")))
+            layers = frozenset(tuple(float(each) for each in layer) for layer in data.get("layers", []))
+            return CycleModel(tuple(members), about, _spread_of(data.get("spread")), layers)
         except (ValueError, KeyError, OverflowError, TypeError) as error:
-            raise InputError(f"{path}: damaged cost model: {error}; {remedy}") from None
+            raise ValueError(f"damaged cost model: {error}") from None
+
+
+#: Features that describe a layer and its machine, but not its schedule.
+_LAYER_FEATURES = tuple(
+    NAMES.index(name)
+    for name in (
+        "kind",
+        "width",
+        "out_left",
+        "in_left",
+        "kernel",
+        "stride",
+        "groups",
+        "residual",
+        "table",
+        "out_bytes",
+        "inputs",
+        "beat",
+        "log_latency",
+        "n",
+    )
+)
+
+
+def layer_of(row: FeatureRow) -> tuple[float, ...]:
+    """Return the features of a row that do not depend on the schedule, rounded."""
+    return tuple(round(row.numbers[index], 4) for index in _LAYER_FEATURES)
 
 
 def _spread_of(data: object) -> SpreadModel | None:
