@@ -58,6 +58,8 @@ def compile(
     int16: Sequence[str] = (),
     dram: DramTiming = DEFAULT_DRAM,
     limits: MemoryLimits = UNLIMITED,
+    enable: Sequence[str] = (),
+    disable: Sequence[str] = (),
     cache: bool | None = None,
     database: "TuningDatabase | str | Path | bool" = True,
     record: "CompilationTrace | None" = None,
@@ -113,6 +115,8 @@ def compile(
         Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
     limits : MemoryLimits
         Maximum bytes of scratchpad, accumulator and DRAM that the network may use.
+    enable, disable : sequences of str
+        Graph passes to run that are off by default, and passes not to run (docs/passes.md).
     cache : bool or None
         True to use the cache of compiled networks, False to bypass it; None: True if the model is a file. A network
         from the cache has no `layers`.
@@ -174,6 +178,8 @@ def compile(
         int16=int16,
         dram=dram,
         limits=limits,
+        enable=checks.texts("enable", enable),
+        disable=checks.texts("disable", disable),
     )
     store = source.store if named and record is None else None
     network = _build(source, config, options, store, record)
