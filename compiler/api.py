@@ -62,6 +62,8 @@ def compile(
     dram: DramTiming = DEFAULT_DRAM,
     limits: MemoryLimits = UNLIMITED,
     fuse: bool = False,
+    enable: Sequence[str] = (),
+    disable: Sequence[str] = (),
     cache: bool | None = None,
     database: "TuningDatabase | str | Path | bool" = True,
     record: "CompilationTrace | None" = None,
@@ -121,6 +123,8 @@ def compile(
         True to let the fusion engine improve the chosen schedule to a fixed point (docs/tuning.md): it combines
         fusions, places of tensors and tilings of adjacent layers whose predicted gain exceeds its expected error. This
         takes seconds. Ignored if `schedule`, `batches`, `skip` or `record` is given.
+    enable, disable : sequences of str
+        Graph passes to run that are off by default, and passes not to run (docs/passes.md).
     cache : bool or None
         True to use the cache of compiled networks, False to bypass it; None: True if the model is a file. A network
         from the cache has no `layers`.
@@ -183,6 +187,8 @@ def compile(
         dram=dram,
         limits=limits,
         fuse=fuse and schedule is None and not batches and skip is None and record is None,
+        enable=checks.texts("enable", enable),
+        disable=checks.texts("disable", disable),
     )
     store = source.store if named and record is None else None
     network = _build(source, config, options, store, record)

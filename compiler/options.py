@@ -1,7 +1,7 @@
 """Options of a compilation: rounding, memory limits and DRAM timing."""
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compiler.ir.identity import identity
 from compiler.schedule.schedule import Schedule
@@ -105,6 +105,33 @@ class DramTiming:
 DEFAULT_DRAM = DramTiming()
 
 
+class PassInfo(NamedTuple):
+    """A graph pass that can be switched on and off.
+
+    Parameters
+    ----------
+    default : bool
+        True if the pass runs unless it is switched off.
+    text : str
+        What the pass does, for lists of the passes.
+    """
+
+    default: bool
+    text: str
+
+
+#: Graph passes that can be switched on and off, by name and in the order in which they run (docs/passes.md).
+PASSES: dict[str, PassInfo] = {
+    "merge_equal_nodes": PassInfo(True, "compute common subexpressions once"),
+    "remove_no_ops": PassInfo(True, "remove nodes whose result always equals their operand"),
+    "join_moves": PassInfo(True, "join consecutive transposes, and consecutive reshapes"),
+    "remove_channels": PassInfo(True, "remove channels that are constant or not read"),
+    "shrink_kernels": PassInfo(True, "remove taps of convolutions that are zero or read only padding"),
+    "compose_convolutions": PassInfo(True, "join two convolutions whose intermediate result is not rounded"),
+    "move_strides": PassInfo(True, "compute only the pixels that later convolutions with strides read"),
+}
+
+
 @identity(
     "Options",
     "rounding",
@@ -122,7 +149,9 @@ DEFAULT_DRAM = DramTiming()
     "dram",
     "limits",
     "fuse",
-    added=("fuse",),
+    "enable",
+    "disable",
+    added=("fuse", "enable", "disable"),
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
@@ -132,7 +161,8 @@ class CompileOptions:
     ----------
     rounding : str
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
-    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits, fuse
+    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits, fuse, enable,
+    disable
         Same as the parameters of `compile`.
     single : bool
         True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
@@ -145,7 +175,7 @@ class CompileOptions:
     Raises
     ------
     InputError
-        `rounding` is none of these names.
+        `rounding` is none of these names, or a pass to switch is none of `PASSES`.
     """
 
     rounding: str
@@ -163,7 +193,19 @@ class CompileOptions:
     dram: DramTiming = DEFAULT_DRAM
     limits: MemoryLimits = UNLIMITED
     fuse: bool = False
+    enable: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:
             raise InputError(f"rounding must be {' or '.join(ROUNDINGS)}, not {shown(self.rounding)}")
+        for option, names in (("enable", self.enable), ("disable", self.disable)):
+            for name in names:
+                if name not in PASSES:
+                    raise InputError(f"{option} must be {', '.join(PASSES)}, not {shown(name)}")
+                if name in self.enable and name in self.disable:
+                    raise InputError(f"{option}: pass {name} cannot be both on and off")
+
+    def runs(self, name: str) -> bool:
+        """Return whether a pass of `PASSES` runs."""
+        return name in self.enable or (PASSES[name].default and name not in self.disable)

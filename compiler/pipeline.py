@@ -5,7 +5,8 @@
 1. the graph passes (`compiler.passes.PASSES`);
 2. quantization of a float model, or replacement of float chains in a quantized model by lookup tables;
 3. rewriting of comparisons and selections (`passes.canonicalize.canonicalize_logic`), and removal of redundant nodes
-   and channels (`compiler.passes.reduce_graph`), unless the estimated cycles rise;
+   and channels (`compiler.passes.reduce_graph`) and exact changes of kernel sizes (`compiler.passes.kernel_sizes`),
+   unless the estimated cycles rise;
 4. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), and batching;
 5. partition into parts on the accelerator and on the host, and choice of fusions.
 
@@ -42,6 +43,7 @@ from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.passes import reduce_graph, simplify
 from compiler.passes.batch import with_batch
 from compiler.passes.canonicalize import canonicalize_logic
+from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten
 from compiler.passes.redundant_nodes import Removed, name_apart
 from compiler.passes.split_bytes import split_bytes
 from compiler.quantize import QuantizationReport, quantize
@@ -75,6 +77,8 @@ class CompilationTrace:
         channels.
     removed : tuple of Removed
         Redundant nodes and channels.
+    rewritten : tuple of Rewritten
+        Nodes that are computed in another way than the model states.
     parts : list of GraphPart
         Parts of the graph, which alternate between accelerator and host.
     host : dict
@@ -90,6 +94,7 @@ class CompilationTrace:
     dram: DramTiming = DEFAULT_DRAM
     graphs: dict[str, Graph] = field(default_factory=dict)
     removed: tuple[Removed, ...] = ()
+    rewritten: tuple[Rewritten, ...] = ()
     parts: list[GraphPart] = field(default_factory=list)
     host: dict[str, str] = field(default_factory=dict)
     streams: list[CommandStream] = field(default_factory=list)
@@ -159,8 +164,10 @@ class ModelCompiler:
         graph = canonicalize_logic(graph, options.rounding)
         record.graphs["quantized"] = graph
         graph, self.removed = _reduced(graph, self.config, options)
+        graph, self.rewritten = _with_kernels(graph, self.config, options)
         self.graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
         record.graphs["reduced"], record.removed = self.graph, self.removed
+        record.rewritten = self.rewritten
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
         self.parts, reasons = partition(self.graph, options.rounding, self.config, self.skip)
         reasons = _host_reasons(self.graph, self.report, reasons)
@@ -272,10 +279,10 @@ def _reduced(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[
     only nodes are removed, or nothing.
     """
     rounding = cast(Kernels, options.rounding)
-    pinned = () if options.skip is None else (tensor_named(graph, options.skip),)
+    pinned = _pinned(graph, options)
     before: tuple[set[str], float] | None = None
     for multiple in (config.n, None):
-        reduced, removed = reduce_graph(graph, rounding, pinned, multiple)
+        reduced, removed = reduce_graph(graph, rounding, pinned, multiple, options.runs)
         if reduced is graph:
             break
         before = before or _estimated(graph, config, options)
@@ -283,6 +290,30 @@ def _reduced(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[
         if host <= before[0] and cycles <= before[1]:
             return reduced, removed
     return graph, ()
+
+
+def _pinned(graph: Graph, options: CompileOptions) -> tuple[str, ...]:
+    """Return the tensors that passes must not change."""
+    return () if options.skip is None else (tensor_named(graph, options.skip),)
+
+
+def _with_kernels(
+    graph: Graph, config: MlaConfig, options: CompileOptions
+) -> tuple[Graph, tuple[Rewritten, ...]]:
+    """Change kernel sizes and strides where results are equal and the estimated cycles do not rise."""
+    found: tuple[Rewritten, ...] = ()
+    before: tuple[set[str], float] | None = None
+    for each in KERNEL_PASSES:
+        if not options.runs(each.__name__):
+            continue
+        made, changes = each(graph, _pinned(graph, options))
+        if made is graph:
+            continue
+        before = before or _estimated(graph, config, options)
+        after = _estimated(made, config, options)
+        if after[0] <= before[0] and after[1] <= before[1]:
+            graph, before, found = made, after, (*found, *changes)
+    return graph, found
 
 
 def _estimated(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[set[str], float]:
@@ -353,6 +384,7 @@ class _Compilation:
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers),
             quantization=compiler.report,
             removed=compiler.removed,
+            rewritten=compiler.rewritten,
             states=tuple(
                 NetworkState(graph.tensors[state.input], graph.tensors[state.output], state.initial)
                 for state in graph.states

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compiler.cli.exit_status import report, warn
 from compiler.cli.options import (
@@ -22,8 +22,9 @@ from compiler.cli.options import (
     integer,
     size,
 )
+from compiler.options import PASSES
 from compiler.util.files import PACKAGE_SUFFIX, write_output
-from compiler.util.tables import counted
+from compiler.util.tables import Column, counted, format_table
 
 if TYPE_CHECKING:
     from compiler.cache.model_source import ModelSource
@@ -98,6 +99,18 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
         help="quantize the activations of this node of a float model (or of all nodes of this operator, or of `all` "
         "nodes) to int16 instead of int8 (repeatable)",
     )
+    for option, text in (("--enable", "run"), ("--disable", "do not run")):
+        parser.add_argument(
+            option,
+            metavar="PASS",
+            choices=tuple(PASSES),
+            action="append",
+            default=[],
+            help=f"{text} this graph pass (repeatable; --passes lists all)",
+        )
+    parser.add_argument(
+        "--passes", action=ListPasses, help="list the graph passes that can be switched, and exit"
+    )
     parser.add_argument(
         "--batch",
         metavar="B",
@@ -139,6 +152,22 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
             "its expected error; takes seconds",
         )
     parser.add_argument("--no-cache", action="store_true", help="ignore cached compilations and proofs")
+
+
+class ListPasses(argparse.Action):
+    """Option that prints the graph passes and ends the program."""
+
+    def __init__(self, option_strings: list[str], dest: str, **settings: Any):
+        super().__init__(
+            option_strings, argparse.SUPPRESS, 0, default=argparse.SUPPRESS, help=settings["help"]
+        )
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print the name, the default and the description of each pass."""
+        columns = [Column("pass"), Column("default"), Column("effect")]
+        rows = [[name, "on" if each.default else "off", each.text] for name, each in PASSES.items()]
+        print(format_table(columns, rows))
+        parser.exit()
 
 
 def add_dispatch(parser: argparse.ArgumentParser) -> None:
@@ -192,6 +221,8 @@ def compile_model(
             skip=options.skip,
             keep_float=options.keep_float,
             int16=options.int16,
+            enable=options.enable,
+            disable=options.disable,
             dram=options.dram,
             limits=options.limits,
             fuse=options.fuse,
@@ -270,6 +301,8 @@ def source_of(
         skip=vars(args).get("skip"),
         keep_float=tuple(args.keep_float),
         int16=tuple(args.int16),
+        enable=tuple(args.enable),
+        disable=tuple(args.disable),
         dram=dram,
         limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
         fuse=vars(args).get("fuse", False),
@@ -336,6 +369,7 @@ def read_schedule(path: Path) -> "Schedule":
 def run(args: argparse.Namespace) -> int:
     """Compile and write the output files."""
     from compiler.cli.run_report import memory_lines
+    from compiler.ir.identity import stored
     from compiler.quantize.report import summary
     from compiler.runtime.package.writer import to_bytes
     from compiler.runtime.program_text import listing
@@ -374,6 +408,7 @@ def run(args: argparse.Namespace) -> int:
         "origin": network.origin,
         "host_ops": [vars(each) for each in network.host],
         "removed": [vars(each) for each in network.removed],
+        "rewritten": [stored(each) for each in network.rewritten],
         "quantization": None if network.quantization is None else network.quantization.document(),
     }
     text = (
@@ -382,7 +417,7 @@ def run(args: argparse.Namespace) -> int:
         f"{sum(code.memory for code in network.codes):,} bytes of DRAM"
     )
     lines = [f"runs on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]
-    lines += [str(each) for each in network.removed]
+    lines += [str(each) for each in (*network.removed, *network.rewritten)]
     lines += memory_lines(document["memory"])
     if network.quantization is not None:
         lines += summary(network.quantization.document())

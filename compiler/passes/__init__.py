@@ -79,7 +79,11 @@ _MAX_REPETITIONS = 16
 
 
 def reduce_graph(
-    graph: Graph, rounding: Kernels, pinned: Collection[str] = (), multiple: int | None = 1
+    graph: Graph,
+    rounding: Kernels,
+    pinned: Collection[str] = (),
+    multiple: int | None = 1,
+    runs: Callable[[str], bool] = lambda _: True,
 ) -> tuple[Graph, tuple[Removed, ...]]:
     """Remove redundant nodes and channels from a quantized graph until nothing changes; all outputs remain equal.
 
@@ -94,6 +98,8 @@ def reduce_graph(
     multiple : int or None
         Number to whose multiple remaining channels are completed, since fewer do not make the accelerator faster;
         None: all channels remain.
+    runs : function
+        Returns whether the pass of this name (a key of `compiler.options.PASSES`) runs.
 
     Returns
     -------
@@ -104,11 +110,14 @@ def reduce_graph(
     channels: dict[str, Removed] = {}
     passes: list[tuple[str, Callable[[Graph], Graph]]] = [
         ("its result is constant", lambda graph: fold_constants(graph, rounding)),
-        ("another node computes the same", lambda graph: merge_equal_nodes(graph, pinned)),
-        ("it has no effect", lambda graph: remove_no_ops(graph, rounding, pinned)),
-        ("it is joined with the next one", lambda graph: join_moves(graph, pinned)),
         ("its result is not read", remove_dead),
     ]
+    if runs("join_moves"):
+        passes.insert(1, ("it is joined with the next one", lambda graph: join_moves(graph, pinned)))
+    if runs("remove_no_ops"):
+        passes.insert(1, ("it has no effect", lambda graph: remove_no_ops(graph, rounding, pinned)))
+    if runs("merge_equal_nodes"):
+        passes.insert(1, ("another node computes the same", lambda graph: merge_equal_nodes(graph, pinned)))
 
     def run(reason: str, each: Callable[[Graph], Graph], before: Graph) -> Graph:
         after = each(before)
@@ -120,7 +129,7 @@ def reduce_graph(
         before = graph
         for reason, each in passes:
             graph = run(reason, each, graph)
-        if multiple is not None:
+        if multiple is not None and runs("remove_channels"):
             narrow, found = remove_channels(graph, rounding, pinned, multiple)
             removed |= _missing(graph, narrow, "its result is constant or not read")
             graph = narrow
@@ -128,7 +137,7 @@ def reduce_graph(
                 _add(channels, each)
         if graph is before:
             break
-    graph, inside = _reduced_bodies(graph, rounding, multiple)
+    graph, inside = _reduced_bodies(graph, rounding, multiple, runs)
     kept = [each for each in channels.values() if each.node in graph.nodes]
     return graph, (*kept, *removed.values(), *inside)
 
@@ -150,13 +159,13 @@ def _add(channels: dict[str, Removed], found: Removed) -> None:
 
 
 def _reduced_bodies(
-    graph: Graph, rounding: Kernels, multiple: int | None
+    graph: Graph, rounding: Kernels, multiple: int | None, runs: Callable[[str], bool]
 ) -> tuple[Graph, tuple[Removed, ...]]:
     """Remove redundant nodes and channels from the subgraphs of control flow."""
     removed: list[Removed] = []
     nodes: list[Node] = []
     for node in graph:
-        each = [reduce_graph(body, rounding, (), multiple) for body in node.bodies]
+        each = [reduce_graph(body, rounding, (), multiple, runs) for body in node.bodies]
         removed += [one for _, found in each for one in found]
         changed = any(new is not old for (new, _), old in zip(each, node.bodies, strict=True))
         nodes.append(replace(node, bodies=tuple(body for body, _ in each)) if changed else node)

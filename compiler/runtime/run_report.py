@@ -16,6 +16,7 @@ from compiler.codegen.buffer_allocation import joint_peak
 from compiler.codegen.split_programs import batches
 from compiler.cost.energy import at_clock, energy_parts_uj, energy_uj
 from compiler.cost.roofline import Floor, bus_rate
+from compiler.ir.identity import stored
 from compiler.ir.tensor import Tensor
 from compiler.profile.counters import COUNTED, ByTag, CycleSplit, bound, growth, read_counts, split
 from compiler.runtime.compiled import CompiledNetwork, split_batch, stack_batch
@@ -306,6 +307,7 @@ def document(
         "where": None if run.split is None else run.split.where,
         "host_ops": [asdict(each) for each in network.host],
         "removed": [asdict(each) for each in network.removed],
+        "rewritten": [stored(each) for each in network.rewritten],
         "compile_seconds": network.compile_seconds,
         "origin": network.origin,
         "quantization": None if network.quantization is None else network.quantization.document(),

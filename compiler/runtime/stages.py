@@ -17,6 +17,7 @@ from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor, signature
 from compiler.layers.base import Layer
 from compiler.lowering.partition import HostNode
+from compiler.passes.kernel_sizes import Rewritten
 from compiler.passes.redundant_nodes import Removed
 from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule
@@ -314,6 +315,8 @@ class StagedNetwork:
         Report of the quantization of a float model; None for other models.
     removed : tuple of Removed
         Redundant nodes and channels of the model, which the network does not compute.
+    rewritten : tuple of Rewritten
+        Nodes that the network computes in another way than the model states.
     batch : int
         Batch size: number of samples stacked along the first axis of inputs and outputs.
     smaller : tuple of BatchVariant
@@ -344,6 +347,7 @@ class StagedNetwork:
     layers: tuple[Layer, ...] = ()
     quantization: QuantizationReport | None = None
     removed: tuple[Removed, ...] = ()
+    rewritten: tuple[Rewritten, ...] = ()
     batch: int = 1
     smaller: tuple[BatchVariant, ...] = ()
     states: tuple[NetworkState, ...] = ()

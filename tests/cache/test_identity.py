@@ -76,7 +76,7 @@ STABLE = {
     "Op": "PASS ADD SUB MUL SQUARE",
     "Options": (
         "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits "
-        "fuse"
+        "fuse enable disable"
     ),
     "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",
@@ -95,6 +95,7 @@ STABLE = {
     "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
     "Rejected": "stage reason form",
     "Removed": "node op reason channels removed",
+    "Rewritten": "node op pass change",
     "Requant": "OFF SLOT ROW IMM",
     "Rescale": "x_zp y_zp mult exponent rounding",
     "Residual": "tensor stage fields",

@@ -21,6 +21,7 @@ from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.lowering_context import layer_name
 from compiler.lowering.partition import HostNode
+from compiler.passes.kernel_sizes import Rewritten
 from compiler.passes.redundant_nodes import Removed
 from compiler.quantize.report import QuantizationReport
 from compiler.reference.evaluate import check_node
@@ -99,6 +100,7 @@ class PackageReader:
             schedule=Schedule.from_json(json.dumps(m["schedule"])),
             host=tuple(self._host(each) for each in m["host"]),
             removed=tuple(self._removed(each) for each in m.get("removed", ())),  # absent in older files
+            rewritten=tuple(self._rewritten(each) for each in m.get("rewritten", ())),
             rounding=typed(m["rounding"], str, "rounding"),
             floor=self._floor(m["floor"]),
             batch=self._batch(m["batch"]),
@@ -142,6 +144,9 @@ class PackageReader:
         if not 0 < removed <= channels:
             raise ValueError(f"{removed} of {channels} channels cannot be removed")
         return Removed(node, op, reason, channels, removed)
+
+    def _rewritten(self, values: dict) -> Rewritten:
+        return Rewritten(*(typed(values[key], str, key) for key in ("node", "op", "pass", "change")))
 
     def _batch(self, value: Any) -> int:
         """Check the batch size, which must divide the first dimension of every input and output."""

@@ -64,6 +64,7 @@ def to_bytes(network: CompiledNetwork, *, whole: bool = False) -> bytes:
             "states": _states(put, network),
             "host": [stored(each) for each in network.host],
             "removed": [stored(each) for each in network.removed],
+            "rewritten": [stored(each) for each in network.rewritten],
             "floor": stored(network.floor),
             "schedule": json.loads(network.schedule.to_json()),
             "stages": stages,

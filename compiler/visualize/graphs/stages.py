@@ -118,7 +118,7 @@ def _graph(name: str) -> Callable[[CompilationTrace], View]:
 
 def _reduced(record: CompilationTrace) -> View:
     view = graph_view(record.graphs["reduced"], "reduced", record.config, record.rounding)
-    view.graph["removed"] = [str(each) for each in record.removed]
+    view.graph["removed"] = [str(each) for each in (*record.removed, *record.rewritten)]
     return view
 
 
