@@ -88,7 +88,7 @@ def test_only_training_networks_are_usable() -> None:
     assert is_usable(_walk(1, size=sizes[False]))
     assert not is_usable(_walk(1, size=sizes[True]))
     assert is_validation(_walk(20)) and not is_usable(_walk(20, size=sizes[False]))
-    assert not is_usable(_walk(1, "N = 8", size=sizes[False]))
+    assert not is_usable(_walk(1, "latency 200", size=sizes[False]))
     with pytest.raises(InputError, match="none of 1 networks are usable for training"):
         networks_of_round([_walk(20)], 1, 4, 0)
 
