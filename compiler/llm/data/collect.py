@@ -157,7 +157,8 @@ def corpus_indices(
 def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory | None:
     """Measure a trajectory of schedules of one network, then edits of one of its programs.
 
-    From number `FIRST_TRANSFORMER` on, networks are parts of transformers. Return None if the network does not fit the configuration or is held out from training.
+    From number `FIRST_TRANSFORMER` on, networks are parts of transformers. Return None if the network does
+    not fit the configuration or is held out from training.
 
     Raises
     ------

@@ -75,6 +75,8 @@ class LmGenerator(LanguageModelGenerator):
         Candidate kinds to generate.
     ranked : bool
         True to rank schedules by the cost model, False to propose them by likelihood.
+    say : callable
+        Called once for each layer or program that the model cannot be asked about, with the reason.
 
     Attributes
     ----------
@@ -94,6 +96,7 @@ class LmGenerator(LanguageModelGenerator):
         kinds: Sequence[CandidateKind] = tuple(CandidateKind),
         *,
         ranked: bool = True,
+        say: Callable[[str], None] = lambda _text: None,
     ):
         super().__init__()
         self.model = load(SHIPPED)[0] if model is None else model
@@ -102,6 +105,7 @@ class LmGenerator(LanguageModelGenerator):
         self._ranking = CostReranker() if ranked else None
         self._rng: np.random.Generator | None = None
         self._bandit: CandidateBandit | None = None
+        self._say, self._unanswered = say, set[str]()
         self._consecutive_failures = 0
         self._proposed_networks: set[str] = set()
         # By JSON of the schedule: kind and task of each pending candidate, and the token for the reason of its
@@ -291,7 +295,10 @@ class LmGenerator(LanguageModelGenerator):
         try:
             prompt = request.prompt(reasons, profile=self.model.profile)
             return draw(self.model, LANGUAGE, prompt, grammar, count, self._rng, self.temperature)
-        except ValueError:  # a size has no token, or the prompt exceeds the context
+        except ValueError as error:  # a size has no token, or the prompt exceeds the context
+            if request.about not in self._unanswered:
+                self._unanswered.add(request.about)
+                self._say(f"the language model cannot be asked about {request.about}: {error}")
             return []
 
 
@@ -308,11 +315,11 @@ def language_model(
     endpoint : Endpoint or None
         Endpoint of a remote model; None for the built-in model.
     say : callable
-        Called once with the reason why no further requests are sent.
+        Called with what the model cannot be asked about, and with the reason why no further requests are sent.
 
     Raises
     ------
     InputError
         The endpoint key is malformed, or the file of the built-in model is damaged.
     """
-    return LmGenerator() if endpoint is None else EndpointModel(endpoint, say)
+    return LmGenerator(say=say) if endpoint is None else EndpointModel(endpoint, say)

@@ -6,7 +6,11 @@ from functools import cached_property
 
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv_transpose import ConvTransposeLayer
 from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.matmul import MatmulLayer
+from compiler.layers.pool import PoolLayer
+from compiler.layers.reduce import ReduceLayer
 from compiler.llm.generate.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs, PromptSubject
 from compiler.llm.tokens.program_edits import decode_edits
@@ -32,6 +36,20 @@ _COMMON_FIELDS = (
     "same_program_as_previous",
     "own_counter_tag",
 )
+#: Further fields of such layers by class.
+_FIELDS_OF = {
+    MatmulLayer: ("order", "w_buffers", "acc_buffers"),
+    PoolLayer: ("strip_width",),
+    ReduceLayer: ("acc_buffers",),
+    ConvTransposeLayer: (
+        "order",
+        "w_buffers",
+        "acc_buffers",
+        "param_blocks",
+        "param_buffers",
+        "pixels_per_pass",
+    ),
+}
 #: Schedule fields that the model does not choose, because they require a fusion of two layers.
 _EXCLUDED_FIELDS = ("stream_channel_blocks",)
 
@@ -217,6 +235,7 @@ class Edits(LmRequest):
 def fields_of(layer: Layer) -> tuple[str, ...]:
     """Return the names of the schedule fields that may be changed for a layer."""
     if not isinstance(layer, (ConvLayer, DepthwiseLayer)):
-        return _COMMON_FIELDS
+        own = (*_COMMON_FIELDS, *_FIELDS_OF.get(type(layer), ()))
+        return tuple(name for name in SPANS if name in own)
     no_scale = () if layer.drain.common_scale else ("common_scale",)
     return tuple(name for name in SPANS if name not in (*_EXCLUDED_FIELDS, *no_scale))

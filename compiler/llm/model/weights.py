@@ -20,7 +20,7 @@ _MAX_BYTES = 1 << 24
 #: Suffix of the tensor with the scales of a matrix.
 _FACTOR = ".factor"
 _EMBEDDING = "words"
-#: Standard deviation of the initial weights of new tokens.
+#: Standard deviation of the embeddings of new tokens around the mean embedding.
 _INITIAL_DEVIATION = 0.02
 #: Maximum dimensions in files from untrusted sources.
 _MAX_SIZES = {"words": 1 << 16, "width": 1024, "heads": 64, "layers": 64, "hidden": 4096, "context": 1 << 14}
@@ -89,7 +89,7 @@ def load_extended(path: Path, seed: int = 0) -> Gpt:
     path : Path
         Path of a model with the current vocabulary or an earlier vocabulary.
     seed : int
-        Random seed for the embeddings of new tokens, whose values are small.
+        Random seed for the embeddings of new tokens, which are close to the mean embedding.
 
     Raises
     ------
@@ -99,6 +99,7 @@ def load_extended(path: Path, seed: int = 0) -> Gpt:
     model, language, _ = _read(path)
     known = dict(zip(language, model.weights[_EMBEDDING], strict=True))
     rows = np.random.default_rng(seed).normal(0, _INITIAL_DEVIATION, (len(LANGUAGE), model.shape.width))
+    rows += model.weights[_EMBEDDING].mean(axis=0)
     for number, token in enumerate(LANGUAGE.tokens):
         if token in known:
             rows[number] = known[token]

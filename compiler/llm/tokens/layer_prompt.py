@@ -71,6 +71,10 @@ WANTED = (0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.005, 1.02, 1.05, 1.1
 #: Target token for the lowest achievable cycles.
 BEST = "want best"
 ANSWER = "answer"
+#: Token before each known schedule, which is among the best of a similar layer.
+KNOWN = "known"
+#: Tokens that were added to the vocabulary later.
+ADDED_TOKENS = (KNOWN,)
 
 _FLAGS = ("x on chip", "y on chip", "residual", "table", "one scale")
 _DEFAULT = LayerSchedule()
@@ -104,12 +108,15 @@ class PromptSubject:
         Current schedule of the layer.
     where : dict
         Current cycles by cause.
+    known : tuple of LayerSchedule
+        Best known schedules of similar layers, nearest first.
     """
 
     layer: Layer
     spot: TilingContext
     schedule: LayerSchedule
     where: Mapping[str, int]
+    known: tuple[LayerSchedule, ...] = ()
 
     def tokens(
         self,
@@ -138,10 +145,13 @@ class PromptSubject:
         Raises
         ------
         ValueError
-            A value of the schedule or a size cannot be expressed as tokens.
+            A size cannot be expressed as tokens.
         """
         cost = self._cost() if profile else []
         now = encode_schedule_delta(self.schedule, _DEFAULT)
+        known = [
+            token for each in self.known for token in (KNOWN, *encode_schedule_delta(each, self.schedule))
+        ]
         return [
             "machine",
             *self._machine(),
@@ -152,6 +162,7 @@ class PromptSubject:
             "cost",
             *cost,
             *summary,
+            *(known if ask is Ask.SCHEDULE else []),
             *rejected,
             ask,
             want,
