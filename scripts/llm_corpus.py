@@ -2,7 +2,8 @@
 
 `python -m scripts.llm_corpus --seconds 3000` continues earlier runs, whose measurements are stored in a journal in the
 cache. Networks of the corpus that have no measured edits are measured first. At the end, all measurements are packed
-into `compiler/llm/data/schedules.xz`, which is part of the repository. `--transformers` measures parts of transformers
+into `compiler/llm/data/schedules.xz`, and the best schedules of each layer into `known_layers.xz` in the same folder.
+Both are part of the repository. `--transformers` measures parts of transformers
 and deep dense layers instead of networks of all kinds.
 """
 
@@ -16,9 +17,10 @@ from pathlib import Path
 from time import monotonic
 
 from compiler.llm.data.collect import FIRST_TRANSFORMER, corpus_indices, measure, with_edits
-from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.examples import CORPUS, known_layers
 from compiler.llm.data.held_out import TRAINING
 from compiler.llm.data.journal import CorpusJournal, pack, read
+from compiler.llm.data.known_layers import KNOWN_LAYERS, write_known_layers
 from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.trajectories import Trajectory
 from cosim.rtl.cache import cache_folder
@@ -80,6 +82,8 @@ def main() -> int:
         worker.join()
     trajectories = _known(args.pack, args.folder)
     pack(trajectories.values(), args.pack)
+    ordered = sorted(trajectories.values(), key=lambda trajectory: (trajectory.machine, trajectory.index))
+    write_known_layers(known_layers(ordered), args.pack.with_name(KNOWN_LAYERS.name))
     steps = sum(len(trajectory.steps) for trajectory in trajectories.values())
     variants = sum(
         len(trajectory.edited.variants)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "train, sample or evaluate the language model that writes schedules and micro-programs"
 EXAMPLE = "mla llm sample network.tflite --answers 8"
-_STEPS, _FINETUNE_STEPS = 4000, 1000
+_STEPS, _FINETUNE_STEPS, _KNOWN = 4000, 1000, 2
 _SEEDS = 64
 
 
@@ -87,6 +87,13 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         former_name="--without-want",
         action="store_true",
         help="omit the target-speedup token from prompts",
+    )
+    parser.add_argument(
+        "--known",
+        metavar="N",
+        type=integer(0, 8),
+        default=_KNOWN,
+        help="maximum number of best schedules of similar layers in prompts (default: %(default)s)",
     )
     parser.add_argument(
         "--checkpoints",
@@ -232,6 +239,7 @@ def _train(args: argparse.Namespace) -> int:
         default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape),
         profile=not args.without_profile,
         want=not args.no_target_token,
+        known=args.known,
     )
     found = train(trajectories, plan, args.checkpoints, log, start)
     with atomic_output(args.out) as path:

@@ -271,7 +271,7 @@ class LmGenerator(LanguageModelGenerator):
         return [self._pool(task, name, subject) for name, subject in subjects_of(task).items()]
 
     def _pool(self, task: GeneratorTask, name: str, subject: PromptSubject) -> CandidatePool:
-        request = Schedules(task, name, subject, fitting=False)
+        request = Schedules(task, name, subject, fitting=False, known=self.model.known)
         return CandidatePool(
             request,
             lambda: self._answers(request, _SCHEDULES_PER_DRAW),

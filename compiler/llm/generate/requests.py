@@ -11,6 +11,7 @@ from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.matmul import MatmulLayer
 from compiler.layers.pool import PoolLayer
 from compiler.layers.reduce import ReduceLayer
+from compiler.llm.data.known_layers import read_known_layers
 from compiler.llm.generate.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs, PromptSubject
 from compiler.llm.tokens.program_edits import decode_edits
@@ -125,13 +126,18 @@ class Schedules(LmRequest):
         Prompt description of the layer.
     fitting : bool
         True to accept only answers whose schedule compiles; False if the caller checks later whether it compiles.
+    known : int
+        Number of known schedules of similar layers in the prompt.
     """
 
     ask = Ask.SCHEDULE
 
-    def __init__(self, task: GeneratorTask, name: str, subject: PromptSubject, *, fitting: bool = True):
+    def __init__(
+        self, task: GeneratorTask, name: str, subject: PromptSubject, *, fitting: bool = True, known: int = 0
+    ):
         super().__init__(name)
-        self.task, self.subject, self.fitting = task, subject, fitting
+        self.task, self.fitting = task, fitting
+        self.subject = read_known_layers().with_known(subject, known) if known else subject
         self.tried.add(subject.schedule)
         self._digests: dict[LayerSchedule, str | None] = {}
 

@@ -175,27 +175,30 @@ class PromptSubject:
         numbers = (spot.free, spot.acc_rows, spot.dram.latency, 16 * spot.beat)
         return [*encode_number(spot.config.n), *(_level(each) for each in numbers), *flags]
 
+    @property
+    def word(self) -> str:
+        """Word of the layer's kind."""
+        return kind_of(self.layer).word
+
+    @property
+    def sizes(self) -> list[int]:
+        """Sizes of the layer: input, output, kernel, strides, groups; for products, rows, columns and depth twice."""
+        layer = self.layer
+        x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+        kernel = getattr(layer, "kernel", (1, 1))
+        if isinstance(layer, (ConvLayer, DepthwiseLayer)):
+            shape = layer.weights.shape
+            kernel = shape[1:3] if isinstance(layer, ConvLayer) else shape[:2]
+        ends = [x.h, x.w, x.c, y.h, y.w, y.c]
+        if isinstance(layer, MatmulLayer):
+            ends = [*layer.size, *layer.size]
+        return [*ends, *kernel, *getattr(layer, "strides", (1, 1)), getattr(layer, "groups", 1)]
+
     def _layer(self) -> list[str]:
         layer, n = self.layer, self.spot.config.n
         x, y = layer.shapes[layer.x], layer.shapes[layer.y]
         drain = getattr(layer, "drain", None)
         weights = layer.weights if isinstance(layer, (ConvLayer, DepthwiseLayer)) else None
-        kernel = getattr(layer, "kernel", (1, 1))
-        if weights is not None:
-            kernel = weights.shape[1:3] if isinstance(layer, ConvLayer) else weights.shape[:2]
-        sizes = [
-            x.h,
-            x.w,
-            x.c,
-            y.h,
-            y.w,
-            y.c,
-            *kernel,
-            *getattr(layer, "strides", (1, 1)),
-            getattr(layer, "groups", 1),
-        ]
-        if isinstance(layer, MatmulLayer):
-            sizes[:6] = *layer.size, *layer.size
         flags = [
             (_FLAGS[2], drain is not None and drain.residual is not None),
             (_FLAGS[3], getattr(drain or layer, "table", None) is not None),
@@ -204,8 +207,8 @@ class PromptSubject:
         bytes_ = [image.h * image.w * image.c * DTYPE_BYTES[image.dtype] for image in (x, y)]
         levels = [*bytes_, 0 if weights is None else weights.size, layer.macs / n**2]
         return [
-            kind_of(layer).word,
-            *(token for size in sizes for token in encode_number(size)),
+            self.word,
+            *(token for size in self.sizes for token in encode_number(size)),
             *(flag for flag, on in flags if on),
             *(_level(each) for each in levels),
         ]

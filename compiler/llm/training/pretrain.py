@@ -30,6 +30,8 @@ class Plan:
     profile, want : bool
         True if prompts include the current cost, and True if they include a target cost. Without targets, prompts
         always request the best cost.
+    known : int
+        Number of known schedules of similar layers in prompts.
     """
 
     shape: TransformerShape
@@ -37,6 +39,7 @@ class Plan:
     then: Recipe
     profile: bool = True
     want: bool = True
+    known: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def train(
     InputError
         There are too few measurements, or a checkpoint belongs to another run.
     """
-    options = PromptOptions(plan.profile, plan.want, plan.shape.context)
+    options = PromptOptions(plan.profile, plan.want, plan.shape.context, plan.known)
     tokenized = list(zip(trajectories, tokenize_examples(trajectories, options, say), strict=True))
     training = [examples for trajectory, examples in tokenized if not is_validation(trajectory)]
     validation = [examples for trajectory, examples in tokenized if is_validation(trajectory)]
@@ -110,7 +113,7 @@ def train(
         "loss": curves,
         "without": [name for name in ("profile", "want") if not getattr(plan, name)],
     }
-    return TrainedModel(module.gpt(profile=plan.profile), about)
+    return TrainedModel(module.gpt(profile=plan.profile, known=plan.known), about)
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,7 @@ def fine_tune(
     InputError
         There are too few measurements, or a checkpoint belongs to another run.
     """
-    options = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
+    options = PromptOptions(model.profile, want=True, max_tokens=model.shape.context, known=model.known)
     tokenized = list(zip(trajectories, tokenize_examples(trajectories, options, say), strict=True))
     training = [(trajectory, examples) for trajectory, examples in tokenized if not is_validation(trajectory)]
     validation = [examples for trajectory, examples in tokenized if is_validation(trajectory)]
@@ -240,4 +243,4 @@ def fine_tune(
     module.load_weights(model)
     curves = run_stages(module, stages, folder, say)
     about = {"networks": len(trajectories), "asked": len(prompted), "further": asdict(plan), "loss": curves}
-    return TrainedModel(module.gpt(profile=model.profile), about)
+    return TrainedModel(module.gpt(profile=model.profile, known=model.known), about)
