@@ -12,7 +12,7 @@ from compiler.tuning.registry import LLM
 from scripts.reports import write_report
 
 #: Trials after which methods are compared, and times in seconds at which curves are sampled.
-COUNTS, SECONDS = (1, 4, 16, 64), (0.25, 0.5, 1, 2, 5, 10, 20, 40)
+COUNTS, SECONDS = (1, 4, 16, 24, 64), (0.25, 0.5, 1, 2, 5, 10, 20, 40)
 #: Targets: trials of the model, trials of the guided search, and maximum ratio of their cycles.
 BARS = ((1, 256, 1.05), (16, 64, 1.0))
 

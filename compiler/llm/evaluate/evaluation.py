@@ -70,18 +70,19 @@ def held_out_points(
     for point in singles(n, rng):
         if point not in seen and (not shapes or is_held_out(point)):
             seen.add(point)
-            if _has_choices(point, machine):
+            if has_choices(point, machine):
                 yield point
 
 
-def _has_choices(point: CalibrationNetwork, machine: CorpusMachine) -> bool:
+def has_choices(point: CalibrationNetwork, machine: CorpusMachine, max_layers: int = 1) -> bool:
+    """Return whether a network can be compiled to at most `max_layers` layers, each with several tilings."""
     try:
         prepared = ModelCompiler(point.graph(), machine.conditions.config, machine.options)
         stages = prepared.lowered(prepared.fusions)
     except InputError:
         return False
     spaces = spaces_of(prepared.config, stages, machine.conditions.dram).values()
-    return len(spaces) == 1 and all(len(space.tilings) >= _MIN_TILINGS for space in spaces)
+    return len(spaces) <= max_layers and all(len(space.tilings) >= _MIN_TILINGS for space in spaces)
 
 
 def race(

@@ -17,8 +17,8 @@ from compiler.llm.tokens.layer_prompt import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE, PAD
 
 _PAD = LANGUAGE.number(PAD)
-#: Sampling weight of each type of answer.
-_SAMPLING_WEIGHTS = {Ask.SCHEDULE: 3, Ask.EDITS: 3, Ask.PROGRAM: 2}
+#: Sampling weight of each type of answer; whole programs are long and at best as fast as the compiled ones.
+_SAMPLING_WEIGHTS = {Ask.SCHEDULE: 4, Ask.EDITS: 2, Ask.PROGRAM: 1}
 
 
 @dataclass(frozen=True)
