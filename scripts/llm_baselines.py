@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from compiler.llm.data.known_layers import read_known_layers
 from compiler.llm.generate.candidate_pool import CandidateKind
+from compiler.llm.generate.known_layers import read_known_layers
 from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules
 from compiler.llm.generate.sampler import SampledAnswer
@@ -84,12 +84,14 @@ def _drawn_edits(request: Edits, rng: random.Random) -> Tokens:
 
 
 _ONLY_SCHEDULES = (CandidateKind.SCHEDULES,)
-#: Generators by name of the method; methods that end in `-schedules` propose no edits and no programs.
+#: Generators by name of the method: the language model with copies among its candidates, the model alone, and the
+#: baselines. Methods that end in `-schedules` propose no edits and no programs.
 GENERATORS: dict[str, Callable[[Gpt], LmGenerator]] = {
     "llm": LmGenerator,
-    "llm-schedules": lambda model: LmGenerator(model, kinds=_ONLY_SCHEDULES),
-    "copies": CopiesGenerator,
-    "copies-schedules": lambda model: CopiesGenerator(model, kinds=_ONLY_SCHEDULES),
-    "uniform": UniformGenerator,
-    "uniform-schedules": lambda model: UniformGenerator(model, kinds=_ONLY_SCHEDULES),
+    "llm-model": lambda model: LmGenerator(model, copied=0),
+    "llm-model-schedules": lambda model: LmGenerator(model, kinds=_ONLY_SCHEDULES, copied=0),
+    "copies": lambda model: CopiesGenerator(model, copied=0),
+    "copies-schedules": lambda model: CopiesGenerator(model, kinds=_ONLY_SCHEDULES, copied=0),
+    "uniform": lambda model: UniformGenerator(model, copied=0),
+    "uniform-schedules": lambda model: UniformGenerator(model, kinds=_ONLY_SCHEDULES, copied=0),
 }

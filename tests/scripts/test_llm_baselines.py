@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from compiler.llm.data.known_layers import read_known_layers
+from compiler.llm.generate.known_layers import read_known_layers
 from compiler.llm.tokens.layer_prompt import subjects_of
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement

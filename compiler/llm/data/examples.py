@@ -12,8 +12,8 @@ from compiler.layers.base import Layer
 from compiler.llm.assembly.tokenizer import encode_program, straight_line
 from compiler.llm.data.held_out import MACHINES
 from compiler.llm.data.journal import read
-from compiler.llm.data.known_layers import KnownLayer, known_layer, network_name, read_known_layers
-from compiler.llm.data.trajectories import EditTrajectory, Trajectory
+from compiler.llm.data.trajectories import EditTrajectory, Trajectory, non_default
+from compiler.llm.generate.known_layers import KnownLayer, features_of, read_known_layers
 from compiler.llm.generate.program_request import MAX_PROGRAM_TOKENS
 from compiler.llm.tokens.layer_prompt import BEST, Ask, PromptSubject, chief, want_of
 from compiler.llm.tokens.program_edits import MAX_EDITS, canonical, encode_edits
@@ -268,14 +268,33 @@ def _with_known(subject: PromptSubject, count: int, trajectory: Trajectory) -> P
     return read_known_layers().with_known(subject, count, without=network_name(trajectory))
 
 
+#: Maximum number of known schedules per layer.
+_KNOWN_PER_LAYER = 3
+
+
 def known_layers(trajectories: Iterable[Trajectory]) -> Iterator[KnownLayer]:
-    """Yield the best known schedules of every layer of the networks."""
+    """Yield every layer of the networks with its best schedules, of those that are not worse than the first."""
     for trajectory in trajectories:
-        prompts = TrajectoryPrompts(trajectory)
+        prompts, steps = TrajectoryPrompts(trajectory), trajectory.steps
+        order = sorted(range(len(steps)), key=lambda number: steps[number].cycles)
+        better = [number for number in order if steps[number].cycles <= steps[0].cycles]
         for layer in range(len(prompts.layers)):
             subject = prompts.subject(0, layer, {})
             if subject is not None:
-                yield known_layer(trajectory, layer, subject)
+                schedules = dict.fromkeys(prompts.schedules(number)[layer] for number in better)
+                yield KnownLayer(
+                    network_name(trajectory),
+                    layer,
+                    subject.word,
+                    subject.spot.config.n,
+                    features_of(subject),
+                    [non_default(each) for each in list(schedules)[:_KNOWN_PER_LAYER]],
+                )
+
+
+def network_name(trajectory: Trajectory) -> str:
+    """Return the name of a measured network in `KnownLayer`."""
+    return f"{trajectory.machine} {trajectory.index}"
 
 
 def _example(

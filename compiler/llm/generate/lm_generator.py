@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Iteration
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from compiler.llm.generate.candidate_pool import (
     CandidateKind,
     CandidatePool,
     CostReranker,
+    copies,
 )
 from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules
@@ -43,6 +45,8 @@ _MAX_ROUNDS, _REWRITES_PER_PROGRAM = 4, 4
 #: Number of schedules sampled at a time, pool size below which more are sampled, and number of schedules that are
 #: proposed for a layer before the next layer is considered.
 _SCHEDULES_PER_DRAW, _MIN_POOL, _SCHEDULES_PER_TURN = 48, 24, 4
+#: Number of copied schedules of similar layers that are added to the pool.
+_COPIES = 48
 #: Minimum predicted saving, as a fraction of the network's cycles, of schedules that are proposed before all other
 #: candidates, and number of consecutive failures of such schedules after which this precedence ends.
 _MIN_PROMISING_GAIN, _MAX_DISAPPOINTMENTS = 0.01, 2
@@ -75,6 +79,8 @@ class LmGenerator(LanguageModelGenerator):
         Candidate kinds to generate.
     ranked : bool
         True to rank schedules by the cost model, False to propose them by likelihood.
+    copied : int
+        Number of best schedules of similar layers that are candidates beside the answers of the model.
     say : callable
         Called once for each layer or program that the model cannot be asked about, with the reason.
 
@@ -96,6 +102,7 @@ class LmGenerator(LanguageModelGenerator):
         kinds: Sequence[CandidateKind] = tuple(CandidateKind),
         *,
         ranked: bool = True,
+        copied: int = _COPIES,
         say: Callable[[str], None] = lambda _text: None,
     ):
         super().__init__()
@@ -105,7 +112,7 @@ class LmGenerator(LanguageModelGenerator):
         self._ranking = CostReranker() if ranked else None
         self._rng: np.random.Generator | None = None
         self._bandit: CandidateBandit | None = None
-        self._say, self._unanswered = say, set[str]()
+        self._copied, self._say, self._unanswered = copied, say, set[str]()
         self._consecutive_failures = 0
         self._proposed_networks: set[str] = set()
         # By JSON of the schedule: kind and task of each pending candidate, and the token for the reason of its
@@ -274,7 +281,7 @@ class LmGenerator(LanguageModelGenerator):
         request = Schedules(task, name, subject, fitting=False, known=self.model.known)
         return CandidatePool(
             request,
-            lambda: self._answers(request, _SCHEDULES_PER_DRAW),
+            lambda: chain(self._answers(request, _SCHEDULES_PER_DRAW), copies(request, self._copied)),
             self._ranking,
             self._proposed_networks,
         )

@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from compiler.ir.identity import identity, restored, stored
-from compiler.llm.data.trajectories import Trajectory, non_default
 from compiler.llm.tokens.layer_prompt import PromptSubject
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.layer_space import LayerSpace
 from hw.errors import InputError, WorkError, reason_of
 
-KNOWN_LAYERS = Path(__file__).with_name("known_layers.xz")
-#: Maximum number of schedules per layer.
-_SCHEDULES_PER_LAYER = 3
+#: File of the training data, written by `python -m scripts.llm_corpus`.
+KNOWN_LAYERS = Path(__file__).parents[1] / "data" / "known_layers.xz"
 #: Weights of the differences between layers, by place in their features: logarithms of latency and bytes per cycle, of
 #: the six sizes of input and output, of kernel and strides, and of groups. Other lanes or another kind: not similar.
 _WEIGHTS = (0.25, 0.5, *[1.0] * 6, *[2.0] * 4, 0.5)
@@ -57,33 +55,6 @@ class KnownLayer:
 def features_of(subject: PromptSubject) -> list[float]:
     """Return the features of a layer by which layers are compared."""
     return [float(subject.spot.dram.latency), float(subject.spot.beat), *map(float, subject.sizes)]
-
-
-def network_name(trajectory: Trajectory) -> str:
-    """Return the name of a measured network in `KnownLayer`."""
-    return f"{trajectory.machine} {trajectory.index}"
-
-
-def known_layer(trajectory: Trajectory, layer: int, subject: PromptSubject) -> KnownLayer:
-    """Return the best measured schedules of a layer of a network, of those that are not worse than the first.
-
-    Parameters
-    ----------
-    trajectory : Trajectory
-        Measurements of the network.
-    layer : int
-        Index of the layer.
-    subject : PromptSubject
-        Description of the layer.
-    """
-    order = sorted(range(len(trajectory.steps)), key=lambda number: trajectory.steps[number].cycles)
-    first = trajectory.steps[0].cycles
-    schedules = [
-        trajectory.schedules(number)[layer] for number in order if trajectory.steps[number].cycles <= first
-    ]
-    best = [non_default(each) for each in list(dict.fromkeys(schedules))[:_SCHEDULES_PER_LAYER]]
-    lanes = subject.spot.config.n
-    return KnownLayer(network_name(trajectory), layer, subject.word, lanes, features_of(subject), best)
 
 
 def write_known_layers(layers: Iterable[KnownLayer], path: Path) -> None:
