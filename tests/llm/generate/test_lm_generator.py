@@ -62,7 +62,7 @@ def test_all_candidates_are_safe_and_correct(
 
 def test_what_the_model_cannot_be_asked_about_is_said_once(task: GeneratorTask) -> None:
     said: list[str] = []
-    writer = LmGenerator(random_model(context=16), say=said.append)
+    writer = LmGenerator(random_model(context=16), copied=0, say=said.append)
     assert not list(writer.propose(task)) and not list(writer.propose(task))
     assert said and len(said) == len(set(said))
     assert all(text.startswith("the language model cannot be asked about ") for text in said)
