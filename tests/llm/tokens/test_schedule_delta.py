@@ -1,6 +1,7 @@
 """Tests of schedule changes that are encoded as words of the language model."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -68,19 +69,12 @@ def test_invalid_words_are_rejected(words: list[str], says: str) -> None:
 
 
 def test_every_field_and_value_of_a_schedule_has_words() -> None:
+    default = LayerSchedule()
     assert set(SPANS) == {item.name for item in fields(LayerSchedule)}
-    extremes = (
-        {
-            name: ("rows", "channels")[value]
-            if name == "order"
-            else type(getattr(LayerSchedule(), name))(value)
-        }
-        for name, span in SPANS.items()
-        for value in (span.low, span.high)
-    )
-    for values in extremes:
-        schedule = LayerSchedule(**values)
-        assert (
-            decode_schedule_delta(encode_schedule_delta(schedule, LayerSchedule()), LayerSchedule())
-            == schedule
-        )
+    for name, span in SPANS.items():
+        for value in (span.low, span.high):
+            extreme: Any = (
+                ("rows", "channels")[value] if name == "order" else type(getattr(default, name))(value)
+            )
+            schedule = replace(default, **{name: extreme})
+            assert decode_schedule_delta(encode_schedule_delta(schedule, default), default) == schedule
