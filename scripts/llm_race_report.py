@@ -120,7 +120,7 @@ def _ratio_after(method: str, seconds: float) -> Callable[[RacedLayer], float]:
 
 
 def _ratio_of(method: str, trials: int) -> Callable[[RacedLayer], float]:
-    """Return a function of a layer: the ratio of a method's cycles after some trials to the static compiler's cycles."""
+    """Return a function of a layer: the ratio of a method's cycles after some trials to the static compiler's."""
     return lambda layer: median(layer.after(method, trials)) / layer.static
 
 
