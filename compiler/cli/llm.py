@@ -62,6 +62,13 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         default=_STEPS,
         help="pretraining steps on all measurements (default: %(default)s)",
     )
+    parser.add_argument(
+        "--pretrain-graphs",
+        metavar="N",
+        type=integer(0),
+        default=0,
+        help="steps of next-token training on graphs of public models before the others (default: %(default)s)",
+    )
     add_renamed(
         parser,
         "--finetune-steps",
@@ -224,6 +231,7 @@ def _train(args: argparse.Namespace) -> int:
     """Train the model, write it and print the report."""
     from compiler.llm.data.examples import CORPUS
     from compiler.llm.data.journal import read
+    from compiler.llm.data.model_graphs import read_graphs
     from compiler.llm.model.weights import load_extended, save
     from compiler.util.progress import log
 
@@ -236,12 +244,13 @@ def _train(args: argparse.Namespace) -> int:
     trajectories = [trajectory for file in args.corpus or [CORPUS] for trajectory in read(file)]
     start = None if args.start is None else load_extended(args.start, args.seed)
     plan = replace(
-        default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape),
+        default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape, args.pretrain_graphs),
         profile=not args.without_profile,
         want=not args.no_target_token,
         known=args.known,
     )
-    found = train(trajectories, plan, args.checkpoints, log, start)
+    graphs = read_graphs().networks if args.pretrain_graphs else ()
+    found = train(trajectories, plan, args.checkpoints, log, start, graphs)
     with atomic_output(args.out) as path:
         save(found.model, path, found.about)
     whole = {"model": str(args.out), "bytes": args.out.stat().st_size} | found.about

@@ -74,7 +74,7 @@ _VALIDATION_PERIOD = 20
 
 def is_held_out(point: CalibrationNetwork) -> bool:
     """Return whether any layer of a network is held out."""
-    return any(key in _known() or _is_sampled(key) for key in keys_of(point))
+    return any(key in held_out_keys() or _is_sampled(key) for key in keys_of(point))
 
 
 def is_validation(trajectory: Trajectory) -> bool:
@@ -110,5 +110,6 @@ def _is_sampled(key: str) -> bool:
 
 
 @cache
-def _known() -> frozenset[str]:
+def held_out_keys() -> frozenset[str]:
+    """Return the keys of the layers of the evaluation networks."""
     return frozenset(json.loads(_LAYERS.read_text("utf-8")))

@@ -199,19 +199,15 @@ class PromptSubject:
         x, y = layer.shapes[layer.x], layer.shapes[layer.y]
         drain = getattr(layer, "drain", None)
         weights = layer.weights if isinstance(layer, (ConvLayer, DepthwiseLayer)) else None
-        flags = [
-            (_FLAGS[2], drain is not None and drain.residual is not None),
-            (_FLAGS[3], getattr(drain or layer, "table", None) is not None),
-            (_FLAGS[4], drain is not None and drain.common_scale),
-        ]
-        bytes_ = [image.h * image.w * image.c * DTYPE_BYTES[image.dtype] for image in (x, y)]
-        levels = [*bytes_, 0 if weights is None else weights.size, layer.macs / n**2]
-        return [
-            self.word,
-            *(token for size in self.sizes for token in encode_number(size)),
-            *(flag for flag, on in flags if on),
-            *(_level(each) for each in levels),
-        ]
+        flags = (
+            drain is not None and drain.residual is not None,
+            getattr(drain or layer, "table", None) is not None,
+            drain is not None and drain.common_scale,
+        )
+        bytes_ = tuple(image.h * image.w * image.c * DTYPE_BYTES[image.dtype] for image in (x, y))
+        parameters = 0 if weights is None else weights.size
+        described = LayerSizes(tuple(self.sizes), flags, bytes_, parameters, layer.macs)
+        return layer_tokens(self.word, described, n)
 
     def _cost(self) -> list[str]:
         cycles = sum(self.where.values())
@@ -220,6 +216,53 @@ class PromptSubject:
             token for cause, part in parts.items() if part for token in (f"cause {cause}", f"part {part}")
         ]
         return [*encode_number(cycles), *shown]
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """Sizes and properties of a layer in a prompt.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Height, width and channels of input and output (for products of matrices, rows, inner size and columns, twice),
+        height and width of kernel and stride, and groups.
+    flags : tuple of bool
+        True if another tensor is added, if a lookup table follows, and if all channels have one scale.
+    bytes_ : tuple of int
+        Bytes of input and output.
+    parameters : int
+        Number of weights, 0 without weights.
+    macs : int
+        Number of multiply-accumulates.
+    """
+
+    sizes: tuple[int, ...]
+    flags: tuple[bool, ...]
+    bytes_: tuple[int, ...]
+    parameters: int
+    macs: int
+
+
+def layer_tokens(word: str, layer: LayerSizes, n: int) -> list[str]:
+    """Return the tokens that describe a layer in a prompt.
+
+    Parameters
+    ----------
+    word : str
+        Word of the layer kind.
+    layer : LayerSizes
+        Sizes of the layer.
+    n : int
+        Number of lanes.
+    """
+    levels = (*layer.bytes_, layer.parameters, layer.macs / n**2)
+    return [
+        word,
+        *(token for size in layer.sizes for token in encode_number(size)),
+        *(flag for flag, on in zip(_FLAGS[2:], layer.flags, strict=True) if on),
+        *(_level(each) for each in levels),
+    ]
 
 
 def want_of(ratio: float) -> str:
