@@ -178,7 +178,7 @@ def _language_model(log: Callable[[str], None], method: str | type[SearchMethod]
     from compiler.llm.generate.lm_generator import built_in_model, language_model
 
     if method == PORTFOLIO:
-        return built_in_model()
+        return built_in_model(log)
     model = language_model(None, log)
     model.check()
     return model

@@ -2,7 +2,9 @@
 
 `python -m scripts.llm_corpus --seconds 3000` continues earlier runs, whose measurements are stored in a journal in the
 cache. Networks of the corpus that have no measured edits are measured first. At the end, all measurements are packed
-into `compiler/llm/data/schedules.xz`, which is part of the repository.
+into `compiler/llm/data/schedules.xz`, and the best schedules of each layer into `known_layers.xz` in the same folder.
+Both are part of the repository. `--transformers` measures parts of transformers
+and deep dense layers instead of networks of all kinds.
 """
 
 import argparse
@@ -10,18 +12,40 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from compiler.llm.data.collect import corpus_indices, measure, with_edits
-from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.collect import FIRST_TRANSFORMER, corpus_indices, measure, with_edits
+from compiler.llm.data.examples import CORPUS, known_layers
+from compiler.llm.data.held_out import TRAINING
 from compiler.llm.data.journal import CorpusJournal, pack, read
 from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.generate.known_layers import KNOWN_LAYERS, write_known_layers
 from cosim.rtl.cache import cache_folder
 
 #: Seconds between progress messages.
 _REPORT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class NewNetworks:
+    """Networks that are measured in addition to those of the corpus.
+
+    Parameters
+    ----------
+    seed : int
+        Random seed for the networks and their configurations.
+    first : int
+        Smallest number of a network.
+    machines : tuple of str
+        Names of the configurations, keys of TRAINING.
+    """
+
+    seed: int
+    first: int
+    machines: tuple[str, ...]
 
 
 def main() -> int:
@@ -30,14 +54,26 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="time limit of the measurements")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--transformers",
+        action="store_true",
+        help="new networks are parts of transformers and deep dense layers",
+    )
+    parser.add_argument(
+        "--machines",
+        default=",".join(TRAINING),
+        help="comma-separated configurations of new networks (default: %(default)s)",
+    )
     parser.add_argument("--folder", type=Path, default=cache_folder() / "llm")
     parser.add_argument("--pack", type=Path, default=CORPUS)
     args = parser.parse_args()
+    machines = tuple(args.machines.split(","))
+    if unknown := set(machines) - set(TRAINING):
+        parser.error(f"--machines must be among {', '.join(TRAINING)}, not {', '.join(sorted(unknown))}")
+    new = NewNetworks(args.seed, FIRST_TRANSFORMER if args.transformers else 0, machines)
     spawn = multiprocessing.get_context("spawn")
     workers = [
-        spawn.Process(
-            target=_worker, args=(args.folder, args.pack, args.seed, worker, args.workers, args.seconds)
-        )
+        spawn.Process(target=_worker, args=(args.folder, args.pack, new, worker, args.workers, args.seconds))
         for worker in range(args.workers)
     ]
     for worker in workers:
@@ -46,6 +82,8 @@ def main() -> int:
         worker.join()
     trajectories = _known(args.pack, args.folder)
     pack(trajectories.values(), args.pack)
+    ordered = sorted(trajectories.values(), key=lambda trajectory: (trajectory.machine, trajectory.index))
+    write_known_layers(known_layers(ordered), args.pack.with_name(KNOWN_LAYERS.name))
     steps = sum(len(trajectory.steps) for trajectory in trajectories.values())
     variants = sum(
         len(trajectory.edited.variants)
@@ -65,13 +103,13 @@ def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Trajectory]:
     return {(trajectory.machine, trajectory.index): trajectory for file in files for trajectory in read(file)}
 
 
-def _worker(folder: Path, packed: Path, seed: int, worker: int, workers: int, seconds: float) -> None:
+def _worker(folder: Path, packed: Path, new: NewNetworks, worker: int, workers: int, seconds: float) -> None:
     """Measure every `workers`-th network until the time limit is reached or the parent process has died."""
     parent, known = os.getppid(), _known(packed, folder)
-    journal, devices = CorpusJournal(folder / f"{seed}.{worker}.jsonl"), Devices()
+    journal, devices = CorpusJournal(folder / f"{new.seed}.{worker}.jsonl"), Devices()
     end, last_report, found = monotonic() + seconds, monotonic(), 0
     try:
-        for trajectory in _measurements(known, journal, devices, seed, worker, workers):
+        for trajectory in _measurements(known, journal, devices, new, worker, workers):
             if trajectory is not None:
                 journal.add(trajectory)
                 found += 1
@@ -88,17 +126,18 @@ def _measurements(
     known: dict[tuple[str, int], Trajectory],
     journal: CorpusJournal,
     devices: Devices,
-    seed: int,
+    new: NewNetworks,
     worker: int,
     workers: int,
 ) -> Iterator[Trajectory | None]:
     """Yield measurements indefinitely, first of known networks without edits, then of new networks."""
     for key, trajectory in sorted(known.items(), key=lambda each: each[1].index):
-        if trajectory.index % workers == worker and trajectory.edited is None and key not in journal.done:
-            yield with_edits(devices, trajectory, seed)
-    for name, index in corpus_indices(seed, worker, workers):
+        asked = trajectory.index >= new.first and trajectory.index % workers == worker
+        if asked and trajectory.edited is None and key not in journal.done:
+            yield with_edits(devices, trajectory, new.seed)
+    for name, index in corpus_indices(new.seed, new.first + worker, workers, new.machines):
         if (name, index) not in known and (name, index) not in journal.done:
-            yield measure(devices, name, index, seed)
+            yield measure(devices, name, index, new.seed)
 
 
 if __name__ == "__main__":

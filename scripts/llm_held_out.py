@@ -6,6 +6,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.bench.architectures import model_file
@@ -15,14 +16,33 @@ from compiler.layers.base import Image, Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.pool import PoolLayer
-from compiler.llm.data.held_out import key_of
+from compiler.llm.data.held_out import key_of, keys_of
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
-from compiler.tuning.calibration.calibration_networks import CalibrationOp
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from hw.config import load_target
 
 FILE = Path(__file__).parents[1] / "compiler" / "llm" / "data" / "held_out.json"
 PUBLISHED = ("mobilenet_v1", "mobilenet_v2", "resnet50")
+
+
+@dataclass(frozen=True)
+class TransformerSizes:
+    """Sizes of a published transformer: width, width of the hidden layer, heads, and numbers of tokens at a time."""
+
+    width: int
+    hidden: int
+    heads: int
+    tokens: tuple[int, ...]
+
+
+#: Transformers whose layers are held out, each with the lengths of its inputs; 1 is a step of decoding.
+TRANSFORMERS = {
+    "BERT-tiny": TransformerSizes(128, 512, 2, (1, 16)),
+    "BERT-mini": TransformerSizes(256, 1024, 4, (1, 8)),
+    "ViT-Ti": TransformerSizes(192, 768, 3, (1, 64)),
+    "TinyStories-1M": TransformerSizes(64, 256, 16, (1, 32)),
+}
 
 
 def main() -> int:
@@ -33,9 +53,25 @@ def main() -> int:
         prepared = ModelCompiler(source.graph, load_target("n16"), CompileOptions(rounding=source.rounding))
         for stage in prepared.lowered(prepared.fusions):
             keys |= {key for layer in stage.layers for key in _keys(layer)}
+    keys |= {key for sizes in TRANSFORMERS.values() for point in layers_of(sizes) for key in keys_of(point)}
     FILE.write_text(json.dumps(sorted(keys), indent=1) + "\n", "utf-8")
-    print(f"{len(keys)} layers of {len(paths)} networks")
+    print(f"{len(keys)} layers of {len(paths) + len(TRANSFORMERS)} networks")
     return 0
+
+
+def layers_of(sizes: TransformerSizes) -> Iterator[CalibrationNetwork]:
+    """Yield the layers of a transformer, each as a network."""
+    width, hidden = sizes.width, sizes.hidden
+    ops = (
+        *((width, CalibrationOp("dense", size)) for size in (width, hidden)),
+        (hidden, CalibrationOp("dense", width)),
+        (width, CalibrationOp("attention", groups=sizes.heads)),
+        (width, CalibrationOp("norm")),
+        (hidden, CalibrationOp("gelu")),
+    )
+    for tokens in sizes.tokens:
+        for channels, op in ops:
+            yield CalibrationNetwork((tokens, 1, channels), (op,))
 
 
 def _keys(layer: Layer) -> Iterator[str]:

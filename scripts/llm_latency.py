@@ -23,7 +23,7 @@ from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name as digest
 from compiler.cache.digest import version
 from compiler.llm.data.held_out import MACHINES, keys_of
-from compiler.llm.evaluate.race import held_out_points
+from compiler.llm.evaluate.evaluation import held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
 from compiler.llm.generate.requests import Schedules
 from compiler.llm.generate.sampler import draw
@@ -112,7 +112,7 @@ def _seconds_of_answer(task: GeneratorTask, model: Gpt) -> float:
     """Return the time in seconds from a task to one answer that compiles."""
     began = perf_counter()
     ((name, subject),) = subjects_of(task).items()
-    request = Schedules(task, name, subject)
+    request = Schedules(task, name, subject, known=model.known)
     prompt = request.prompt(profile=model.profile)
     draw(model, LANGUAGE, prompt, request.grammar, 1, np.random.default_rng(task.seed))
     return perf_counter() - began

@@ -10,8 +10,9 @@ with `--workers 1` on an otherwise idle computer.
 import argparse
 import importlib
 import os
+import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -21,8 +22,8 @@ from typing import Any
 
 from compiler.cache.digest import name as digest
 from compiler.llm.data.held_out import MACHINES, keys_of
-from compiler.llm.evaluate.race import expand_curve, held_out_points
-from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
+from compiler.llm.evaluate.evaluation import expand_curve, has_choices, held_out_points
+from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load
 from compiler.profile.measurement import Result
@@ -34,11 +35,17 @@ from compiler.tuning.search.method import Trial
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
 from scripts.jsonl_log import JsonlLog
+from scripts.llm_baselines import GENERATORS
+from scripts.llm_held_out import TRANSFORMERS, layers_of
 from scripts.llm_race_report import render
 from scripts.measurement_cache import FileCache
 from scripts.process_pool import run_parallel
 
 TRIALS = {LLM: 64, "hpm": 256, "random": 128, "evolution": 128}
+#: Number of the first layer of a published transformer.
+FIRST_TRANSFORMER = 1000
+#: Number of layers of attention: two products and a softmax.
+_ATTENTION_LAYERS = 3
 MACHINE = "usual"
 
 
@@ -49,7 +56,7 @@ class Search:
     Parameters
     ----------
     method : str
-        Name of the method, a key of METHODS or LLM.
+        Name of the method, a key of METHODS or of GENERATORS.
     trials : int
         Maximum number of measurements.
     seed : int
@@ -105,6 +112,12 @@ def main() -> int:
     """Run all searches and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument(
+        "--transformers",
+        type=int,
+        default=0,
+        help="further layers, of published transformers (default: %(default)s)",
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
         "--trials",
@@ -133,7 +146,7 @@ def main() -> int:
         status = run_parallel(run, unfinished, args.workers, args.file, args.llm)
     keys = {
         key(number, args.draw, search, args.llm)
-        for number in range(args.layers)
+        for number in (*range(args.layers), *range(FIRST_TRANSFORMER, FIRST_TRANSFORMER + args.transformers))
         for search in searches(trials, args.seeds)
     }
     rows = [row for row in JsonlLog(args.file).read() if row["key"] in keys]
@@ -152,10 +165,10 @@ def trials_of(text: str) -> dict[str, int]:
     found = {}
     for each in text.split(","):
         name, _, count = each.partition(":")
-        if name not in (*METHODS, LLM) or not count.isdecimal() or not int(count):
+        if name not in (*METHODS, *GENERATORS) or not count.isdecimal() or not int(count):
             raise InputError(
                 f"--trials must be a comma-separated list of METHOD:NUMBER, METHOD one of "
-                f"{', '.join([LLM, *METHODS])}, not {each!r}"
+                f"{', '.join([*GENERATORS, *METHODS])}, not {each!r}"
             )
         found[name] = int(count)
     if LLM not in found:
@@ -173,6 +186,10 @@ def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[RaceJob]:
     machine = MACHINES[MACHINE]
     done = {row["key"] for row in JsonlLog(args.file).read()}
     points = held_out_points(machine.conditions.config.n, args.draw, machine)
+    numbered = [
+        *enumerate(islice(points, args.layers)),
+        *enumerate(islice(transformer_points(args.draw), args.transformers), FIRST_TRANSFORMER),
+    ]
     return [
         RaceJob(
             number,
@@ -184,13 +201,21 @@ def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[RaceJob]:
                 if key(number, args.draw, each, args.llm) not in done
             ),
         )
-        for number, point in enumerate(islice(points, args.layers))
+        for number, point in sorted(numbered, key=lambda each: each[0] % FIRST_TRANSFORMER)
     ]
+
+
+def transformer_points(draw: int) -> Iterator[CalibrationNetwork]:
+    """Yield the layers of published transformers, which are held out, in a random order, those with a choice."""
+    points = [point for sizes in TRANSFORMERS.values() for point in layers_of(sizes)]
+    random.Random(draw).shuffle(points)
+    machine = MACHINES[MACHINE]
+    yield from (point for point in points if has_choices(point, machine, _ATTENTION_LAYERS))
 
 
 def key(number: int, draw: int, search: Search, model: Path) -> str:
     """Return the key of a layer's search, which contains the index of the layer and the sampling seed."""
-    model_digest = f" {_digest(model)}" if search.method == LLM else ""
+    model_digest = f" {_digest(model)}" if search.method.startswith(LLM) else ""
     return f"{draw}.{number}: {search.method} {search.trials} {search.seed}{model_digest}"
 
 
@@ -232,9 +257,10 @@ def _searched(measurer: TimedMeasurer, cache: FileCache, search: Search, model: 
         own.append(monotonic() - began - measurer.inside)
         every.append(own[-1] + cache.seconds)
 
-    generator = LmGenerator(model) if search.method == LLM else None
+    generator = GENERATORS[search.method](model) if search.method in GENERATORS else None
+    method = search.method if generator is None else LLM
     found = tune(
-        measurer, search.method, search.trials, seed=search.seed, language_model=generator, on_trial=on_trial
+        measurer, method, search.trials, seed=search.seed, language_model=generator, on_trial=on_trial
     )
     return {
         "method": search.method,

@@ -12,7 +12,7 @@ from compiler.tuning.registry import LLM
 from scripts.reports import write_report
 
 #: Trials after which methods are compared, and times in seconds at which curves are sampled.
-COUNTS, SECONDS = (1, 4, 16, 64), (0.25, 0.5, 1, 2, 5, 10, 20, 40)
+COUNTS, SECONDS = (1, 4, 16, 24, 64), (0.25, 0.5, 1, 2, 5, 10, 20, 40)
 #: Targets: trials of the model, trials of the guided search, and maximum ratio of their cycles.
 BARS = ((1, 256, 1.05), (16, 64, 1.0))
 
@@ -75,6 +75,11 @@ def render(rows: Sequence[Row], file: Path) -> str:
             for name in others
             if count <= _trials(layers, LLM)
         ],
+        "trials": [
+            {"trials": count} | {name: _mean(layers, _ratio_of(name, count)) for name in methods}
+            for count in COUNTS
+            if count <= min(_trials(layers, name) for name in methods)
+        ],
         "cost": [_cost(layers, name) for name in methods],
         "seconds": [
             {"seconds": t} | {name: _mean(layers, _ratio_after(name, t)) for name in methods} for t in SECONDS
@@ -112,6 +117,11 @@ def _mean(layers: Sequence[RacedLayer], value: Callable[[RacedLayer], float]) ->
 def _ratio_after(method: str, seconds: float) -> Callable[[RacedLayer], float]:
     """Return a function of a layer: the ratio of a method's cycles after a time to the static compiler's cycles."""
     return lambda layer: median(layer.within(method, seconds)) / layer.static
+
+
+def _ratio_of(method: str, trials: int) -> Callable[[RacedLayer], float]:
+    """Return a function of a layer: the ratio of a method's cycles after some trials to the static compiler's."""
+    return lambda layer: median(layer.after(method, trials)) / layer.static
 
 
 def _bars(layers: Sequence[RacedLayer]) -> list[Row]:
@@ -215,30 +225,41 @@ def _text(whole: Row) -> str:
         f"{each['ended']} of {each['searches']} | {_cells(each)}"
         for each in whole["equal_time"]
     ]
+    names = [each["method"] for each in whole["cost"]]
+    lines += [
+        "",
+        "Cycles relative to the static compiler's after given numbers of trials, geometric means:",
+        "",
+        f"| trials | {' | '.join(names)} |",
+        f"| --: |{' --: |' * len(names)}",
+    ]
+    lines += [
+        f"| {each['trials']} | {' | '.join(f'{each[name]:.4f}' for name in names)} |"
+        for each in whole["trials"]
+    ]
     lines += ["", "| method | ms per trial | of which the method itself |", "| --- | --: | --: |"]
     lines += [
         f"| {each['method']} | {each['trial_ms']:.0f} | {each['own_ms']:.0f} |" for each in whole["cost"]
     ]
-    methods = [each["method"] for each in whole["cost"]]
     lines += [
         "",
         "Cycles relative to the static compiler's after given times, geometric means:",
         "",
-        f"| seconds | {' | '.join(methods)} |",
-        f"| --: |{' --: |' * len(methods)}",
+        f"| seconds | {' | '.join(names)} |",
+        f"| --: |{' --: |' * len(names)}",
     ]
     lines += [
-        f"| {each['seconds']:g} | {' | '.join(f'{each[name]:.4f}' for name in methods)} |"
+        f"| {each['seconds']:g} | {' | '.join(f'{each[name]:.4f}' for name in names)} |"
         for each in whole["seconds"]
     ]
     lines += [
         "",
-        f"| layer | static | floor | {' | '.join(methods)} |",
-        f"| --- | --: | --: |{' --: |' * len(methods)}",
+        f"| layer | static | floor | {' | '.join(names)} |",
+        f"| --- | --: | --: |{' --: |' * len(names)}",
     ]
     lines += [
         f"| {each['layer']} | {each['static']:,} | {each['floor']:,} | "
-        + " | ".join(_spread(each[name]) for name in methods)
+        + " | ".join(_spread(each[name]) for name in names)
         + " |"
         for each in whole["by_layer"]
     ]

@@ -23,7 +23,7 @@ from compiler.llm.data.journal import read
 from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.self_training import RolloutGroup, networks_of_round, roll_out
 from compiler.llm.data.trajectories import Trajectory
-from compiler.llm.evaluate.sample_quality import GROUP_SIZE
+from compiler.llm.evaluate.evaluation import GROUP_SIZE
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load, save
@@ -186,7 +186,7 @@ def _corpus_sample(trajectories: list[Trajectory], args: argparse.Namespace) -> 
 
 def _corpus_examples(trajectories: list[Trajectory], model: Gpt) -> list[list[TokenizedExample]]:
     """Return the examples of the best answers, grouped by network and type."""
-    style = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
+    style = PromptOptions(model.profile, want=True, max_tokens=model.shape.context, known=model.known)
     return group_examples(tokenize_examples(trajectories, style, log), best=True)
 
 

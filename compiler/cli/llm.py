@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "train, sample or evaluate the language model that writes schedules and micro-programs"
 EXAMPLE = "mla llm sample network.tflite --answers 8"
-_STEPS, _FINETUNE_STEPS = 4000, 1000
+_STEPS, _FINETUNE_STEPS, _KNOWN = 4000, 1000, 2
 _SEEDS = 64
 
 
@@ -62,6 +62,13 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         default=_STEPS,
         help="pretraining steps on all measurements (default: %(default)s)",
     )
+    parser.add_argument(
+        "--pretrain-graphs",
+        metavar="N",
+        type=integer(0),
+        default=0,
+        help="steps of next-token training on graphs of public models before the others (default: %(default)s)",
+    )
     add_renamed(
         parser,
         "--finetune-steps",
@@ -87,6 +94,13 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         former_name="--without-want",
         action="store_true",
         help="omit the target-speedup token from prompts",
+    )
+    parser.add_argument(
+        "--known",
+        metavar="N",
+        type=integer(0, 8),
+        default=_KNOWN,
+        help="maximum number of best schedules of similar layers in prompts (default: %(default)s)",
     )
     parser.add_argument(
         "--checkpoints",
@@ -217,6 +231,7 @@ def _train(args: argparse.Namespace) -> int:
     """Train the model, write it and print the report."""
     from compiler.llm.data.examples import CORPUS
     from compiler.llm.data.journal import read
+    from compiler.llm.data.model_graphs import read_graphs
     from compiler.llm.model.weights import load_extended, save
     from compiler.util.progress import log
 
@@ -229,11 +244,13 @@ def _train(args: argparse.Namespace) -> int:
     trajectories = [trajectory for file in args.corpus or [CORPUS] for trajectory in read(file)]
     start = None if args.start is None else load_extended(args.start, args.seed)
     plan = replace(
-        default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape),
+        default_plan(args.steps, args.finetune_steps, args.seed, start and start.shape, args.pretrain_graphs),
         profile=not args.without_profile,
         want=not args.no_target_token,
+        known=args.known,
     )
-    found = train(trajectories, plan, args.checkpoints, log, start)
+    graphs = read_graphs().networks if args.pretrain_graphs else ()
+    found = train(trajectories, plan, args.checkpoints, log, start, graphs)
     with atomic_output(args.out) as path:
         save(found.model, path, found.about)
     whole = {"model": str(args.out), "bytes": args.out.stat().st_size} | found.about

@@ -12,8 +12,7 @@ from compiler.util.tables import figures as figure_columns
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.evaluate.race import Raced
-    from compiler.llm.evaluate.sample_quality import Sampled
+    from compiler.llm.evaluate.evaluation import Raced, Sampled
 
 #: Default of `--machine`, and the name of this configuration in the corpus and in reports.
 DEFAULT_MACHINE, _CORPUS_NAME = "default", "usual"
@@ -24,8 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.llm_sample import model_of
     from compiler.cli.search import method_name
     from compiler.llm.data.held_out import HELD_OUT, MACHINES
-    from compiler.llm.evaluate.race import held_out_points, race
-    from compiler.llm.evaluate.sample_quality import GROUP_SIZE, figures, sampled
+    from compiler.llm.evaluate.evaluation import GROUP_SIZE, figures, held_out_points, race, sampled
     from compiler.tuning.measure.measurer import Measurer
     from compiler.tuning.registry import LLM, METHODS
     from compiler.util.progress import log, progress
@@ -95,7 +93,7 @@ def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
 
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
     """Return mean ratios of the model's cycles, after one trial and after all, to each baseline's final cycles."""
-    from compiler.llm.evaluate.race import mean_ratio
+    from compiler.llm.evaluate.evaluation import mean_ratio
     from compiler.tuning.registry import LLM
 
     return [

@@ -10,7 +10,7 @@ from compiler.util.files import report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.evaluate.sample_quality import AgreementMeter
+    from compiler.llm.evaluate.evaluation import AgreementMeter
     from compiler.llm.generate.requests import LmRequest
     from compiler.llm.generate.sampler import TokenReader
     from compiler.llm.model.accelerated import ChipGpt
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     about = tuple(schedule.layers) if args.layer is None else (args.layer,)
     task = GeneratorTask(prepared, conditions, schedule, about, measured, seed=args.seed)
     with _reader(model, args) as (reader, statistics):
-        requests = list(_requests(task, args.ask))
+        requests = list(_requests(task, args.ask, 0 if args.on_machine else model.known))
         with progress("sampling", len(requests) * args.answers, "answers") as sampling:
             found = [
                 _answered(reader, cycles, request, args, sampling, profile=model.profile)
@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest]]":
-    """Yield the cycles of each layer or program, with the request for it.
+def _requests(task: "GeneratorTask", ask: str, known: int) -> "Iterator[tuple[int, LmRequest]]":
+    """Yield the cycles of each layer or program, with the request for it; `known` as for `Schedules`.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest
 
     if ask == _SCHEDULES:
         for name, subject in subjects_of(task).items():
-            yield sum(subject.where.values()), Schedules(task, name, subject)
+            yield sum(subject.where.values()), Schedules(task, name, subject, known=known)
         return
     programs = Programs(task)
     if not programs.programs:
@@ -203,7 +203,7 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
     from pathlib import Path
 
     from compiler.llm.data.examples import texts
-    from compiler.llm.evaluate.sample_quality import AgreementMeter
+    from compiler.llm.evaluate.evaluation import AgreementMeter
     from compiler.llm.model.accelerated import ChipGpt
     from compiler.llm.tokens.vocabulary import LANGUAGE
     from compiler.options import DramTiming

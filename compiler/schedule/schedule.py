@@ -15,7 +15,7 @@ VERSION = 2
 _MAX_RESULT_BUFFERS = 256
 #: Maximum value of a size, which exceeds the sizes of every layer.
 _MAX_SIZE = 1 << 24
-#: Width of a strip that includes all columns.
+#: Size that stands for a layer's whole extent, such as the width of a strip that includes all columns.
 ALL_COLUMNS = 1 << 16
 #: Fields that may be 0.
 _MAY_BE_NONE = ("prefetch", "stream_channel_blocks")
@@ -167,7 +167,7 @@ class LayerSchedule:
 
     def __post_init__(self) -> None:
         values = self.__dict__
-        for name, kind, least, most in _limits():
+        for name, kind, least, most in field_limits():
             value = values[name]
             if type(value) is not kind or not least <= value <= most:
                 _check(name, value, kind, least, most)
@@ -176,7 +176,7 @@ class LayerSchedule:
 
 
 @cache
-def _limits() -> list[tuple[str, type, Any, Any]]:
+def field_limits() -> list[tuple[str, type, Any, Any]]:
     """Return the name, type, minimum and maximum of each field, except of `order`."""
     out = []
     for item in fields(LayerSchedule):

@@ -47,6 +47,7 @@ GENERATORS: "Registry[Generator]" = Registry(
     guard="compiler.tuning.plugin_errors:guarded_generator",
     classes={
         "fusion": "compiler.tuning.generators.schedule_generators:FusionGenerator",
+        "nearest": "compiler.llm.generate.candidate_pool:NearestGenerator",
         "tiling": "compiler.tuning.generators.schedule_generators:TilingGenerator",
         "peephole": "compiler.tuning.generators.peephole:PeepholeGenerator",
     },

@@ -118,7 +118,7 @@ def test_method_must_respect_forbidden_changes(mla, module):
 def test_invalid_options(complains, module):
     tune = (*TUNE, "--trials", "1")
     complains(2, "invalid choice: 'evolutoin' (did you mean evolution?)", *tune, "--method", "evolutoin")
-    complains(2, "choose from fusion, tiling, peephole, module:Class)", *tune, "--generator", "x")
+    complains(2, "choose from fusion, nearest, tiling, peephole, module:Class)", *tune, "--generator", "x")
     complains(2, "such as generators, not random", *tune, "--method", "random", "--generator", "peephole")
     complains(2, "such as generators, not llm", *tune, "--method", "llm", "--generator", "peephole")
     complains(2, "absent:X: absent cannot be imported: ModuleNotFoundError", *tune, "--method", "absent:X")

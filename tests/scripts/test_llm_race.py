@@ -41,6 +41,9 @@ def test_searches_resume_and_charge_for_cached_results(tmp_path, monkeypatch, ca
     )
     assert found["ratio"] == pytest.approx(ends["llm"] / ends["hpm"])
     assert found["won"] + found["tied"] + found["lost"] == 1
+    (first, last) = report["trials"]
+    assert (first["trials"], last["trials"]) == (1, 4)
+    assert last["hpm"] == pytest.approx(ends["hpm"] / rows[0]["static"])
     text = file.read_text("utf-8")
     file.write_text(text[:-50], "utf-8")  # simulates a kill during the write of the last row
     (measured,) = (tmp_path / "race").iterdir()

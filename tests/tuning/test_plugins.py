@@ -90,7 +90,8 @@ def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
             tune(measurer, method, 1, generator="peephole")
     assert GENERATORS.resolve("polish") is GENERATORS["peephole"]  # former name of the method
     with pytest.raises(
-        InputError, match="a generator must be one of fusion, tiling, peephole or module:Class, not 'x'"
+        InputError,
+        match="a generator must be one of fusion, nearest, tiling, peephole or module:Class, not 'x'",
     ):
         tune(measurer, "generators", 1, generator="x")
     with pytest.raises(

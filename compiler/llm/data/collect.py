@@ -1,7 +1,7 @@
 """Collection of training data: measurement of small networks along trajectories of schedules and of edits."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from compiler.llm.data.held_out import MACHINES, TRAINING, is_held_out
@@ -15,7 +15,7 @@ from compiler.llm.data.trajectories import (
 )
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, transformers
 from compiler.tuning.calibration.collect import draw_network
 from compiler.tuning.edits.edit import Edit, EditError, apply_edits, draw_edits
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
@@ -128,9 +128,25 @@ _FRESH_SHARE, _MAX_CHANGES = 0.4, 2
 _MAX_TRAJECTORY_ATTEMPTS = 20
 
 
-def corpus_indices(seed: int, first: int, stride: int) -> Iterator[tuple[str, int]]:
-    """Yield pairs of a random hardware configuration and a network number: `first`, `first + stride`, and so on."""
-    names, weights = list(TRAINING), [weight for _, weight in TRAINING.values()]
+#: Number of the first network that is a part of a transformer; networks with smaller numbers are of all kinds.
+FIRST_TRANSFORMER = 1 << 20
+
+
+def corpus_indices(
+    seed: int, first: int, stride: int, names: Sequence[str] = tuple(TRAINING)
+) -> Iterator[tuple[str, int]]:
+    """Yield pairs of a random hardware configuration and a network number: `first`, `first + stride`, and so on.
+
+    Parameters
+    ----------
+    seed : int
+        Random seed for the configurations.
+    first, stride : int
+        First network number, and difference of successive numbers.
+    names : sequence of str
+        Names of the configurations to draw from, keys of TRAINING.
+    """
+    weights = [TRAINING[name][1] for name in names]
     number = first
     while True:
         (name,) = random.Random(f"{seed} {number}").choices(names, weights)
@@ -141,7 +157,8 @@ def corpus_indices(seed: int, first: int, stride: int) -> Iterator[tuple[str, in
 def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory | None:
     """Measure a trajectory of schedules of one network, then edits of one of its programs.
 
-    Return None if the network does not fit the configuration or is held out from training.
+    From number `FIRST_TRANSFORMER` on, networks are parts of transformers. Return None if the network does
+    not fit the configuration or is held out from training.
 
     Raises
     ------
@@ -149,7 +166,8 @@ def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory
         A simulator process died.
     """
     rng = random.Random(f"{seed} {machine} {index}")
-    point = draw_network(MACHINES[machine].conditions.config.n, rng)
+    lanes = MACHINES[machine].conditions.config.n
+    point = draw_network(lanes, rng) if index < FIRST_TRANSFORMER else next(transformers(lanes, rng))
     if is_held_out(point):
         return None
     try:

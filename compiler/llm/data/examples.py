@@ -1,6 +1,7 @@
 """Training examples: prompts with measured answers, derived from trajectories of schedules and edits."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,8 @@ from compiler.layers.base import Layer
 from compiler.llm.assembly.tokenizer import encode_program, straight_line
 from compiler.llm.data.held_out import MACHINES
 from compiler.llm.data.journal import read
-from compiler.llm.data.trajectories import EditTrajectory, Trajectory
+from compiler.llm.data.trajectories import EditTrajectory, Trajectory, non_default
+from compiler.llm.generate.known_layers import KnownLayer, features_of, read_known_layers
 from compiler.llm.generate.program_request import MAX_PROGRAM_TOKENS
 from compiler.llm.tokens.layer_prompt import BEST, Ask, PromptSubject, chief, want_of
 from compiler.llm.tokens.program_edits import MAX_EDITS, canonical, encode_edits
@@ -71,15 +73,16 @@ class TrajectoryPrompts:
         step = self.trajectory.steps[number]
         if not step.layers.get(layer):
             return None
-        return self._subject(number, layer, dict(zip(CAUSES, step.where[layer], strict=True)))
+        return self.subject(number, layer, dict(zip(CAUSES, step.where[layer], strict=True)))
 
     def program_prompt(self, number: int, piece: EditableProgram) -> PromptSubject | None:
         """Return the prompt of a program in a step, without its cost; None if it has no prompt."""
         named: Mapping[str, Layer] = {layer.name: layer for layer in self.layers}
         layer = chief([named[name] for name in piece.layers])
-        return self._subject(number, self.layers.index(layer), {})
+        return self.subject(number, self.layers.index(layer), {})
 
-    def _subject(self, number: int, layer: int, where: dict[str, int]) -> PromptSubject | None:
+    def subject(self, number: int, layer: int, where: dict[str, int]) -> PromptSubject | None:
+        """Return the prompt of a layer in a step, with the given cycles by cause; None if it has no prompt."""
         subject = PromptSubject(self.layers[layer], self._spots[layer], self.schedules(number)[layer], where)
         try:
             subject.tokens(BEST)
@@ -106,6 +109,8 @@ def texts(count: int) -> list[list[str]]:
     return out
 
 
+#: Maximum number of answers for each schedule of a layer, in addition to the best.
+_MAX_ANSWERS = 4
 CORPUS = Path(__file__).with_name("schedules.xz")
 
 
@@ -211,29 +216,85 @@ class Example:
         return self.subject.tokens(wanted, profile=profile, ask=self.ask, summary=self.summary)
 
 
-def examples(trajectory: Trajectory) -> Iterator[Example]:
-    """Yield the examples of schedules and, if a program was edited, the examples of edits and whole programs."""
+def examples(trajectory: Trajectory, known: int = 0) -> Iterator[Example]:
+    """Yield the examples of schedules and, if a program was edited, the examples of edits and whole programs.
+
+    Parameters
+    ----------
+    trajectory : Trajectory
+        Measurements of one network.
+    known : int
+        Maximum number of known schedules of similar layers in a prompt about a schedule.
+    """
     prompts = TrajectoryPrompts(trajectory)
-    yield from _schedule_examples(trajectory, prompts)
+    yield from _schedule_examples(trajectory, prompts, known)
     if trajectory.edited is not None:
         yield from edit_examples(trajectory.edited, prompts)
 
 
-def _schedule_examples(trajectory: Trajectory, prompts: TrajectoryPrompts) -> Iterator[Example]:
-    """Yield one example for each pair of steps that differ in one layer, if the layer's cycles are known separately."""
-    family: dict[tuple[int, int], list[int]] = {}
-    for number, step in enumerate(trajectory.steps):
-        if step.base >= 0:
-            family.setdefault((step.base, step.layer), [step.base]).append(number)
-    for (_, layer), members in family.items():
+def _schedule_examples(trajectory: Trajectory, prompts: TrajectoryPrompts, known: int) -> Iterator[Example]:
+    """Yield pairs of steps that differ in one layer, if the layer's cycles are known separately.
+
+    The best schedule of the layer is the answer to every other one; of the others, a sample are answers.
+    """
+    rng = random.Random(network_name(trajectory))
+    for layer, members in comparable_steps(trajectory):
         minimum = min(trajectory.steps[member].cycles for member in members)
+        best = [member for member in members if trajectory.steps[member].cycles == minimum]
         for now in members:
             subject = prompts.layer_prompt(now, layer)
             if subject is not None:
-                for other in members:
-                    example = _example(trajectory, prompts, subject, (now, other), layer, minimum)
+                others = rng.sample(members, min(len(members), _MAX_ANSWERS))
+                for other in dict.fromkeys([*best, *others]):
+                    count = rng.randint(0, known)
+                    shown = subject if not count else _with_known(subject, count, trajectory)
+                    example = _example(trajectory, prompts, shown, (now, other), layer, minimum)
                     if example is not None:
                         yield example
+
+
+def comparable_steps(trajectory: Trajectory) -> Iterator[tuple[int, list[int]]]:
+    """Yield each layer with the steps in which all other layers have the same schedules, if there are several."""
+    found: dict[tuple[int, tuple[LayerSchedule, ...]], list[int]] = {}
+    for number in range(len(trajectory.steps)):
+        schedules = trajectory.schedules(number)
+        for layer in range(len(schedules)):
+            others = (*schedules[:layer], *schedules[layer + 1 :])
+            found.setdefault((layer, others), []).append(number)
+    yield from ((layer, members) for (layer, _), members in found.items() if len(members) > 1)
+
+
+def _with_known(subject: PromptSubject, count: int, trajectory: Trajectory) -> PromptSubject:
+    return read_known_layers().with_known(subject, count, without=network_name(trajectory))
+
+
+#: Maximum number of known schedules per layer.
+_KNOWN_PER_LAYER = 3
+
+
+def known_layers(trajectories: Iterable[Trajectory]) -> Iterator[KnownLayer]:
+    """Yield every layer of the networks with its best schedules, of those that are not worse than the first."""
+    for trajectory in trajectories:
+        prompts, steps = TrajectoryPrompts(trajectory), trajectory.steps
+        order = sorted(range(len(steps)), key=lambda number: steps[number].cycles)
+        better = [number for number in order if steps[number].cycles <= steps[0].cycles]
+        for layer in range(len(prompts.layers)):
+            subject = prompts.subject(0, layer, {})
+            if subject is not None:
+                schedules = dict.fromkeys(prompts.schedules(number)[layer] for number in better)
+                yield KnownLayer(
+                    network_name(trajectory),
+                    layer,
+                    subject.word,
+                    subject.spot.config.n,
+                    features_of(subject),
+                    [non_default(each) for each in list(schedules)[:_KNOWN_PER_LAYER]],
+                )
+
+
+def network_name(trajectory: Trajectory) -> str:
+    """Return the name of a measured network in `KnownLayer`."""
+    return f"{trajectory.machine} {trajectory.index}"
 
 
 def _example(
@@ -245,10 +306,7 @@ def _example(
     minimum: int,
 ) -> Example | None:
     now, other = (trajectory.steps[each] for each in pair)
-    try:
-        answer = encode_schedule_delta(prompts.schedules(pair[1])[layer], subject.schedule)
-    except ValueError:  # a value has no token encoding
-        return None
+    answer = encode_schedule_delta(prompts.schedules(pair[1])[layer], subject.schedule)
     ratio = 1 + (other.cycles - now.cycles) / now.layers[layer]
     return Example(subject, tuple(answer), ratio, other.cycles == minimum) if ratio > 0 else None
 

@@ -48,7 +48,6 @@ class CorpusMachine:
         )
 
 
-_HELD_OUT_LANES = 8
 _OTHER_TARGETS = {lanes: name for lanes, name in targets_by_lanes().items() if name != DEFAULT_TARGET}
 #: Configurations of the training data with their sampling weights.
 TRAINING = {
@@ -57,14 +56,9 @@ TRAINING = {
     "latency 400": (CorpusMachine(DEFAULT_TARGET, latency=400), 2),
     "latency 20": (CorpusMachine(DEFAULT_TARGET, latency=20), 1),
     "SP 64 KiB": (CorpusMachine(DEFAULT_TARGET, sp_bytes=1 << 16), 1),
-} | {
-    f"N = {lanes}": (CorpusMachine(name), 1)
-    for lanes, name in _OTHER_TARGETS.items()
-    if lanes != _HELD_OUT_LANES
-}
+} | {f"N = {lanes}": (CorpusMachine(name), 1) for lanes, name in _OTHER_TARGETS.items()}
 #: Held-out configurations for evaluation.
 HELD_OUT = {
-    f"N = {_HELD_OUT_LANES}": CorpusMachine(_OTHER_TARGETS[_HELD_OUT_LANES]),
     "bandwidth / 2": CorpusMachine(DEFAULT_TARGET, slow=2),
     "latency 200": CorpusMachine(DEFAULT_TARGET, latency=200),
 }
@@ -80,7 +74,7 @@ _VALIDATION_PERIOD = 20
 
 def is_held_out(point: CalibrationNetwork) -> bool:
     """Return whether any layer of a network is held out."""
-    return any(key in _known() or _is_sampled(key) for key in keys_of(point))
+    return any(key in held_out_keys() or _is_sampled(key) for key in keys_of(point))
 
 
 def is_validation(trajectory: Trajectory) -> bool:
@@ -116,5 +110,6 @@ def _is_sampled(key: str) -> bool:
 
 
 @cache
-def _known() -> frozenset[str]:
+def held_out_keys() -> frozenset[str]:
+    """Return the keys of the layers of the evaluation networks."""
     return frozenset(json.loads(_LAYERS.read_text("utf-8")))

@@ -342,7 +342,7 @@ def _answers(
     """Return distinct unmeasured schedules of the layer, sampled from the model."""
     ((name, subject),) = subjects_of(task).items()
     ranked = options.drawn > options.answers
-    request = Schedules(task, name, subject, fitting=not ranked)
+    request = Schedules(task, name, subject, fitting=not ranked, known=options.model.known)
     request.tried |= set(tried)
     count = max(options.drawn, options.answers)
     generator = np.random.default_rng(rng.getrandbits(64))

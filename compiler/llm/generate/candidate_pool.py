@@ -1,7 +1,7 @@
-"""Pool of sampled schedules of a layer, ranked by the cost model, and the bandit that chooses kinds of candidates."""
+"""Pool of schedules of a layer, ranked by the cost model; bandit that chooses kinds of candidates; copied schedules."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from math import inf
 
@@ -9,10 +9,13 @@ import numpy as np
 
 from compiler.cost.learned.model import find_model
 from compiler.cost.learned.online_model import OnlineCostModel
+from compiler.llm.generate.known_layers import read_known_layers
 from compiler.llm.generate.requests import Schedules
-from compiler.profile.measurement import Measurement
+from compiler.llm.tokens.layer_prompt import PromptSubject, subjects_of
+from compiler.llm.tokens.schedule_delta import encode_schedule_delta
+from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule
-from compiler.tuning.generators.generator import GeneratorTask
+from compiler.tuning.generators.generator import Candidate, Generator, GeneratorTask
 
 
 class CandidateKind(StrEnum):
@@ -221,6 +224,68 @@ class CandidatePool:
         predictions = self._ranking.predict(request.task, request.about, schedules)
         best = max(range(len(schedules)), key=lambda number: predictions[number].gain)
         return schedules[best], predictions[best].gain
+
+
+def copies(request: Schedules, count: int) -> Answers:
+    """Yield the best schedules of the most similar measured layers as answers to a request, nearest layers first.
+
+    Parameters
+    ----------
+    request : Schedules
+        Request about the layer.
+    count : int
+        Number of schedules to consider; those that were tried before are left out.
+    """
+    for schedule in read_known_layers().nearest(request.subject, count):
+        if schedule not in request.tried:
+            request.tried.add(schedule)
+            yield encode_schedule_delta(schedule, request.subject.schedule)
+
+
+#: Number of copied schedules per layer among which the cost model chooses, and number of them that are proposed before
+#: the next layer is considered.
+_COPIES, _COPIES_PER_TURN = 64, 4
+
+
+class NearestGenerator(Generator):
+    """Generator that copies the best schedules of the most similar layers of the language model's training data.
+
+    Of the schedules of each layer, those with the fewest cycles predicted by the cost model come first; the cost model
+    learns from each measurement.
+    """
+
+    name = "nearest"
+
+    def __init__(self) -> None:
+        self._ranking = CostReranker()
+        self._proposed: set[str] = set()
+        self._pending: dict[str, tuple[GeneratorTask, str]] = {}
+
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
+        """Yield the most promising copies for the slowest layer, then for the others, until all are proposed."""
+        self._proposed.add(task.network.digest)
+        pools = [self._pool(task, name, subject) for name, subject in subjects_of(task).items()]
+        while pools:
+            for pool in list(pools):
+                answers = list(pool.best(_COPIES_PER_TURN))
+                if not answers:
+                    pools.remove(pool)
+                for tokens in answers:
+                    candidate = replace(pool.request.candidate(tokens), generator=self.name)
+                    self._pending[candidate.schedule.to_json()] = task, pool.request.about
+                    yield candidate
+
+    def observe(self, candidate: Candidate, result: Result) -> None:
+        """Update the cost model with a measurement."""
+        task, name = self._pending.pop(candidate.schedule.to_json(), (None, ""))
+        if task is not None and isinstance(result, Measurement) and result.valid:
+            self._ranking.learn(task, name, candidate.schedule.layers[name], result.cycles)
+
+    def _pool(self, task: GeneratorTask, name: str, subject: PromptSubject) -> "CandidatePool":
+        request = Schedules(task, name, subject, fitting=False)
+        pool = CandidatePool(request, lambda: copies(request, _COPIES), self._ranking, self._proposed)
+        pool.fill(1)
+        return pool
 
 
 def _cycles(

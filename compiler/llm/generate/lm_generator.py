@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Iteration
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from compiler.llm.generate.candidate_pool import (
     CandidateKind,
     CandidatePool,
     CostReranker,
+    copies,
 )
 from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules
@@ -42,6 +45,8 @@ _MAX_ROUNDS, _REWRITES_PER_PROGRAM = 4, 4
 #: Number of schedules sampled at a time, pool size below which more are sampled, and number of schedules that are
 #: proposed for a layer before the next layer is considered.
 _SCHEDULES_PER_DRAW, _MIN_POOL, _SCHEDULES_PER_TURN = 48, 24, 4
+#: Number of copied schedules of similar layers that are added to the pool.
+_COPIES = 48
 #: Minimum predicted saving, as a fraction of the network's cycles, of schedules that are proposed before all other
 #: candidates, and number of consecutive failures of such schedules after which this precedence ends.
 _MIN_PROMISING_GAIN, _MAX_DISAPPOINTMENTS = 0.01, 2
@@ -74,6 +79,10 @@ class LmGenerator(LanguageModelGenerator):
         Candidate kinds to generate.
     ranked : bool
         True to rank schedules by the cost model, False to propose them by likelihood.
+    copied : int
+        Number of best schedules of similar layers that are candidates beside the answers of the model.
+    say : callable
+        Called once for each layer or program that the model cannot be asked about, with the reason.
 
     Attributes
     ----------
@@ -93,6 +102,8 @@ class LmGenerator(LanguageModelGenerator):
         kinds: Sequence[CandidateKind] = tuple(CandidateKind),
         *,
         ranked: bool = True,
+        copied: int = _COPIES,
+        say: Callable[[str], None] = lambda _text: None,
     ):
         super().__init__()
         self.model = load(SHIPPED)[0] if model is None else model
@@ -101,6 +112,7 @@ class LmGenerator(LanguageModelGenerator):
         self._ranking = CostReranker() if ranked else None
         self._rng: np.random.Generator | None = None
         self._bandit: CandidateBandit | None = None
+        self._copied, self._say, self._unanswered = copied, say, set[str]()
         self._consecutive_failures = 0
         self._proposed_networks: set[str] = set()
         # By JSON of the schedule: kind and task of each pending candidate, and the token for the reason of its
@@ -266,10 +278,10 @@ class LmGenerator(LanguageModelGenerator):
         return [self._pool(task, name, subject) for name, subject in subjects_of(task).items()]
 
     def _pool(self, task: GeneratorTask, name: str, subject: PromptSubject) -> CandidatePool:
-        request = Schedules(task, name, subject, fitting=False)
+        request = Schedules(task, name, subject, fitting=False, known=self.model.known)
         return CandidatePool(
             request,
-            lambda: self._answers(request, _SCHEDULES_PER_DRAW),
+            lambda: chain(self._answers(request, _SCHEDULES_PER_DRAW), copies(request, self._copied)),
             self._ranking,
             self._proposed_networks,
         )
@@ -290,7 +302,10 @@ class LmGenerator(LanguageModelGenerator):
         try:
             prompt = request.prompt(reasons, profile=self.model.profile)
             return draw(self.model, LANGUAGE, prompt, grammar, count, self._rng, self.temperature)
-        except ValueError:  # a size has no token, or the prompt exceeds the context
+        except ValueError as error:  # a size has no token, or the prompt exceeds the context
+            if request.about not in self._unanswered:
+                self._unanswered.add(request.about)
+                self._say(f"the language model cannot be asked about {request.about}: {error}")
             return []
 
 
@@ -307,16 +322,24 @@ def language_model(
     endpoint : Endpoint or None
         Endpoint of a remote model; None for the built-in model.
     say : callable
-        Called once with the reason why no further requests are sent.
+        Called with what the model cannot be asked about, and with the reason why no further requests are sent.
 
     Raises
     ------
     InputError
         The endpoint key is malformed, or the file of the built-in model is damaged.
     """
-    return LmGenerator() if endpoint is None else EndpointModel(endpoint, say)
+    return LmGenerator(say=say) if endpoint is None else EndpointModel(endpoint, say)
 
 
-def built_in_model() -> Callable[[], LanguageModelGenerator] | None:
-    """Return a function that loads the built-in language model, for a portfolio; None if its file is missing."""
-    return LmGenerator if SHIPPED.exists() else None
+def built_in_model(
+    say: Callable[[str], None] = lambda _text: None,
+) -> Callable[[], LanguageModelGenerator] | None:
+    """Return a function that loads the built-in language model, for a portfolio; None if its file is missing.
+
+    Parameters
+    ----------
+    say : callable
+        Function that is called with messages for the user, such as about layers that the model cannot be asked about.
+    """
+    return partial(LmGenerator, say=say) if SHIPPED.exists() else None

@@ -6,7 +6,12 @@ from functools import cached_property
 
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv_transpose import ConvTransposeLayer
 from compiler.layers.depthwise import DepthwiseLayer
+from compiler.layers.matmul import MatmulLayer
+from compiler.layers.pool import PoolLayer
+from compiler.layers.reduce import ReduceLayer
+from compiler.llm.generate.known_layers import read_known_layers
 from compiler.llm.generate.sampler import EditsGrammar, TokenGrammar
 from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs, PromptSubject
 from compiler.llm.tokens.program_edits import decode_edits
@@ -32,6 +37,20 @@ _COMMON_FIELDS = (
     "same_program_as_previous",
     "own_counter_tag",
 )
+#: Further fields of such layers by class.
+_FIELDS_OF = {
+    MatmulLayer: ("order", "w_buffers", "acc_buffers"),
+    PoolLayer: ("strip_width",),
+    ReduceLayer: ("acc_buffers",),
+    ConvTransposeLayer: (
+        "order",
+        "w_buffers",
+        "acc_buffers",
+        "param_blocks",
+        "param_buffers",
+        "pixels_per_pass",
+    ),
+}
 #: Schedule fields that the model does not choose, because they require a fusion of two layers.
 _EXCLUDED_FIELDS = ("stream_channel_blocks",)
 
@@ -107,13 +126,18 @@ class Schedules(LmRequest):
         Prompt description of the layer.
     fitting : bool
         True to accept only answers whose schedule compiles; False if the caller checks later whether it compiles.
+    known : int
+        Number of known schedules of similar layers in the prompt.
     """
 
     ask = Ask.SCHEDULE
 
-    def __init__(self, task: GeneratorTask, name: str, subject: PromptSubject, *, fitting: bool = True):
+    def __init__(
+        self, task: GeneratorTask, name: str, subject: PromptSubject, *, fitting: bool = True, known: int = 0
+    ):
         super().__init__(name)
-        self.task, self.subject, self.fitting = task, subject, fitting
+        self.task, self.fitting = task, fitting
+        self.subject = read_known_layers().with_known(subject, known) if known else subject
         self.tried.add(subject.schedule)
         self._digests: dict[LayerSchedule, str | None] = {}
 
@@ -217,6 +241,7 @@ class Edits(LmRequest):
 def fields_of(layer: Layer) -> tuple[str, ...]:
     """Return the names of the schedule fields that may be changed for a layer."""
     if not isinstance(layer, (ConvLayer, DepthwiseLayer)):
-        return _COMMON_FIELDS
+        own = (*_COMMON_FIELDS, *_FIELDS_OF.get(type(layer), ()))
+        return tuple(name for name in SPANS if name in own)
     no_scale = () if layer.drain.common_scale else ("common_scale",)
     return tuple(name for name in SPANS if name not in (*_EXCLUDED_FIELDS, *no_scale))

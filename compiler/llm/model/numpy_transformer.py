@@ -67,10 +67,19 @@ class Gpt:
         Float32 arrays with the names of `TransformerShape.tensors`.
     profile : bool
         True if the model expects prompts that include the current cost of a layer.
+    known : int
+        Number of known schedules of similar layers that the model expects in prompts about schedules.
     """
 
-    def __init__(self, shape: TransformerShape, weights: Mapping[str, Floats], *, profile: bool = True):
-        self.shape, self.profile = shape, profile
+    def __init__(
+        self,
+        shape: TransformerShape,
+        weights: Mapping[str, Floats],
+        *,
+        profile: bool = True,
+        known: int = 0,
+    ):
+        self.shape, self.profile, self.known = shape, profile, known
         self.weights = {name: np.ascontiguousarray(weights[name], np.float32) for name in shape.tensors}
         angles = np.arange(shape.context)[:, None] * rotary_frequencies(shape.width // shape.heads)
         self.rotary = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)

@@ -11,16 +11,18 @@ from safetensors.numpy import save_file
 
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from hw.errors import InputError, WorkError, reason_of
+from hw.errors import InputError, WorkError, reason_of, shown
 
 FORMAT = "mla-llm"
 VERSION = 1
+#: Maximum number of known schedules in a prompt.
+_MAX_KNOWN = 8
 #: Maximum size of a model file in bytes.
 _MAX_BYTES = 1 << 24
 #: Suffix of the tensor with the scales of a matrix.
 _FACTOR = ".factor"
 _EMBEDDING = "words"
-#: Standard deviation of the initial weights of new tokens.
+#: Standard deviation of the embeddings of new tokens around the mean embedding.
 _INITIAL_DEVIATION = 0.02
 #: Maximum dimensions in files from untrusted sources.
 _MAX_SIZES = {"words": 1 << 16, "width": 1024, "heads": 64, "layers": 64, "hidden": 4096, "context": 1 << 14}
@@ -57,6 +59,7 @@ def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
         "language": json.dumps(LANGUAGE.tokens),
         "about": json.dumps(about),
         "profile": json.dumps(model.profile),
+        "known": json.dumps(model.known),
     }
     try:
         save_file(tensors, path, header)
@@ -89,7 +92,7 @@ def load_extended(path: Path, seed: int = 0) -> Gpt:
     path : Path
         Path of a model with the current vocabulary or an earlier vocabulary.
     seed : int
-        Random seed for the embeddings of new tokens, whose values are small.
+        Random seed for the embeddings of new tokens, which are close to the mean embedding.
 
     Raises
     ------
@@ -99,11 +102,15 @@ def load_extended(path: Path, seed: int = 0) -> Gpt:
     model, language, _ = _read(path)
     known = dict(zip(language, model.weights[_EMBEDDING], strict=True))
     rows = np.random.default_rng(seed).normal(0, _INITIAL_DEVIATION, (len(LANGUAGE), model.shape.width))
+    rows += model.weights[_EMBEDDING].mean(axis=0)
     for number, token in enumerate(LANGUAGE.tokens):
         if token in known:
             rows[number] = known[token]
     return Gpt(
-        replace(model.shape, words=len(LANGUAGE)), {**model.weights, _EMBEDDING: rows}, profile=model.profile
+        replace(model.shape, words=len(LANGUAGE)),
+        {**model.weights, _EMBEDDING: rows},
+        profile=model.profile,
+        known=model.known,
     )
 
 
@@ -116,9 +123,12 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
             header = file.metadata() or {}
             shape, language = _shape(path, header)
             about, profile = _about(header), json.loads(header.get("profile", "true")) is not False
+            count = json.loads(header.get("known", "0"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as a language model: {reason_of(error)}") from None
+    if type(count) is not int or not 0 <= count <= _MAX_KNOWN:
+        raise InputError(f"{path}: the number of known schedules must be 0..{_MAX_KNOWN}, not {shown(count)}")
     weights = {}
     for name, size in shape.tensors.items():
         array, factors = tensors.get(name), tensors.get(name + _FACTOR)
@@ -128,7 +138,7 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
         weights[name] = array.astype(np.float32) * (1 if factors is None else factors.astype(np.float32))
         if not np.isfinite(weights[name]).all():
             raise InputError(f"{path}: tensor {name!r} has values that are not finite")
-    return Gpt(shape, weights, profile=profile), language, about
+    return Gpt(shape, weights, profile=profile, known=count), language, about
 
 
 def _shape(path: Path, header: dict[str, str]) -> tuple[TransformerShape, tuple[str, ...]]:

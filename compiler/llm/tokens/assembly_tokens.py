@@ -3,12 +3,14 @@
 `compiler.llm.assembly.tokenizer` encodes programs with these tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from compiler.codegen.dispatch_guard import Guard
+from compiler.llm.tokens.integer_tokens import decode_single_number, encode_number
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, field_number
-from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
+from hw.isa.enums import SEMAPHORES_PER_PAIR, Compare, Unit
 from hw.isa.fields import Field, Packed
 from hw.isa.micro_instruction import (
     FORMS,
@@ -181,6 +183,9 @@ TOKENS = tuple(
     )
 )
 
+#: Tokens of guards (`compiler.codegen.dispatch_guard`) by kind of comparison; a selector and a number follow.
+GUARDS = {compare: f"guard {compare.name.lower()}" for compare in Compare if compare is not Compare.ALWAYS}
+
 #: Token of the register that is always zero.
 ZERO = NAME_OF[0]
 ANY_HEAD, ANY_REGISTER, ANY_SELECTOR = "any head", "any register", "any selector but of register 0"
@@ -218,3 +223,22 @@ GROUPS: dict[str, tuple[str, ...]] = {
     },
     **{name: SEMAPHORES[kind][start:] for name, (kind, start) in SEMAPHORE_GROUPS.items()},
 }
+
+
+def encode_guard(guard: Guard) -> list[str]:
+    """Encode a guard as tokens: the comparison, the operand or statistic, and the value that it is compared with."""
+    return [GUARDS[guard.compare], NAME_OF[guard.selector], *encode_number(guard.value)]
+
+
+def decode_guard(tokens: Sequence[str]) -> Guard:
+    """Decode a guard; inverse of `encode_guard`.
+
+    Raises
+    ------
+    ValueError
+        The tokens are not a guard.
+    """
+    compare = next((each for each, token in GUARDS.items() if [token] == list(tokens[:1])), None)
+    if compare is None or len(tokens) < 3 or tokens[1] not in SELECTORS:
+        raise ValueError(f"{' '.join(tokens)!r} is not a guard")
+    return Guard(compare, SELECTORS[tokens[1]], decode_single_number(tokens[2:]))

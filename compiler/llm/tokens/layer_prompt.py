@@ -71,6 +71,10 @@ WANTED = (0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.005, 1.02, 1.05, 1.1
 #: Target token for the lowest achievable cycles.
 BEST = "want best"
 ANSWER = "answer"
+#: Token before each known schedule, which is among the best of a similar layer.
+KNOWN = "known"
+#: Tokens that were added to the vocabulary later.
+ADDED_TOKENS = (KNOWN,)
 
 _FLAGS = ("x on chip", "y on chip", "residual", "table", "one scale")
 _DEFAULT = LayerSchedule()
@@ -104,12 +108,15 @@ class PromptSubject:
         Current schedule of the layer.
     where : dict
         Current cycles by cause.
+    known : tuple of LayerSchedule
+        Best known schedules of similar layers, nearest first.
     """
 
     layer: Layer
     spot: TilingContext
     schedule: LayerSchedule
     where: Mapping[str, int]
+    known: tuple[LayerSchedule, ...] = ()
 
     def tokens(
         self,
@@ -138,10 +145,13 @@ class PromptSubject:
         Raises
         ------
         ValueError
-            A value of the schedule or a size cannot be expressed as tokens.
+            A size cannot be expressed as tokens.
         """
         cost = self._cost() if profile else []
         now = encode_schedule_delta(self.schedule, _DEFAULT)
+        known = [
+            token for each in self.known for token in (KNOWN, *encode_schedule_delta(each, self.schedule))
+        ]
         return [
             "machine",
             *self._machine(),
@@ -152,6 +162,7 @@ class PromptSubject:
             "cost",
             *cost,
             *summary,
+            *(known if ask is Ask.SCHEDULE else []),
             *rejected,
             ask,
             want,
@@ -164,40 +175,39 @@ class PromptSubject:
         numbers = (spot.free, spot.acc_rows, spot.dram.latency, 16 * spot.beat)
         return [*encode_number(spot.config.n), *(_level(each) for each in numbers), *flags]
 
+    @property
+    def word(self) -> str:
+        """Word of the layer's kind."""
+        return kind_of(self.layer).word
+
+    @property
+    def sizes(self) -> list[int]:
+        """Sizes of the layer: input, output, kernel, strides, groups; for products, rows, columns and depth twice."""
+        layer = self.layer
+        x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+        kernel = getattr(layer, "kernel", (1, 1))
+        if isinstance(layer, (ConvLayer, DepthwiseLayer)):
+            shape = layer.weights.shape
+            kernel = shape[1:3] if isinstance(layer, ConvLayer) else shape[:2]
+        ends = [x.h, x.w, x.c, y.h, y.w, y.c]
+        if isinstance(layer, MatmulLayer):
+            ends = [*layer.size, *layer.size]
+        return [*ends, *kernel, *getattr(layer, "strides", (1, 1)), getattr(layer, "groups", 1)]
+
     def _layer(self) -> list[str]:
         layer, n = self.layer, self.spot.config.n
         x, y = layer.shapes[layer.x], layer.shapes[layer.y]
         drain = getattr(layer, "drain", None)
         weights = layer.weights if isinstance(layer, (ConvLayer, DepthwiseLayer)) else None
-        kernel = getattr(layer, "kernel", (1, 1))
-        if weights is not None:
-            kernel = weights.shape[1:3] if isinstance(layer, ConvLayer) else weights.shape[:2]
-        sizes = [
-            x.h,
-            x.w,
-            x.c,
-            y.h,
-            y.w,
-            y.c,
-            *kernel,
-            *getattr(layer, "strides", (1, 1)),
-            getattr(layer, "groups", 1),
-        ]
-        if isinstance(layer, MatmulLayer):
-            sizes[:6] = *layer.size, *layer.size
-        flags = [
-            (_FLAGS[2], drain is not None and drain.residual is not None),
-            (_FLAGS[3], getattr(drain or layer, "table", None) is not None),
-            (_FLAGS[4], drain is not None and drain.common_scale),
-        ]
-        bytes_ = [image.h * image.w * image.c * DTYPE_BYTES[image.dtype] for image in (x, y)]
-        levels = [*bytes_, 0 if weights is None else weights.size, layer.macs / n**2]
-        return [
-            kind_of(layer).word,
-            *(token for size in sizes for token in encode_number(size)),
-            *(flag for flag, on in flags if on),
-            *(_level(each) for each in levels),
-        ]
+        flags = (
+            drain is not None and drain.residual is not None,
+            getattr(drain or layer, "table", None) is not None,
+            drain is not None and drain.common_scale,
+        )
+        bytes_ = tuple(image.h * image.w * image.c * DTYPE_BYTES[image.dtype] for image in (x, y))
+        parameters = 0 if weights is None else weights.size
+        described = LayerSizes(tuple(self.sizes), flags, bytes_, parameters, layer.macs)
+        return layer_tokens(self.word, described, n)
 
     def _cost(self) -> list[str]:
         cycles = sum(self.where.values())
@@ -206,6 +216,53 @@ class PromptSubject:
             token for cause, part in parts.items() if part for token in (f"cause {cause}", f"part {part}")
         ]
         return [*encode_number(cycles), *shown]
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """Sizes and properties of a layer in a prompt.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Height, width and channels of input and output (for products of matrices, rows, inner size and columns, twice),
+        height and width of kernel and stride, and groups.
+    flags : tuple of bool
+        True if another tensor is added, if a lookup table follows, and if all channels have one scale.
+    bytes_ : tuple of int
+        Bytes of input and output.
+    parameters : int
+        Number of weights, 0 without weights.
+    macs : int
+        Number of multiply-accumulates.
+    """
+
+    sizes: tuple[int, ...]
+    flags: tuple[bool, ...]
+    bytes_: tuple[int, ...]
+    parameters: int
+    macs: int
+
+
+def layer_tokens(word: str, layer: LayerSizes, n: int) -> list[str]:
+    """Return the tokens that describe a layer in a prompt.
+
+    Parameters
+    ----------
+    word : str
+        Word of the layer kind.
+    layer : LayerSizes
+        Sizes of the layer.
+    n : int
+        Number of lanes.
+    """
+    levels = (*layer.bytes_, layer.parameters, layer.macs / n**2)
+    return [
+        word,
+        *(token for size in layer.sizes for token in encode_number(size)),
+        *(flag for flag, on in zip(_FLAGS[2:], layer.flags, strict=True) if on),
+        *(_level(each) for each in levels),
+    ]
 
 
 def want_of(ratio: float) -> str:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from compiler.ir.identity import identity_of
 from compiler.llm.tokens.integer_tokens import decode_number, encode_number, following
-from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule, field_limits
 
 END = "end"
-#: Token of a size that exceeds all layer dimensions.
+#: Token of a size that selects the whole extent of a layer.
 ALL = "all"
-_ALL = 1 << 16
 _ORDERS = ("rows", "channels")
+_DEFAULT = LayerSchedule()
 
 
 @dataclass(frozen=True)
@@ -23,55 +23,27 @@ class FieldSpan:
     all_too: bool = False
 
 
-_SIZE, _FLAG = FieldSpan(1, _ALL - 1, all_too=True), FieldSpan(0, 1)
-#: Ranges by stable field name (`compiler.ir.identity`) in token order; trained models depend on both.
-_SPANS = {
-    "rows": _SIZE,
-    "band": _SIZE,
-    "width": _SIZE,
-    "columns": _SIZE,
-    "depth": _SIZE,
-    "slots": _SIZE,
-    "slot_buffers": FieldSpan(1, 4),
-    "order": _FLAG,
-    "x_buffers": FieldSpan(1, 16),
-    "w_buffers": FieldSpan(1, 64),
-    "y_buffers": FieldSpan(1, 8),
-    "acc_buffers": FieldSpan(1, 8),
-    "fold": _FLAG,
-    "strips": _FLAG,
-    "together": FieldSpan(1, 64),
-    "prefetch": FieldSpan(0, 256),
-    "on_chip": _FLAG,
-    "overlap": _FLAG,
-    "common_scale": _FLAG,
-    "ramp": _FLAG,
-    "taper": _FLAG,
-    "planes": FieldSpan(0, _ALL - 1),
-    "joined": _FLAG,
-    "counted": _FLAG,
-}
 _FIELD = {stable: name for name, stable in identity_of(LayerSchedule).parts.items()}
-#: Fields without tokens, because the vocabulary is part of the trained models.
-_WITHOUT_TOKENS = ("strip_width",)
-assert _FIELD.keys() == {*_SPANS, *_WITHOUT_TOKENS}
-#: Ranges by field name.
-SPANS = {_FIELD[stable]: span for stable, span in _SPANS.items()}
-#: Token that precedes the value of a field, by field name.
-NAMES = {_FIELD[stable]: f"set {stable}" for stable in _SPANS}
-TOKENS = (*NAMES.values(), ALL, END)
+_LIMITS = {name: FieldSpan(int(least), int(most)) for name, _, least, most in field_limits()}
+#: Ranges by field name, in the order of the fields in answers: all values that a schedule may have.
+SPANS = {
+    name: replace(_LIMITS.get(name, FieldSpan(0, 1)), all_too=getattr(_DEFAULT, name) == ALL_COLUMNS)
+    for name in _FIELD.values()
+}
+#: Token that precedes the value of a field, by field name; stable names (`compiler.ir.identity`) are part of the
+#: trained models.
+NAMES = {name: f"set {stable}" for stable, name in _FIELD.items()}
+#: Fields whose tokens were added to the vocabulary later.
+_ADDED = ("strip_width",)
+TOKENS = (*(token for name, token in NAMES.items() if name not in _ADDED), ALL, END)
+ADDED_TOKENS = tuple(NAMES[name] for name in _ADDED)
 _FIELDS = {token: name for name, token in NAMES.items()}
 
 
 def encode_schedule_delta(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
     """Encode the fields that differ from `base` as tokens, in field order and followed by the end token.
 
-    Fields without tokens are omitted: a decoded schedule has the values of its base.
-
-    Raises
-    ------
-    ValueError
-        A value cannot be expressed as tokens.
+    Every schedule has an encoding.
     """
     out = []
     for name in SPANS:
@@ -101,18 +73,13 @@ def decode_schedule_delta(tokens: Iterable[str], base: LayerSchedule) -> LayerSc
 def _encode_value(name: str, value: int | str) -> list[str]:
     if isinstance(value, str):
         return encode_number(_ORDERS.index(value))
-    span = SPANS[name]
-    if span.all_too and value >= _ALL:
-        return [ALL]
-    if not span.low <= value <= span.high:
-        raise ValueError(f"{name} must be in {span.low}..{span.high} to be encoded as tokens, not {value}")
-    return encode_number(int(value))
+    return [ALL] if SPANS[name].all_too and value == ALL_COLUMNS else encode_number(int(value))
 
 
 def _value(name: str, rest: Iterator[str]) -> int | str | bool:
     first = next(rest, "")
     if first == ALL and SPANS[name].all_too:
-        return _ALL
+        return ALL_COLUMNS
     value, span = decode_number(_prepend(first, rest)), SPANS[name]
     if not span.low <= value <= span.high:
         raise ValueError(f"{name} must be in {span.low}..{span.high}, not {value}")
@@ -124,9 +91,6 @@ def _value(name: str, rest: Iterator[str]) -> int | str | bool:
 def _prepend(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield first
     yield from rest
-
-
-_DEFAULT = LayerSchedule()
 
 
 class ScheduleDeltaGrammar:

@@ -61,6 +61,9 @@ LANGUAGE = Vocabulary(
             *program_summary.TOKENS,
             *program_edits.TOKENS,
             *assembly_tokens.TOKENS,
+            *schedule_delta.ADDED_TOKENS,
+            *assembly_tokens.GUARDS.values(),
+            *layer_prompt.ADDED_TOKENS,
         ]
     )
 )

@@ -17,8 +17,8 @@ from compiler.llm.tokens.layer_prompt import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE, PAD
 
 _PAD = LANGUAGE.number(PAD)
-#: Sampling weight of each type of answer.
-_SAMPLING_WEIGHTS = {Ask.SCHEDULE: 3, Ask.EDITS: 3, Ask.PROGRAM: 2}
+#: Sampling weight of each type of answer; whole programs are long and at best as fast as the compiled ones.
+_SAMPLING_WEIGHTS = {Ask.SCHEDULE: 4, Ask.EDITS: 2, Ask.PROGRAM: 1}
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,14 @@ class PromptOptions:
         True if prompts include the current cost (`profile`) and the requested ratio of cycles (`want`).
     max_tokens : int
         Maximum number of tokens; longer examples are dropped.
+    known : int
+        Maximum number of known schedules of similar layers in a prompt; each prompt has a random number of them.
     """
 
     profile: bool
     want: bool
     max_tokens: int
+    known: int = 0
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,7 @@ def _map_networks(
 
 def _tokenize_network(trajectory: Trajectory, options: PromptOptions) -> NetworkExamples:
     every, best = [], []
-    for example in examples(trajectory):
+    for example in examples(trajectory, options.known):
         every.append(tokenize(example, best=False, profile=options.profile, want=options.want))
         if example.best:
             best.append(tokenize(example, best=True, profile=options.profile, want=options.want))

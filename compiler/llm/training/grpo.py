@@ -131,7 +131,7 @@ def reinforce(
         if step % _REPORT_STEPS == 0 or step == len(steps):
             say(f"step {step} of {len(steps)}: loss {total / (step % _REPORT_STEPS or _REPORT_STEPS):.3f}")
             total = 0.0
-    return module.gpt(profile=model.profile)
+    return module.gpt(profile=model.profile, known=model.known)
 
 
 def _batches(

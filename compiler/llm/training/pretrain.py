@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.llm.data.held_out import is_validation
+from compiler.llm.data.model_graphs import NetworkGraph, is_validation_family, pretraining_sequences
 from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.layer_prompt import Ask
@@ -30,6 +31,11 @@ class Plan:
     profile, want : bool
         True if prompts include the current cost, and True if they include a target cost. Without targets, prompts
         always request the best cost.
+    known : int
+        Number of known schedules of similar layers in prompts.
+    graphs : Recipe or None
+        Hyperparameters of the next-token training on graphs of public models, which precedes the other training; None
+        to omit it.
     """
 
     shape: TransformerShape
@@ -37,6 +43,8 @@ class Plan:
     then: Recipe
     profile: bool = True
     want: bool = True
+    known: int = 0
+    graphs: Recipe | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,9 @@ class TrainedModel:
     about: dict[str, Any]
 
 
-def default_plan(steps: int, then: int, seed: int = 0, shape: TransformerShape | None = None) -> Plan:
+def default_plan(
+    steps: int, then: int, seed: int = 0, shape: TransformerShape | None = None, graphs: int = 0
+) -> Plan:
     """Return the default plan.
 
     Parameters
@@ -58,9 +68,14 @@ def default_plan(steps: int, then: int, seed: int = 0, shape: TransformerShape |
         Random seed for the order of the examples.
     shape : TransformerShape or None
         Dimensions of the model; None for the default.
+    graphs : int
+        Number of steps on graphs of public models before the others.
     """
     return Plan(
-        shape or TransformerShape(len(LANGUAGE)), Recipe(steps, seed=seed), Recipe(then, rate=3e-4, seed=seed)
+        shape or TransformerShape(len(LANGUAGE)),
+        Recipe(steps, seed=seed),
+        Recipe(then, rate=3e-4, seed=seed),
+        graphs=Recipe(graphs, seed=seed) if graphs else None,
     )
 
 
@@ -70,8 +85,9 @@ def train(
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
     start: Gpt | None = None,
+    graphs: Sequence[NetworkGraph] = (),
 ) -> TrainedModel:
-    """Train a model on measurements.
+    """Train a model on measurements, after graphs of public models if the plan has steps for them.
 
     Parameters
     ----------
@@ -85,13 +101,15 @@ def train(
         Called with progress messages.
     start : Gpt or None
         Initial model with the shape of the plan; None for random weights.
+    graphs : sequence of NetworkGraph
+        Public models of the first stage.
 
     Raises
     ------
     InputError
         There are too few measurements, or a checkpoint belongs to another run.
     """
-    options = PromptOptions(plan.profile, plan.want, plan.shape.context)
+    options = PromptOptions(plan.profile, plan.want, plan.shape.context, plan.known)
     tokenized = list(zip(trajectories, tokenize_examples(trajectories, options, say), strict=True))
     training = [examples for trajectory, examples in tokenized if not is_validation(trajectory)]
     validation = [examples for trajectory, examples in tokenized if is_validation(trajectory)]
@@ -99,6 +117,8 @@ def train(
         "first": TrainingStage(plan.first, training, validation),
         "then": TrainingStage(plan.then, training, validation, best=True),
     }
+    if plan.graphs is not None:
+        stages = {"graphs": graph_stage(plan.graphs, graphs, plan.shape.context)} | stages
     module = TorchTransformer(plan.shape, plan.first.seed)
     if start is not None:
         module.load_weights(start)
@@ -110,7 +130,41 @@ def train(
         "loss": curves,
         "without": [name for name in ("profile", "want") if not getattr(plan, name)],
     }
-    return TrainedModel(module.gpt(profile=plan.profile), about)
+    return TrainedModel(module.gpt(profile=plan.profile, known=plan.known), about)
+
+
+def graph_stage(recipe: Recipe, graphs: Sequence[NetworkGraph], most: int) -> "TrainingStage":
+    """Return the stage that trains on graphs of public models; each family is sampled equally often.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Hyperparameters of the stage.
+    graphs : sequence of NetworkGraph
+        Public models, those of the validation families included.
+    most : int
+        Maximum number of tokens of an example.
+    """
+    families = {
+        family: [TokenizedExample(tokens, 1) for tokens in sequences]
+        for family, sequences in pretraining_sequences(LANGUAGE, graphs, most).items()
+    }
+    training = [
+        NetworkExamples(examples, [])
+        for family, examples in families.items()
+        if not is_validation_family(family)
+    ]
+    validation = [
+        NetworkExamples([example], [])
+        for family, examples in families.items()
+        if is_validation_family(family)
+        for example in examples[:: max(len(examples) // _VALIDATION_EXAMPLES, 1)]
+    ]
+    return TrainingStage(recipe, training, validation)
+
+
+#: Approximate number of examples of each validation family.
+_VALIDATION_EXAMPLES = 16
 
 
 @dataclass(frozen=True)
@@ -225,7 +279,7 @@ def fine_tune(
     InputError
         There are too few measurements, or a checkpoint belongs to another run.
     """
-    options = PromptOptions(profile=model.profile, want=True, max_tokens=model.shape.context)
+    options = PromptOptions(model.profile, want=True, max_tokens=model.shape.context, known=model.known)
     tokenized = list(zip(trajectories, tokenize_examples(trajectories, options, say), strict=True))
     training = [(trajectory, examples) for trajectory, examples in tokenized if not is_validation(trajectory)]
     validation = [examples for trajectory, examples in tokenized if is_validation(trajectory)]
@@ -240,4 +294,4 @@ def fine_tune(
     module.load_weights(model)
     curves = run_stages(module, stages, folder, say)
     about = {"networks": len(trajectories), "asked": len(prompted), "further": asdict(plan), "loss": curves}
-    return TrainedModel(module.gpt(profile=model.profile), about)
+    return TrainedModel(module.gpt(profile=model.profile, known=model.known), about)

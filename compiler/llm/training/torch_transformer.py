@@ -72,10 +72,10 @@ class TorchTransformer(nn.Module):
             x = x[selected]
         return functional.linear(self._rms_norm(x, "norm"), self._weight("words"))
 
-    def gpt(self, *, profile: bool = True) -> Gpt:
-        """Return a numpy model with the current weights; `profile` is passed to `Gpt`."""
+    def gpt(self, *, profile: bool = True, known: int = 0) -> Gpt:
+        """Return a numpy model with the current weights; `profile` and `known` are passed to `Gpt`."""
         weights = {name: self._weight(name).detach().cpu().numpy() for name in self.shape.tensors}
-        return Gpt(self.shape, weights, profile=profile)
+        return Gpt(self.shape, weights, profile=profile, known=known)
 
     def load_weights(self, model: Gpt) -> None:
         """Copy the weights of a numpy model."""

@@ -209,7 +209,21 @@ def _add(draft: QuantizedGraphBuilder, x: Tensor, op: CalibrationOp) -> Tensor:
         flat = draft.node("reshape", [x], (rows, shape[3]), like=x, shape=(rows, shape[3]))
         factors = [flat, draft.input((shape[3], op.size))]
         return draft.node("matmul", factors, (rows, op.size), scale=math.sqrt(shape[3]))
+    if op.kind == "attention":
+        return _attention(draft, x, op.groups)
     return _PLAIN[op.kind](draft, x)
+
+
+def _attention(draft: QuantizedGraphBuilder, x: Tensor, heads: int) -> Tensor:
+    """Add attention of all rows of x to as many keys and values, which are inputs, and return its output."""
+    rows, width = x.shape[1] * x.shape[2], x.shape[3] // heads
+    split = draft.node("reshape", [x], (rows, heads, width), like=x, shape=(rows, heads, width))
+    queries = draft.node("transpose", [split], (heads, rows, width), like=x, perm=(1, 0, 2))
+    keys, values = draft.input((heads, width, rows)), draft.input((heads, rows, width))
+    scores = draft.node("matmul", [queries, keys], (heads, rows, rows), scale=math.sqrt(width) / 4)
+    made = draft.node("matmul", [draft.softmax(scores), values], (heads, rows, width))
+    joined = draft.node("transpose", [made], (rows, heads, width), like=made, perm=(1, 0, 2))
+    return draft.node("reshape", [joined], x.shape, like=made, shape=x.shape)
 
 
 _PLAIN = {
@@ -227,9 +241,10 @@ _PLAIN = {
     ),
     "mean": lambda d, x: d.node("reduce_mean", [x], (1, 1, 1, x.shape[3]), like=x, axes=(1, 2), keep=True),
     "norm": lambda d, x: d.node("layer_norm", [x], x.shape, scale=0.03, axis=3, epsilon=1e-5),
+    "gelu": lambda d, x: d.node("gelu", [x], x.shape, scale=_SCALE / 2, tanh=False),
 }
 #: Operator kinds of calibration networks.
-KINDS = ("conv", "depthwise", "dense", "max_pool", "avg_pool", "matmul", *_PLAIN)
+KINDS = ("conv", "depthwise", "dense", "max_pool", "avg_pool", "matmul", "attention", *_PLAIN)
 #: Relative frequencies of networks of a single operator.
 _SINGLE = {
     "conv": 12,
@@ -282,6 +297,38 @@ def chains(n: int, rng: random.Random) -> Iterator[CalibrationNetwork]:
     """Yield an endless sequence of networks that are short chains, for a machine with n lanes."""
     while True:
         yield _draw(n, rng, rng.choice(_CHAINS))
+
+
+#: Operators of transformers and single rows of deep dense layers, with their relative frequencies.
+_TRANSFORMER_PARTS = {
+    ("dense",): 8,
+    ("attention",): 3,
+    ("norm",): 2,
+    ("softmax",): 2,
+    ("gelu",): 1,
+    ("dense", "gelu", "dense"): 2,
+    ("norm", "dense"): 1,
+    ("dense", "residual", "norm"): 1,
+}
+_TOKENS = (1, 1, 1, 2, 4, 8, 12, 16, 24, 32, 49, 64)
+_WIDTHS = (48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048)
+
+
+def transformers(n: int, rng: random.Random) -> Iterator[CalibrationNetwork]:
+    """Yield an endless sequence of parts of transformers and of deep dense layers, for a machine with n lanes."""
+    parts, weights = list(_TRANSFORMER_PARTS), list(_TRANSFORMER_PARTS.values())
+    while True:
+        kinds, tokens, width = rng.choices(parts, weights)[0], rng.choice(_TOKENS), rng.choice(_WIDTHS)
+        ops = tuple(_transformer_op(kind, rng, width) for kind in kinds)
+        point = CalibrationNetwork((tokens, 1, width), ops)
+        if _cost(n, point) <= _MAX_CYCLES:
+            yield point
+
+
+def _transformer_op(kind: str, rng: random.Random, width: int) -> CalibrationOp:
+    if kind == "attention":
+        return CalibrationOp(kind, groups=width // rng.choice((16, 16, 32)))
+    return CalibrationOp(kind, rng.choice(_WIDTHS) if kind == "dense" else 0)
 
 
 def _draw(n: int, rng: random.Random, kinds: tuple[str, ...]) -> CalibrationNetwork:
@@ -342,6 +389,9 @@ def _cost(n: int, point: CalibrationNetwork) -> float:
             * w
             * blocks
         )
+        if op.kind == "attention":  # products with blocks of N rows, and a softmax of the scores of each head
+            rows = max(h * w, n)
+            cycles = 2 * rows * rows * blocks // n + 6 * h * w * op.groups * -(-h * w // n)
         if op.size:
             cycles = max(h * w, n) * taps * -(-(c // op.groups) // n) * -(-out // n)
             cycles = max(cycles, taps * c // op.groups * -(-out // n))

@@ -1,19 +1,23 @@
 """Tests of the files of measurements for the language model, and of the examples generated from them."""
 
 import json
+import random
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from compiler.llm.data.collect import FIRST_TRANSFORMER, corpus_indices
 from compiler.llm.data.examples import examples
-from compiler.llm.data.held_out import HELD_OUT, TRAINING, is_held_out, key_of
+from compiler.llm.data.held_out import HELD_OUT, MACHINES, TRAINING, is_held_out, key_of
 from compiler.llm.data.journal import CorpusJournal, pack, read
 from compiler.llm.data.trajectories import EditTrajectory, EditVariant, Trajectory, TrajectoryStep
 from compiler.llm.tokens.layer_prompt import BEST, WANTED, want_of
 from compiler.llm.tokens.schedule_delta import decode_schedule_delta
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.pipeline import ModelCompiler
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp, transformers
 from compiler.tuning.edits.edit import Move, Split
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
@@ -162,6 +166,27 @@ def test_layers_of_benchmark_networks_are_held_out() -> None:
     assert 20 <= sum(map(is_held_out, points)) <= 60
     held_out = next(filter(is_held_out, points))
     assert is_held_out(replace(held_out, ops=(*held_out.ops, CalibrationOp("dense", 10))))
+
+
+def test_parts_of_transformers_become_layers() -> None:
+    machine = MACHINES["usual"]
+    points = {point.family: point for point in islice(transformers(16, random.Random(0)), 60)}
+    assert {"dense", "attention", "norm", "softmax", "gelu", "dense+gelu+dense"} <= points.keys()
+    for point in points.values():
+        network = ModelCompiler(point.graph(), machine.conditions.config, machine.options).network()
+        assert len(network.codes) == 1 and not network.host
+    assert max(point.shape[2] for point in points.values()) > 256
+    names = ("usual", "N = 8")
+    drawn = list(islice(corpus_indices(0, FIRST_TRANSFORMER, 2, names), 20))
+    assert {name for name, _ in drawn} == set(names) and drawn[1][1] == FIRST_TRANSFORMER + 2
+
+
+def test_layers_of_published_transformers_are_held_out() -> None:
+    for tokens, op, width in (
+        (1, CalibrationOp("dense", 512), 128),
+        (16, CalibrationOp("attention", groups=2), 128),
+    ):
+        assert is_held_out(CalibrationNetwork((tokens, 1, width), (op,)))
 
 
 def test_training_and_held_out_machines_are_disjoint() -> None:

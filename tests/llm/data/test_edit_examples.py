@@ -135,12 +135,12 @@ def test_invalid_edits_give_no_examples(trajectory: Trajectory) -> None:
 
 
 def test_ratio_of_example_kinds(found: list[Example]) -> None:
-    """Kinds are drawn in the ratio 3:3:2, whatever the number of examples and networks of each kind."""
+    """Kinds are drawn in the ratio 4:2:1, whatever the number of examples and networks of each kind."""
     one = {ask: TokenizedExample((number, number), 1, ask) for number, ask in enumerate(Ask)}
     groups = [[one[Ask.SCHEDULE]]] * 9 + [[one[Ask.EDITS]] * 40, [one[Ask.PROGRAM]] * 5]
     drawn_ = batches(groups, 50, 1000, random.Random(1))
     seen = Counter(int(word) for _ in range(64) for word in next(drawn_).tokens[:, 0])
     assert sum(seen.values()) == 3200
-    for (_, number), share in zip(sorted((n, n) for n in seen), (3, 3, 2), strict=True):
-        assert abs(seen[number] / 3200 - share / 8) < 0.04
+    for (_, number), share in zip(sorted((n, n) for n in seen), (4, 2, 1), strict=True):
+        assert abs(seen[number] / 3200 - share / 7) < 0.04
     assert {tokenize(each, best=True).ask for each in found} == {Ask.EDITS, Ask.PROGRAM}

@@ -11,7 +11,7 @@ from compiler.llm.data.held_out import is_held_out, is_validation
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
 from compiler.llm.data.self_training import SamplingOptions, extend, is_usable, networks_of_round
 from compiler.llm.data.trajectories import Trajectory, TrajectoryStep
-from compiler.llm.evaluate.sample_quality import Sampled, figures
+from compiler.llm.evaluate.evaluation import Sampled, figures
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
@@ -88,7 +88,7 @@ def test_only_training_networks_are_usable() -> None:
     assert is_usable(_walk(1, size=sizes[False]))
     assert not is_usable(_walk(1, size=sizes[True]))
     assert is_validation(_walk(20)) and not is_usable(_walk(20, size=sizes[False]))
-    assert not is_usable(_walk(1, "N = 8", size=sizes[False]))
+    assert not is_usable(_walk(1, "latency 200", size=sizes[False]))
     with pytest.raises(InputError, match="none of 1 networks are usable for training"):
         networks_of_round([_walk(20)], 1, 4, 0)
 

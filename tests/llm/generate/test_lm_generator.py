@@ -11,6 +11,7 @@ from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.llm.tokens.layer_prompt import REJECTIONS, Ask, Programs, rejected
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement, Rejected, Result
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.constraints import Constraints
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
@@ -57,6 +58,31 @@ def test_all_candidates_are_safe_and_correct(
         seen += 1
     tally = writer.tallies[kind]
     assert seen == tally.valid == tally.made > 0
+
+
+def test_what_the_model_cannot_be_asked_about_is_said_once(task: GeneratorTask) -> None:
+    said: list[str] = []
+    writer = LmGenerator(random_model(context=16), copied=0, say=said.append)
+    assert not list(writer.propose(task)) and not list(writer.propose(task))
+    assert said and len(said) == len(set(said))
+    assert all(text.startswith("the language model cannot be asked about ") for text in said)
+
+
+@pytest.mark.parametrize("op", ["dense", "attention"])
+def test_deep_dense_layers_and_attention_have_answers(op: str, rng: np.random.Generator) -> None:
+    """A dense layer with more than 16 blocks of inputs, and the products of attention."""
+    point = CalibrationNetwork((2, 1, 640), (CalibrationOp(op, 128 if op == "dense" else 0, groups=20),))
+    said: list[str] = []
+    with Measurer(
+        point.graph(), HardwareProfile(load_target("n16")), CompileOptions(rounding="reference"), devices=1
+    ) as measurer:
+        if op == "dense":
+            assert max(each.x_buffers for each in measurer.first.schedule.layers.values()) > 16
+        task = task_of(measurer, seed=int(rng.integers(1 << 30)))
+        writer = LmGenerator(random_model(), kinds=[CandidateKind.SCHEDULES], say=said.append)
+        candidate = next(writer.propose(task))
+        (result,) = measurer.measure([candidate.schedule])
+    assert isinstance(result, Measurement) and result.exact and not said
 
 
 def propose(

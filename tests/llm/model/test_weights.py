@@ -36,6 +36,11 @@ def test_round_trip(model: Gpt, tmp_path: Path) -> None:
     np.testing.assert_allclose(again.weights["words"], read.weights["words"], rtol=1e-6)
 
 
+def test_number_of_known_schedules_is_stored(model: Gpt, tmp_path: Path) -> None:
+    save(Gpt(SHAPE, model.weights, known=2), tmp_path / "a", {})
+    assert load(tmp_path / "a")[0].known == load_extended(tmp_path / "a").known == 2
+
+
 def test_model_with_fewer_words_is_extended(model: Gpt, tmp_path: Path) -> None:
     """Known words keep their embeddings at their new indices; new words have small embeddings."""
     known = list(LANGUAGE.tokens[::-2])
@@ -74,6 +79,8 @@ def _changed(path: Path, header: dict | None = None, tensors: dict | None = None
         ({"language": json.dumps([*LANGUAGE.tokens[1:], "a"])}, {}, "another vocabulary"),
         ({"language": json.dumps(["a"])}, {}, "dimensions are inconsistent"),
         ({"language": json.dumps([1])}, {}, "vocabulary is missing or invalid"),
+        ({"known": "9"}, {}, "known schedules must be 0..8"),
+        ({"known": "true"}, {}, "known schedules must be 0..8"),
         ({"language": "{"}, {}, "cannot be read as a language model"),
         ({"shape": json.dumps({"words": 4})}, {}, "dimensions are not"),
         ({"shape": json.dumps(vars(SHAPE) | {"layers": 10**9})}, {}, "dimensions are not"),
@@ -92,7 +99,7 @@ def test_invalid_files_are_rejected(
         load(_changed(tmp_path / "a", header, tensors))
 
 
-@pytest.mark.parametrize("name", ["shape", "language", "about", "profile"])
+@pytest.mark.parametrize("name", ["shape", "language", "about", "profile", "known"])
 def test_deeply_nested_metadata_is_rejected(model: Gpt, tmp_path: Path, name: str) -> None:
     save(model, tmp_path / "a", {})
     with pytest.raises(InputError, match=r"cannot be read as a language model: .*recursion"):
