@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from compiler.schedule.program_override import ProgramTemplate
     from compiler.tuning.fusion.network_model import NetworkCostModel
     from compiler.tuning_db.database import TuningDatabase
+    from compiler.tuning_db.known_schedules import KnownSchedule
 
 _log = logging.getLogger(__name__)
 
@@ -286,17 +287,30 @@ def _best_known(
         _log.warning("the database of measurements is not used: %s", error)
         return static
     accepted = _Acceptance(static, source, conditions, options, store)
-    for each in found:
-        try:
-            schedule, applied = accepted.schedule(each.schedule, each.templates)
-            network = _build(source, config, replace(options, schedule=schedule), store)
-            _check_safe(network, store)
-            accepted.check(schedule, network)
-        except InputError as error:
-            _log.info("a schedule from the database is not used: %s", error)
-        else:
-            return replace(network, sources=each.sources_with(applied))
+    for candidate in found:
+        each: KnownSchedule | None = candidate
+        while each is not None:
+            network = None
+            try:
+                schedule, applied = accepted.schedule(each.schedule, each.templates)
+                network = _build(source, config, replace(options, schedule=schedule), store)
+                _check_safe(network, store)
+                accepted.check(schedule, network)
+            except InputError as error:
+                _log.info("a schedule from the database is not used: %s", error)
+                each = None if network is None else _without_refused(each, network, str(error))
+            else:
+                return replace(network, sources=each.sources_with(applied))
     return static
+
+
+def _without_refused(known: "KnownSchedule", network: CompiledNetwork, reason: str) -> "KnownSchedule | None":
+    """Return a schedule without the templates in the programs that a reason names; None if no others remain."""
+    layers = {info.name for info in network.infos if f"program {info.program!r}" in reason}
+    left = {name: template for name, template in known.templates.items() if name not in layers}
+    if not left or len(left) == len(known.templates):
+        return None
+    return replace(known, templates=left, sources=known.sources_with(left))
 
 
 class _Acceptance:

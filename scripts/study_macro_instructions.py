@@ -17,6 +17,7 @@ import onnx
 
 import compiler
 from compiler.bench.architectures import FloatBuilder
+from compiler.cache.model_source import ModelSource
 from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
@@ -163,7 +164,7 @@ class OtherNetwork:
 
 def main() -> int:
     """Tune the first networks, measure the others, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measure learned macro-instructions in other networks.")
     parser.add_argument("--folder", type=Path, required=True, help="folder for models, database and results")
     parser.add_argument(
         "--trials", type=int, default=150, help="trials of each search (default: %(default)s)"
@@ -218,7 +219,7 @@ def _other(args: argparse.Namespace, name: str, database: TuningDatabase) -> Oth
     model = _model(args, name, other=True)
     static = compiler.compile(model, args.target, database=False)
     learned = compiler.compile(model, args.target, database=database)
-    source = compiler.cache.model_source.ModelSource(model)
+    source = ModelSource(model)
     options = CompileOptions(rounding=source.rounding)
     config = load_target(args.target)
     with Measurer(source.graph, HardwareProfile(config, options.dram), options) as measurer:

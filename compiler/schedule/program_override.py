@@ -126,7 +126,7 @@ def read_template(values: Any) -> ProgramTemplate:
 
 def _read_command(values: Any) -> TemplateCommand:
     source, changes = values if isinstance(values, list) and len(values) == 2 else (values, {})
-    if not _is_integer(source, _MAX_COMMANDS) or source < 0:
+    if not isinstance(source, int) or not _is_integer(source, _MAX_COMMANDS) or source < 0:
         raise ValueError(f"the source of a command must be an integer in 0..{_MAX_COMMANDS}")
     if not isinstance(changes, dict) or len(changes) > _MAX_FIELDS:
         raise ValueError(f"the changes of a command must be an object of at most {_MAX_FIELDS} fields")

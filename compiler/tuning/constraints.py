@@ -69,7 +69,8 @@ TRANSFORMATIONS: dict[str, frozenset[str]] = {
         {"rows", "rows_per_load", "width", "strip_width", "columns", "depth", "param_blocks"}
     ),
     "order": frozenset({"order"}),
-    "layout": frozenset({"fold_kernel_width", "im2col", "pixels_per_pass"}),
+    "layout": frozenset({"pixels_per_pass"}),
+    "decomposition": frozenset({"fold_kernel_width", "im2col"}),  # direct convolution, or by patches
     "buffers": frozenset({"x_buffers", "w_buffers", "y_buffers", "acc_buffers", "param_buffers"}),
     "prefetch": frozenset({"prefetch"}),
     "split_tiles": frozenset({"split_first_tile", "split_last_tile"}),

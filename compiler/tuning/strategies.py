@@ -12,7 +12,7 @@ from compiler.tuning.constraints import TRANSFORMATIONS
 #: changes no schedule: it is a piece of advice for reports.
 STRATEGIES: dict[str, tuple[str, ...]] = {
     "fuse": ("chain", "channel_blocks", "interleave", "on_chip"),
-    "layout": ("layout",),
+    "layout": ("layout", "decomposition"),
     "tiling": ("tiling", "order"),
     "split": ("split_tiles",),
     "prefetch": ("prefetch", "buffers"),

@@ -326,6 +326,8 @@ class DatabaseSession:
         """
         known = self.best()
         if known is not None and known.cost <= cost:
+            if known.cost == cost and known.schedule == schedule:  # macro-instructions may have been removed
+                self._put_macros(compile_(schedule), result, baseline, compile_, templates_of)
             return False
         network = compile_(schedule)
         key = self.best_keys.texts if schedule.programs else self.best_keys.plain
@@ -336,10 +338,21 @@ class DatabaseSession:
             Entry(key=key, schedule=schedule, cost=cost, result=result, codes=tuple(network.codes))
         )
         if stored:
-            first, templates = compile_(None).schedule, templates_of(schedule) if schedule.programs else {}
-            macros = list(self._macros(network, first, result, baseline, templates))
-            self.database.put_macros(macros)
+            self._put_macros(network, result, baseline, compile_, templates_of)
         return stored
+
+    def _put_macros(
+        self,
+        network: CompiledNetwork,
+        result: Measurement,
+        baseline: Measurement,
+        compile_: Callable[[Schedule | None], CompiledNetwork],
+        templates_of: Callable[[Schedule], Mapping[str, ProgramTemplate]],
+    ) -> None:
+        """Store the macro-instructions of a network; the parameters are those of `put_best`."""
+        templates = templates_of(network.schedule) if network.schedule.programs else {}
+        first = compile_(None).schedule
+        self.database.put_macros(list(self._macros(network, first, result, baseline, templates)))
 
     def _macros(
         self,

@@ -45,7 +45,8 @@ STABLE = {
     "Dtype": "I8 U8 I16 I32",
     "DynamicLayer": "name nodes ops x y shapes macs batch makes",
     "ElementwiseLayer": "name nodes ops x y shapes macs batch other spread stream src stage fields table drain",
-    "Execution": "key when cycles utilization where load_bytes store_bytes conflicts reuse energy_uj bound",
+    "Execution": "key when cycles utilization where load_bytes store_bytes conflicts reuse energy_uj bound network "
+    "macro",
     "Floor": "macs bytes",
     "GraphState": "input output initial",
     "Guard": "compare selector value",
@@ -62,7 +63,7 @@ STABLE = {
     ),
     "Limits": "sp_bytes acc_bytes dram_bytes",
     "MatmulLayer": "name nodes ops x y shapes macs batch a b out transposed size mult exponent rounding clip table",
-    "Measurement": "cycles layers energy_uj dram_bytes exact floor",
+    "Measurement": "cycles layers energy_uj dram_bytes exact floor test_inputs",
     "MlaConfig": (
         "n sp_bytes acc_bytes sp_banks acc_banks wis_words segments opcodes candidates queue_depth "
         "param_slots table_slots line_depth fuse_rate tags loop_depth call_depth max_burst windows "

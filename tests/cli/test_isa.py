@@ -54,6 +54,7 @@ def test_list_and_show(mla, database):
 def test_uses_are_shown_with_the_cycles_saved(mla, database):
     network = compiler.compile(OTHER.graph(2), "n4", database=database)
     used = next(each for each in network.sources if each.macro)
+    assert used.macro is not None
     key = layer_key_of(used.subgraph, network.rounding, HardwareProfile(network.config))
     with TuningDatabase(database) as opened:
         opened.add_execution(
