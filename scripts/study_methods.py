@@ -140,7 +140,9 @@ def _source(case: str, folder: Path) -> tuple[Graph, CompileOptions]:
         return network_of(case).graph(), CompileOptions(rounding="reference")
     if case in _FLOAT:
         file = folder / f"{case}.onnx"
-        file.write_bytes(_FLOAT[case]().model.SerializeToString())
+        model = _FLOAT[case]().model
+        assert not isinstance(model, Graph)
+        file.write_bytes(model.SerializeToString())
     else:
         file = DIGITS if case == "digits" else model_path(case)
     source = ModelSource(file)
@@ -164,9 +166,9 @@ METHODS: dict[str, Callable[[Given, DatabaseSession], SearchMethod]] = {
 
 def method_of(column: str, edits: bool, given: Given, session: DatabaseSession) -> SearchMethod:
     """Return the method of a column; with edits, methods other than the portfolio alternate with edits of programs."""
-    *rest, _ = given
+    measurer, goal, baseline, seed, _ = given
     if not edits:
-        return METHODS[column]((*rest, _NO_EDITS), session)
+        return METHODS[column]((measurer, goal, baseline, seed, _NO_EDITS), session)
     if column == PORTFOLIO:
         return METHODS[column](given, session)
     members: dict[str, Callable[[], SearchMethod]] = {

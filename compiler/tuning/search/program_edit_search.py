@@ -145,10 +145,12 @@ class ProgramEditSearch(SearchMethod):
         if self._editor is None and self._failures >= self._patience:
             self._editor = self._begin()
         found = None if self._editor is None else self._edited(self._editor)
-        if found is None and self._schedules is None:
-            self._exhausted = True
-            return self.first
-        return found or self._schedules.propose()
+        if found is not None:
+            return found
+        if self._schedules is not None:
+            return self._schedules.propose()
+        self._exhausted = True
+        return self.first
 
     @property
     def exhausted(self) -> bool:
