@@ -85,7 +85,8 @@ def _drawn_edits(request: Edits, rng: random.Random) -> Tokens:
 
 _ONLY_SCHEDULES = (CandidateKind.SCHEDULES,)
 #: Generators by name of the method: the language model with copies among its candidates, the model alone, and the
-#: baselines; `uniform-copies` has drawn schedules instead of the model's answers. Methods that end in `-schedules` propose no edits and no programs.
+#: baselines; `uniform-copies` has drawn schedules instead of the model's answers. Methods that end in `-schedules`
+#: propose no edits and no programs.
 GENERATORS: dict[str, Callable[[Gpt], LmGenerator]] = {
     "llm": LmGenerator,
     "llm-model": lambda model: LmGenerator(model, copied=0),
