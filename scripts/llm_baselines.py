@@ -85,13 +85,15 @@ def _drawn_edits(request: Edits, rng: random.Random) -> Tokens:
 
 _ONLY_SCHEDULES = (CandidateKind.SCHEDULES,)
 #: Generators by name of the method: the language model with copies among its candidates, the model alone, and the
-#: baselines. Methods that end in `-schedules` propose no edits and no programs.
+#: baselines; `uniform-copies` has drawn schedules instead of the model's answers. Methods that end in `-schedules`
+#: propose no edits and no programs.
 GENERATORS: dict[str, Callable[[Gpt], LmGenerator]] = {
     "llm": LmGenerator,
     "llm-model": lambda model: LmGenerator(model, copied=0),
     "llm-model-schedules": lambda model: LmGenerator(model, kinds=_ONLY_SCHEDULES, copied=0),
     "copies": lambda model: CopiesGenerator(model, copied=0),
     "copies-schedules": lambda model: CopiesGenerator(model, kinds=_ONLY_SCHEDULES, copied=0),
+    "uniform-copies": UniformGenerator,
     "uniform": lambda model: UniformGenerator(model, copied=0),
     "uniform-schedules": lambda model: UniformGenerator(model, kinds=_ONLY_SCHEDULES, copied=0),
 }

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from compiler.llm.data.examples import comparable_steps, examples, known_layers
-from compiler.llm.data.held_out import MACHINES
+from compiler.llm.data.examples import CORPUS, comparable_steps, examples, known_layers
+from compiler.llm.data.held_out import MACHINES, is_held_out
+from compiler.llm.data.journal import read
 from compiler.llm.data.trajectories import Trajectory, TrajectoryStep
 from compiler.llm.generate.known_layers import KnownLayers, read_known_layers, write_known_layers
 from compiler.llm.tokens.layer_prompt import BEST, KNOWN, PromptSubject
@@ -79,6 +80,7 @@ def test_file_round_trip(known: KnownLayers, tmp_path: Path) -> None:
 def test_included_file_has_no_held_out_layers() -> None:
     names = {layer.network.rpartition(" ")[0] for layer in read_known_layers().layers}
     assert names <= MACHINES.keys() and len(read_known_layers().layers) > 1000
+    assert not any(is_held_out(trajectory.point) for trajectory in read(CORPUS))
 
 
 def test_all_schedules_of_a_layer_are_compared() -> None:
