@@ -201,6 +201,8 @@ class Retraining:
 #: Minimum number of distinct samples; reciprocal of the fraction that is held out; folds of the layers that are left
 #: out in turn; minimum relative reduction of the error by a model that replaces another.
 _MIN_SAMPLES, _HELD_OUT, _LAYER_FOLDS, _MIN_REDUCTION = 100, 4, 4, 0.05
+#: Number of trees of a member of a retrained model.
+_RETRAINED_TREES = 80
 
 
 def samples_of(
@@ -264,13 +266,15 @@ def _with_spread(
     fold, errors = np.arange(len(own)) % _HELD_OUT, np.zeros(len(own))
     for each in range(_HELD_OUT):
         there, here = np.flatnonzero(fold != each).tolist(), np.flatnonzero(fold == each).tolist()
-        guess = train([own[number] for number in there], measured[there].tolist(), seed)
+        guess = train(
+            [own[number] for number in there], measured[there].tolist(), seed, rounds=_RETRAINED_TREES
+        )
         errors[here] = np.abs(
             np.log(guess.predict_many([own[number] for number in here])[0] / measured[here])
         )
     features = np.array([row.numbers for row in own])
     spread = train_spread(features, errors, list(range(len(own))), seed)
-    return replace(train(own, measured.tolist(), seed), error=spread)
+    return replace(train(own, measured.tolist(), seed, rounds=_RETRAINED_TREES), error=spread)
 
 
 def _better_elsewhere(standard: CycleModel, rows: Sequence[FeatureRow], cycles: Floats, seed: int) -> bool:
@@ -282,7 +286,9 @@ def _better_elsewhere(standard: CycleModel, rows: Sequence[FeatureRow], cycles: 
         there, here = np.flatnonzero(fold != each).tolist(), np.flatnonzero(fold == each).tolist()
         if not len(there) or not len(here):
             return False
-        model = train([rows[number] for number in there], cycles[there].tolist(), seed)
+        model = train(
+            [rows[number] for number in there], cycles[there].tolist(), seed, rounds=_RETRAINED_TREES
+        )
         guess[here] = model.predict_many([rows[number] for number in here])[0]
     wrong = float(np.abs(guess / cycles - 1).mean())
     return wrong < (1 - _MIN_REDUCTION) * _mean_error(standard, rows, cycles, np.ones(len(rows), bool))
