@@ -155,7 +155,7 @@ def tune(
             name = method if isinstance(method, str) else method.__qualname__
             session = DatabaseSession(opened, measurer.prepared, measurer.conditions, str(goal), name, seed)
             measurer.cache = session
-        return search_schedules(
+        tuned = search_schedules(
             measurer,
             method,
             trials,
@@ -169,6 +169,12 @@ def tune(
             generator,
             targets,
         )
+        if session is not None and (version := session.retrain()) is not None:
+            log(
+                f"cost model retrained on {len(version.samples)} measurements of layers: error of held-out ones "
+                f"{version.before:.1%} -> {version.after:.1%}"
+            )
+        return tuned
 
 
 def _language_model(log: Callable[[str], None], method: str | type[SearchMethod]) -> LanguageModel:

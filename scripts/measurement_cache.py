@@ -4,6 +4,7 @@ from pathlib import Path
 from time import monotonic
 
 from compiler.cache.digest import name
+from compiler.cost.learned.model import CycleModel, find_model
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Result
 from compiler.runtime.compiled import CompiledNetwork
@@ -55,6 +56,10 @@ class FileCache:
     def refusals(self) -> dict[str, str]:
         """Return no refused programs: their results are cached like measurements."""
         return {}
+
+    def cost_model(self) -> CycleModel:
+        """Return the cost model of the conditions, which is not retrained."""
+        return find_model(self.conditions)
 
     def put(self, schedule: Schedule, result: Result) -> None:
         """Cache a result together with the time since the previous lookup or result."""

@@ -1,16 +1,19 @@
 """`mla db`: inspects, exports, imports and merges measurement databases."""
 
 import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_db, add_json, check_files, database_url
+from compiler.cli.options import add_db, add_json, check_files, database_url, integer
 from compiler.util.files import atomic_output, report
 from compiler.util.tables import Column, counted, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning_db.database import DatabaseSummary
+    from compiler.tuning_db.model_versions import ModelVersion
 
 SUMMARY = "inspect, export, import or merge measurement databases"
 EXAMPLE = "mla db show --db measurements.db"
@@ -20,7 +23,7 @@ DIGEST_DIGITS = 12
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command-line options of the verb."""
     actions = parser.add_subparsers(
-        dest="action", metavar="show|strategies|export|import|merge|push|pull", required=True
+        dest="action", metavar="show|strategies|models|export|import|merge|push|pull", required=True
     )
     show = actions.add_parser(
         "show",
@@ -34,6 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog="example: mla db strategies --db measurements.db",
     )
     add_json(strategies)
+    models = actions.add_parser(
+        "models",
+        help="show the versions of the cost model that were retrained on measurements",
+        epilog="example: mla db models --db measurements.db",
+    )
+    models.add_argument(
+        "--rollback",
+        metavar="VERSION",
+        type=integer(0),
+        help="make this version current again; 0: the models that are included with the compiler",
+    )
+    add_json(models)
     export = actions.add_parser(
         "export",
         help="write all entries except programs to a file",
@@ -74,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "others", metavar="URL", type=database_url, nargs=1, help="file or URL of a database"
         )
-    for action in (show, strategies, export, import_, merge, push, pull):
+    for action in (show, strategies, models, export, import_, merge, push, pull):
         add_db(action, optional=False)
 
 
@@ -86,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
     from hw.errors import InputError
 
     check_files(args, *(["file"] if args.action == "export" else []))
-    reads = args.action in ("show", "strategies", "export", "push")
+    rolls_back = args.action == "models" and args.rollback is not None
+    reads = args.action in ("show", "strategies", "models", "export", "push") and not rolls_back
     if reads and isinstance(args.db, Path) and not args.db.exists():
         raise InputError(f"--db: there is no database {args.db}")
     for each in getattr(args, "others", ()):
@@ -94,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"there is no database {each}")
         if each == args.db:
             raise InputError(f"{each} is the database itself: name another one")
-    secret = ContentStore().secret if args.action == "strategies" else None  # only this user's trials count
+    own = args.action in ("strategies", "models")  # only this user's entries count
+    secret = ContentStore().secret if own else None
     with TuningDatabase(args.db, secret=secret, read_only=reads) as database:
         if args.action == "show":
             document = _document(database.summary())
@@ -102,6 +119,11 @@ def run(args: argparse.Namespace) -> int:
         elif args.action == "strategies":
             document = {"strategies": learned(database.histories()).rows()}
             report(document, _strategies(document), args.json)
+        elif args.action == "models":
+            if args.rollback is not None:
+                database.roll_back_model(args.rollback)
+            document = {"models": model_documents(database.model_versions())}
+            report(document, _models(document), args.json)
         elif args.action == "export":
             with atomic_output(args.file) as path:
                 print(_entries(database.export(path)) + " written")
@@ -114,6 +136,39 @@ def run(args: argparse.Namespace) -> int:
                     count = other.merge(database) if push else database.merge(other)
                     print(f"{_entries(count)} {'added to' if push else 'added from'} {other.title}")
     return 0
+
+
+def model_documents(versions: "Sequence[ModelVersion]") -> list[dict[str, Any]]:
+    """Return the versions of cost models as JSON documents; the last version of each profile is current."""
+    last = {version.profile: version.number for version in versions}
+    return [version.document() | {"current": version.number == last[version.profile]} for version in versions]
+
+
+def _models(document: dict[str, Any]) -> str:
+    if not document["models"]:
+        return "no cost model has been retrained: the models of the compiler are used"
+    rows = [
+        [
+            str(each["version"]),
+            each["machine"],
+            datetime.fromtimestamp(each["when"], UTC).strftime("%Y-%m-%d %H:%M"),
+            f"{each['measurements']:,}" if each["trained"] else "",
+            f"{each['error_before']:.1%} -> {each['error']:.1%}"
+            if each["trained"]
+            else "model of the compiler",
+            "current" if each["current"] else "",
+        ]
+        for each in document["models"]
+    ]
+    columns = [
+        Column("version", right=True),
+        Column("machine"),
+        Column("trained (UTC)"),
+        Column("layers measured", right=True),
+        Column("error of held-out ones"),
+        Column(""),
+    ]
+    return format_table(columns, rows)
 
 
 def _strategies(document: dict[str, Any]) -> str:

@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 
 from compiler.online_tuning.sampling_profiler import ProfileSample, SamplingProfiler
 from compiler.options import DramTiming
+from compiler.pipeline import ModelCompiler
 from compiler.profile.counters import ByTag, bound, growth
 from compiler.profile.measurement import HardwareProfile
 from compiler.runtime.compiled import CompiledNetwork
+from compiler.schedule.schedule import Schedule
 from compiler.serving.request import RequestResult
 from compiler.serving.server import Server
 from compiler.serving.versions import Version
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import EntryKey, Execution
-from compiler.tuning_db.session import key_of, layer_key_of
+from compiler.tuning_db.session import DatabaseSession, SampleMaker, key_of, layer_key_of
 from compiler.util.progress import ProgressTask, log
 from compiler.util.tables import counted
 from hw.errors import WorkError
@@ -107,6 +109,9 @@ def in_words(event: Document) -> str:
         return f"drift {at}: from {event['usual_cycles']:,.0f} to {event['cycles']:,.0f} cycles"
     if kind == "conditions":
         return f"DRAM timing {at}: latency {event['latency']}, {event['bytes_per_cycle']:g} bytes per cycle"
+    if kind == "retrained":
+        errors = f"error of held-out layers {event['error_before']:.1%} -> {event['error']:.1%}"
+        return f"cost model retrained {at} on {event['measurements']:,} measurements of layers: {errors}"
     if kind == "left out":
         return f"generator {event['generator']} left out {at}: {event['reason']}"
     if kind == "rejected":
@@ -130,7 +135,17 @@ _COUNTED = {"reload": "reloads", "rollback": "rolled back", "rejected": "candida
 
 
 #: Decisions that are logged on a separate line.
-_LOGGED = ("reload", "rollback", "kept", TARGET_MET, "drift", "conditions", "left out", "search lost")
+_LOGGED = (
+    "reload",
+    "rollback",
+    "kept",
+    TARGET_MET,
+    "drift",
+    "conditions",
+    "left out",
+    "search lost",
+    "retrained",
+)
 
 _NAMES = tuple(f"cause_{cause}" for cause in CAUSES)
 #: Minimum number of requests between two samples of the counters.
@@ -418,6 +433,7 @@ class ExecutionLog:
         self.database: TuningDatabase | None = TuningDatabase(url)
         self.profiler, self.events = profiler, events
         self._last = 0
+        self._served: list[tuple[DramTiming, Schedule, dict[tuple[str, ...], float]]] = []
 
     def record(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
         """Store an execution if all layers have new samples; the arguments are those of `SamplingProfiler.sample`."""
@@ -431,11 +447,50 @@ class ExecutionLog:
         if len(samples) < len({info.tag for info in network.infos}):
             return
         self._last = completed
+        self._served.append((dram, network.schedule, {names: each.cycles for names, each in samples.items()}))
         try:
             self.database.add_execution(*self._executions(network, samples, dram))
         except WorkError as error:
             self.close()
             self.events.note("database lost", reason=str(error))
+
+    def retrain(self, prepared: ModelCompiler, goal: str, seed: int, request: int) -> None:
+        """Retrain the cost model on the trials of the search and on the served layers, and report a better version.
+
+        Parameters
+        ----------
+        prepared : ModelCompiler
+            Compiler of the served network, for the last DRAM timing.
+        goal, seed : str, int
+            Goal and seed of the search.
+        request : int
+            Number of requests, for the report.
+        """
+        if self.database is None:
+            return
+        conditions = HardwareProfile(prepared.config, prepared.options.dram)
+        maker = SampleMaker(prepared, conditions)
+        served = [
+            sample
+            for dram, schedule, cycles in self._served
+            if dram == conditions.dram
+            for sample in maker.samples(schedule, cycles)
+        ]
+        try:
+            version = DatabaseSession(self.database, prepared, conditions, goal, seed=seed).retrain(served)
+        except WorkError as error:
+            self.close()
+            self.events.note("database lost", reason=str(error))
+            return
+        if version is not None:
+            self.events.note(
+                "retrained",
+                request=request,
+                measurements=len(version.samples),
+                served=len(served),
+                error_before=round(version.before, 5),
+                error=round(version.after, 5),
+            )
 
     def _executions(
         self, network: CompiledNetwork, samples: dict[tuple[str, ...], ProfileSample], dram: DramTiming

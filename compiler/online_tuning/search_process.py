@@ -22,6 +22,8 @@ from hw.errors import MlaError
 #: Order to a search: begin, restart after a change, drop a schedule, or (None) try a candidate.
 Order = Begin | Changed | Withdrawn | None
 _END = "end"
+#: Seconds without an order after which the process uses the time to retrain the cost model.
+_IDLE_S = 1.0
 T = TypeVar("T")
 #: Seconds within which the process must exit after the end message, and after SIGTERM.
 _EXIT_TIMEOUT_S, _TERMINATE_TIMEOUT_S = 2, 20
@@ -122,7 +124,12 @@ def _work(job: SearchJob, connection: Connection) -> None:
     searcher = SearchWorker(job)
     try:
         with suppress(EOFError, OSError):
-            while (order := connection.recv()) != _END:
+            while True:
+                if not connection.poll(_IDLE_S):
+                    with suppress(MlaError):  # a lost database is reported with the next trial
+                        searcher.retrain()
+                if (order := connection.recv()) == _END:
+                    break
                 try:
                     answer: list[SearchFinding] | str = _execute(searcher, order)
                 except MlaError as error:

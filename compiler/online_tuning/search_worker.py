@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _MAX_DIFFERENCE = 0.1
 #: Proposer of the static compiler's schedule.
 STATIC = "static"
+#: Minimum number of trials between two retrainings of the cost model in idle time.
+_RETRAINING_TRIALS = 64
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class SearchWorker:
         self.measurer: Measurer | None = None
         self._method: SearchMethod | None = None
         self._baseline: Measurement | None = None
-        self._number, self._known = 0, list[DramTiming]()
+        self._number = self._retrained = 0
+        self._known = list[DramTiming]()
         self._database: TuningDatabase | None = None
         self._programs: ProgramCache | None = None
         self._session: DatabaseSession | None = None
@@ -154,7 +157,7 @@ class SearchWorker:
         )
         first = measurer.first.schedule
         self._session = measurer.cache = self._open_session(measurer)
-        self._number = 0
+        self._number = self._retrained = 0
         if dram not in self._known:
             self._known.append(dram)
         baseline = measurer.baseline()
@@ -250,6 +253,12 @@ class SearchWorker:
                 trial.strategy,
             )
         ]
+
+    def retrain(self) -> None:
+        """Retrain the cost model if there are enough new trials; called in idle time."""
+        if self._session is not None and self._number >= self._retrained + _RETRAINING_TRIALS:
+            self._retrained = self._number
+            self._session.retrain()
 
     def close(self) -> None:
         """Close the simulators and the database; further calls have no effect."""

@@ -226,9 +226,13 @@ class _Run:
         )
 
     def _end(self) -> None:
-        """Report the language-model usage, close the last window and write the profile."""
+        """Report the language-model usage, retrain the cost model, close the last window and write the profile."""
         if self.adapter:
             self.adapter.llm_usage.end(self.server.submitted)
+        job = self.serving.job
+        if self.adapter and self.execution_log and job:
+            prepared = self.adapter.prepared(self.adapter.dram)
+            self.execution_log.retrain(prepared, str(job.goal), job.seed, self.server.submitted)
         if self.windows:
             self.windows.close()
         if self.serving.profile:

@@ -96,6 +96,8 @@ MACROS = _entries(
     sa.Column("network", sa.String(_DIGEST), nullable=False),
     found_by=("profile", "options", "subgraph"),
 )
+#: Versions of the cost model that were retrained on this user's measurements.
+MODELS = _entries("models", sa.Column("profile", sa.String(_DIGEST), nullable=False), found_by=("profile",))
 
 
 def key_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
@@ -139,7 +141,11 @@ class SealedRows:
     @cached_property
     def has_macros(self) -> bool:
         """True unless the database is opened for reading and is older than the table of macro-instructions."""
-        return self.work(lambda connection: sa.inspect(connection).has_table(MACROS.name))
+        return self.has(MACROS)
+
+    def has(self, table: Table) -> bool:
+        """Return True if the database contains a table: one that is opened for reading may be of an earlier version."""
+        return self.work(lambda connection: sa.inspect(connection).has_table(table.name))
 
     def work(self, work: Callable[[Connection], T]) -> T:
         """Run a read transaction and return its result; raise WorkError if the database fails."""
@@ -497,7 +503,7 @@ def _make_tables(engine: sa.Engine) -> None:
 
 
 def _need_tables(engine: sa.Engine) -> None:
-    if not _tables_exist(engine, METADATA.tables.keys() - {MACROS.name}):
+    if not _tables_exist(engine, METADATA.tables.keys() - {MACROS.name, MODELS.name}):
         raise InputError(f"--db: {title(engine)} contains no measurements: it lacks this program's tables")
 
 

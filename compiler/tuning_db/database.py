@@ -8,9 +8,11 @@ from typing import Self
 from sqlalchemy import Connection, LargeBinary, Table, cast, func, select
 
 from compiler.cache.content_store import ContentStore
+from compiler.cost.learned.model import CycleModel
+from compiler.cost.learned.online_model import LayerSample
 from compiler.profile.measurement import HardwareProfile, Result
 from compiler.schedule.schedule import Schedule
-from compiler.tuning_db import export, machines, macro_instructions, programs, trials
+from compiler.tuning_db import export, machines, macro_instructions, model_versions, programs, trials
 from compiler.tuning_db.connection import (
     EXECUTIONS,
     PROFILES,
@@ -31,6 +33,7 @@ from compiler.tuning_db.entries import (
     is_digest,
 )
 from compiler.tuning_db.macro_instructions import MacroInstruction
+from compiler.tuning_db.model_versions import ModelVersion
 
 
 @dataclass(frozen=True)
@@ -258,6 +261,33 @@ class TuningDatabase:
     def put_profile(self, profile: Profile) -> None:
         """Store a hardware profile; the latest profile of each machine is used."""
         machines.put_profile(self._rows, profile)
+
+    def cost_model(self, conditions: HardwareProfile) -> CycleModel:
+        """Return the current version of the cost model of a hardware profile."""
+        return model_versions.current(model_versions.versions(self._rows, conditions.key), conditions)
+
+    def retrain(
+        self, conditions: HardwareProfile, samples: Sequence[LayerSample], seed: int = 0
+    ) -> ModelVersion | None:
+        """Retrain the cost model of a hardware profile; return the new version, or None if it is not better."""
+        return model_versions.retrain(self._rows, conditions, samples, seed)
+
+    def model_versions(self) -> list[ModelVersion]:
+        """Return the versions of the cost models of all hardware profiles, in the order in which they were stored."""
+        return model_versions.versions(self._rows)
+
+    def roll_back_model(self, number: int) -> None:
+        """Make the version with a number in `model_versions` current again; 0: the compiler's models.
+
+        Raises
+        ------
+        InputError
+            There is no such version.
+        """
+        if number:
+            model_versions.roll_back(self._rows, number)
+        else:
+            model_versions.reset(self._rows)
 
     def profiles(self) -> list[Profile]:
         """Return the latest hardware profile of each machine."""

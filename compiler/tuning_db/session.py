@@ -1,12 +1,15 @@
 """View of the database for a schedule search of one model under fixed conditions."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from compiler.cache import digest
 from compiler.cost.energy import energy_uj
+from compiler.cost.learned.features import RowMaker
+from compiler.cost.learned.model import CycleModel
+from compiler.cost.learned.online_model import LayerSample, samples_of
 from compiler.ir.graph import Graph
 from compiler.options import UNLIMITED, MemoryLimits
 from compiler.pipeline import ModelCompiler
@@ -28,7 +31,9 @@ from compiler.tuning_db.entries import (
     subgraph_of,
 )
 from compiler.tuning_db.macro_instructions import MacroInstruction, operands_of
+from compiler.tuning_db.model_versions import ModelVersion
 from compiler.tuning_db.program_cache import ProgramCache
+from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.tuning_db.known_schedules import KnownSchedule
@@ -162,6 +167,47 @@ def _options(limits: MemoryLimits, **options: object) -> str:
     return options_of(**options) if limits == UNLIMITED else options_of(**options, limits=limits)
 
 
+#: Maximum number of trials of a network on which the cost model is retrained.
+_RETRAINING_TRIALS = 1000
+
+
+class SampleMaker:
+    """Maker of samples of the cost model from measurements of a network.
+
+    Parameters
+    ----------
+    prepared : ModelCompiler
+        Compiler of the network.
+    conditions : HardwareProfile
+        Machine configuration and DRAM timing of the measurements.
+    """
+
+    def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile):
+        self.prepared, self.conditions = prepared, conditions
+        self._makers: dict[tuple[tuple[str, ...], ...], list[RowMaker]] = {}
+
+    def samples(self, schedule: Schedule, cycles: Mapping[tuple[str, ...], float]) -> list[LayerSample]:
+        """Return the samples of a measured schedule, given the cycles of layers that share a counter.
+
+        Layers that share a counter with others are left out, and so are schedules with program texts or other layers.
+        """
+        fusions = schedule.fusions
+        if schedule.programs:
+            return []
+        try:
+            if fusions not in self._makers:
+                stages = self.prepared.lowered(fusions)
+                self._makers[fusions] = [RowMaker(stage, self.conditions) for stage in stages]
+        except InputError:  # the schedule is of an earlier version of the compiler
+            return []
+        own = {names[0]: each for names, each in cycles.items() if len(names) == 1}
+        out: list[LayerSample] = []
+        for maker in self._makers[fusions]:
+            if all(layer.name in schedule.layers for layer in maker.layers):
+                out += samples_of(maker.layers, maker.rows(schedule.layers), own)
+        return out
+
+
 class DatabaseSession:
     """Store for the measurements and the best program of a search, and source of schedules to start from.
 
@@ -204,6 +250,7 @@ class DatabaseSession:
         self.programs = programs or ProgramCache(database)
         self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
         self.proposer_of: Callable[[Schedule], str] = lambda _schedule: self.method
+        self.prepared = prepared
         rounding = prepared.options.rounding
         #: Keys of measurements, and of the best program.
         limits = prepared.options.limits
@@ -234,6 +281,27 @@ class DatabaseSession:
         trial = TrialEntry(key=key, schedule=schedule, result=result, seed=self.seed, method=proposer)
         refused = isinstance(result, Rejected) and result.form and result.form not in self.refusals()
         self.database.add_measurement(trial, *((replace(trial, key=self.refusal_key),) if refused else ()))
+
+    def cost_model(self) -> CycleModel:
+        """Return the current version of the cost model of this machine and memory."""
+        return self.database.cost_model(self.conditions)
+
+    def retrain(self, served: Sequence[LayerSample] = ()) -> ModelVersion | None:
+        """Retrain the cost model on this user's last trials of the network and on served layers.
+
+        Returns the new version of the model, or None if it is not better than the current one.
+        """
+        maker = SampleMaker(self.prepared, self.conditions)
+        trials = [trial for trial, trusted in self.database.trials(self.key) if trusted][-_RETRAINING_TRIALS:]
+        samples = [
+            sample
+            for trial in trials
+            if isinstance(trial.schedule, Schedule) and isinstance(trial.result, Measurement)
+            for sample in maker.samples(
+                trial.schedule, {each.names: float(each.cycles) for each in trial.result.layers}
+            )
+        ]
+        return self.database.retrain(self.conditions, [*samples, *served], self.seed)
 
     def _measured_key(self, schedule: Schedule) -> EntryKey:
         """Return the key of the measurement of a schedule."""

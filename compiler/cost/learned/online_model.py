@@ -6,14 +6,14 @@ reliable.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from math import log, log2
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.learned.features import FeatureRow, RowMaker
-from compiler.cost.learned.model import CycleModel, PredictionErrors, train
+from compiler.cost.learned.model import CycleModel, PredictionErrors, layer_of, train, train_spread
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv_transpose import ConvTransposeLayer
@@ -168,6 +168,138 @@ class OnlineCostModel:
 
     def _row(self, name: str, schedule: LayerSchedule, now: Schedules) -> FeatureRow:
         return self._maker[name].rows({**now, name: schedule}, (name,))[name]
+
+
+@dataclass(frozen=True)
+class LayerSample:
+    """Measured layer: its features and its cycles."""
+
+    row: FeatureRow
+    cycles: float
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """Retrained model that is better than the current one.
+
+    Parameters
+    ----------
+    model : CycleModel
+        Model that was trained on all samples; `layers` are those of the samples if it is only better for them.
+    samples : list of LayerSample
+        Distinct samples that it was trained on.
+    before, after : float
+        Mean absolute errors of the current and of the retrained model on held-out samples, as fractions.
+    """
+
+    model: CycleModel
+    samples: list[LayerSample]
+    before: float
+    after: float
+
+
+#: Minimum number of distinct samples; reciprocal of the fraction that is held out; folds of the layers that are left
+#: out in turn; minimum relative reduction of the error by a model that replaces another.
+_MIN_SAMPLES, _HELD_OUT, _LAYER_FOLDS, _MIN_REDUCTION = 100, 4, 4, 0.05
+#: Number of trees of a member of a retrained model.
+_RETRAINED_TREES = 80
+
+
+def samples_of(
+    layers: Sequence[Layer], rows: Mapping[str, FeatureRow], cycles: Mapping[str, float]
+) -> list[LayerSample]:
+    """Return the samples of a measured stage; `cycles` are those of the layers that have a counter of their own."""
+    out = []
+    for names in attribution_groups(layers):
+        if all(cycles.get(name, 0) > 0 for name in names):
+            total, of_all = sum(cycles[name] for name in names), sum(rows[name].base for name in names)
+            out += [LayerSample(rows[name], total * rows[name].base / of_all) for name in names]
+    return out
+
+
+def retrained(
+    current: CycleModel, samples: Sequence[LayerSample], standard: CycleModel, seed: int = 0
+) -> Retraining | None:
+    """Train a model on samples, and return it if it is better than the current one on held-out samples.
+
+    Trees that are also better on layers that they have not been trained on predict all layers. Otherwise, they predict
+    the layers of the samples only, and the standard model predicts all others.
+
+    Parameters
+    ----------
+    current : CycleModel
+        Model that is replaced if the new one is better.
+    samples : sequence of LayerSample
+        Measured layers, oldest first; of samples with equal features, the last one is used.
+    standard : CycleModel
+        Model of layers of which there is no sample.
+    seed : int
+        Random seed of the training.
+
+    Returns
+    -------
+    Retraining or None
+        None if there are fewer than 100 distinct samples, or if the new model is not better by at least 5%.
+    """
+    distinct = list({tuple(each.row.numbers): each for each in samples}.values())
+    if len(distinct) < _MIN_SAMPLES:
+        return None
+    rows, cycles = [each.row for each in distinct], np.array([each.cycles for each in distinct])
+    held = np.arange(len(distinct)) % _HELD_OUT == 0
+    part = _with_spread(rows, cycles, ~held, seed)
+    before = _mean_error(current, rows, cycles, held)
+    after = _mean_error(part, rows, cycles, held)
+    if not after < before * (1 - _MIN_REDUCTION):
+        return None
+    model = _with_spread(rows, cycles, np.ones(len(rows), bool), seed)
+    if not _better_elsewhere(standard, rows, cycles, seed):
+        model = replace(model, layers=frozenset(map(layer_of, rows)))
+    return Retraining(model, distinct, before, after)
+
+
+def _with_spread(
+    rows: Sequence[FeatureRow], cycles: Floats, chosen: NDArray[np.bool_], seed: int
+) -> CycleModel:
+    """Train a model on the chosen rows, with the spread of its errors on rows that were held out in turn."""
+    numbers = np.flatnonzero(chosen).tolist()
+    own, measured = [rows[number] for number in numbers], cycles[numbers]
+    fold, errors = np.arange(len(own)) % _HELD_OUT, np.zeros(len(own))
+    for each in range(_HELD_OUT):
+        there, here = np.flatnonzero(fold != each).tolist(), np.flatnonzero(fold == each).tolist()
+        guess = train(
+            [own[number] for number in there], measured[there].tolist(), seed, rounds=_RETRAINED_TREES
+        )
+        errors[here] = np.abs(
+            np.log(guess.predict_many([own[number] for number in here])[0] / measured[here])
+        )
+    features = np.array([row.numbers for row in own])
+    spread = train_spread(features, errors, list(range(len(own))), seed)
+    return replace(train(own, measured.tolist(), seed, rounds=_RETRAINED_TREES), error=spread)
+
+
+def _better_elsewhere(standard: CycleModel, rows: Sequence[FeatureRow], cycles: Floats, seed: int) -> bool:
+    """Return True if trees are better than the standard model on layers that they have not been trained on."""
+    known = {layer: number for number, layer in enumerate(dict.fromkeys(map(layer_of, rows)))}
+    fold = np.array([known[layer_of(row)] % _LAYER_FOLDS for row in rows])
+    guess = np.zeros(len(rows))
+    for each in range(_LAYER_FOLDS):
+        there, here = np.flatnonzero(fold != each).tolist(), np.flatnonzero(fold == each).tolist()
+        if not len(there) or not len(here):
+            return False
+        model = train(
+            [rows[number] for number in there], cycles[there].tolist(), seed, rounds=_RETRAINED_TREES
+        )
+        guess[here] = model.predict_many([rows[number] for number in here])[0]
+    wrong = float(np.abs(guess / cycles - 1).mean())
+    return wrong < (1 - _MIN_REDUCTION) * _mean_error(standard, rows, cycles, np.ones(len(rows), bool))
+
+
+def _mean_error(
+    model: CycleModel, rows: Sequence[FeatureRow], cycles: Floats, chosen: NDArray[np.bool_]
+) -> float:
+    numbers = np.flatnonzero(chosen).tolist()
+    guess, _ = model.predict_many([rows[number] for number in numbers])
+    return float(np.abs(guess / cycles[numbers] - 1).mean())
 
 
 def _schedule_vector(schedule: LayerSchedule) -> list[float]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, Self
 
+from compiler.cost.learned.model import CycleModel, find_model
 from compiler.ir.graph import Graph
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
@@ -31,6 +32,10 @@ class MeasurementCache(Protocol):
 
     def refusals(self) -> dict[str, str]:
         """Return the reasons for which programs were refused, by the digest of their form (`Rejected.form`)."""
+        ...
+
+    def cost_model(self) -> CycleModel:
+        """Return the cost model of the conditions, retrained on earlier measurements if that made it better."""
         ...
 
 
@@ -111,6 +116,11 @@ class Measurer:
         self._cache = cache
         if cache is not None:
             self._refused |= cache.refusals()
+
+    @property
+    def cost_model(self) -> CycleModel:
+        """Cost model of the conditions: that of the cache or, without a cache, the one of the compiler or the user."""
+        return find_model(self.conditions) if self._cache is None else self._cache.cost_model()
 
     @property
     def devices(self) -> int:

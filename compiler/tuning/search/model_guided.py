@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from compiler.cost.learned.model import PredictionErrors, find_model
+from compiler.cost.learned.model import PredictionErrors
 from compiler.cost.learned.online_model import OnlineCostModel, attribution_groups
 from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -71,7 +71,7 @@ class ModelGuidedSearch(SearchMethod):
     ):
         super().__init__(measurer, goal, baseline, seed, constraints)
         stages = self.prepared.lowered(self.first.fusions)
-        self.online_model = OnlineCostModel(self.conditions, stages, find_model(self.conditions), seed)
+        self.online_model = OnlineCostModel(self.conditions, stages, measurer.cost_model, seed)
         self.layers = dict(self.first.layers)
         shared = [names for stage in stages for names in attribution_groups(stage.layers)]
         #: Index of the group of each layer.
