@@ -1,6 +1,8 @@
 """Options of a compilation: rounding, memory limits and DRAM timing."""
 
+import json
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from compiler.ir.identity import identity
@@ -129,7 +131,97 @@ PASSES: dict[str, PassInfo] = {
     "shrink_kernels": PassInfo(True, "remove taps of convolutions that are zero or read only padding"),
     "compose_convolutions": PassInfo(True, "join two convolutions whose intermediate result is not rounded"),
     "move_strides": PassInfo(True, "compute only the pixels that later convolutions with strides read"),
+    "place_on_host": PassInfo(
+        False, "run layers on the host where measured costs of both sides show a clear gain"
+    ),
 }
+
+
+@identity("HostCosts", "operators", "other", "stage", "clock")
+@dataclass(frozen=True)
+class HostCosts:
+    """Time that operators take on the host, and the clock of the accelerator that it is compared with.
+
+    Parameters
+    ----------
+    operators : tuple of (str, float, float)
+        Name of an operator, its microseconds per node, and nanoseconds per unit of work: a multiply-accumulate of a
+        product, an element of a window of a pool, or else an element of the largest tensor.
+    other : (float, float)
+        Microseconds and nanoseconds of the operators that `operators` does not contain.
+    stage : float
+        Microseconds of the host to start a stage on the accelerator and to wait for it.
+    clock : float
+        Clock frequency of the accelerator in MHz.
+    """
+
+    operators: tuple[tuple[str, float, float], ...] = ()
+    other: tuple[float, float] = (200.0, 50.0)
+    stage: float = 50.0
+    clock: float = 100.0
+
+    def microseconds(self, op: str, work: int) -> float:
+        """Return the time of a node of an operator with some units of work."""
+        found = {name: (fixed, each) for name, fixed, each in self.operators}
+        fixed, each = found.get(op, self.other)
+        return fixed + each * work / 1e3
+
+
+#: Costs of one core of a server of 2026, measured by `mla calibrate --host`; costs of the same table are the same on
+#: every machine, so that compilation without measured costs does not depend on the machine.
+DEFAULT_HOST_COSTS = HostCosts(
+    (
+        ("add", 43.5, 6.762),
+        ("avg_pool2d", 38.9, 1.638),
+        ("clip", 12.9, 1.942),
+        ("conv2d", 108.3, 0.174),
+        ("dense", 38.7, 0.158),
+        ("depthwise_conv2d", 137.7, 2.012),
+        ("layer_norm", 33.3, 6.574),
+        ("matmul", 45.6, 0.166),
+        ("max_pool2d", 18.5, 0.984),
+        ("mul", 30.6, 1.866),
+        ("reduce_mean", 20.2, 0.772),
+        ("reshape", 7.4, 0.776),
+        ("softmax", 163.3, 7.635),
+        ("tanh", 29.1, 2.282),
+        ("transpose", 8.3, 0.424),
+    )
+)
+
+
+def host_costs_path() -> Path:
+    """Return the path of the costs that `mla calibrate --host` measured on this machine."""
+    from cosim.rtl.cache import cache_folder
+
+    return cache_folder() / "hpm" / "host.json"
+
+
+def read_host_costs(path: Path) -> HostCosts:
+    """Read measured costs of the host; the default costs if there is no file.
+
+    Raises
+    ------
+    InputError
+        The file is damaged.
+    """
+    if not path.exists():
+        return DEFAULT_HOST_COSTS
+    try:
+        values = json.loads(path.read_bytes())
+        operators = tuple((str(op), float(fixed), float(each)) for op, fixed, each in values["operators"])
+        other = tuple(float(each) for each in values["other"])
+        made = HostCosts(operators, (other[0], other[1]), float(values["stage"]), float(values["clock"]))
+    except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
+        made = None
+    numbers = (
+        [] if made is None else [*made.other, made.stage, *(x for each in made.operators for x in each[1:])]
+    )
+    if made is None or not all(0 <= each < 1e12 for each in numbers) or not 0 < made.clock < 1e12:
+        raise InputError(
+            f"{path} contains no costs of the host: remove it, or run mla calibrate --host again"
+        )
+    return made
 
 
 @identity(
@@ -150,7 +242,10 @@ PASSES: dict[str, PassInfo] = {
     "limits",
     "enable",
     "disable",
-    added=("enable", "disable"),
+    "host",
+    "keep_on_accelerator",
+    "host_costs",
+    added=("enable", "disable", "host", "keep_on_accelerator", "host_costs"),
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
@@ -160,7 +255,9 @@ class CompileOptions:
     ----------
     rounding : str
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
-    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits, enable, disable
+    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits
+        Same as the parameters of `compile`.
+    enable, disable, host, keep_on_accelerator, host_costs
         Same as the parameters of `compile`.
     single : bool
         True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
@@ -192,6 +289,9 @@ class CompileOptions:
     limits: MemoryLimits = UNLIMITED
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
+    host: tuple[str, ...] = ()
+    keep_on_accelerator: tuple[str, ...] = ()
+    host_costs: HostCosts = DEFAULT_HOST_COSTS
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:

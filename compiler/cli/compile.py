@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from compiler.util.tables import Column, counted, format_table
 if TYPE_CHECKING:
     from compiler.cache.model_source import ModelSource
     from compiler.ir.graph import Graph
-    from compiler.options import CompileOptions
+    from compiler.options import CompileOptions, HostCosts
     from compiler.pipeline import CompilationTrace
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.schedule.schedule import Schedule
@@ -108,6 +109,20 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
             default=[],
             help=f"{text} this graph pass (repeatable; --passes lists all)",
         )
+    parser.add_argument(
+        "--host",
+        metavar="NODE",
+        action="append",
+        default=[],
+        help="run this node (or all nodes of this operator) on the host (repeatable)",
+    )
+    parser.add_argument(
+        "--keep-on-accelerator",
+        metavar="NODE",
+        action="append",
+        default=[],
+        help="the pass place_on_host leaves this node (or all nodes of this operator) on the accelerator (repeatable)",
+    )
     parser.add_argument(
         "--passes", action=ListPasses, help="list the graph passes that can be switched, and exit"
     )
@@ -216,6 +231,9 @@ def compile_model(
             int16=options.int16,
             enable=options.enable,
             disable=options.disable,
+            host=options.host,
+            keep_on_accelerator=options.keep_on_accelerator,
+            host_costs=options.host_costs,
             dram=options.dram,
             limits=options.limits,
             cache=use_cache,
@@ -295,9 +313,22 @@ def source_of(
         int16=tuple(args.int16),
         enable=tuple(args.enable),
         disable=tuple(args.disable),
+        host=tuple(args.host),
+        keep_on_accelerator=tuple(args.keep_on_accelerator),
+        host_costs=_host_costs(args),
         dram=dram,
         limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
     )
+
+
+def _host_costs(args: argparse.Namespace) -> "HostCosts":
+    """Return the costs of this host, at the clock frequency of `--clock`, if a pass reads them."""
+    from compiler.options import DEFAULT_HOST_COSTS, host_costs_path, read_host_costs
+
+    if "place_on_host" not in args.enable:
+        return DEFAULT_HOST_COSTS
+    costs, clock = read_host_costs(host_costs_path()), vars(args).get("clock")
+    return costs if clock is None else replace(costs, clock=clock)
 
 
 def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:

@@ -72,14 +72,13 @@ def frequency(text: str) -> float:
     return value
 
 
-def add_clock(parser: argparse.ArgumentParser) -> None:
-    """Add `--clock`, the value of which the verb passes to `compiler.runtime.run_report.document`."""
-    parser.add_argument(
-        "--clock",
-        metavar="MHZ",
-        type=frequency,
-        help="clock frequency: also report milliseconds, inferences per second and estimated milliwatts",
-    )
+#: What `--clock` does in verbs that run a network.
+_CLOCK_HELP = "clock frequency: also report milliseconds, inferences per second and estimated milliwatts"
+
+
+def add_clock(parser: argparse.ArgumentParser, text: str = _CLOCK_HELP) -> None:
+    """Add `--clock`, which `text` describes in the help."""
+    parser.add_argument("--clock", metavar="MHZ", type=frequency, help=text)
 
 
 def add_target(

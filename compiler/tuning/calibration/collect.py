@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +10,18 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from compiler.cost.roofline import bus_rate
+from compiler.ir.graph import random_input
 from compiler.ir.identity import identity, restored, stored
 from compiler.lowering.lower import LoweredNetwork
-from compiler.options import CompileOptions, DramTiming
+from compiler.lowering.partition import work_of
+from compiler.options import CompileOptions, DramTiming, HostCosts
+from compiler.passes import simplify
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.reference import run_node
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -376,3 +383,52 @@ def _change_fusion(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict
         return {first[0]: replace(first[1], on_chip=not first[1].on_chip)}
     interleave = not second[1].interleave
     return {name: replace(schedule, interleave=interleave) for name, schedule in (first, second)}
+
+
+#: Networks from which the host's costs are measured, and repetitions of each node, of which the fastest counts.
+_HOST_NETWORKS, _HOST_REPEATS = 150, 3
+
+
+def measure_host_costs(n: int, clock: float, seed: int = 0, networks: int = _HOST_NETWORKS) -> HostCosts:
+    """Measure how long the operators of random small networks take on this host.
+
+    The time of an operator is fitted as a constant plus a multiple of the work, by least squares of relative errors.
+
+    Parameters
+    ----------
+    n : int
+        Number of lanes, to which the sizes of the networks are related.
+    clock : float
+        Clock frequency of the accelerator in MHz, which is kept with the costs.
+    seed, networks : int
+        Seed of the networks, and their number.
+    """
+    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    seen: dict[str, list[tuple[int, float]]] = {}
+    for _ in range(networks):
+        graph = simplify(draw_network(n, rng).graph())
+        values = {name: random_input(numbers, graph.tensors[name], {}) for name in graph.inputs}
+        for node in graph:
+            operands = [values.get(each.name, each.data) for each in graph.ins(node)]
+            times = []
+            for _ in range(_HOST_REPEATS):
+                started = time.perf_counter()
+                results = run_node(graph, node, operands)  # type: ignore[arg-type]
+                times.append(time.perf_counter() - started)
+            values |= zip(node.outputs, results, strict=True)
+            seen.setdefault(node.op, []).append((work_of(graph, node), min(times) * 1e6))
+    operators = tuple((op, *_fitted(found)) for op, found in sorted(seen.items()))
+    return HostCosts(operators, clock=clock)
+
+
+def _fitted(found: list[tuple[int, float]]) -> tuple[float, float]:
+    """Return microseconds per node and nanoseconds per unit of work, both at least 0."""
+    work, times = (np.array(each, float) for each in zip(*found, strict=True))
+    fixed = float(times.min())
+    each = float(np.median((times - fixed) / np.maximum(work, 1)) * 1e3)
+    if len(found) > 2:
+        sides = np.stack([1 / times, work / times], 1)
+        solved = np.linalg.lstsq(sides, np.ones(len(times)), rcond=None)[0]
+        if (solved > 0).all():
+            fixed, each = float(solved[0]), float(solved[1] * 1e3)
+    return round(fixed, 1), round(each, 3)
