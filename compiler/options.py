@@ -144,48 +144,48 @@ class HostCosts:
 
     Parameters
     ----------
-    operators : tuple of (str, float, float)
-        Name of an operator, its microseconds per node, and nanoseconds per unit of work: a multiply-accumulate of a
-        product, an element of a window of a pool, or else an element of the largest tensor.
-    other : (float, float)
-        Microseconds and nanoseconds of the operators that `operators` does not contain.
+    operators : tuple of (str, float, float, float)
+        Name of an operator, its microseconds per node, nanoseconds per element of its operands and results, and
+        nanoseconds per multiply-accumulate, or per element of the windows of a pool.
+    other : (float, float, float)
+        Costs of the operators that `operators` does not contain.
     stage : float
         Microseconds of the host to start a stage on the accelerator and to wait for it.
     clock : float
         Clock frequency of the accelerator in MHz.
     """
 
-    operators: tuple[tuple[str, float, float], ...] = ()
-    other: tuple[float, float] = (200.0, 50.0)
+    operators: tuple[tuple[str, float, float, float], ...] = ()
+    other: tuple[float, float, float] = (200.0, 50.0, 1.0)
     stage: float = 50.0
     clock: float = 100.0
 
-    def microseconds(self, op: str, work: int) -> float:
-        """Return the time of a node of an operator with some units of work."""
-        found = {name: (fixed, each) for name, fixed, each in self.operators}
-        fixed, each = found.get(op, self.other)
-        return fixed + each * work / 1e3
+    def microseconds(self, op: str, elements: int, products: int) -> float:
+        """Return the time of a node with a number of elements and of products, as counted in `operators`."""
+        found = {name: each for name, *each in self.operators}
+        fixed, element, product = found.get(op, self.other)
+        return fixed + (element * elements + product * products) / 1e3
 
 
-#: Costs of one core of a server of 2026, measured by `mla calibrate --host`; costs of the same table are the same on
-#: every machine, so that compilation without measured costs does not depend on the machine.
+#: Costs of one core of a server of 2026, measured by `mla calibrate --host`, for dense layers with weights that are not
+#: in the cache. They are the same everywhere, so that compilation without measured costs does not depend on the machine.
 DEFAULT_HOST_COSTS = HostCosts(
     (
-        ("add", 43.5, 6.762),
-        ("avg_pool2d", 38.9, 1.638),
-        ("clip", 12.9, 1.942),
-        ("conv2d", 108.3, 0.174),
-        ("dense", 38.7, 0.158),
-        ("depthwise_conv2d", 137.7, 2.012),
-        ("layer_norm", 33.3, 6.574),
-        ("matmul", 45.6, 0.166),
-        ("max_pool2d", 18.5, 0.984),
-        ("mul", 30.6, 1.866),
-        ("reduce_mean", 20.2, 0.772),
-        ("reshape", 7.4, 0.776),
-        ("softmax", 163.3, 7.635),
-        ("tanh", 29.1, 2.282),
-        ("transpose", 8.3, 0.424),
+        ("add", 44.754, 2.272, 0.0),
+        ("avg_pool2d", 51.354, 0.0, 1.015),
+        ("clip", 12.704, 0.838, 0.0),
+        ("conv2d", 101.969, 2.114, 0.142),
+        ("dense", 39.68, 6.5, 0.123),
+        ("depthwise_conv2d", 115.124, 16.778, 0.0),
+        ("layer_norm", 35.601, 3.369, 0.0),
+        ("matmul", 45.314, 0.833, 0.054),
+        ("max_pool2d", 0.0, 1.609, 0.0),
+        ("mul", 0.0, 17.393, 0.0),
+        ("reduce_mean", 23.353, 0.376, 0.0),
+        ("reshape", 7.597, 0.398, 0.0),
+        ("softmax", 184.093, 2.615, 0.0),
+        ("tanh", 32.635, 0.876, 0.0),
+        ("transpose", 7.21, 0.0, 0.0),
     )
 )
 
@@ -209,13 +209,14 @@ def read_host_costs(path: Path) -> HostCosts:
         return DEFAULT_HOST_COSTS
     try:
         values = json.loads(path.read_bytes())
-        operators = tuple((str(op), float(fixed), float(each)) for op, fixed, each in values["operators"])
-        other = tuple(float(each) for each in values["other"])
-        made = HostCosts(operators, (other[0], other[1]), float(values["stage"]), float(values["clock"]))
+        operators = tuple((str(op), float(a), float(b), float(c)) for op, a, b, c in values["operators"])
+        fixed, element, product = (float(each) for each in values["other"])
+        stage, clock = float(values["stage"]), float(values["clock"])
+        made = HostCosts(operators, (fixed, element, product), stage, clock)
     except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
         made = None
     numbers = (
-        [] if made is None else [*made.other, made.stage, *(x for each in made.operators for x in each[1:])]
+        [] if made is None else [*made.other, made.stage, *(x for _, *each in made.operators for x in each)]
     )
     if made is None or not all(0 <= each < 1e12 for each in numbers) or not 0 < made.clock < 1e12:
         raise InputError(

@@ -100,8 +100,8 @@ def _host(args: argparse.Namespace) -> int:
     path, whole = args.out or host_costs_path(), stored(costs)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_output(path, json.dumps(whole).encode() + b"\n")
-    rows = [[op, f"{fixed:,.1f}", f"{each:,.3f}"] for op, fixed, each in costs.operators]
-    columns = [Column("operator"), *figures("us per node", "ns per unit of work")]
+    rows = [[op, f"{a:,.1f}", f"{b:,.3f}", f"{c:,.3f}"] for op, a, b, c in costs.operators]
+    columns = [Column("operator"), *figures("us per node", "ns per element", "ns per product")]
     report(whole | {"file": str(path)}, format_table(columns, rows), args.json)
     return 0
 

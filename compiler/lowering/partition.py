@@ -130,26 +130,26 @@ def named_nodes(graph: Graph, names: Collection[str], purpose: str) -> set[str]:
     return {node.name for each, node in nodes if not each.names_of(node).isdisjoint(names)}
 
 
-def work_of(graph: Graph, node: Node) -> int:
-    """Return the units of work of a node, in which `HostCosts` counts."""
+def work_of(graph: Graph, node: Node) -> tuple[int, int]:
+    """Return the elements and the products of a node, which `HostCosts` counts."""
     ins, outs = graph.ins(node), [graph.tensors[name] for name in node.outputs]
-    made = sum(each.elements for each in outs)
+    made, products = sum(each.elements for each in outs), 0
     if node.op in ("conv2d", "dense"):
-        return made * ins[1].elements // ins[1].shape[0]
-    if node.op == "conv_transpose2d":
-        return ins[0].elements * ins[1].elements // ins[1].shape[3]
-    if node.op == "depthwise_conv2d":
-        return made * ins[1].shape[0] * ins[1].shape[1]
-    if node.op == "matmul":
-        return made * ins[0].shape[-1]
-    if node.op in ("max_pool2d", "avg_pool2d"):
-        return made * math.prod(node.attributes["kernel"])
-    return max([made, *(each.elements for each in ins)])
+        products = made * ins[1].elements // ins[1].shape[0]
+    elif node.op == "conv_transpose2d":
+        products = ins[0].elements * ins[1].elements // ins[1].shape[3]
+    elif node.op == "depthwise_conv2d":
+        products = made * ins[1].shape[0] * ins[1].shape[1]
+    elif node.op == "matmul":
+        products = made * ins[0].shape[-1]
+    elif node.op in ("max_pool2d", "avg_pool2d"):
+        products = made * math.prod(node.attributes["kernel"])
+    return made + sum(each.elements for each in ins), products
 
 
 def host_microseconds(graph: Graph, names: Collection[str], costs: HostCosts) -> float:
     """Return the time that nodes take on the host."""
-    return sum(costs.microseconds(node.op, work_of(graph, node)) for node in graph if node.name in names)
+    return sum(costs.microseconds(node.op, *work_of(graph, node)) for node in graph if node.name in names)
 
 
 def cheaper_on_host(

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from compiler.tuning.calibration.collect import measure_host_costs
 from hw.errors import InputError
 from tests.support.graphs import Draft
 
-POINT = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+POINT: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
 
 
 def network() -> tuple[Draft, Graph]:
@@ -74,23 +75,18 @@ def test_names_must_exist() -> None:
 
 def test_measured_costs_are_read_and_damaged_ones_rejected(tmp_path: Path) -> None:
     costs, path = measure_host_costs(4, 50.0, networks=12), tmp_path / "host.json"
-    assert costs.operators and all(fixed >= 0 and each >= 0 for _, fixed, each in costs.operators)
+    assert costs.operators and all(min(each) >= 0 for _, *each in costs.operators)
     values = {name: getattr(costs, name) for name in ("operators", "other", "stage", "clock")}
     path.write_text(json.dumps(values))
     assert read_host_costs(path) == costs
     assert read_host_costs(tmp_path / "missing.json") == DEFAULT_HOST_COSTS
-    for wrong in (
-        "",
-        "[]",
-        "{}",
-        json.dumps(values | {"clock": 0}),
-        json.dumps(values | {"operators": [["a", -1, 2]]}),
-    ):
+    negative = values | {"operators": [["add", -1, 2, 3]]}
+    for wrong in ("", "[]", "{}", json.dumps(values | {"clock": 0}), json.dumps(negative)):
         path.write_text(wrong)
         with pytest.raises(InputError, match="contains no costs of the host"):
             read_host_costs(path)
 
 
 def test_costs_of_unknown_operators() -> None:
-    costs = HostCosts((("add", 10.0, 2.0),), (100.0, 1.0))
-    assert costs.microseconds("add", 1000) == 12.0 and costs.microseconds("mul", 1000) == 101.0
+    costs = HostCosts((("add", 10.0, 2.0, 1.0),), (100.0, 1.0, 0.0))
+    assert costs.microseconds("add", 1000, 500) == 12.5 and costs.microseconds("mul", 1000, 0) == 101.0
