@@ -1,9 +1,10 @@
 """Options of a compilation: rounding, memory limits and DRAM timing."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compiler.ir.identity import identity
 from compiler.schedule.schedule import Schedule
@@ -168,7 +169,7 @@ class HostCosts:
 
 
 #: Costs of one core of a server of 2026, measured by `mla calibrate --host`, for dense layers with weights that are not
-#: in the cache. They are the same everywhere, so that compilation without measured costs does not depend on the machine.
+#: in the cache. They are the same everywhere, so that compilation without measured costs is reproducible.
 DEFAULT_HOST_COSTS = HostCosts(
     (
         ("add", 44.754, 2.272, 0.0),
@@ -307,3 +308,81 @@ class CompileOptions:
     def runs(self, name: str) -> bool:
         """Return whether a pass of `PASSES` runs."""
         return name in self.enable or (PASSES[name].default and name not in self.disable)
+
+
+@dataclass(frozen=True)
+class PerformanceTargets:
+    """Targets of the user for one inference; None for those that are not given.
+
+    Parameters
+    ----------
+    cycles : float or None
+        Largest number of cycles from the doorbell to the interrupt.
+    energy_uj : float or None
+        Largest energy in microjoules.
+    rate : float or None
+        Smallest number of inferences per second at `clock`, back to back.
+    clock : float or None
+        Clock frequency in MHz, for targets that are times or rates.
+    """
+
+    cycles: float | None = None
+    energy_uj: float | None = None
+    rate: float | None = None
+    clock: float | None = None
+
+    def judged(
+        self, cycles: float | None, steady: float | None, energy_uj: float | None, *, bound: bool = False
+    ) -> list[dict[str, Any]]:
+        """Return one entry of the JSON field `performance_targets` for each target.
+
+        Parameters
+        ----------
+        cycles, steady, energy_uj : float or None
+            Cycles of an inference alone, cycles of an inference back to back (None: the same), and energy; None if not
+            measured.
+        bound : bool
+            True if the cycles are a lower bound, so that a target can be missed, but not be met.
+        """
+        rate = (
+            None
+            if self.clock is None or not (steady or cycles)
+            else self.clock * 1e6 / (steady or cycles or 1)
+        )
+        found = []
+        for name, limit, value in (
+            ("latency_cycles", self.cycles, cycles),
+            ("energy_uj", self.energy_uj, energy_uj),
+            ("inferences_per_second", self.rate, rate),
+        ):
+            if limit is None:
+                continue
+            good = (
+                None
+                if value is None
+                else value >= limit
+                if name == "inferences_per_second"
+                else value <= limit
+            )
+            entry = {"target": name, "limit": limit, "value": value, "met": None if bound and good else good}
+            entry["ratio"] = None if value is None else value / limit
+            found.append(entry | {"clock_mhz": self.clock, "lower_bound": bound})
+        return found
+
+
+def target_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line of text for each entry of `PerformanceTargets.judged`."""
+    lines = []
+    for each in found:
+        name, clock = each["target"].replace("_", " "), each["clock_mhz"]
+        at = "" if clock is None else f" at {clock:g} MHz"
+        if each["value"] is None:
+            lines.append(f"target {name} {each['limit']:,.6g}{at}: not measured")
+            continue
+        verdict = {True: "met", False: "missed", None: "possible"}[each["met"]]
+        kind = "bound" if each["lower_bound"] else "measured"
+        lines.append(
+            f"target {name} {each['limit']:,.6g}{at}: {verdict}, {kind} {each['value']:,.6g} "
+            f"({each['ratio']:.1%} of the target)"
+        )
+    return lines

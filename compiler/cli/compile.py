@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.exit_status import report, warn
 from compiler.cli.options import (
+    add_clock,
     add_db,
     add_json,
     add_memory,
+    add_performance_targets,
     add_seed,
     add_target,
     bound,
     check_files,
     database_of,
     integer,
+    performance_targets,
     size,
 )
 from compiler.options import PASSES
@@ -63,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser)
     add_dispatch(parser)
+    add_clock(parser, "clock frequency, for targets that are times or rates, and for the pass place_on_host")
+    add_performance_targets(parser)
     add_target(parser)
     add_memory(parser, ", assumed for scheduling")
     add_seed(parser)
@@ -392,6 +397,7 @@ def run(args: argparse.Namespace) -> int:
     """Compile and write the output files."""
     from compiler.cli.run_report import memory_lines
     from compiler.ir.identity import stored
+    from compiler.options import target_lines
     from compiler.quantize.report import summary
     from compiler.runtime.package.writer import to_bytes
     from compiler.runtime.program_text import listing
@@ -404,6 +410,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"--output: {args.output} must end in {PACKAGE_SUFFIX}, the suffix of compiled networks"
         )
+    goals = performance_targets(args)
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)
     write_output(args.output, to_bytes(network))
     report_provenance(args, network)
@@ -433,6 +440,9 @@ def run(args: argparse.Namespace) -> int:
         "rewritten": [stored(each) for each in network.rewritten],
         "quantization": None if network.quantization is None else network.quantization.document(),
     }
+    rate = args.dram_bytes_per_cycle or network.config.n
+    floor = network.floor.cycles(network.config, rate) / network.batch
+    document["performance_targets"] = goals.judged(floor, floor, None, bound=True)
     text = (
         f"{counted(len(network.infos), 'layer')} in {counted(len(programs), 'program')} of "
         f"{counted(sum(len(program.words) for program in programs), 'word')}; "
@@ -443,5 +453,6 @@ def run(args: argparse.Namespace) -> int:
     lines += memory_lines(document["memory"])
     if network.quantization is not None:
         lines += summary(network.quantization.document())
+    lines += target_lines(document["performance_targets"])
     report(document, "\n".join([*lines, text]), args.json)
     return 0
