@@ -187,6 +187,10 @@ def network_of(args: argparse.Namespace) -> "CompiledNetwork":
         raise InputError(
             f"{args.model} is already compiled: --size applies to models with dynamic dimensions"
         )
+    for name in ("enable", "disable", "host", "keep_on_accelerator"):
+        if vars(args)[name]:
+            option = name.replace("_", "-")
+            raise InputError(f"{args.model} is already compiled: --{option} applies to models")
     if args.bind:
         raise InputError(f"{args.model} is already compiled: --bind applies to models")
     if vars(args).get("skip") is not None:

@@ -95,7 +95,7 @@ def taps_of(weights: np.ndarray, size: int, **attributes: Any) -> tuple[GraphDra
     x = draft.input((1, size, size, 8))
     w = draft.graph.add_tensor(Tensor("w", weights.shape, "int8", Quantization.per_tensor(0.01), weights))
     pad = weights.shape[1] // 2
-    y = draft.node("conv2d", [x, w], x.shape, **POINT | {"pads": (pad,) * 4} | attributes)
+    y = draft.node("conv2d", [x, w], x.shape, **dict[str, Any](POINT | {"pads": (pad,) * 4} | attributes))
     return draft, draft.graph.finish([y.name])
 
 
@@ -155,7 +155,7 @@ def strided(rng: np.random.Generator, *, also_read: bool = False) -> tuple[Graph
     def product(x: Tensor, kernel: int, stride: int) -> Tensor:
         out = -(-x.shape[1] // stride)
         weights = draft.constant((16, kernel, kernel, 16), quantization=Quantization.per_tensor(0.01))
-        attributes = POINT | {"strides": (stride,) * 2, "pads": (kernel // 2,) * 4}
+        attributes: dict[str, Any] = POINT | {"strides": (stride,) * 2, "pads": (kernel // 2,) * 4}
         return draft.node("conv2d", [x, weights], (1, out, out, 16), **attributes)
 
     inner = product(x, int(rng.choice([1, 3])), 1)
@@ -190,7 +190,7 @@ def selection(rng: np.random.Generator, weight: int, pad: int) -> tuple[GraphDra
     weights = draft.constant((6, 3, 3, 8), quantization=Quantization.per_tensor(0.01))
     weights.data[weights.data == -128] = -127  # type: ignore[index]
     out = 5 + 2 * pad
-    z = draft.node("conv2d", [y, weights], (1, out, out, 6), **POINT | {"pads": (pad,) * 4})
+    z = draft.node("conv2d", [y, weights], (1, out, out, 6), **dict[str, Any](POINT | {"pads": (pad,) * 4}))
     return draft, draft.graph.finish([z.name])
 
 
