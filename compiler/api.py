@@ -14,7 +14,16 @@ from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name, version
 from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
-from compiler.options import DEFAULT_DRAM, ROUNDINGS, UNLIMITED, CompileOptions, DramTiming, MemoryLimits
+from compiler.options import (
+    DEFAULT_DRAM,
+    DEFAULT_HOST_COSTS,
+    ROUNDINGS,
+    UNLIMITED,
+    CompileOptions,
+    DramTiming,
+    HostCosts,
+    MemoryLimits,
+)
 from compiler.profile.measurement import HardwareProfile
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import check_sizes
@@ -65,6 +74,9 @@ def compile(
     fuse: bool = False,
     enable: Sequence[str] = (),
     disable: Sequence[str] = (),
+    host: Sequence[str] = (),
+    keep_on_accelerator: Sequence[str] = (),
+    host_costs: HostCosts = DEFAULT_HOST_COSTS,
     cache: bool | None = None,
     database: "TuningDatabase | str | Path | bool" = True,
     record: "CompilationTrace | None" = None,
@@ -126,6 +138,11 @@ def compile(
         takes seconds. Ignored if `schedule`, `batches`, `skip` or `record` is given.
     enable, disable : sequences of str
         Graph passes to run that are off by default, and passes not to run (docs/passes.md).
+    host, keep_on_accelerator : sequences of str
+        Names of nodes or operators that run on the host although the accelerator supports them, and of those that the
+        pass `place_on_host` leaves on the accelerator.
+    host_costs : HostCosts
+        Time of operators on the host, and clock of the accelerator, for the pass `place_on_host`.
     cache : bool or None
         True to use the cache of compiled networks, False to bypass it; None: True if the model is a file. A network
         from the cache has no `layers`.
@@ -162,6 +179,7 @@ def compile(
     _check_types(schedule, dram, strict, cache, record)
     _check_database(database)
     checks.of_type("limits", limits, MemoryLimits, "a MemoryLimits")
+    checks.of_type("host_costs", host_costs, HostCosts, "a HostCosts")
     config = load_target(target) if isinstance(target, str) else target
     checks.of_type("target", config, MlaConfig, "the name of a target, a TOML file, or an MlaConfig")
     _check_dispatch(config, batch, batches, schedule, skip)
@@ -190,6 +208,9 @@ def compile(
         fuse=fuse and schedule is None and not batches and skip is None and record is None,
         enable=checks.texts("enable", enable),
         disable=checks.texts("disable", disable),
+        host=checks.texts("host", host),
+        keep_on_accelerator=checks.texts("keep_on_accelerator", keep_on_accelerator),
+        host_costs=host_costs,
     )
     store = source.store if named and record is None else None
     network = _build(source, config, options, store, record)

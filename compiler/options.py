@@ -1,7 +1,10 @@
 """Options of a compilation: rounding, memory limits and DRAM timing."""
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compiler.ir.identity import identity
 from compiler.schedule.schedule import Schedule
@@ -129,7 +132,98 @@ PASSES: dict[str, PassInfo] = {
     "shrink_kernels": PassInfo(True, "remove taps of convolutions that are zero or read only padding"),
     "compose_convolutions": PassInfo(True, "join two convolutions whose intermediate result is not rounded"),
     "move_strides": PassInfo(True, "compute only the pixels that later convolutions with strides read"),
+    "place_on_host": PassInfo(
+        False, "run layers on the host where measured costs of both sides show a clear gain"
+    ),
 }
+
+
+@identity("HostCosts", "operators", "other", "stage", "clock")
+@dataclass(frozen=True)
+class HostCosts:
+    """Time that operators take on the host, and the clock of the accelerator that it is compared with.
+
+    Parameters
+    ----------
+    operators : tuple of (str, float, float, float)
+        Name of an operator, its microseconds per node, nanoseconds per element of its operands and results, and
+        nanoseconds per multiply-accumulate, or per element of the windows of a pool.
+    other : (float, float, float)
+        Costs of the operators that `operators` does not contain.
+    stage : float
+        Microseconds of the host to start a stage on the accelerator and to wait for it.
+    clock : float
+        Clock frequency of the accelerator in MHz.
+    """
+
+    operators: tuple[tuple[str, float, float, float], ...] = ()
+    other: tuple[float, float, float] = (200.0, 50.0, 1.0)
+    stage: float = 50.0
+    clock: float = 100.0
+
+    def microseconds(self, op: str, elements: int, products: int) -> float:
+        """Return the time of a node with a number of elements and of products, as counted in `operators`."""
+        found = {name: each for name, *each in self.operators}
+        fixed, element, product = found.get(op, self.other)
+        return fixed + (element * elements + product * products) / 1e3
+
+
+#: Costs of one core of a server of 2026, measured by `mla calibrate --host`, for dense layers with weights that are not
+#: in the cache. They are the same everywhere, so that compilation without measured costs is reproducible.
+DEFAULT_HOST_COSTS = HostCosts(
+    (
+        ("add", 44.754, 2.272, 0.0),
+        ("avg_pool2d", 51.354, 0.0, 1.015),
+        ("clip", 12.704, 0.838, 0.0),
+        ("conv2d", 101.969, 2.114, 0.142),
+        ("dense", 39.68, 6.5, 0.123),
+        ("depthwise_conv2d", 115.124, 16.778, 0.0),
+        ("layer_norm", 35.601, 3.369, 0.0),
+        ("matmul", 45.314, 0.833, 0.054),
+        ("max_pool2d", 0.0, 1.609, 0.0),
+        ("mul", 0.0, 17.393, 0.0),
+        ("reduce_mean", 23.353, 0.376, 0.0),
+        ("reshape", 7.597, 0.398, 0.0),
+        ("softmax", 184.093, 2.615, 0.0),
+        ("tanh", 32.635, 0.876, 0.0),
+        ("transpose", 7.21, 0.0, 0.0),
+    )
+)
+
+
+def host_costs_path() -> Path:
+    """Return the path of the costs that `mla calibrate --host` measured on this machine."""
+    from cosim.rtl.cache import cache_folder
+
+    return cache_folder() / "hpm" / "host.json"
+
+
+def read_host_costs(path: Path) -> HostCosts:
+    """Read measured costs of the host; the default costs if there is no file.
+
+    Raises
+    ------
+    InputError
+        The file is damaged.
+    """
+    if not path.exists():
+        return DEFAULT_HOST_COSTS
+    try:
+        values = json.loads(path.read_bytes())
+        operators = tuple((str(op), float(a), float(b), float(c)) for op, a, b, c in values["operators"])
+        fixed, element, product = (float(each) for each in values["other"])
+        stage, clock = float(values["stage"]), float(values["clock"])
+        made = HostCosts(operators, (fixed, element, product), stage, clock)
+    except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
+        made = None
+    numbers = (
+        [] if made is None else [*made.other, made.stage, *(x for _, *each in made.operators for x in each)]
+    )
+    if made is None or not all(0 <= each < 1e12 for each in numbers) or not 0 < made.clock < 1e12:
+        raise InputError(
+            f"{path} contains no costs of the host: remove it, or run mla calibrate --host again"
+        )
+    return made
 
 
 @identity(
@@ -151,7 +245,10 @@ PASSES: dict[str, PassInfo] = {
     "fuse",
     "enable",
     "disable",
-    added=("fuse", "enable", "disable"),
+    "host",
+    "keep_on_accelerator",
+    "host_costs",
+    added=("fuse", "enable", "disable", "host", "keep_on_accelerator", "host_costs"),
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
@@ -161,8 +258,9 @@ class CompileOptions:
     ----------
     rounding : str
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
-    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits, fuse, enable,
-    disable
+    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits
+        Same as the parameters of `compile`.
+    fuse, enable, disable, host, keep_on_accelerator, host_costs
         Same as the parameters of `compile`.
     single : bool
         True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
@@ -195,6 +293,9 @@ class CompileOptions:
     fuse: bool = False
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
+    host: tuple[str, ...] = ()
+    keep_on_accelerator: tuple[str, ...] = ()
+    host_costs: HostCosts = DEFAULT_HOST_COSTS
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:
@@ -209,3 +310,81 @@ class CompileOptions:
     def runs(self, name: str) -> bool:
         """Return whether a pass of `PASSES` runs."""
         return name in self.enable or (PASSES[name].default and name not in self.disable)
+
+
+@dataclass(frozen=True)
+class PerformanceTargets:
+    """Targets of the user for one inference; None for those that are not given.
+
+    Parameters
+    ----------
+    cycles : float or None
+        Largest number of cycles from the doorbell to the interrupt.
+    energy_uj : float or None
+        Largest energy in microjoules.
+    rate : float or None
+        Smallest number of inferences per second at `clock`, back to back.
+    clock : float or None
+        Clock frequency in MHz, for targets that are times or rates.
+    """
+
+    cycles: float | None = None
+    energy_uj: float | None = None
+    rate: float | None = None
+    clock: float | None = None
+
+    def judged(
+        self, cycles: float | None, steady: float | None, energy_uj: float | None, *, bound: bool = False
+    ) -> list[dict[str, Any]]:
+        """Return one entry of the JSON field `performance_targets` for each target.
+
+        Parameters
+        ----------
+        cycles, steady, energy_uj : float or None
+            Cycles of an inference alone, cycles of an inference back to back (None: the same), and energy; None if not
+            measured.
+        bound : bool
+            True if the cycles are a lower bound, so that a target can be missed, but not be met.
+        """
+        rate = (
+            None
+            if self.clock is None or not (steady or cycles)
+            else self.clock * 1e6 / (steady or cycles or 1)
+        )
+        found = []
+        for name, limit, value in (
+            ("latency_cycles", self.cycles, cycles),
+            ("energy_uj", self.energy_uj, energy_uj),
+            ("inferences_per_second", self.rate, rate),
+        ):
+            if limit is None:
+                continue
+            good = (
+                None
+                if value is None
+                else value >= limit
+                if name == "inferences_per_second"
+                else value <= limit
+            )
+            entry = {"target": name, "limit": limit, "value": value, "met": None if bound and good else good}
+            entry["ratio"] = None if value is None else value / limit
+            found.append(entry | {"clock_mhz": self.clock, "lower_bound": bound})
+        return found
+
+
+def target_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line of text for each entry of `PerformanceTargets.judged`."""
+    lines = []
+    for each in found:
+        name, clock = each["target"].replace("_", " "), each["clock_mhz"]
+        at = "" if clock is None else f" at {clock:g} MHz"
+        if each["value"] is None:
+            lines.append(f"target {name} {each['limit']:,.6g}{at}: not measured")
+            continue
+        verdict = {True: "met", False: "missed", None: "possible"}[each["met"]]
+        kind = "bound" if each["lower_bound"] else "measured"
+        lines.append(
+            f"target {name} {each['limit']:,.6g}{at}: {verdict}, {kind} {each['value']:,.6g} "
+            f"({each['ratio']:.1%} of the target)"
+        )
+    return lines

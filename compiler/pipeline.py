@@ -18,7 +18,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -38,7 +38,16 @@ from compiler.ir.graph import Graph, rebuild
 from compiler.ir.ops import LOGIC_OPS, ORDERING
 from compiler.lowering.fusion_groups import chains_as_tables, fuse_epilogues, group
 from compiler.lowering.lower import LoweredNetwork, float_boundary, lower
-from compiler.lowering.partition import GraphPart, HostNode, check_strict, partition, parts_in
+from compiler.lowering.partition import (
+    GraphPart,
+    HostNode,
+    cheaper_on_host,
+    check_strict,
+    host_microseconds,
+    named_nodes,
+    partition,
+    parts_in,
+)
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.passes import reduce_graph, simplify
 from compiler.passes.batch import with_batch
@@ -57,7 +66,7 @@ from compiler.runtime.program_text import with_texts
 from compiler.runtime.stages import LayerInfo, NetworkState, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import MlaConfig
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 
 @dataclass(eq=False)
@@ -169,7 +178,14 @@ class ModelCompiler:
         record.graphs["reduced"], record.removed = self.graph, self.removed
         record.rewritten = self.rewritten
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
-        self.parts, reasons = partition(self.graph, options.rounding, self.config, self.skip)
+        moved = _on_host(self.graph, self.config, options)
+        self.parts, reasons = partition(self.graph, options.rounding, self.config, self.skip, moved)
+        moved = {name: why for name, why in moved.items() if reasons.get(name) == why}
+        self.rewritten += tuple(
+            Rewritten(node.name, node.operator, "place_on_host", moved[node.name])
+            for _, node in self.graph.walk()
+            if node.name in moved
+        )
         reasons = _host_reasons(self.graph, self.report, reasons)
         record.parts, record.host = self.parts, reasons
         self.host = _host_nodes(self.graph, reasons)
@@ -316,20 +332,57 @@ def _with_kernels(
     return graph, found
 
 
-def _estimated(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[set[str], float]:
-    """Return the nodes on the host, and the estimated cycles of all layers; infinite if a layer does not fit."""
-    parts, reasons = partition(split_bytes(name_apart(graph), options.rounding), options.rounding, config)
-    cycles = 0.0
-    for part in parts_in(parts):
+def _on_host(graph: Graph, config: MlaConfig, options: CompileOptions) -> dict[str, str]:
+    """Return the nodes that run on the host although the accelerator supports them, with the reasons.
+
+    Programs with guards consist of one stage, in which no node can be moved by cost.
+    """
+    moved = dict.fromkeys(named_nodes(graph, options.host, "run on the host"), "asked to run on the host")
+    kept = named_nodes(graph, options.keep_on_accelerator, "keep on the accelerator")
+    if both := sorted(moved.keys() & kept):
+        raise InputError(f"host: node {shown(both[0])} cannot be on the host and on the accelerator")
+    if (
+        not options.runs("place_on_host")
+        or options.strict
+        or options.single
+        or options.batches
+        or options.skip
+    ):
+        return moved
+    costs = options.host_costs
+
+    def microseconds(more: Mapping[str, str]) -> float:
+        parts, reasons = partition(graph, options.rounding, config, moved={**moved, **more})
+        cycles = sum(each for _, each in _layers(parts, config, options))
+        stages = sum(part.device for part in parts_in(parts))
+        return cycles / costs.clock + stages * costs.stage + host_microseconds(graph, reasons, costs)
+
+    parts, _ = partition(graph, options.rounding, config, moved=moved)
+    return moved | cheaper_on_host(graph, _layers(parts, config, options), kept, costs, microseconds)
+
+
+def _layers(
+    parts: Sequence[GraphPart], config: MlaConfig, options: CompileOptions
+) -> list[tuple[tuple[str, ...], float]]:
+    """Return the nodes and the estimated cycles of the layers outside of subgraphs; infinite if one does not fit."""
+    found: list[tuple[tuple[str, ...], float]] = []
+    for part in parts:
         if part.device:
-            layers = lower(
+            lowered = lower(
                 part.graph, group(part.graph, fuse_epilogues(part.graph)), options.rounding, config
             )
             try:
-                cycles += sum(each for each, _ in estimates(config, layers, options.dram).values())
+                cycles = estimates(config, lowered, options.dram)
             except InputError:
-                cycles = math.inf
-    return set(reasons), cycles
+                return [((), math.inf)]
+            found += [(layer.nodes, cycles[layer.name][0]) for layer in lowered.layers]
+    return found
+
+
+def _estimated(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[set[str], float]:
+    """Return the nodes on the host, and the estimated cycles of all layers; infinite if a layer does not fit."""
+    parts, reasons = partition(split_bytes(name_apart(graph), options.rounding), options.rounding, config)
+    return set(reasons), sum(cycles for _, cycles in _layers(list(parts_in(parts)), config, options))
 
 
 def _host_reasons(graph: Graph, report: QuantizationReport | None, reasons: dict[str, str]) -> dict[str, str]:

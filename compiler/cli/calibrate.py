@@ -1,11 +1,12 @@
 """`mla calibrate`: trains the cost model of a hardware profile from measurements."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files, integer
-from compiler.util.files import report
+from compiler.cli.options import add_clock, add_json, add_memory, add_seed, add_target, check_files, integer
+from compiler.util.files import report, write_output
 
 if TYPE_CHECKING:
     from compiler.tuning.calibration.calibrate import Calibration
@@ -38,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=integer(1, MAX_DEVICES),
         help="number of simulators that run in parallel (default: number of cores)",
     )
+    parser.add_argument(
+        "--host",
+        action="store_true",
+        help="measure instead how long operators take on this host, for the graph pass place_on_host",
+    )
+    add_clock(parser, "clock frequency that the accelerator is assumed to have (default: 100)")
     add_target(parser)
     add_memory(parser)
     add_seed(parser)
@@ -54,8 +61,13 @@ def run(args: argparse.Namespace) -> int:
     from compiler.tuning.layer_space import spaces_of
     from compiler.util.progress import log, progress
     from hw.config import load_target
+    from hw.errors import InputError
 
     check_files(args, "out")
+    if args.host:
+        return _host(args)
+    if args.clock is not None:
+        raise InputError("--clock applies to --host")
     conditions = HardwareProfile(
         load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
     )
@@ -73,6 +85,24 @@ def run(args: argparse.Namespace) -> int:
         "bytes": found.model.save(path),
     } | _document(found)
     report(whole, _table(whole), args.json)
+    return 0
+
+
+def _host(args: argparse.Namespace) -> int:
+    """Measure the costs of operators on the host, write them and print them."""
+    from compiler.ir.identity import stored
+    from compiler.options import HostCosts, host_costs_path
+    from compiler.tuning.calibration.collect import measure_host_costs
+    from compiler.util.tables import Column, figures, format_table
+    from hw.config import load_target
+
+    costs = measure_host_costs(load_target(args.target).n, args.clock or HostCosts().clock, args.seed)
+    path, whole = args.out or host_costs_path(), stored(costs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_output(path, json.dumps(whole).encode() + b"\n")
+    rows = [[op, f"{a:,.1f}", f"{b:,.3f}", f"{c:,.3f}"] for op, a, b, c in costs.operators]
+    columns = [Column("operator"), *figures("us per node", "ns per element", "ns per product")]
+    report(whole | {"file": str(path)}, format_table(columns, rows), args.json)
     return 0
 
 

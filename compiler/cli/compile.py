@@ -6,20 +6,24 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.exit_status import report, warn
 from compiler.cli.options import (
+    add_clock,
     add_db,
     add_json,
     add_memory,
+    add_performance_targets,
     add_seed,
     add_target,
     bound,
     check_files,
     database_of,
     integer,
+    performance_targets,
     size,
 )
 from compiler.options import PASSES
@@ -29,7 +33,7 @@ from compiler.util.tables import Column, counted, format_table
 if TYPE_CHECKING:
     from compiler.cache.model_source import ModelSource
     from compiler.ir.graph import Graph
-    from compiler.options import CompileOptions
+    from compiler.options import CompileOptions, HostCosts
     from compiler.pipeline import CompilationTrace
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.schedule.schedule import Schedule
@@ -62,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser, fuse=True)
     add_dispatch(parser)
+    add_clock(parser, "clock frequency, for targets that are times or rates, and for the pass place_on_host")
+    add_performance_targets(parser)
     add_target(parser)
     add_memory(parser, ", assumed for scheduling")
     add_seed(parser)
@@ -108,6 +114,20 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
             default=[],
             help=f"{text} this graph pass (repeatable; --passes lists all)",
         )
+    parser.add_argument(
+        "--host",
+        metavar="NODE",
+        action="append",
+        default=[],
+        help="run this node (or all nodes of this operator) on the host (repeatable)",
+    )
+    parser.add_argument(
+        "--keep-on-accelerator",
+        metavar="NODE",
+        action="append",
+        default=[],
+        help="the pass place_on_host leaves this node (or all nodes of this operator) on the accelerator (repeatable)",
+    )
     parser.add_argument(
         "--passes", action=ListPasses, help="list the graph passes that can be switched, and exit"
     )
@@ -223,6 +243,9 @@ def compile_model(
             int16=options.int16,
             enable=options.enable,
             disable=options.disable,
+            host=options.host,
+            keep_on_accelerator=options.keep_on_accelerator,
+            host_costs=options.host_costs,
             dram=options.dram,
             limits=options.limits,
             fuse=options.fuse,
@@ -303,10 +326,23 @@ def source_of(
         int16=tuple(args.int16),
         enable=tuple(args.enable),
         disable=tuple(args.disable),
+        host=tuple(args.host),
+        keep_on_accelerator=tuple(args.keep_on_accelerator),
+        host_costs=_host_costs(args),
         dram=dram,
         limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
         fuse=vars(args).get("fuse", False),
     )
+
+
+def _host_costs(args: argparse.Namespace) -> "HostCosts":
+    """Return the costs of this host, at the clock frequency of `--clock`, if a pass reads them."""
+    from compiler.options import DEFAULT_HOST_COSTS, host_costs_path, read_host_costs
+
+    if "place_on_host" not in args.enable:
+        return DEFAULT_HOST_COSTS
+    costs, clock = read_host_costs(host_costs_path()), vars(args).get("clock")
+    return costs if clock is None else replace(costs, clock=clock)
 
 
 def report_provenance(args: argparse.Namespace, network: "CompiledNetwork") -> None:
@@ -370,6 +406,7 @@ def run(args: argparse.Namespace) -> int:
     """Compile and write the output files."""
     from compiler.cli.run_report import memory_lines
     from compiler.ir.identity import stored
+    from compiler.options import target_lines
     from compiler.quantize.report import summary
     from compiler.runtime.package.writer import to_bytes
     from compiler.runtime.program_text import listing
@@ -382,6 +419,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"--output: {args.output} must end in {PACKAGE_SUFFIX}, the suffix of compiled networks"
         )
+    goals = performance_targets(args)
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)
     write_output(args.output, to_bytes(network))
     report_provenance(args, network)
@@ -411,6 +449,9 @@ def run(args: argparse.Namespace) -> int:
         "rewritten": [stored(each) for each in network.rewritten],
         "quantization": None if network.quantization is None else network.quantization.document(),
     }
+    rate = args.dram_bytes_per_cycle or network.config.n
+    floor = network.floor.cycles(network.config, rate) / network.batch
+    document["performance_targets"] = goals.judged(floor, floor, None, bound=True)
     text = (
         f"{counted(len(network.infos), 'layer')} in {counted(len(programs), 'program')} of "
         f"{counted(sum(len(program.words) for program in programs), 'word')}; "
@@ -421,5 +462,6 @@ def run(args: argparse.Namespace) -> int:
     lines += memory_lines(document["memory"])
     if network.quantization is not None:
         lines += summary(network.quantization.document())
+    lines += target_lines(document["performance_targets"])
     report(document, "\n".join([*lines, text]), args.json)
     return 0

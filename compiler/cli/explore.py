@@ -9,9 +9,11 @@ from compiler.cli.options import (
     add_clock,
     add_json,
     add_memory,
+    add_performance_targets,
     add_samples,
     add_seed,
     check_files,
+    performance_targets,
     target_labels,
     targets,
 )
@@ -40,6 +42,7 @@ _MEASURED = (
     "dram_bytes_per_sample",
     "host_ops",
     "outputs",
+    "performance_targets",
 )
 _HEADINGS = ("target", "cycles", "ms", "utilization", "uJ", "DRAM bytes", "on chip")
 
@@ -61,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="device to run on; with the golden model, which has no clock, cycles are null (default: %(default)s)",
     )
     add_clock(parser)
+    add_performance_targets(parser)
     add_compile(parser)
     add_memory(parser)
     add_seed(parser)
@@ -75,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
     from hw.config import load_target
 
     check_files(args)
+    performance_targets(args)
     warn_about_clock(args)
     configs = {name: load_target(name) for name in args.targets}
     if args.model.suffix.lower() == PACKAGE_SUFFIX:
@@ -132,6 +137,7 @@ def _measured(
 ) -> dict[str, Any]:
     """Run all samples on one target and return the measured fields."""
     from compiler.cache.content_store import ContentStore
+    from compiler.cli.run import judged_targets
     from compiler.runtime.device import open_device
     from compiler.runtime.run_report import back_to_back, document, run_samples
     from compiler.util.progress import log
@@ -155,17 +161,23 @@ def _measured(
         (found["dram_bytes_read"] + found["dram_bytes_written"]) / len(samples),
         found["host_ops"],
         {output: each["sha256"] for output, each in found["outputs"].items()},
+        judged_targets(performance_targets(args), found),
     )
     return dict(zip(_MEASURED, values, strict=True))
 
 
 def _table(document: dict[str, Any]) -> str:
     """Format one line per target, then a comparison of the outputs."""
+    from compiler.options import target_lines
+
     fitting = [row for row in document["targets"] if row["reason"] is None]
     lines = [f"{document['model']}, {counted(document['samples'], 'sample')}, figures per sample"]
     if fitting:
         columns = [Column(_HEADINGS[0]), *figures(*_HEADINGS[1:])]
         lines.append(format_table(columns, [_cells(row) for row in fitting]))
+    lines += [
+        f"{row['target']}: {line}" for row in fitting for line in target_lines(row["performance_targets"])
+    ]
     lines += [f"{row['target']}: cannot run: {row['reason']}" for row in document["targets"] if row["reason"]]
     if document["outputs_equal"]:
         hashes = ", ".join(f"{name} sha256 {text[:16]}" for name, text in fitting[0]["outputs"].items())

@@ -16,6 +16,7 @@ from hw.config import DEFAULT_TARGET, target_names
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
+    from compiler.options import PerformanceTargets
     from compiler.runtime.compiled import CompiledNetwork
 
 #: Limits of the DRAM model in cycles and in bytes per cycle.
@@ -72,14 +73,81 @@ def frequency(text: str) -> float:
     return value
 
 
-def add_clock(parser: argparse.ArgumentParser) -> None:
-    """Add `--clock`, the value of which the verb passes to `compiler.runtime.run_report.document`."""
+#: What `--clock` does in verbs that run a network.
+_CLOCK_HELP = "clock frequency: also report milliseconds, inferences per second and estimated milliwatts"
+
+
+def add_clock(parser: argparse.ArgumentParser, text: str = _CLOCK_HELP) -> None:
+    """Add `--clock`, which `text` describes in the help."""
+    parser.add_argument("--clock", metavar="MHZ", type=frequency, help=text)
+
+
+#: Units of times, in seconds.
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def _positive(text: str) -> float:
+    """Parse an argument: a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {shown(text)}")
+    return value
+
+
+def _latency(text: str) -> tuple[float, bool]:
+    """Parse an argument: cycles, or a time such as 1.5ms; return the number, and whether it is in seconds."""
+    for unit, seconds in _TIMES.items():
+        number = text.removesuffix(unit)
+        if number != text and not number.endswith(("u", "m")):
+            return _positive(number) * seconds, True
+    return _positive(text), False
+
+
+def add_performance_targets(parser: argparse.ArgumentParser) -> None:
+    """Add the options for targets of one inference, which `performance_targets` reads."""
     parser.add_argument(
+        "--target-latency",
+        metavar="CYCLES",
+        type=_latency,
+        help="report whether an inference takes at most this number of cycles, or a time such as 1.5ms or 80us at "
         "--clock",
-        metavar="MHZ",
-        type=frequency,
-        help="clock frequency: also report milliseconds, inferences per second and estimated milliwatts",
     )
+    parser.add_argument(
+        "--target-energy",
+        metavar="UJ",
+        type=_positive,
+        help="report whether an inference takes at most this energy in microjoules",
+    )
+    parser.add_argument(
+        "--target-throughput",
+        metavar="RATE",
+        type=_positive,
+        help="report whether at least this number of inferences per second is reached at --clock",
+    )
+
+
+def performance_targets(args: argparse.Namespace) -> "PerformanceTargets":
+    """Return the targets that the options specify.
+
+    Raises
+    ------
+    InputError
+        A time or a rate is given without the clock frequency.
+    """
+    from compiler.options import PerformanceTargets
+
+    latency, rate = args.target_latency, args.target_throughput
+    for option, there in (
+        ("--target-latency with a time", latency is not None and latency[1]),
+        ("--target-throughput", rate is not None),
+    ):
+        if there and args.clock is None:
+            raise InputError(f"{option} needs --clock MHZ")
+    cycles = None if latency is None else latency[0] * (args.clock * 1e6 if latency[1] else 1)
+    return PerformanceTargets(cycles, args.target_energy, rate, args.clock)
 
 
 def add_target(

@@ -12,10 +12,12 @@ from compiler.cli.options import (
     add_db,
     add_json,
     add_memory,
+    add_performance_targets,
     add_samples,
     add_seed,
     add_target,
     check_files,
+    performance_targets,
 )
 from compiler.util.files import write_output
 from compiler.util.tables import Column, counted, figures, format_table
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--report", metavar="FILE.html", type=Path, help="write an HTML report with charts")
     add_clock(parser)
+    add_performance_targets(parser)
     add_compile(parser, fuse=True)
     add_db(parser)
     add_target(parser)
@@ -56,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     """Compile and run the model, record the activity of the units if requested, and print the report."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
-    from compiler.cli.run import head, keep_executions, named, network_of
+    from compiler.cli.run import head, judged_targets, keep_executions, named, network_of
+    from compiler.options import target_lines
     from compiler.profile.perfetto_trace import spans, trace_json
     from compiler.runtime.device import open_rtl
     from compiler.runtime.run_report import back_to_back, document, run_samples
@@ -64,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.visualize.profile_page import page
 
     check_files(args, "trace", "report")
+    goals = performance_targets(args)
     network = network_of(args)
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     rate = args.dram_bytes_per_cycle or network.config.n
@@ -83,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
             rate=rate,
         )
     whole = head(args, "rtl", rate) | document(network, result, rate, args.clock)
+    whole["performance_targets"] = judged_targets(goals, whole)
     earlier = keep_executions(args, network, result, rate, _MAX_HISTORY)
     shapes = {info.name: info.shape for info in network.infos}
     for layer in whole["layers"]:
@@ -94,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         clock_hz = args.clock and args.clock * 1e6
         html = page(whole, spans(result.recording), clock_hz=clock_hz, memory=memory_in_use(whole["memory"]))
         write_output(args.report, html.encode())
-    report(whole, table(whole), args.json)
+    report(whole, "\n".join([table(whole), *target_lines(whole["performance_targets"])]), args.json)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,18 +20,21 @@ from compiler.cli.options import (
     add_db,
     add_json,
     add_memory,
+    add_performance_targets,
     add_reset,
     add_samples,
     add_seed,
     add_target,
     check_files,
     check_reset,
+    performance_targets,
     used_database,
 )
 from compiler.util.files import PACKAGE_SUFFIX, write_output
 from compiler.util.progress import log
 
 if TYPE_CHECKING:
+    from compiler.options import PerformanceTargets
     from compiler.runtime.compiled import CompiledNetwork
     from compiler.runtime.run_report import Run
     from compiler.tuning_db.entries import Execution
@@ -60,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_reset(parser)
     add_clock(parser)
+    add_performance_targets(parser)
     add_compile(parser, fuse=True)
     add_dispatch(parser)
     add_db(parser)
@@ -76,12 +80,14 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
     from compiler.cli.run_report import show_outputs, table, top_classes
+    from compiler.options import target_lines
     from compiler.runtime.device import open_device
     from compiler.runtime.run_report import back_to_back, document, run_samples
     from hw.errors import InputError
 
     check_files(args, "out", "waves")
     warn_about_clock(args)
+    goals = performance_targets(args)
     if args.waves and args.device == "golden":
         raise InputError("--waves: the golden model has no signals; use --device rtl")
     network = network_of(args)
@@ -101,13 +107,14 @@ def run(args: argparse.Namespace) -> int:
         proofs = None if args.no_cache else ContentStore()
         result = run_samples(device, network, samples, log, proofs=proofs, rate=rate, reset=args.reset_state)
     whole = head(args, args.device, rate) | document(network, result, rate, args.clock)
+    whole["performance_targets"] = judged_targets(goals, whole)
     if args.device == "rtl":
         keep_executions(args, network, result, rate)
     if args.out:
         buffer = io.BytesIO()
         np.savez(buffer, **result.outputs)  # pyright: ignore[reportArgumentType]: names are the user's
         write_output(args.out, buffer.getvalue())
-    text = table(whole)
+    text = "\n".join([table(whole), *target_lines(whole["performance_targets"])])
     if args.show:
         for tensor in network.outputs:
             whole["outputs"][tensor.name]["top"] = top_classes(tensor, result.outputs[tensor.name])
@@ -146,6 +153,12 @@ def keep_executions(
         return {}
 
 
+def judged_targets(goals: "PerformanceTargets", whole: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the JSON field `performance_targets` for the report of a run."""
+    energy = None if whole["energy_uj"] is None else whole["energy_uj"] / whole["samples"]
+    return goals.judged(whole["cycles_per_sample"], whole["steady_cycles_per_sample"], energy)
+
+
 def warn_about_clock(args: argparse.Namespace) -> None:
     """Warn if `--clock` is given for the golden model, which has no clock."""
     if args.device == "golden" and args.clock is not None:
@@ -174,6 +187,10 @@ def network_of(args: argparse.Namespace) -> "CompiledNetwork":
         raise InputError(
             f"{args.model} is already compiled: --size applies to models with dynamic dimensions"
         )
+    for name in ("enable", "disable", "host", "keep_on_accelerator"):
+        if vars(args)[name]:
+            option = name.replace("_", "-")
+            raise InputError(f"{args.model} is already compiled: --{option} applies to models")
     if args.bind:
         raise InputError(f"{args.model} is already compiled: --bind applies to models")
     if vars(args).get("skip") is not None:

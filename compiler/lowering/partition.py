@@ -1,14 +1,16 @@
 """Partition of a network into stages on the accelerator and on the host."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from compiler.ir.graph import Graph, Node, rebuild
 from compiler.ir.identity import identity
 from compiler.lowering.lower import boundary_conversions, lower
+from compiler.options import HostCosts
 from hw.config import MlaConfig
-from hw.errors import InputError
+from hw.errors import InputError, did_you_mean, shown
 
 #: Reason for control flow on the host; the key is True if nodes of its subgraphs run on the accelerator.
 CONTROL_FLOW_REASONS = {
@@ -56,12 +58,17 @@ Bodies = tuple[tuple[GraphPart, ...], ...]
 
 
 def partition(
-    graph: Graph, rounding: str, config: MlaConfig, cut: str | None = None
+    graph: Graph,
+    rounding: str,
+    config: MlaConfig,
+    cut: str | None = None,
+    moved: Mapping[str, str] | None = None,
 ) -> tuple[list[GraphPart], dict[str, str]]:
     """Split a graph into a minimal number of stages that alternate between accelerator and host.
 
     A control-flow node is a separate stage, whose subgraphs are split recursively. On the accelerator, readers of the
-    tensor `cut` are in a later stage than its producer.
+    tensor `cut` are in a later stage than its producer. The nodes `moved` run on the host for the reasons given there,
+    also if the accelerator could execute them.
 
     Returns
     -------
@@ -69,11 +76,14 @@ def partition(
         The stages in execution order, and for each node on the host, by name, the reason why it runs there.
     """
     inside = {
-        node.name: [partition(body, rounding, config) for body in node.bodies]
+        node.name: [partition(body, rounding, config, moved=moved) for body in node.bodies]
         for node in graph
         if node.bodies
     }
     reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding, config).refused
+    reasons |= {
+        name: why for name, why in (moved or {}).items() if name in graph.nodes and name not in reasons
+    }
     reasons |= dict.fromkeys(boundary_conversions(graph, reasons), BOUNDARY_REASON)
     for name, found in inside.items():
         device = any(part.on_device for parts, _ in found for part in parts)
@@ -92,6 +102,105 @@ def partition(
         if not idle:
             return parts, reasons
         reasons |= idle
+
+
+#: Operators whose results on the accelerator may differ by 1 from those on the host (docs/numerics.md).
+_INEXACT = frozenset({"softmax", "layer_norm", "rms_norm"})
+#: Share of the time of a network by which a move to the host must shorten it.
+_MIN_GAIN = 0.1
+#: Maximum number of runs of layers that are tried on the host.
+_MAX_TRIED = 8
+
+
+def named_nodes(graph: Graph, names: Collection[str], purpose: str) -> set[str]:
+    """Return the nodes with the given names or operators.
+
+    Raises
+    ------
+    InputError
+        A name is neither a node nor an operator of the graph.
+    """
+    nodes = [(each, node) for each, node in graph.walk() if not node.bodies]
+    known = {name for each, node in nodes for name in each.names_of(node)}
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"{graph.name!r} has no node and no operator {shown(name)} to {purpose}{did_you_mean(name, known)}"
+            )
+    return {node.name for each, node in nodes if not each.names_of(node).isdisjoint(names)}
+
+
+def work_of(graph: Graph, node: Node) -> tuple[int, int]:
+    """Return the elements and the products of a node, which `HostCosts` counts."""
+    ins, outs = graph.ins(node), [graph.tensors[name] for name in node.outputs]
+    made, products = sum(each.elements for each in outs), 0
+    if node.op in ("conv2d", "dense"):
+        products = made * ins[1].elements // ins[1].shape[0]
+    elif node.op == "conv_transpose2d":
+        products = ins[0].elements * ins[1].elements // ins[1].shape[3]
+    elif node.op == "depthwise_conv2d":
+        products = made * ins[1].shape[0] * ins[1].shape[1]
+    elif node.op == "matmul":
+        products = made * ins[0].shape[-1]
+    elif node.op in ("max_pool2d", "avg_pool2d"):
+        products = made * math.prod(node.attributes["kernel"])
+    return made + sum(each.elements for each in ins), products
+
+
+def host_microseconds(graph: Graph, names: Collection[str], costs: HostCosts) -> float:
+    """Return the time that nodes take on the host."""
+    return sum(costs.microseconds(node.op, *work_of(graph, node)) for node in graph if node.name in names)
+
+
+def cheaper_on_host(
+    graph: Graph,
+    layers: Sequence[tuple[tuple[str, ...], float]],
+    kept: Collection[str],
+    costs: HostCosts,
+    microseconds: Callable[[Mapping[str, str]], float],
+) -> dict[str, str]:
+    """Return the nodes that are to run on the host, with the reasons.
+
+    Adjacent layers that take longer on the accelerator than on the host are tried together, those with the largest
+    gain first, and stay on the host if the time of the whole network becomes at least a tenth shorter.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph before the partition.
+    layers : sequence of (tuple of str, float)
+        Names of the nodes of each layer on the accelerator, in order, and its estimated cycles.
+    kept : collection of str
+        Nodes that stay on the accelerator.
+    costs : HostCosts
+        Times on the host, and the clock.
+    microseconds : function
+        Returns the time of the whole network, on both sides, if the given nodes run on the host.
+    """
+    runs: list[list[str]] = [[]]
+    gains: list[float] = [0.0]
+    for nodes, cycles in layers:
+        gain = cycles / costs.clock - host_microseconds(graph, nodes, costs)
+        apart = any(name in kept or graph.nodes[name].op in _INEXACT for name in nodes)
+        if gain > 0 and not apart:
+            runs[-1] += nodes
+            gains[-1] += gain
+        elif runs[-1]:
+            runs.append([])
+            gains.append(0.0)
+    order = sorted(range(len(runs)), key=lambda number: -gains[number])
+    found: dict[str, str] = {}
+    now = microseconds({})
+    for number in order[:_MAX_TRIED]:
+        if gains[number] < _MIN_GAIN * now:
+            break
+        alone = host_microseconds(graph, runs[number], costs)
+        why = f"the host takes {alone:,.0f} us, the accelerator {alone + gains[number]:,.0f} us at {costs.clock:g} MHz"
+        tried = found | dict.fromkeys(runs[number], why)
+        time = microseconds(tried)
+        if time <= (1 - _MIN_GAIN) * now:
+            found, now = tried, time
+    return found
 
 
 def _idle(graph: Graph, part: GraphPart) -> str:

@@ -50,6 +50,7 @@ STABLE = {
     "Floor": "macs bytes",
     "GraphState": "input output initial",
     "Guard": "compare selector value",
+    "HostCosts": "operators other stage clock",
     "HostNode": "node op reason edge",
     "HpmOp": "kind size window stride groups",
     "Image": "h w c dtype",
@@ -77,7 +78,7 @@ STABLE = {
     "Op": "PASS ADD SUB MUL SQUARE",
     "Options": (
         "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits "
-        "fuse enable disable"
+        "fuse enable disable host keep_on_accelerator host_costs"
     ),
     "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",

@@ -1,6 +1,7 @@
 """Convolutions with smaller kernels, moved strides and joined kernels give the same results as LiteRT."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tests.support.tflite_models import Draft, check, litert, read
 
 ROUNDINGS: tuple[Kernels, ...] = ("reference", "xnnpack")
 _SAME, _VALID = schema.Padding.SAME, schema.Padding.VALID
-POINT = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+POINT: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
 
 
 def sparse_convolution(rng: np.random.Generator, dtype: str = "int8") -> Draft:
@@ -88,13 +89,13 @@ def test_smaller_kernels_on_the_accelerator_equal_litert(
         check(sparse_convolution(rng), tmp_path, rounding, target=("n4", "n8", "n16")[number % 3])
 
 
-def taps_of(weights: np.ndarray, size: int, **attributes: object) -> tuple[GraphDraft, Graph]:
+def taps_of(weights: np.ndarray, size: int, **attributes: Any) -> tuple[GraphDraft, Graph]:
     """Return a convolution with given weights of an image of 8 channels, with padding that keeps its size."""
     draft = GraphDraft(np.random.default_rng(1))
     x = draft.input((1, size, size, 8))
     w = draft.graph.add_tensor(Tensor("w", weights.shape, "int8", Quantization.per_tensor(0.01), weights))
     pad = weights.shape[1] // 2
-    y = draft.node("conv2d", [x, w], x.shape, **POINT | {"pads": (pad,) * 4} | attributes)
+    y = draft.node("conv2d", [x, w], x.shape, **dict[str, Any](POINT | {"pads": (pad,) * 4} | attributes))
     return draft, draft.graph.finish([y.name])
 
 
@@ -154,7 +155,7 @@ def strided(rng: np.random.Generator, *, also_read: bool = False) -> tuple[Graph
     def product(x: Tensor, kernel: int, stride: int) -> Tensor:
         out = -(-x.shape[1] // stride)
         weights = draft.constant((16, kernel, kernel, 16), quantization=Quantization.per_tensor(0.01))
-        attributes = POINT | {"strides": (stride,) * 2, "pads": (kernel // 2,) * 4}
+        attributes: dict[str, Any] = POINT | {"strides": (stride,) * 2, "pads": (kernel // 2,) * 4}
         return draft.node("conv2d", [x, weights], (1, out, out, 16), **attributes)
 
     inner = product(x, int(rng.choice([1, 3])), 1)
@@ -189,7 +190,7 @@ def selection(rng: np.random.Generator, weight: int, pad: int) -> tuple[GraphDra
     weights = draft.constant((6, 3, 3, 8), quantization=Quantization.per_tensor(0.01))
     weights.data[weights.data == -128] = -127  # type: ignore[index]
     out = 5 + 2 * pad
-    z = draft.node("conv2d", [y, weights], (1, out, out, 6), **POINT | {"pads": (pad,) * 4})
+    z = draft.node("conv2d", [y, weights], (1, out, out, 6), **dict[str, Any](POINT | {"pads": (pad,) * 4}))
     return draft, draft.graph.finish([z.name])
 
 
@@ -209,7 +210,7 @@ def test_kernels_of_two_convolutions_are_joined(rng: np.random.Generator) -> Non
     data = np.zeros((3, 3, 4), np.int8)
     data[[0, 2, 1, 0], [0, 2, 1, 1], range(4)] = 1
     shift = draft.graph.add_tensor(Tensor("shift", data.shape, "int8", IDENTITY, data))
-    window = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+    window: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
     y = draft.node("depthwise_conv2d", [x, shift], (1, 7, 7, 4), like=x, **window)
     weights = draft.constant((6, 3, 3, 4), quantization=Quantization.per_tensor(0.01))
     weights.data[weights.data == -128] = -127  # type: ignore[index]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +10,20 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+from scipy.optimize import nnls
+
 from compiler.cost.roofline import bus_rate
+from compiler.ir.graph import Graph, Node, random_input
 from compiler.ir.identity import identity, restored, stored
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.lowering.lower import LoweredNetwork
-from compiler.options import CompileOptions, DramTiming
+from compiler.lowering.partition import work_of
+from compiler.options import CompileOptions, DramTiming, HostCosts
+from compiler.passes import simplify
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, Measurement
+from compiler.reference import run_node
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -376,3 +385,62 @@ def _change_fusion(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict
         return {first[0]: replace(first[1], on_chip=not first[1].on_chip)}
     interleave = not second[1].interleave
     return {name: replace(schedule, interleave=interleave) for name, schedule in (first, second)}
+
+
+#: Networks from which the host's costs are measured, and repetitions of each node, of which the fastest counts.
+_HOST_NETWORKS, _HOST_REPEATS = 150, 3
+#: Rows and columns of the weights of products with one row.
+_HOST_ROWS = (64, 256, 512)
+
+
+def measure_host_costs(n: int, clock: float, seed: int = 0, networks: int = _HOST_NETWORKS) -> HostCosts:
+    """Measure how long the operators of random small networks take on this host.
+
+    The time of an operator is fitted as a constant plus multiples of elements and products, by least squares, in which
+    large tensors have more weight, because they leave the caches. Products of one row with large weights are measured
+    besides, because small networks have none.
+
+    Parameters
+    ----------
+    n : int
+        Number of lanes, to which the sizes of the networks are related.
+    clock : float
+        Clock frequency of the accelerator in MHz, which is kept with the costs.
+    seed, networks : int
+        Seed of the networks, and their number.
+    """
+    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    seen: dict[str, list[tuple[int, int, float]]] = {}
+    drawn = [draw_network(n * (1 + 3 * (number % 2)), rng).graph() for number in range(networks)]
+    for graph in map(simplify, (*drawn, *(_row_product(size) for size in _HOST_ROWS))):
+        values = {name: random_input(numbers, graph.tensors[name], {}) for name in graph.inputs}
+        for node in graph:
+            operands = [values.get(each.name, each.data) for each in graph.ins(node)]
+            times = []
+            for _ in range(_HOST_REPEATS):
+                started = time.perf_counter()
+                results = run_node(graph, node, operands)  # type: ignore[arg-type]
+                times.append(time.perf_counter() - started)
+            values |= zip(node.outputs, results, strict=True)
+            seen.setdefault(node.op, []).append((*work_of(graph, node), min(times) * 1e6))
+    operators = tuple((op, *_fitted(found)) for op, found in sorted(seen.items()))
+    return HostCosts(operators, clock=clock)
+
+
+def _row_product(size: int) -> Graph:
+    """Return the product of one row with square weights."""
+    graph, meaning = Graph("row"), Quantization.per_tensor(0.1)
+    graph.add_input(Tensor("x", (1, size), "int8", meaning))
+    graph.add_tensor(Tensor("w", (size, size), "int8", meaning, np.ones((size, size), np.int8)))
+    graph.add_tensor(Tensor("y", (1, size), "int8", meaning))
+    graph.add_node(Node("y", "dense", ("x", "w"), ("y",)))
+    return graph.finish(["y"])
+
+
+def _fitted(found: list[tuple[int, int, float]]) -> tuple[float, float, float]:
+    """Return microseconds per node, and nanoseconds per element and per product, all at least 0."""
+    elements, products, times = (np.array(each, float) for each in zip(*found, strict=True))
+    sides = np.stack([np.ones(len(times)), elements / 1e3, products / 1e3], 1) / np.sqrt(times)[:, None]
+    solved, _ = nnls(sides, np.sqrt(times))
+    fixed, element, product = (round(float(each), 3) for each in solved)
+    return fixed, element, product
