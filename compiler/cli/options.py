@@ -98,34 +98,38 @@ def _positive(text: str) -> float:
 
 
 def _latency(text: str) -> tuple[float, bool]:
-    """Parse an argument: cycles, or a time such as 1.5ms; return the number, and whether it is in seconds."""
-    for unit, seconds in _TIMES.items():
-        number = text.removesuffix(unit)
-        if number != text and not number.endswith(("u", "m")):
-            return _positive(number) * seconds, True
-    return _positive(text), False
+    """Parse an argument: cycles, or a time with its unit; return the cycles or seconds, and True for seconds."""
+    unit = next((each for each in _TIMES if text.endswith(each)), None)
+    try:
+        value = _positive(text.removesuffix(unit or ""))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of cycles above 0, or a time such as 1.5ms or 80us, not {shown(text)}"
+        ) from None
+    return value * _TIMES.get(unit or "", 1.0), unit is not None
 
 
-def add_performance_targets(parser: argparse.ArgumentParser) -> None:
-    """Add the options for targets of one inference, which `performance_targets` reads."""
+def add_performance_targets(
+    parser: argparse.ArgumentParser, effect: str = "report whether", note: str = ""
+) -> None:
+    """Add the options for targets of one inference, which `performance_targets` reads; `effect` begins their help."""
     parser.add_argument(
         "--target-latency",
         metavar="CYCLES",
         type=_latency,
-        help="report whether an inference takes at most this number of cycles, or a time such as 1.5ms or 80us at "
-        "--clock",
+        help=f"{effect} an inference takes at most this number of cycles, or a time such as 1.5ms or 80us at --clock",
     )
     parser.add_argument(
         "--target-energy",
         metavar="UJ",
         type=_positive,
-        help="report whether an inference takes at most this energy in microjoules",
+        help=f"{effect} an inference takes at most this energy in microjoules",
     )
     parser.add_argument(
         "--target-throughput",
         metavar="RATE",
         type=_positive,
-        help="report whether at least this number of inferences per second is reached at --clock",
+        help=f"{effect} at least this number of inferences per second is reached at --clock{note}",
     )
 
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import frequency, integer
+from compiler.cli.options import add_clock, add_performance_targets, integer, performance_targets
 from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Prices, SpendingLimits, fields_of
 from compiler.tuning.registry import GENERATORS, GENERATORS_METHOD, LLM, METHODS, PORTFOLIO, RETRIEVAL
 from compiler.util.plugin_registry import Registry, is_reference
@@ -63,27 +63,8 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 
 def add_targets(parser: argparse.ArgumentParser) -> None:
     """Add the options for targets at which a search ends, with None as their default."""
-    parser.add_argument(
-        "--target-latency",
-        metavar="CYCLES",
-        type=_latency,
-        help="end the search at this number of cycles per request, or at a time such as 1.5ms or 80us at --clock",
-    )
-    parser.add_argument(
-        "--target-energy",
-        metavar="UJ",
-        type=_number,
-        help="end the search at this energy per request in microjoules",
-    )
-    parser.add_argument(
-        "--target-throughput",
-        metavar="RATE",
-        type=_number,
-        help="end the search at this number of requests per second at --clock; for the goal throughput",
-    )
-    parser.add_argument(
-        "--clock", metavar="MHZ", type=frequency, help="clock frequency for targets that are times or rates"
-    )
+    add_performance_targets(parser, "end the search when", "; for the goal throughput")
+    add_clock(parser, "clock frequency for targets that are times or rates")
 
 
 def targets_of(args: argparse.Namespace, goal: str) -> "Targets":
@@ -96,21 +77,13 @@ def targets_of(args: argparse.Namespace, goal: str) -> "Targets":
     """
     from compiler.tuning.constraints import Targets
 
-    limits: list[float] = []
-    latency, rate = args.target_latency, args.target_throughput
-    for option, there in (
-        ("--target-latency with a time", latency is not None and latency[1]),
-        ("--target-throughput", rate is not None),
-    ):
-        if there and args.clock is None:
-            raise InputError(f"{option} needs --clock MHZ")
-    if latency is not None:
-        limits.append(latency[0] * args.clock * 1e6 if latency[1] else latency[0])
-    if rate is not None:
+    wanted = performance_targets(args)
+    cycles = [] if wanted.cycles is None else [wanted.cycles]
+    if args.target_throughput is not None:
         if goal != "throughput":
             raise InputError(f"--target-throughput needs --goal throughput, not {goal}")
-        limits.append(args.clock * 1e6 / rate)
-    return Targets(min(limits, default=None), args.target_energy)
+        cycles.append(args.clock * 1e6 / args.target_throughput)
+    return Targets(min(cycles, default=None), wanted.energy_uj)
 
 
 def check_method(args: argparse.Namespace) -> None:
@@ -240,22 +213,6 @@ def spending_table(document: dict[str, Any]) -> str:
         f"{document['seconds']:.1f} s{cost}; "
         f"{counted(document['candidates'], 'candidate')}, {document['better']} better"
     )
-
-
-#: Seconds of each unit of a time.
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-
-
-def _latency(text: str) -> tuple[float, bool]:
-    """Parse an argument: cycles, or a time with its unit; return the cycles or seconds, and True for seconds."""
-    unit = next((each for each in _UNITS if text.endswith(each)), None)
-    try:
-        value = _number(text.removesuffix(unit or ""))
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(
-            f"must be a number of cycles above 0, or a time such as 1.5ms or 80us, not {shown(text)}"
-        ) from None
-    return value * _UNITS.get(unit or "", 1.0), unit is not None
 
 
 def _number(text: str) -> float:

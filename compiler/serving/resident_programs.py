@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from compiler.codegen.dispatch_guard import Guard
 from compiler.codegen.split_programs import ProgramPart, candidates
 from cosim.driver import Driver
-from cosim.programs import StartedLoads
 
 #: Identity of alternative programs: their instruction words and guards.
 Key = tuple[tuple[tuple[int, ...], ...], tuple[Guard, ...]]
@@ -35,25 +34,6 @@ class _Resident:
     expected: int = 0
     score: float = 0.0
     used: int = 0
-
-
-@dataclass(frozen=True)
-class StartedPrograms:
-    """Programs whose loads have been started (`ResidentPrograms.start`).
-
-    Parameters
-    ----------
-    parts : dict
-        Programs by their keys.
-    loads : StartedLoads
-        Loads of all programs, in the same order.
-    begun : int
-        Cycle at which the loads were started.
-    """
-
-    parts: dict[Key, ProgramPart]
-    loads: StartedLoads
-    begun: int
 
 
 def _key(part: ProgramPart) -> Key:
@@ -130,40 +110,27 @@ class ResidentPrograms:
             for key in out:
                 self._unload(key)
             self.evictions += len(out)
-        self.finish(self.start([part]))
+        self.load_all([part])
         return True
 
-    def start(self, parts: Iterable[ProgramPart]) -> StartedPrograms:
-        """Start to load programs that are not resident, as far as there is room without evictions.
-
-        The chip fetches and checks the words while the caller continues. Until `finish` is called, no opcode is bound
-        to the programs, so nothing can run them.
-        """
+    def load_all(self, parts: Iterable[ProgramPart]) -> None:
+        """Load programs that are not resident in one round trip, as far as there is room without evictions."""
         chosen: dict[Key, ProgramPart] = {}
         for part in parts:
             if part not in self and self._fits([*chosen.values(), part], []):
                 chosen.setdefault(_key(part), part)
         begun = self.driver.device.cycle
-        loads = self.store.start([program for part in chosen.values() for program in part.programs])
-        return StartedPrograms(chosen, loads, begun)
-
-    def finish(self, started: StartedPrograms) -> None:
-        """Wait until started programs are loaded, and bind them to opcodes."""
-        segments = iter(self.store.finish(started.loads))
-        self.load_cycles += self.driver.device.cycle - started.begun
+        started = self.store.start([program for part in chosen.values() for program in part.programs])
+        segments = iter(self.store.finish(started))
+        self.load_cycles += self.driver.device.cycle - begun
         free = sorted(set(range(self.config.opcodes)) - {each.opcode for each in self._known.values()})
         entries = {}
-        for opcode, (key, part) in zip(free, started.parts.items(), strict=False):
+        for opcode, (key, part) in zip(free, chosen.items(), strict=False):
             mine = [next(segments) for _ in part.programs]
             self._known[key] = _Resident(mine, opcode, used=self._clock)
             entries[opcode] = candidates(part, mine)
             self.loads += len(mine)
         self.store.bind_all(entries)
-
-    def abandon(self, started: StartedPrograms) -> None:
-        """Wait until started programs are loaded, and unload them."""
-        for segment in self.store.finish(started.loads):
-            self.store.unload(segment)
 
     def unload(self, parts: Iterable[ProgramPart], keep: Iterable[ProgramPart]) -> None:
         """Unload programs that have no macro-instructions in flight, except those in `keep`."""

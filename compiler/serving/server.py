@@ -225,10 +225,7 @@ class Server:
         self.current = version
 
     def add(self, network: CompiledNetwork) -> tuple[Version, bool]:
-        """Add a version, proved safe alone and next to the current one, and load its programs in the meantime.
-
-        The chip fetches the programs while they are being proved. They are bound to opcodes after the proof; if it
-        fails, they are unloaded.
+        """Add a version that is proved safe alone and next to the current one, then load its programs.
 
         Returns
         -------
@@ -240,16 +237,10 @@ class Server:
         Raises
         ------
         InputError, ValidationError
-            As in `Versions.add`.
+            As in `Versions.add`; no program has been loaded.
         """
-        version, programs = self.versions.place(network), self.queue.resident_programs
-        started = programs.start(version.parts)
-        try:
-            self.versions.prove(version, self.current)
-        except BaseException:
-            programs.abandon(started)
-            raise
-        programs.finish(started)
+        version = self.versions.add(network, self.current)
+        self.queue.resident_programs.load_all(version.parts)
         return version, self.prefetch(version)
 
     def prefetch(self, version: Version) -> bool:

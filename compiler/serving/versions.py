@@ -203,18 +203,6 @@ class Versions:
             A program could not be proved safe: it might access other memory, interfere with its neighbours, hang or
             trap.
         """
-        version = self.place(network)
-        self.prove(version, neighbour)
-        return version
-
-    def place(self, network: CompiledNetwork) -> Version:
-        """Load a version into DRAM; it must be proved safe before it runs.
-
-        Raises
-        ------
-        InputError
-            The version belongs to another model or machine, or does not fit into DRAM.
-        """
         config = self.driver.config
         if network.config != config:
             raise InputError(f"{network.name}: this version was compiled for another machine configuration")
@@ -224,16 +212,6 @@ class Versions:
             )
         version = self._load(network)
         self._count += 1
-        return version
-
-    def prove(self, version: Version, neighbour: Version | None = None) -> None:
-        """Prove a placed version safe, including transitions to and from `neighbour`; drop it if this fails.
-
-        Raises
-        ------
-        ValidationError
-            As in `add`.
-        """
         try:
             self._prove([version])
             if neighbour is not None:
@@ -241,6 +219,7 @@ class Versions:
         except BaseException:
             self.drop(version)
             raise
+        return version
 
     def drop(self, version: Version) -> None:
         """Free the memory of an unused version."""

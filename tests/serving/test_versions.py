@@ -139,7 +139,7 @@ def test_cycles_do_not_depend_on_the_memory_address(server: Server, model: Model
     assert taken[0] == taken[1] == taken[2]
 
 
-def test_version_is_loaded_while_it_is_proved(server: Server, model: Model) -> None:
+def test_programs_of_an_added_version_are_resident(server: Server, model: Model) -> None:
     loads = server.queue.resident_programs.loads
     version, resident = server.add(model.plain)
     assert resident and server.queue.resident_programs.loads > loads
@@ -147,7 +147,7 @@ def test_version_is_loaded_while_it_is_proved(server: Server, model: Model) -> N
     assert all(model.is_correct(result) for result in server.serve([model.inputs(0), model.inputs(1)]))
 
 
-def test_programs_of_an_unsafe_version_are_unloaded(server: Server, model: Model) -> None:
+def test_programs_of_an_unsafe_version_are_not_loaded(server: Server, model: Model) -> None:
     (code,) = model.plain.codes
     first, *rest = code.parts
     endless = replace(first, program=assemble("spin: beq r0, r0, spin\nhalt", "endless"))
@@ -155,9 +155,11 @@ def test_programs_of_an_unsafe_version_are_unloaded(server: Server, model: Model
     (stage,) = model.plain.stages
     network = replace(model.plain, stages=(replace(stage, code=unsafe),))
     left, there = server.versions.arena.left, dict(server.driver.programs.programs)
+    loads = server.queue.resident_programs.loads
     with pytest.raises(ValidationError):
         server.add(network)
     assert server.versions.arena.left == left and server.driver.programs.programs == there
+    assert server.queue.resident_programs.loads == loads
     assert all(model.is_correct(result) for result in server.serve([model.inputs(0)]))
 
 

@@ -416,7 +416,7 @@ def measure_host_costs(n: int, clock: float, seed: int = 0, networks: int = _HOS
         values = {name: random_input(numbers, graph.tensors[name], {}) for name in graph.inputs}
         for node in graph:
             operands = [values.get(each.name, each.data) for each in graph.ins(node)]
-            times = []
+            times, results = [], []
             for _ in range(_HOST_REPEATS):
                 started = time.perf_counter()
                 results = run_node(graph, node, operands)  # type: ignore[arg-type]
