@@ -29,11 +29,10 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry, EntryKey, TrialEntry, options_of, subgraph_of
+from compiler.tuning_db.entries import BestKeys, Entry, EntryKey, TrialEntry, options_of, subgraph_of
 from compiler.tuning_db.known_schedules import KnownSchedules
 from compiler.tuning_db.macro_instructions import MacroInstruction
 from compiler.tuning_db.program_cache import Placement, ProgramCache
-from compiler.tuning_db.session import BestKeys
 from compiler.util.progress import progress
 from compiler.util.tables import Column, figures, format_table
 from cosim.golden import GoldenDevice

@@ -2,15 +2,16 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from compiler.cache.digest import name
 from compiler.codegen.executable import StageExecutable
 from compiler.ir.graph import Graph
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
+from compiler.options import UNLIMITED, MemoryLimits
 from compiler.profile.measurement import HardwareProfile, Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.errors import InputError, shown
@@ -240,3 +241,45 @@ class Profile:
     behaviour: dict[str, float] = field(default_factory=dict)
     when: float = 0.0
     trusted: bool = field(default=True, compare=False)
+
+
+#: Version of the acceptance of program texts (`compiler.tuning.measure.equivalence`), which is part of the keys of
+#: schedules with texts: texts that earlier versions accepted are not used.
+ACCEPTANCE = 2
+
+
+class BestKeys(NamedTuple):
+    """Keys of the best program of a model for a goal: of schedules without and of schedules with program texts."""
+
+    plain: EntryKey
+    texts: EntryKey
+
+
+def best_keys_of(
+    graph: Graph, rounding: str, conditions: HardwareProfile, limits: MemoryLimits, goal: str
+) -> BestKeys:
+    """Return the keys of a model's best programs for a goal; the other parameters are those of `key_of`."""
+    subgraph, options = subgraph_of(graph), {"rounding": rounding, "goal": goal}
+    plain, texts = (options_within(limits, **each) for each in (options, options | {"accepted": ACCEPTANCE}))
+    return BestKeys(*(EntryKey(subgraph, conditions.key, each) for each in (plain, texts)))
+
+
+def best_of(find: Callable[[EntryKey], Entry | None], keys: BestKeys) -> Entry | None:
+    """Return the cheapest entry that `find` returns for the keys.
+
+    An entry with program texts under the key of schedules without them was accepted by an earlier version.
+    """
+    plain, texts = map(find, keys)
+    if plain is not None and has_texts(plain):
+        plain = None
+    return min(filter(None, (plain, texts)), key=lambda entry: entry.cost, default=None)
+
+
+def has_texts(entry: Entry) -> bool:
+    """Return True if the schedule of an entry contains program texts."""
+    return isinstance(entry.schedule, Schedule) and bool(entry.schedule.programs)
+
+
+def options_within(limits: MemoryLimits, **options: object) -> str:
+    """Return the digest of options and, unless they are unlimited, of memory limits."""
+    return options_of(**options) if limits == UNLIMITED else options_of(**options, limits=limits)

@@ -18,9 +18,8 @@ from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import file_of
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry
+from compiler.tuning_db.entries import BestKeys, Entry, best_keys_of, best_of
 from compiler.tuning_db.macro_instructions import MacroInstruction
-from compiler.tuning_db.session import BestKeys, best_keys_of, best_of
 from hw.errors import InputError
 
 #: Goals whose best program may run by default, in the order of preference.

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
 
 from compiler.cache import digest
 from compiler.cost.energy import energy_uj
@@ -19,19 +18,22 @@ from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import (
+    ACCEPTANCE,
     Entry,
     EntryKey,
     Execution,
     Profile,
     TrialEntry,
+    best_keys_of,
+    best_of,
+    has_texts,
     options_of,
+    options_within,
     subgraph_of,
 )
+from compiler.tuning_db.known_schedules import KnownSchedule, KnownSchedules
 from compiler.tuning_db.macro_instructions import MacroInstruction, operands_of
 from compiler.tuning_db.program_cache import ProgramCache
-
-if TYPE_CHECKING:
-    from compiler.tuning_db.known_schedules import KnownSchedule
 
 #: Maximum number of schedules of other conditions that are checked for compatibility.
 _CANDIDATES = 64
@@ -63,7 +65,7 @@ def key_of(
     options: dict[str, object] = {"rounding": rounding}
     if stream:
         options["stream"] = True
-    return EntryKey(subgraph_of(graph), conditions.key, _options(limits, **options))
+    return EntryKey(subgraph_of(graph), conditions.key, options_within(limits, **options))
 
 
 def layer_key_of(shape: str, rounding: str, conditions: HardwareProfile) -> EntryKey:
@@ -117,47 +119,6 @@ def executions_of(network: CompiledNetwork, run: Run, conditions: HardwareProfil
             )
         )
     return out
-
-
-#: Version of the acceptance of program texts (`compiler.tuning.measure.equivalence`), which is part of the keys of
-#: schedules with texts: texts that earlier versions accepted are not used.
-_ACCEPTANCE = 2
-
-
-class BestKeys(NamedTuple):
-    """Keys of the best program of a model for a goal: of schedules without and of schedules with program texts."""
-
-    plain: EntryKey
-    texts: EntryKey
-
-
-def best_keys_of(
-    graph: Graph, rounding: str, conditions: HardwareProfile, limits: MemoryLimits, goal: str
-) -> BestKeys:
-    """Return the keys of a model's best programs for a goal; the other parameters are those of `key_of`."""
-    subgraph, options = subgraph_of(graph), {"rounding": rounding, "goal": goal}
-    plain, texts = (_options(limits, **each) for each in (options, options | {"accepted": _ACCEPTANCE}))
-    return BestKeys(*(EntryKey(subgraph, conditions.key, each) for each in (plain, texts)))
-
-
-def best_of(find: Callable[[EntryKey], Entry | None], keys: BestKeys) -> Entry | None:
-    """Return the cheapest entry that `find` returns for the keys.
-
-    An entry with program texts under the key of schedules without them was accepted by an earlier version.
-    """
-    plain, texts = map(find, keys)
-    if plain is not None and has_texts(plain):
-        plain = None
-    return min(filter(None, (plain, texts)), key=lambda entry: entry.cost, default=None)
-
-
-def has_texts(entry: Entry) -> bool:
-    """Return True if the schedule of an entry contains program texts."""
-    return isinstance(entry.schedule, Schedule) and bool(entry.schedule.programs)
-
-
-def _options(limits: MemoryLimits, **options: object) -> str:
-    return options_of(**options) if limits == UNLIMITED else options_of(**options, limits=limits)
 
 
 class DatabaseSession:
@@ -262,7 +223,7 @@ class DatabaseSession:
         ]
         return fitting[:limit]
 
-    def learned(self, network: CompiledNetwork) -> "list[KnownSchedule]":
+    def learned(self, network: CompiledNetwork) -> list[KnownSchedule]:
         """Return combinations with macro-instructions of other networks and of others, to be measured first.
 
         Parameters
@@ -270,8 +231,6 @@ class DatabaseSession:
         network : CompiledNetwork
             Network with the static compiler's schedule.
         """
-        from compiler.tuning_db.known_schedules import KnownSchedules
-
         return KnownSchedules(self.database).elsewhere(network, self.best_keys)
 
     def best(self) -> Entry | None:
@@ -376,6 +335,6 @@ class DatabaseSession:
                 ops=each.ops,
                 operands=operands_of(layers[each.name]),
                 test_inputs=0 if template is None else result.test_inputs,
-                rules=0 if template is None else _ACCEPTANCE,
+                rules=0 if template is None else ACCEPTANCE,
                 method=self.method,
             )

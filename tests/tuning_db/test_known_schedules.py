@@ -17,10 +17,10 @@ from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning_db.connection import MACROS, PROGRAMS
 from compiler.tuning_db.database import TuningDatabase
-from compiler.tuning_db.entries import Entry
+from compiler.tuning_db.entries import BestKeys, Entry, best_keys_of
 from compiler.tuning_db.known_schedules import KnownSchedules, known_schedules
 from compiler.tuning_db.macro_instructions import MacroInstruction
-from compiler.tuning_db.session import BestKeys, DatabaseSession, best_keys_of
+from compiler.tuning_db.session import DatabaseSession
 from hw.config import load_target
 from hw.errors import InputError
 from tests.support.graphs import Draft
