@@ -30,8 +30,9 @@ def prepared(point: CalibrationNetwork, seed: int, target: str = "n4") -> ModelC
 
 
 def edited(compiler: ModelCompiler, rng: random.Random) -> Schedule:
-    """Return the static compiler's schedule with random edits that change the commands of a layer."""
-    programs = EditablePrograms(compiler.network())
+    """Return the static compiler's schedule with random edits, also of the first layer's commands."""
+    network = compiler.network()
+    programs, first = EditablePrograms(network), network.infos[0].name
     while True:
         edits: dict[str, list[Edit]] = {}
         for program in programs.programs:
@@ -45,7 +46,7 @@ def edited(compiler: ModelCompiler, rng: random.Random) -> Schedule:
             schedule = programs.with_edits(edits)
         except InputError:
             continue
-        if schedule.programs and templates_of(compiler, schedule):
+        if schedule.programs and first in templates_of(compiler, schedule):
             return schedule
 
 

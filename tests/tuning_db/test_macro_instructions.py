@@ -62,7 +62,7 @@ def test_program_is_used_by_a_network_with_other_weights(url, tool):
 
 
 def test_names_depend_on_program_and_subgraph_only(url, tool):
-    """What is learned in another network under the same schedule has the same name; other programs have others."""
+    """Equal programs that two networks learn have one name; other programs have other names."""
     schedules = {}
     with TuningDatabase(url) as database:
         for seed in (1, 5):
