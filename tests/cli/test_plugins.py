@@ -182,7 +182,9 @@ def test_installed_packages_add_names(mla, complains, module, tmp_path, monkeypa
     assert (
         METHODS["random"].__module__ == "compiler.tuning.search.stochastic_search"
     )  # plug-ins cannot override names of the project
-    assert "edits, broken, gone, good, llm, module:Class" in " ".join(mla("tune", "--help").out.split())
+    assert "edits, broken, gone, good, retrieval, llm, module:Class" in " ".join(
+        mla("tune", "--help").out.split()
+    )
     for options in (("--method", "good"), ("--generator", "sub")):
         result = mla(*TUNE, "--trials", "1", *options)
         assert result.status == 0, result.err

@@ -13,13 +13,14 @@ from compiler.online_tuning.canary import CANARY_REQUESTS
 from compiler.online_tuning.observers import ServingEvents
 from compiler.online_tuning.online_tuner import OnlineTuner
 from compiler.online_tuning.search_process import SearchClient, SearchProcess
-from compiler.online_tuning.search_worker import Changed, SearchJob
+from compiler.online_tuning.search_worker import Changed, SearchJob, Withdrawn
 from compiler.options import DramTiming
 from compiler.profile.measurement import Rejected
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.serving.request import RequestResult
 from compiler.serving.server import Server, serving_bytes
+from compiler.tuning.constraints import NO_TARGETS, Targets
 from compiler.tuning.generators.generator import GeneratorFailure
 from cosim.dram import DramFault
 from cosim.rtl.rtl_device import RtlDevice
@@ -54,11 +55,19 @@ class Loop:
         search: SearchClient,
         change: Callable[[CompiledNetwork], CompiledNetwork] = lambda network: network,
         trials_per_request: int | None = None,
+        targets: Targets = NO_TARGETS,
     ):
         self.server, self.model, self.events = server, model, ServingEvents()
         prepared = with_changed_networks(model.prepared, change)
         self.adapter = OnlineTuner(
-            server, lambda _dram: prepared, model.first, search, self.events, DramTiming(), trials_per_request
+            server,
+            lambda _dram: prepared,
+            model.first,
+            search,
+            self.events,
+            DramTiming(),
+            trials_per_request,
+            targets,
         )
         self.results: list[RequestResult] = []
 
@@ -160,6 +169,28 @@ def test_version_slower_than_measured_is_rolled_back(server: Server, model: Mode
     (reason,) = loop.reasons("rollback")
     assert "cycles per request, measured " in reason
     assert loop.results[-1].version.number == 0
+    loop.serve(
+        8
+    )  # the search drops the schedule, once the restored version shows no change of the conditions
+    assert [each for each in proposer.orders if isinstance(each, Withdrawn)] == [
+        Withdrawn(model.plain.schedule)
+    ]
+
+
+@pytest.mark.parametrize(("target", "met"), [(1e9, True), (1.0, False)])
+def test_served_cycles_that_meet_the_target_end_the_search(
+    server: Server, model: Model, target: float, met: bool
+) -> None:
+    proposer = ScriptedProposer(model.first, CYCLES)
+    loop = Loop(server, model, proposer, trials_per_request=1, targets=Targets(cycles=target))
+    loop.serve(8)
+    assert loop.adapter.target_met is met and len(loop.events.events_named("target met")) == met
+    trials = proposer.orders.count(None)
+    loop.serve(4)
+    assert proposer.orders.count(None) == trials + (0 if met else 4)
+    proposer.ready.append(proposer.finding(model.plain.schedule, 100))
+    loop.serve(1)
+    assert len(loop.events.events_named("reload")) == (not met)
 
 
 def test_much_slower_version_is_rolled_back_after_one_request(server: Server, model: Model) -> None:

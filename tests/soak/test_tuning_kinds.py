@@ -33,7 +33,7 @@ def test_method_tunes_kind(kind: str, method: str, tmp_path: Path) -> None:
     print(f"{kind}, {method}: {found.baseline.cycles:,} -> {found.best.cost:,.0f}")
 
 
-@pytest.mark.parametrize("method", ["evolution", "generators"])
+@pytest.mark.parametrize("method", ["portfolio", "evolution", "generators"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kind_is_adapted_while_it_is_served(kind: str, method: str, tmp_path: Path) -> None:
     """The outputs of all requests equal those of the static programs on the golden model."""

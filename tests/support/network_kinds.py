@@ -18,7 +18,7 @@ from compiler.profile.measurement import HardwareProfile, Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.session import Session, dram_bytes
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning.registry import LLM
+from compiler.tuning.registry import LLM, PORTFOLIO
 from compiler.tuning.search.tuner import TuningResult, rejection_reason, tune
 from cosim.golden import GoldenDevice
 from hw.config import load_target
@@ -447,7 +447,7 @@ def search(name: str, method: str, folder: Path, trials: int = 4, target: str = 
     kind, config = network_of_kind(name), load_target(target)
     source = ModelSource(kind.write(folder))
     options = CompileOptions(rounding=source.rounding)
-    author = language_model(None) if method == LLM else None
+    author = language_model(None) if method in (LLM, PORTFOLIO) else None
     with Measurer(source.graph, HardwareProfile(config), options, devices=1) as measurer:
         found = tune(measurer, method, trials, language_model=author)
     prepared = ModelCompiler(source.graph, config, options)

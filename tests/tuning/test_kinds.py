@@ -9,7 +9,7 @@ from compiler.tuning.registry import LLM, METHODS
 from tests.support.network_kinds import KINDS, search
 
 #: Methods that work on the layers of networks in different ways, in turn for all kinds.
-_IN_TURN = list(zip(KINDS, cycle(("coordinate", "generators", "hpm")), strict=False))
+_IN_TURN = list(zip(KINDS, cycle(("portfolio", "coordinate", "generators", "hpm")), strict=False))
 #: Kinds that are tuned by every method.
 _BY_ALL = ("quantized_attention", "streaming")
 
