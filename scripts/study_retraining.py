@@ -1,10 +1,9 @@
 """Error of the cost model on a machine that is absent from its training, before and after retraining.
 
-`python -m scripts.study_retraining FOLDER` uses the measurements of random networks that FOLDER contains after `python
--m scripts.train_shipped FOLDER --targets ulx3s-85f --out FILE`. The model for machines without `pipelined` control, which
-was trained on n16, n8 and n4 only, predicts the machine's layers. Then it is retrained on the layers of measurements of
-one part of the networks (`retrained` in `compiler/cost/learned/online_model.py`), and predicts the networks of the other
-part. For each seed, another part is held out.
+`python -m scripts.study_retraining FOLDER` uses measurements of random networks in FOLDER, which `python -m
+scripts.train_shipped FOLDER --targets ulx3s-85f --out FILE` makes. The model for machines without `pipelined` control,
+trained on n16, n8 and n4 only, predicts the machine's layers. It is then retrained on layers of some of the networks
+(`retrained` in `compiler/cost/learned/online_model.py`), and predicts the other networks. Each seed holds out others.
 """
 
 import argparse
