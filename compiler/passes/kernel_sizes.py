@@ -116,7 +116,7 @@ class _Axis:
         """Return which taps read a pixel of the image in at least one window; the others read only padding."""
         starts = np.arange(self.count) * self.stride - self.before
         pixels = starts[:, None] + np.arange(self.taps) * self.dilation
-        return ((pixels >= 0) & (pixels < self.length)).any(0)
+        return np.asarray(((pixels >= 0) & (pixels < self.length)).any(0))
 
     def shrunk(self, used: NDArray[np.bool_]) -> "tuple[slice, _Axis]":
         """Return the smallest equal windows that contain the used taps, and which taps of the former ones they have."""
