@@ -3,7 +3,16 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files
+from compiler.cli.options import (
+    add_clock,
+    add_json,
+    add_memory,
+    add_performance_targets,
+    add_seed,
+    add_target,
+    check_files,
+    performance_targets,
+)
 from compiler.util.files import report
 
 SUMMARY = "measure a benchmark suite and print its table"
@@ -27,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="measure only this case: MxNxK (GEMM), HxWxC-O-k-s[-dw] (convolution), or the name of a network",
     )
+    add_clock(parser, "clock frequency, for targets that are times or rates")
+    add_performance_targets(parser)
     add_target(parser)
     add_memory(parser)
     add_seed(parser)
@@ -36,9 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure the suite, and return the exit status that `STATUS` describes."""
     from compiler.bench import format_document, run_suite
+    from compiler.options import target_lines
     from hw.config import load_target
 
     check_files(args)
+    goals = performance_targets(args)
     config = load_target(args.target)
     document = run_suite(
         args.suite,
@@ -49,7 +62,12 @@ def run(args: argparse.Namespace) -> int:
         dram_bytes_per_cycle=args.dram_bytes_per_cycle or config.n,
         seed=args.seed,
     )
-    report(document, format_document(document), args.json)
+    lines = [format_document(document)]
+    for result in document["results"]:
+        found = goals.judged(result["cycles"], None, result.get("energy_uj"))
+        result["performance_targets"] = found
+        lines += [f"{result['name']}: {line}" for line in target_lines(found)]
+    report(document, "\n".join(lines), args.json)
     exact = all(result["exact"] for result in document["results"])
     bars = document.get("bars")
     return 0 if exact and (bars is None or bars["bare_array_share_met"]) else 1

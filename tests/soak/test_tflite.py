@@ -9,12 +9,14 @@ import pytest
 from tests.frontends.tflite.test_int16 import NETWORKS, random_networks
 from tests.frontends.tflite.test_operators import COMBINATIONS, on_the_accelerator
 from tests.frontends.tflite.test_random_networks import random_network
+from tests.passes.test_kernel_sizes import sparse_convolution
 from tests.support.redundant_networks import redundant_network
 from tests.support.tflite_models import check
 
 MODELS, CHAINS = 25, 60
 INT16_NETWORKS = 1000
 REDUNDANT_NETWORKS = 200
+SPARSE_KERNELS = 200
 
 
 def generator() -> np.random.Generator:
@@ -47,4 +49,12 @@ def test_redundant_networks(rounding: str, tmp_path: Path) -> None:
     rng = generator()
     for number in range(REDUNDANT_NETWORKS):
         draft = redundant_network(rng, int(rng.integers(3, 12)), ("int8", "uint8")[number % 4 == 3])
+        check(draft, tmp_path, rounding, target=("n4", "n8", "n16")[number % 3])
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+def test_sparse_kernels(rounding: str, tmp_path: Path) -> None:
+    rng = generator()
+    for number in range(SPARSE_KERNELS):
+        draft = sparse_convolution(rng, ("int8", "uint8")[number % 4 == 3])
         check(draft, tmp_path, rounding, target=("n4", "n8", "n16")[number % 3])

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from compiler.cost.roofline import bus_rate
@@ -416,7 +417,7 @@ def measure_host_costs(n: int, clock: float, seed: int = 0, networks: int = _HOS
         values = {name: random_input(numbers, graph.tensors[name], {}) for name in graph.inputs}
         for node in graph:
             operands = [values.get(each.name, each.data) for each in graph.ins(node)]
-            times, results = [], []
+            times, results = [], list[NDArray]()
             for _ in range(_HOST_REPEATS):
                 started = time.perf_counter()
                 results = run_node(graph, node, operands)  # type: ignore[arg-type]
