@@ -62,7 +62,7 @@ from compiler.frontends.onnx.values import (
     type_name,
 )
 from compiler.ir.graph import Graph, Node
-from compiler.ir.tensor import IDENTITY, Tensor
+from compiler.ir.tensor import Tensor
 from hw.errors import InputError, shown
 
 
