@@ -399,7 +399,7 @@ def _named(graph: Graph, sample: Mapping[str, NDArray] | NDArray) -> Sample:
         return dict(sample)
     names = graph.sample_inputs
     if len(names) != 1:
-        raise InputError(f"calibration: a sample must name the inputs {', '.join(names)}")
+        raise InputError(f"calibration: a sample must name the inputs {', '.join(names) or 'none'}")
     return {names[0]: np.asarray(sample)}
 
 
@@ -407,7 +407,9 @@ def _checked(graph: Graph, sample: Sample) -> Sample:
     """Check a sample, and reshape its arrays to the shapes of the inputs; a leading dimension of 1 may be missing."""
     names = graph.sample_inputs
     if sample.keys() != set(names):
-        raise InputError(f"calibration: inputs must be {', '.join(names)}, not {', '.join(sample) or 'none'}")
+        raise InputError(
+            f"calibration: inputs must be {', '.join(names) or 'none'}, not {', '.join(sample) or 'none'}"
+        )
     out = {}
     for name in names:
         tensor, array = graph.tensors[name], np.asarray(sample[name])

@@ -358,7 +358,7 @@ class Rewriter:
 
     def _convert_input(self, node: Node, name: str, q: Quantization) -> None:
         """Replace a dequantize node by its integer operand, converted to int8 if necessary."""
-        x = self.floats[node.inputs[0]]
+        x = self._as_float(node.inputs[0], EDGE)
         if x.dtype != "int8":
             x = self.build.node(
                 node.name, "requantize", [x], Tensor(self._unused(f"{name}:int8"), x.shape, "int8", q)

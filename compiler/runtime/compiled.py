@@ -37,7 +37,7 @@ class CompiledNetwork(StagedNetwork):
         positional = dict(zip(names, inputs, strict=False))
         if len(inputs) + len(named) > len(positional | named):
             given = ", ".join([f"{len(inputs)} by position", *named])
-            raise InputError(f"inputs must be {', '.join(names)}, each given once, not {given}")
+            raise InputError(f"inputs must be {', '.join(names) or 'none'}, each given once, not {given}")
         return self.step(positional | named, self.initial)[0]
 
     def step(self, inputs: Arrays, states: Arrays) -> tuple[dict[str, NDArray], dict[str, NDArray]]:

@@ -493,7 +493,7 @@ class StagedNetwork:
 def _checked(tensors: Sequence[Tensor], inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
     names, given = [tensor.name for tensor in tensors], checks.arrays("input", inputs)
     if given.keys() - set(names) or len(given) < len(names):
-        raise InputError(f"inputs must be {', '.join(names)}, not {', '.join(given) or 'none'}")
+        raise InputError(f"inputs must be {', '.join(names) or 'none'}, not {', '.join(given) or 'none'}")
     out = {}
     for tensor in tensors:
         array = given[tensor.name]

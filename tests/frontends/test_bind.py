@@ -70,6 +70,17 @@ def test_bound_input_of_a_tflite_model(value: int | np.ndarray, tmp_path: Path) 
     np.testing.assert_array_equal(network(x)[draft.outputs[0]], want)
 
 
+def test_network_with_all_inputs_bound(tmp_path: Path) -> None:
+    """A network without inputs runs without arguments, and the refusal of an argument says that there are none."""
+    path = tmp_path / "rates.onnx"
+    made, x = rates(path), np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
+    network = compile(path, "n8", bind={"x": x, "rate": np.array(8000)})
+    want = reference(made, {"x": x, "rate": np.array(8000)})["y"]
+    np.testing.assert_array_equal(network()["y"], want)
+    with pytest.raises(InputError, match="inputs must be none, not x"):
+        network(x=x)
+
+
 @pytest.mark.parametrize(
     ("bind", "message"),
     [

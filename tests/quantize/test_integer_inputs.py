@@ -12,7 +12,7 @@ from tests.support.float_graphs import numbers
 from tests.support.one_operator import options
 from tests.support.onnx_models import Arrays, model, node, read, reference
 from tests.support.tflite_graphs import FileGraph, Operator, packed
-from tests.support.tflite_models import litert
+from tests.support.tflite_models import Draft, litert
 
 FLOAT = 1
 
@@ -139,3 +139,18 @@ def test_models_without_float_operators_are_rejected(tmp_path, nodes):
     graph = read(tmp_path, model(nodes, given, ["y" if nodes else "x"]))
     with pytest.raises(InputError, match="has nothing to quantize: no node computes on float32 numbers"):
         compile(graph, calibration=[given])
+
+
+def test_constant_output_that_is_dequantized(tmp_path):
+    """A TFLite model whose output is the dequantized contents of a constant is quantized like any other float model."""
+    draft = Draft(np.random.default_rng(0), "int8")
+    x = draft.input((4, 8), dtype="float32")
+    table = draft.op("DEQUANTIZE", [draft.constant((4, 8))], (4, 8), dtype="float32")
+    added = options("Add", fusedActivationFunction=0, potScaleInt16=False)
+    draft.op("ADD", [table, x], (4, 8), added, dtype="float32")
+    path, given = tmp_path / "table.tflite", draft.values(x)
+    path.write_bytes(draft.file())
+    network = compile(path, "n8", calibration=given[None])
+    found = network(given)
+    for name, wanted in zip(draft.outputs, litert(draft.file(), [given], "reference"), strict=True):
+        assert np.abs(found[name] - wanted).max() <= np.ptp(wanted) / 64

@@ -62,7 +62,7 @@ from compiler.frontends.onnx.values import (
     type_name,
 )
 from compiler.ir.graph import Graph, Node
-from compiler.ir.tensor import IDENTITY, Tensor
+from compiler.ir.tensor import Tensor
 from hw.errors import InputError, shown
 
 
@@ -164,19 +164,21 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
             list(value.shape),
         )
     flow = emitter.flow(value)
-    if declared.held == "float32":
+    computed = flow.tensor.dtype
+    if flow.real or computed == "float32":
         real = emitter.operand(flow, plain(flow.rank), FLOAT)
-        if declared.dtype == "float32":
-            return real
-        given = Tensor(emitter.build.fresh(f"{declared.name}:given"), real.shape, declared.dtype)
-        return emitter.build.node(f"{declared.name}:given", "dequantize", [real], given)
-    tensor = emitter.in_order(flow, plain(flow.rank)).tensor
-    if flow.real or tensor.dtype == "float32":  # declared as integers, computed in float32
-        tensor = emitter.operand(flow, plain(flow.rank), FLOAT)
-        return emitter.convert("quantize", tensor, ValueType(declared.dtype, IDENTITY))
-    if tensor.dtype != declared.dtype:
-        raise UnsupportedNodeError(
-            f"output {declared.name!r} must be of the type it is declared as, {declared.dtype}, not {tensor.dtype}"
+        if declared.held == "float32" and declared.dtype != "float32":
+            given = Tensor(emitter.build.fresh(f"{declared.name}:given"), real.shape, declared.dtype)
+            return emitter.build.node(f"{declared.name}:given", "dequantize", [real], given)
+        tensor, computed = real, "float32"
+    else:
+        tensor = emitter.in_order(flow, plain(flow.rank)).tensor
+    if computed != declared.dtype:
+        _log.warning(
+            "output %r is declared as %s, but is %s; the declaration is ignored",
+            declared.name,
+            declared.dtype,
+            computed,
         )
     return tensor
 

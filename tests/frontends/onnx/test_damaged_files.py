@@ -263,6 +263,25 @@ def test_wrong_declared_shape_is_ignored(caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize(
+    ("each", "kind", "declared", "computed"),
+    [
+        (node("Relu", "x", "y"), TensorProto.INT64, "int64", "float32"),
+        (node("Relu", "x", "y"), TensorProto.BOOL, "bool", "float32"),
+        (node("ArgMax", "x", "y"), TensorProto.FLOAT, "float32", "int64"),
+    ],
+)
+def test_wrong_declared_type_is_ignored(
+    each: onnx.NodeProto, kind: int, declared: str, computed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = small(each)
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", kind, None))
+    assert read_onnx(made).tensors["y"].dtype == computed
+    assert caplog.messages == [
+        f"output 'y' is declared as {declared}, but is {computed}; the declaration is ignored"
+    ]
+
+
+@pytest.mark.parametrize(
     ("nodes", "array", "message"),
     [
         (

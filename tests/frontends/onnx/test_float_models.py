@@ -75,6 +75,20 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Any], dict[str
         [normal(4, 2, 3, 3)],
         None,
     ),
+    "transposed_same_small_kernel": (
+        "ConvTranspose",
+        {"strides": [4, 3], "auto_pad": "SAME_LOWER"},
+        IMAGE,
+        [normal(4, 2, 1, 2), normal(2)],
+        {"transpose": 2, "conv_transpose2d": 1},
+    ),
+    "transposed_to_shape": (
+        "ConvTranspose",
+        {"strides": [2, 1], "output_shape": [14, 6]},
+        IMAGE,
+        [normal(4, 2, 3, 2), normal(2)],
+        {"transpose": 2, "conv_transpose2d": 1},
+    ),
     "transposed_1d": ("ConvTranspose", {"strides": [2]}, SIGNAL, [normal(4, 2, 3)], None),
     "gemm": (
         "Gemm",

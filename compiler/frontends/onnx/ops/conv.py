@@ -410,27 +410,40 @@ def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
 def _transposed_window(
     node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]
 ) -> tuple[WindowSpec, tuple[int, ...]]:
-    """Return the window of a transposed convolution, with pads cropped from the output, and the output padding."""
+    """Return the window of a transposed convolution, with pads cropped from the output, and the output padding.
+
+    Without `output_shape`, auto_pad SAME crops the output to the input's size times the stride; an output that is
+    smaller is not extended, as in onnxruntime. A larger `output_shape` is output padding; onnxruntime accepts less than
+    one stride of it.
+    """
     count = len(sizes)
     strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
-    pads, output_pads = sizes_of(node, "pads", 2 * count, 0, 0), sizes_of(node, "output_padding", count, 0, 0)
+    pads, output_pads = (
+        sizes_of(node, "pads", 2 * count, 0, 0),
+        [*sizes_of(node, "output_padding", count, 0, 0)],
+    )
     auto = choice(node, "auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
-    wanted = node.ints("output_shape")
-    if auto.startswith("SAME") and not wanted:
-        wanted = tuple(size * stride for size, stride in zip(sizes, strides, strict=True))
-    wanted = wanted and wanted[-count:]
+    given = (node.ints("output_shape") or ())[-count:]
+    if len(given) not in (0, count):
+        raise InputError(f"output_shape must be {count} integers, not {shown(list(given))}")
     before, after, outputs = list(pads[:count]), list(pads[count:]), []
     for i in range(count):
         full = (sizes[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + output_pads[i]
-        if wanted:
-            crop = full - wanted[i]
-            if crop < 0:
+        if given or auto.startswith("SAME"):
+            wanted = given[i] if given else min(full, sizes[i] * strides[i])
+            most = full + strides[i] - 1
+            if not 0 < wanted <= most:
                 raise UnsupportedNodeError(
-                    f"size {i + 1} of its output must be at most {full}, not {wanted[i]}"
+                    f"size {i + 1} of its output must be from 1 to {most}, not {wanted}"
                 )
+            beyond = max(0, wanted - full)
+            full, output_pads[i] = full + beyond, output_pads[i] + beyond
+            crop = full - wanted
             half = crop // 2
-            before[i], after[i] = (crop - half, half) if auto == "SAME_LOWER" else (half, crop - half)
+            before[i], after[i] = (half, crop - half) if auto == "SAME_UPPER" else (crop - half, half)
         elif auto == "VALID":
             before[i] = after[i] = 0
         outputs.append(full - before[i] - after[i])
-    return WindowSpec(kernel, strides, dilations, tuple(before), tuple(after), tuple(outputs)), output_pads
+    return WindowSpec(kernel, strides, dilations, tuple(before), tuple(after), tuple(outputs)), tuple(
+        output_pads
+    )
