@@ -7,7 +7,7 @@ from typing import Any
 
 from compiler.cache.digest import name as digest
 from compiler.llm.data.held_out import MACHINES
-from compiler.llm.evaluate.evaluation import Sampled, figures, held_out_points, sampled
+from compiler.llm.evaluation import Sampled, figures, held_out_points, sampled
 from compiler.llm.model.weights import load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.measure.measurer import Measurer
@@ -55,7 +55,7 @@ def evaluate_model(model: Path, layers: int, samples: int, workers: int, file: P
     Returns
     -------
     dict
-        Result of `compiler.llm.evaluate.evaluation.figures`, and the results of all layers.
+        Result of `compiler.llm.evaluation.figures`, and the results of all layers.
 
     Raises
     ------

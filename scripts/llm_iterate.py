@@ -20,7 +20,7 @@ from compiler.llm.data.journal import CorpusJournal, pack, read
 from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.self_training import SamplingOptions, extend, networks_of_round
 from compiler.llm.data.trajectories import Trajectory
-from compiler.llm.evaluate.evaluation import GROUP_SIZE
+from compiler.llm.evaluation import GROUP_SIZE
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.weights import load, save
 from compiler.llm.training.pretrain import fine_tune, fine_tuning_plan

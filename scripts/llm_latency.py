@@ -23,7 +23,7 @@ from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name as digest
 from compiler.cache.digest import version
 from compiler.llm.data.held_out import MACHINES, keys_of
-from compiler.llm.evaluate.evaluation import held_out_points
+from compiler.llm.evaluation import held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
 from compiler.llm.generate.requests import Schedules
 from compiler.llm.generate.sampler import draw

@@ -22,7 +22,7 @@ from typing import Any
 
 from compiler.cache.digest import name as digest
 from compiler.llm.data.held_out import MACHINES, keys_of
-from compiler.llm.evaluate.evaluation import expand_curve, has_choices, held_out_points
+from compiler.llm.evaluation import expand_curve, has_choices, held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load

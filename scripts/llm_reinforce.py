@@ -23,7 +23,7 @@ from compiler.llm.data.journal import read
 from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.self_training import RolloutGroup, networks_of_round, roll_out
 from compiler.llm.data.trajectories import Trajectory
-from compiler.llm.evaluate.evaluation import GROUP_SIZE
+from compiler.llm.evaluation import GROUP_SIZE
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.model.weights import load, save

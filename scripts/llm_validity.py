@@ -22,7 +22,7 @@ import numpy as np
 
 from compiler.cache.digest import name as digest
 from compiler.llm.data.held_out import HELD_OUT, MACHINES, keys_of
-from compiler.llm.evaluate.evaluation import held_out_points
+from compiler.llm.evaluation import held_out_points
 from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules, fields_of

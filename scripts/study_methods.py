@@ -30,7 +30,7 @@ from compiler.bench.tiny import NETWORKS as TRAINED
 from compiler.bench.tiny import model_path
 from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
-from compiler.llm.evaluate.evaluation import expand_curve
+from compiler.llm.evaluation import expand_curve
 from compiler.llm.generate.lm_generator import language_model
 from compiler.options import CompileOptions, DramTiming
 from compiler.profile.measurement import HardwareProfile

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.llm.data.examples import CORPUS
-from compiler.llm.evaluate.evaluation import GROUP_SIZE
+from compiler.llm.evaluation import GROUP_SIZE
 from compiler.util.files import read_input, write_output
 from compiler.visualize.svg.charts import draw_rounds
 from hw.errors import InputError

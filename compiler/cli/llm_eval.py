@@ -12,7 +12,7 @@ from compiler.util.tables import figures as figure_columns
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.evaluate.evaluation import Raced, Sampled
+    from compiler.llm.evaluation import Raced, Sampled
 
 #: Default of `--machine`, and the name of this configuration in the corpus and in reports.
 DEFAULT_MACHINE, _CORPUS_NAME = "default", "usual"
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.llm_sample import model_of
     from compiler.cli.search import method_name
     from compiler.llm.data.held_out import HELD_OUT, MACHINES
-    from compiler.llm.evaluate.evaluation import GROUP_SIZE, figures, held_out_points, race, sampled
+    from compiler.llm.evaluation import GROUP_SIZE, figures, held_out_points, race, sampled
     from compiler.tuning.measure.measurer import Measurer
     from compiler.tuning.registry import LLM, METHODS
     from compiler.util.progress import log, progress
@@ -93,7 +93,7 @@ def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
 
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
     """Return mean ratios of the model's cycles, after one trial and after all, to each baseline's final cycles."""
-    from compiler.llm.evaluate.evaluation import mean_ratio
+    from compiler.llm.evaluation import mean_ratio
     from compiler.tuning.registry import LLM
 
     return [

@@ -10,7 +10,7 @@ from compiler.util.files import report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.evaluate.evaluation import AgreementMeter
+    from compiler.llm.evaluation import AgreementMeter
     from compiler.llm.generate.requests import LmRequest
     from compiler.llm.generate.sampler import TokenReader
     from compiler.llm.model.accelerated import ChipGpt
@@ -203,7 +203,7 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
     from pathlib import Path
 
     from compiler.llm.data.examples import texts
-    from compiler.llm.evaluate.evaluation import AgreementMeter
+    from compiler.llm.evaluation import AgreementMeter
     from compiler.llm.model.accelerated import ChipGpt
     from compiler.llm.tokens.vocabulary import LANGUAGE
     from compiler.options import DramTiming

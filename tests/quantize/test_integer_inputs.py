@@ -150,7 +150,7 @@ def test_constant_output_that_is_dequantized(tmp_path):
     draft.op("ADD", [table, x], (4, 8), added, dtype="float32")
     path, given = tmp_path / "table.tflite", draft.values(x)
     path.write_bytes(draft.file())
-    network = compile(path, "n8", calibration=given[None])
+    network = compile(path, "n8", calibration=[given])
     found = network(given)
     for name, wanted in zip(draft.outputs, litert(draft.file(), [given], "reference"), strict=True):
         assert np.abs(found[name] - wanted).max() <= np.ptp(wanted) / 64

@@ -109,7 +109,7 @@ def test_model_records_omitted_inputs(tmp_path: Path) -> None:
         *[each for each in trajectories if is_validation(each)][:3],
     ]
     for what in ("profile", "want"):
-        plan = Plan(replace(SHAPE, context=256), Recipe(1, batch=2), Recipe(0), **{what: False})
+        plan = Plan(replace(SHAPE, context=256), Recipe(1, batch=2), Recipe(0), **{what: False})  # type: ignore[arg-type]
         found = train(trajectories, plan, tmp_path / what)
         assert found.about["without"] == [what] and found.about["plan"][what] is False
         save(found.model, tmp_path / "a.safetensors", found.about)

@@ -127,6 +127,7 @@ def test_foreign_and_damaged_versions_are_not_used(
     assert len(database.model_versions()) == 1
     with database._rows.engine.begin() as connection:
         data = connection.scalar(sa.select(MODELS.c.data).order_by(MODELS.c.id.desc()))
+        assert data is not None
         values = json.loads(data) | {"after": 0.0}
         connection.execute(sa.update(MODELS).values(data=json.dumps(values).encode()))
     assert database.model_versions() == []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from compiler.llm.evaluate.evaluation import AgreementMeter
+from compiler.llm.evaluation import AgreementMeter
 from compiler.llm.generate.sampler import draw
 from compiler.llm.model.accelerated import ChipGpt
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape

@@ -1,1 +1,0 @@
-"""Evaluation of the language model on held-out layers."""
