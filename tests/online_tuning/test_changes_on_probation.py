@@ -71,9 +71,9 @@ class FixedServer:
         )
         return SimpleNamespace(number=number, network=network)
 
-    def add(self, network: Any, _before: Any) -> Any:
-        """Return a version with the given network."""
-        return SimpleNamespace(number=network.schedule.number, network=network)
+    def add(self, network: Any) -> Any:
+        """Return a version with the given network, whose programs are resident."""
+        return SimpleNamespace(number=network.schedule.number, network=network), True
 
     def prefetch(self, _version: Any) -> bool:
         """Return that the programs of a version are resident."""

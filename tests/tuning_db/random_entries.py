@@ -20,6 +20,9 @@ from tests.support.graphs import Draft
 SECRET, OTHER_SECRET = b"s" * 32, b"o" * 32
 TARGETS = ("n4", "n8", "n16", "n32")
 
+#: Version of the keys of the fixtures (`compiler.tuning_db.entries.KEY_VERSION` of commit 077e149).
+FIRST_KEY_VERSION = "288a098a94dd4e6e116e6d07ddec81f3eb4418d667f2af56544a58cb765d4334"
+
 
 @cache
 def network(seed: int = 0, target: str = "n8") -> CompiledNetwork:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from io import BytesIO
-from math import exp, inf
+from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -268,8 +268,6 @@ _SPREAD_ROUNDS, _LEAST_ERROR = 80, 0.003
 _COVERED = 0.975
 #: Folds of the calibration; percentile of each feature beyond which a row counts as outside for calibration.
 _FOLDS, _OUTER_PERCENTILE = 5, 1
-#: Feature with the size of a layer, and number of classes of sizes in each of which the spread must cover that share.
-_SIZE, _SIZE_CLASSES = NAMES.index("log_estimate"), 3
 #: Minimum number of rows from which spreads are trained.
 _MIN_SPREAD_ROWS = 100
 #: Largest spread, to which an extrapolation is limited.
@@ -362,9 +360,7 @@ def train_spread(
         % _FOLDS
     )
     ratios = np.concatenate([factor(fold != each) for each in range(_FOLDS)])
-    sizes = numbers[np.concatenate([np.flatnonzero(fold == each) for each in range(_FOLDS)]), _SIZE]
-    classes = np.digitize(sizes, np.quantile(sizes, np.arange(1, _SIZE_CLASSES) / _SIZE_CLASSES))
-    inside = max(float(np.quantile(ratios[classes == each], _COVERED)) / 2 for each in np.unique(classes))
+    inside = float(np.quantile(ratios, _COVERED)) / 2
     low, high = np.percentile(numbers, (_OUTER_PERCENTILE, 100 - _OUTER_PERCENTILE), axis=0)
     inner = ((numbers >= low) & (numbers <= high)).all(axis=1)
     outer = factor(inner) if _MIN_SPREAD_ROWS <= inner.sum() < len(inner) else ratios
@@ -389,8 +385,6 @@ class CycleModel:
         Origin of the model, for reports: hardware profile, number of samples and errors.
     error : SpreadModel or None
         Calibrated spread; None: the spread is the standard deviation of the members' log predictions.
-    limit : float
-        Estimated cycles above which the trees do not correct the estimate.
     layers : frozenset of tuple of float
         Layers of the measurements that the model was retrained on (`layer_of`).
     elsewhere : CycleModel or None
@@ -401,7 +395,6 @@ class CycleModel:
     members: tuple[str, ...]
     about: dict[str, Any]
     error: SpreadModel | None = None
-    limit: float = inf
     layers: frozenset[tuple[float, ...]] = frozenset()
     elsewhere: "CycleModel | None" = field(default=None, repr=False)
 
@@ -430,8 +423,7 @@ class CycleModel:
         *logs, error = found
         outside = bool(self.error.outside_range(numbers))
         spread = min((self.error.outside if outside else self.error.inside) * exp(error), _MAX_SPREAD)
-        plain = outside or not logs or row.base > self.limit
-        return Prediction(row.base if plain else row.base * exp(sum(logs) / len(logs)), spread)
+        return Prediction(row.base if outside or not logs else row.base * exp(sum(logs) / len(logs)), spread)
 
     def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
         """Return the predicted cycles, and the spreads of the predictions, for many layers."""
@@ -457,8 +449,7 @@ class CycleModel:
         spread = self.error.scaled(found[:, -1], outside)
         if not self.members:
             return base, spread
-        plain = outside | (base > self.limit)
-        return base * np.exp(np.where(plain, 0.0, found[:, :-1].mean(axis=1))), spread
+        return base * np.exp(np.where(outside, 0.0, found[:, :-1].mean(axis=1))), spread
 
     def save(self, path: Path) -> int:
         """Write the model to a file and return the size in bytes.
@@ -482,7 +473,6 @@ class CycleModel:
         """Return the contents of a model file."""
         header = {"format": FORMAT, "version": VERSION, "features": NAMES, "about": self.about}
         error = None if self.error is None else asdict(self.error)
-        header["limit"] = self.limit if self.limit < inf else None
         text = json.dumps(
             header | {"members": self.members, "spread": error, "layers": sorted(map(list, self.layers))}
         )
@@ -534,8 +524,7 @@ class CycleModel:
             raise ValueError("not a whole cost model")
         try:
             layers = frozenset(tuple(float(each) for each in layer) for layer in data.get("layers", []))
-            limit = inf if data.get("limit") is None else float(data["limit"])
-            return CycleModel(tuple(members), about, _spread_of(data.get("spread")), limit, layers)
+            return CycleModel(tuple(members), about, _spread_of(data.get("spread")), layers)
         except (ValueError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"damaged cost model: {error}") from None
 

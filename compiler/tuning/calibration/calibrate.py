@@ -1,6 +1,5 @@
 """Training of the learned cost model on measurements of small networks, and its errors on held-out networks."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +28,6 @@ from hw.errors import WorkError
 _HELD_OUT_INTERVAL = 6
 #: Number of parts of the networks that are held out in turn to measure the errors on which the spread is trained.
 _FOLDS = 3
-#: Bounds of the classes of estimated cycles; minimum number of layers of a class; part of the median error of held-out
-#: networks by which trees must reduce the error of a class. A large part is required because layers of real networks
-#: differ from those of calibration networks.
-_SIZES, _MIN_ROWS_OF_SIZE, _MIN_REDUCTION = (400.0, 1100.0, 3000.0, 8000.0, 22_000.0), 100, 1 / 3
 #: Minimum number of measured networks.
 _MIN_NETWORKS = 2 * _HELD_OUT_INTERVAL
 #: Maximum number of predictions that are timed.
@@ -212,33 +207,10 @@ def _train(measured: Sequence[MeasuredLayers], seed: int, *, trees: bool) -> Cyc
             if len(known) and len(new):
                 part = train([rows[i] for i in known], cycles[known].tolist(), seed)
                 guess[new] = part.predict_many([rows[i] for i in new])[0]
-        base, measured_cycles = np.array([row.base for row in rows]), np.maximum(cycles, 1.0)
-        limit = _limit(base, guess, measured_cycles)
-        guess = np.where(base > limit, base, guess)
-        model = replace(train(rows, cycles.tolist(), seed), limit=limit)
+        model = train(rows, cycles.tolist(), seed)
     errors = np.abs(np.log(np.maximum(cycles, 1.0) / guess))
     spread = train_spread(np.array([row.numbers for row in rows]), errors, groups, seed)
     return replace(model, error=spread)
-
-
-def _limit(base: np.ndarray, guess: np.ndarray, cycles: np.ndarray) -> float:
-    """Return the estimated cycles up to which the trees correct the estimates.
-
-    Parameters
-    ----------
-    base, guess, cycles : (rows,) arrays
-        Cycles of layers: estimated, predicted by trees that were trained on other networks, and measured.
-    """
-    low = 0.0
-    for high in (*_SIZES, math.inf):
-        here = (base > low) & (base <= high)
-        if here.sum() < _MIN_ROWS_OF_SIZE:
-            return low or math.inf
-        plain, corrected = (float(np.median(np.abs(each[here] / cycles[here] - 1))) for each in (base, guess))
-        if corrected > (1 - _MIN_REDUCTION) * plain:
-            return low
-        low = high
-    return low
 
 
 def _median_error(model: CycleModel, measured: Sequence[MeasuredLayers]) -> float:
