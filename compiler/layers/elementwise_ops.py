@@ -3,12 +3,14 @@
 `compiler.passes.split_bytes` adds the operators on bytes; `compiler.passes.canonicalize` prepares the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import COMPARISONS, ORDERING
 from compiler.ir.tensor import Tensor, same_values
 from compiler.layers.base import Drain, Layer
@@ -22,6 +24,8 @@ from compiler.layers.lowering_context import (
     UnsupportedLoweringError,
     affine,
 )
+from compiler.reference import run_node
+from compiler.reference.elementwise import rounds_operands
 from compiler.util.scaling import Affine, bytes_word, halves_word
 from hw.isa.enums import Op, Requant, Rounding
 
@@ -111,6 +115,10 @@ def lower_logic(low: LoweringContext) -> Layer:
         )
     sign = -1 if x is a else 1  # of x - other
     if same_values(a.quantization, b.quantization) and (a.dtype == b.dtype or _both_bytes(a, b)):
+        if (
+            rounds_operands(node.op, (a, b), low.rounding) and _affine(a).scale < 1 / 256
+        ):  # equal if less apart
+            raise UnsupportedLoweringError(f"{node.op} of values that are rounded to multiples of 1/256")
         if node.op == "equal":
             how = {"mult": -1, "neg_mult": 1, "zp": 1}
             return ElementwiseLayer(**common, src={**src, "op": Op.SUB, "neg_en": 1}, fields=fields | how)
@@ -158,25 +166,37 @@ def _affine(tensor: Tensor) -> Affine:
     return Affine(1.0, 0) if tensor.quantization is None else affine(tensor)
 
 
+#: Comparisons of a difference with zero.
+_OF_DIFFERENCE = {"less": np.less, "less_equal": np.less_equal, "equal": np.equal}
+
+
 def _factors(low: LoweringContext, x: Tensor, other: Tensor) -> tuple[int, int]:
-    """Return multipliers of two tensors with which a comparison of any two values gives the exact result."""
+    """Return multipliers of two tensors with which the comparison of any two values gives the reference's result."""
     scales = [_affine(tensor) for tensor in (x, other)]
-    columns = [
-        each.dequantized(values_of(tensor.dtype)) if each is not None else values_of(tensor.dtype)
-        for tensor, each in ((x, x.quantization), (other, other.quantization))
-    ]
-    wanted = np.sign(columns[0].astype(np.float64)[:, None] - columns[1].astype(np.float64)[None])
-    centred = [
-        values_of(tensor.dtype).astype(np.int64) - how.zero_point
-        for tensor, how in zip((x, other), scales, strict=True)
-    ]
+    every = [values_of(x.dtype).reshape(-1, 1), values_of(other.dtype).reshape(1, -1)]
+    centred = [values.astype(np.int64) - how.zero_point for values, how in zip(every, scales, strict=True)]
+    wanted = _compared_values(low, (x, other), every)
+    sign = 1 if low.graph.ins(low.anchor)[0] is x else -1
     for first, second in _ratios(scales[0].scale, scales[1].scale):
-        found = np.sign(centred[0][:, None] * first - centred[1][None] * second)
-        if np.array_equal(found, wanted):
+        difference = sign * (centred[0] * first - centred[1] * second)
+        if np.array_equal(_OF_DIFFERENCE[low.anchor.op](difference, 0), wanted):
             return first, second
     raise UnsupportedLoweringError(
         f"no integers reproduce a comparison of values with scales {scales[0].scale:.6g} and {scales[1].scale:.6g}"
     )
+
+
+def _compared_values(low: LoweringContext, tensors: Sequence[Tensor], values: Sequence[NDArray]) -> NDArray:
+    """Return the result of the comparison for stored values that are broadcast, according to the reference."""
+    small, node = Graph(low.graph.name), low.anchor
+    for tensor, each in zip(tensors, values, strict=True):
+        small.add_input(Tensor(tensor.name, each.shape, tensor.dtype, tensor.quantization))
+    shape = np.broadcast_shapes(*(each.shape for each in values))
+    small.add_tensor(Tensor(low.y.name, shape, low.y.dtype, low.y.quantization))
+    copy = small.add_node(Node(node.name, node.op, node.inputs, (low.y.name,), node.attributes))
+    given = {tensor.name: each for tensor, each in zip(tensors, values, strict=True)}
+    (found,) = run_node(small, copy, [given[name] for name in node.inputs], rounding=low.rounding)  # type: ignore[arg-type]
+    return found
 
 
 def _ratios(a: float, b: float) -> Iterator[tuple[int, int]]:

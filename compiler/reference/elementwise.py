@@ -1,11 +1,11 @@
 """Elementwise sums, products, clips, integer divisions, comparisons and selections."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.ir.tensor import same_values
+from compiler.ir.tensor import Tensor, same_values
 from compiler.kernel_library.elementwise import LEFT_SHIFT, LEFT_SHIFT_16, raw_fields
 from compiler.reference.fixed_point import Int64, multiplied, multiplied_real, round_half_away
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits, requantized
@@ -98,21 +98,26 @@ ELEMENTWISE: dict[str, Operator] = {
 }
 
 
-def _comparing(function: Callable[..., Array]) -> Operator:
-    """Return an operator that applies a function to its dequantized operands.
+def rounds_operands(op: str, tensors: Sequence[Tensor], kernels: str) -> bool:
+    """Return True if a comparison rounds its operands to multiples of 1/256 first.
 
-    LiteRT's kernels for bytes, and those of EQUAL and NOT_EQUAL for int16, round operands to multiples of 1/256 first.
-    The scales of their operands must be less than 1.
+    LiteRT's kernels for bytes do so, and those of EQUAL and NOT_EQUAL for int16, if all scales are less than 1.
     """
+    most = 2 if op == "equal" else 1
+    return kernels != "onnxruntime" and all(
+        each.quantization is not None
+        and np.dtype(each.dtype).itemsize <= most
+        and max(each.quantization.scale) < 1
+        for each in tensors
+    )
+
+
+def _comparing(function: Callable[..., Array]) -> Operator:
+    """Return an operator that applies a function to its dequantized operands."""
 
     def compare(call: NodeInvocation) -> Array:
         count = len(call.values)
-        bytes_ = 2 if call.node.op == "equal" else 1
-        rounded = call.kernels != "onnxruntime" and all(
-            tensor.quantization is not None and np.dtype(tensor.dtype).itemsize <= bytes_
-            for tensor in call.tensors
-        )
-        if rounded and max(call.scale(i) for i in range(count)) < 1:
+        if rounds_operands(call.node.op, call.tensors, call.kernels):
             return np.asarray(
                 function(*(multiplied(call.centred(i) << 8, call.scale(i)) for i in range(count)))
             )

@@ -139,6 +139,29 @@ def test_comparisons_and_selections_on_the_accelerator(
         )
 
 
+@pytest.mark.parametrize("kind", ["EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"])
+@pytest.mark.parametrize(
+    "scales", [(0.0625, 0.016481785), (0.05, 0.1), (0.5, 0.25), (0.002, 0.002), (0.004, 0.004), (0.9, 0.003)]
+)
+def test_comparisons_of_all_pairs(kind: str, scales: tuple[float, float], tmp_path: Path) -> None:
+    """LiteRT rounds operands to multiples of 1/256, so that it finds different values equal."""
+    draft = Draft(np.random.default_rng(0), "uint8")
+    shape, every = (1, 256, 256, 1), np.arange(256, dtype=np.uint8)
+    names = [draft.input(shape), draft.input(shape)]
+    for name, scale, zero in zip(names, scales, (48, 48 if scales[0] == scales[1] else 196), strict=True):
+        draft.meaning[name] = (scale, zero)
+    draft.op(
+        kind, names, shape, options("".join(word.capitalize() for word in kind.split("_"))), dtype="bool"
+    )
+    data = draft.file()
+    path = tmp_path / "pairs.tflite"
+    path.write_bytes(data)
+    given = [np.broadcast_to(each, shape[1:3]).reshape(shape) for each in (every[:, None], every)]
+    network = compile(path, "n8", rounding="reference", cache=False)
+    (found,), (wanted,) = network(*given).values(), litert(data, given, "reference")
+    assert np.array_equal(found, wanted)
+
+
 #: int16 cases in which LiteRT is wrong: it reads slopes as bytes, and the signed values of a sum as unsigned. The test
 #: asserts that its outputs differ, so that it fails when a release of LiteRT corrects them.
 WRONG_IN_LITERT = {("prelu", "reference"), ("prelu", "xnnpack"), ("sum", "reference")}
