@@ -95,7 +95,7 @@ def test_generators_need_a_method_that_uses_them(measurer: Measurer) -> None:
     ):
         tune(measurer, "generators", 1, generator="x")
     with pytest.raises(
-        InputError, match=r"a search method must be one of random, .* or module:Class, not 'x'"
+        InputError, match=r"a search method must be one of portfolio, random, .* or module:Class, not 'x'"
     ):
         tune(measurer, "x", 1)
 

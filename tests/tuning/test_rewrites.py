@@ -66,7 +66,7 @@ def programs() -> list[tuple[int, ...]]:
     print(f"seed {seed}")
     rng, out = random.Random(seed), []
     for drawn in (singles(4, rng), chains(4, rng)):
-        for _ in range(14):
+        for _ in range(20):
             try:
                 network = ModelCompiler(
                     next(drawn).graph(), N4, CompileOptions(rounding="reference")

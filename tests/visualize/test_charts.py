@@ -174,7 +174,14 @@ def test_chart_of_rounds_has_a_baseline_ticks_and_a_key() -> None:
 
 def test_serving_names_its_axes_and_numbers_its_decisions() -> None:
     events = [
-        {"event": "reload", "request": at, "why": "trial", "trial": at, "measured_cycles": 30}
+        {
+            "event": "reload",
+            "request": at,
+            "why": "trial",
+            "trial": at,
+            "proposer": "hpm",
+            "measured_cycles": 30,
+        }
         for at in (2, 3)
     ]
     texts = [e.text for e in ElementTree.fromstring(draw_serving("n", [50] * 400, events)).iter(f"{SVG}text")]
