@@ -608,7 +608,14 @@ def repeated(d: Draft) -> None:
             meaning,
         ),
         FileGraph(
-            {"i": number, "a": a, "one": np.array(1, np.int32), "k": number, "axes": np.array([1], np.int32), "b": b},
+            {
+                "i": number,
+                "a": a,
+                "one": np.array(1, np.int32),
+                "k": number,
+                "axes": np.array([1], np.int32),
+                "b": b,
+            },
             [
                 Operator("ADD", ["i", "one"], ["k"], options("Add")),
                 Operator("REVERSE_V2", ["a", "axes"], ["b"], options("ReverseV2")),
