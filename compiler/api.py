@@ -303,7 +303,7 @@ def _best_known(
             static, conditions, options.limits, _predictor(static, source, options, conditions, store)
         )
     except MlaError as error:
-        if database is not True:
+        if database is not True and isinstance(error, InputError):
             raise
         _log.warning("the database of measurements is not used: %s", error)
         return static

@@ -20,6 +20,7 @@ from compiler.cli.options import (
     add_seed,
     add_target,
     bound,
+    check_database,
     check_files,
     database_of,
     integer,
@@ -414,6 +415,7 @@ def run(args: argparse.Namespace) -> int:
     from hw.errors import InputError
 
     check_files(args, "output", "save_schedule", "listing")
+    check_database(args)
     device = args.output.exists() and not args.output.is_file()  # such as /dev/null
     if args.output.suffix.lower() != PACKAGE_SUFFIX and not device:
         raise InputError(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_db, add_json, check_files, database_url, integer
+from compiler.cli.options import add_db, add_json, check_database, check_files, database_url, integer
 from compiler.util.files import atomic_output, report
 from compiler.util.tables import Column, counted, figures, format_table
 
@@ -93,6 +93,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_db(action, optional=False)
 
 
+def _same_database(one: str | Path, other: str | Path | None) -> bool:
+    """Return whether two databases are the same file, or have the same URL."""
+    from compiler.tuning_db.connection import default_database, file_of
+
+    places = [each for each in (one, default_database() if other is None else other) if each is not None]
+    files = [file_of(each) for each in places]
+    if None not in files and len(files) == 2:
+        one_file, other_file = (file for file in files if file)
+        return one_file.resolve() == other_file.resolve() or (
+            one_file.exists() and other_file.exists() and one_file.samefile(other_file)
+        )
+    return len(places) == 2 and places[0] == places[1]
+
+
 def run(args: argparse.Namespace) -> int:
     """Show, export, import or copy the entries of the database."""
     from compiler.cache.content_store import ContentStore
@@ -103,12 +117,12 @@ def run(args: argparse.Namespace) -> int:
     check_files(args, *(["file"] if args.action == "export" else []))
     rolls_back = args.action == "models" and args.rollback is not None
     reads = args.action in ("show", "strategies", "models", "export", "push") and not rolls_back
-    if reads and isinstance(args.db, Path) and not args.db.exists():
-        raise InputError(f"--db: there is no database {args.db}")
+    if reads or rolls_back:
+        check_database(args)
     for each in getattr(args, "others", ()):
         if args.action != "push" and isinstance(each, Path) and not each.exists():
             raise InputError(f"there is no database {each}")
-        if each == args.db:
+        if _same_database(each, args.db):
             raise InputError(f"{each} is the database itself: name another one")
     own = args.action in ("strategies", "models")  # only this user's entries count
     secret = ContentStore().secret if own else None

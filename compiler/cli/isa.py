@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.options import add_db, add_json, check_files
+from compiler.cli.options import add_db, add_json, check_database, check_files
 from compiler.util.files import atomic_output, report
 from compiler.util.tables import Column, counted, figures, format_table
 
@@ -65,12 +65,11 @@ def run(args: argparse.Namespace) -> int:
     """List, show, export, import or remove macro-instructions."""
     from compiler.cache.content_store import ContentStore
     from compiler.tuning_db.database import TuningDatabase
-    from hw.errors import InputError
 
     check_files(args, *(["file"] if args.action == "export" else []))
     reads = args.action in ("list", "show", "export")
-    if reads and isinstance(args.db, Path) and not args.db.exists():
-        raise InputError(f"--db: there is no database {args.db}")
+    if args.action != "import":
+        check_database(args)
     secret = ContentStore().secret if reads else None  # states which entries are this user's
     with TuningDatabase(args.db, secret=secret, read_only=reads) as database:
         if args.action == "import":

@@ -303,6 +303,15 @@ def database_of(args: argparse.Namespace) -> "str | Path | bool":
     return False if args.no_db else True if args.db is None else args.db
 
 
+def check_database(args: argparse.Namespace) -> None:
+    """Raise InputError if `--db` names a file that does not exist."""
+    from compiler.tuning_db.connection import file_of
+
+    file = None if args.db is None else file_of(args.db)
+    if file is not None and not file.exists():
+        raise InputError(f"--db: there is no database {file}")
+
+
 def database_url(text: str) -> str | Path:
     """Parse an argument: a URL, or the path of a file."""
     if not text:

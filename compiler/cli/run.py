@@ -133,6 +133,7 @@ def keep_executions(
     """
     from compiler.options import DEFAULT_DRAM, DramTiming
     from compiler.profile.measurement import HardwareProfile
+    from compiler.tuning_db.connection import SHORT_TIMEOUT_S
     from compiler.tuning_db.database import TuningDatabase
     from compiler.tuning_db.session import executions_of
     from hw.errors import InputError, WorkError
@@ -143,7 +144,7 @@ def keep_executions(
     if where is None or not (found := executions_of(network, result, conditions)):
         return {}
     try:
-        with TuningDatabase(where) as database:
+        with TuningDatabase(where, timeout_s=SHORT_TIMEOUT_S) as database:
             shapes = dict.fromkeys(each.key.subgraph for each in found) if limit else ()
             earlier = {shape: database.history(shape, limit) for shape in shapes}
             database.add_execution(*found)

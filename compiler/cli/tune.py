@@ -213,7 +213,7 @@ def _table(document: dict[str, Any]) -> str:
         f"{counted(document['trials'], 'trial')} ({document['method']}) closed {100 * closed:.1f}% of the gap to the "
         f"lower bound; every output exact; {counted(document['rejected'], 'candidate')} rejected\n"
         f"{counted(document['cache_hits'], 'measurement')} came from the database, "
-        f"{counted(document['neighbour_schedules'], 'schedule')} were known from other networks or hardware profiles"
+        f"{counted(document['neighbour_schedules'], 'known schedule')} of other networks or hardware profiles"
         + "".join(f"\n{_proposer_line(*each)}" for each in document["proposers"].items())
         + _target_line(document)
         + (f"\n{spending_table(asked)}" if asked else "")

@@ -131,7 +131,7 @@ def _sha256(array: NDArray) -> str:
 #: Number of final requests whose median cycles the summary reports.
 _LAST_REQUESTS = 20
 #: Decisions counted in the summary, with their labels.
-_COUNTED = {"reload": "reloads", "rollback": "rolled back", "rejected": "candidates rejected"}
+_COUNTED = {"reload": "reload", "rollback": "rollback", "rejected": "rejected candidate"}
 
 
 #: Decisions that are logged on a separate line.
@@ -299,10 +299,12 @@ class ServingHistory(ServingObserver):
     def summary(self, *, adapted: bool) -> str:
         """Return the summary as one line of text."""
         parts = [counted(len(self.cycles), "request")]
-        if self.first is not None and self.last is not None:
-            parts.append(f"{self.first:,} cycles for the first, {self.last:,.0f} for the last ones")
+        if self.last is not None:
+            # The first request, which also fetches the first programs, is not comparable with later ones.
+            early = median(self.cycles[1 : 1 + _LAST_REQUESTS] or self.cycles)
+            parts.append(f"{early:,.0f} cycles for the first ones, {self.last:,.0f} for the last ones")
         if adapted:
-            parts += [f"{self.count(event)} {words}" for event, words in _COUNTED.items()]
+            parts += [counted(self.count(event), noun) for event, noun in _COUNTED.items()]
         return "; ".join(parts)
 
     def document(self) -> dict[str, Any]:
@@ -347,7 +349,7 @@ class ServingProgress(ServingObserver):
         if self.clocked:
             parts.append(f"{result.cycles // result.batch_size:,} cycles")
         if self._candidate:
-            parts += [f"{self._reloads} reloads", f"{self._rollbacks} rolled back", self._candidate]
+            parts += [counted(self._reloads, "reload"), counted(self._rollbacks, "rollback"), self._candidate]
         self.task.advance(1, ", ".join(part for part in parts if part))
 
     def event(self, document: Document) -> None:

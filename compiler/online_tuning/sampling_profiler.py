@@ -105,7 +105,8 @@ class SamplingProfiler:
         self._next = 0
 
     def sample(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
-        """Sample the next layer if enough requests have completed since its last sample.
+        """Sample the next layer, if the accelerator computes any, and if enough requests have completed since its last
+        sample.
 
         Parameters
         ----------
@@ -117,6 +118,8 @@ class SamplingProfiler:
             Assumed timing of the DRAM.
         """
         by_tag = _by_tag(network)
+        if not by_tag:
+            return
         tag = list(by_tag)[self._next % len(by_tag)]
         known = self._last.get(tag)
         if known is not None and known[0] == version and completed - known[1] < _MIN_INTERVAL_REQUESTS:

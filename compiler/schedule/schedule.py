@@ -251,9 +251,10 @@ class Schedule:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"schedule: not JSON: {error}") from None
-        if not isinstance(data, dict) or data.get("schema_version") not in _FIELDS:
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if type(version) is not int or version not in _FIELDS:
             raise InputError(f'schedule: must be an object whose "schema_version" is 1..{VERSION}')
-        return Schedule.from_fields(data, data["schema_version"])
+        return Schedule.from_fields(data, version)
 
     @staticmethod
     def from_fields(data: dict[str, Any], version: int = 1) -> "Schedule":
@@ -266,7 +267,7 @@ class Schedule:
         """
         fusions, layers, programs = data.get("fusions", []), data.get("layers", {}), data.get("programs", {})
         if not isinstance(fusions, list) or not all(_names(group) for group in fusions):
-            raise InputError('schedule: "fusions" must be a list of lists of names of nodes')
+            raise InputError('schedule: "fusions" must be a list of lists, not empty, of names of nodes')
         for name, value in (("layers", layers), ("programs", programs)):
             if not isinstance(value, dict):
                 raise InputError(f'schedule: "{name}" must be an object')
@@ -287,7 +288,7 @@ _KEYS = dict(zip(identity_of(LayerSchedule).parts.values(), _NAMES, strict=True)
 
 
 def _names(group: Any) -> bool:
-    return isinstance(group, list) and all(isinstance(name, str) for name in group)
+    return isinstance(group, list) and group != [] and all(isinstance(name, str) for name in group)
 
 
 def layer_schedule(name: str, values: Any, version: int = 1) -> LayerSchedule:

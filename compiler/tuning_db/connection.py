@@ -317,8 +317,9 @@ sa.Index("mla_trials_by_schedule", TRIALS.c.schedule, TRIALS.c.subgraph)
 
 #: File name of the database in the cache.
 _FILE = "profile.db"
-#: Seconds that a writer waits for other writers.
-_BUSY_TIMEOUT_S = 60
+#: Seconds that a process waits for others that write to the database: if its own entries would be lost otherwise, and
+#: if it can do without the database.
+BUSY_TIMEOUT_S, SHORT_TIMEOUT_S = 60, 2
 #: Number of attempts to create the tables: one of several concurrent processes succeeds, and the others find the tables
 #: on a retry.
 _MAX_ATTEMPTS = 8
@@ -350,7 +351,9 @@ def file_of(url: str | Path) -> Path | None:
     return Path(where.database) if where.get_backend_name() == "sqlite" and where.database else None
 
 
-def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
+def open_engine(
+    url: str | Path | None, read_only: bool = False, timeout_s: int = BUSY_TIMEOUT_S
+) -> sa.Engine:
     """Open a database and create its tables if they are missing.
 
     Parameters
@@ -360,6 +363,8 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
     read_only : bool
         True to write nothing. The tables must then exist, except that a missing `profile.db` in the cache is treated
         as an empty database.
+    timeout_s : int
+        Seconds to wait for other processes that write to an SQLite file.
 
     Raises
     ------
@@ -381,7 +386,7 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
         raise InputError(message) from None
     read_only = read_only and bool(where.database)
     if sqlite:
-        _prepare_sqlite(engine, read_only)
+        _prepare_sqlite(engine, read_only, timeout_s)
     try:
         guarded(engine, lambda: (_need_tables if read_only else _make_tables)(engine))
     except MlaError:
@@ -463,14 +468,14 @@ def _named(url: str | Path) -> sa.URL:
         raise InputError(f"--db: a database URL must look like {forms}, not {shown(url)}") from None
 
 
-def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
+def _prepare_sqlite(engine: sa.Engine, read_only: bool, timeout_s: int) -> None:
     """Configure an SQLite engine for durable writes, reads during writes by others, and waiting for other writers."""
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # transactions are started by `begin` below
         cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
+        cursor.execute(f"PRAGMA busy_timeout = {timeout_s * 1000}")
         cursor.execute("PRAGMA query_only = ON" if read_only else "PRAGMA journal_mode = WAL")
         # NORMAL would lose the last entries in a power failure. Waiting for the disk takes milliseconds per commit;
         # a measurement takes seconds.

@@ -14,6 +14,7 @@ from compiler.profile.measurement import HardwareProfile, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import export, machines, macro_instructions, model_versions, programs, trials
 from compiler.tuning_db.connection import (
+    BUSY_TIMEOUT_S,
     EXECUTIONS,
     PROFILES,
     PROGRAMS,
@@ -120,6 +121,8 @@ class TuningDatabase:
     read_only : bool
         True to open the database without writing, so that the file and its folder may be read-only. In this case no
         entry is trusted unless `secret` is given, because the secret of the cache is not read.
+    timeout_s : int
+        Seconds to wait for other processes that write to an SQLite file.
 
     Raises
     ------
@@ -137,8 +140,9 @@ class TuningDatabase:
         secret: bytes | None = None,
         room: int = MAX_PROGRAMS_BYTES,
         read_only: bool = False,
+        timeout_s: int = BUSY_TIMEOUT_S,
     ):
-        self._engine, self._room = open_engine(url, read_only), room
+        self._engine, self._room = open_engine(url, read_only, timeout_s), room
         self._rows = SealedRows(
             self._engine, ContentStore().secret if secret is None and not read_only else secret
         )

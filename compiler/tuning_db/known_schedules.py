@@ -16,7 +16,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import LayerInfo, ProgramSource
 from compiler.schedule.program_override import ProgramTemplate
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning_db.connection import file_of
+from compiler.tuning_db.connection import SHORT_TIMEOUT_S, file_of
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import BestKeys, Entry, best_keys_of, best_of
 from compiler.tuning_db.macro_instructions import MacroInstruction
@@ -339,8 +339,12 @@ def known_schedules(database: TuningDatabase | str | Path) -> KnownSchedules | N
     return _opened(str(database) if isinstance(database, Path) else database, file, os.getpid())
 
 
+def _opened_database(where: str | Path) -> TuningDatabase:
+    return TuningDatabase(where, secret=ContentStore().secret, read_only=True, timeout_s=SHORT_TIMEOUT_S)
+
+
 @lru_cache(maxsize=4)
 def _opened(url: str, file: Path | None, _process: int) -> KnownSchedules:
     """Return the cache of a database, opened once in each process."""
     where = url if file is None else file
-    return KnownSchedules(TuningDatabase(where, secret=ContentStore().secret, read_only=True), file)
+    return KnownSchedules(_opened_database(where), file)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -206,3 +208,35 @@ def test_executions_of_layers_are_kept_and_strategies_are_shown(mla, tmp_path):
     assert mla(*tune, *kept).status == 0
     rows = json.loads(mla("db", "strategies", *kept, "--json", "-").out)["strategies"]
     assert rows and all(0 <= row["improvements"] <= row["trials"] and row["trials"] for row in rows)
+
+
+def test_verbs_that_only_read_create_no_database(mla, tmp_path):
+    absent = tmp_path / "absent.db"
+    for verb in (
+        ("compile", MODEL, *N4, "-o", tmp_path / "x.mla"),
+        ("db", "models", "--rollback", "0"),
+        ("db", "models"),
+        ("isa", "remove", "any"),
+        ("isa", "list"),
+    ):
+        result = mla(*verb, "--db", absent)
+        assert result.status == 2 and f"there is no database {absent}" in result.err, verb
+    assert not absent.exists()
+
+
+def test_database_is_not_merged_with_itself(mla, database, tmp_path):
+    link = tmp_path / "link.db"
+    link.symlink_to(database)
+    for other in (database.parent / ".." / database.parent.name / database.name, link):
+        result = mla("db", "push", other, "--db", database)
+        assert result.status == 2 and "is the database itself" in result.err
+
+
+def test_locked_database_is_not_needed_to_run(mla, database, tmp_path, caplog):
+    locked = tmp_path / "locked.db"
+    locked.write_bytes(database.read_bytes())
+    with closing(sqlite3.connect(locked, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        result = mla("run", MODEL, *N4, "--device", "golden", "--limit", "1", "--db", locked)
+    assert result.status == 0 and "the database of measurements is not used" in caplog.text, result.err

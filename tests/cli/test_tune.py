@@ -2,6 +2,9 @@
 
 import json
 
+import onnx
+from onnx import TensorProto, helper
+
 from scripts.networks.digits import MODEL
 
 
@@ -40,3 +43,17 @@ def test_usage_errors_exit_2(complains, tmp_path):
     complains(2, "--trials: must be an integer of at least 1", "tune", MODEL, "--trials", "0")
     complains(2, "required: --trials", "tune", MODEL)
     complains(2, "invalid choice", "tune", MODEL, "--trials", "1", "--method", "luck")
+
+
+def test_random_outputs_are_blamed_on_their_node(mla, tmp_path):
+    file = tmp_path / "random.onnx"
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])
+    found = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["noise"], name="noisy"),
+        helper.make_node("Add", ["x", "noise"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "noise", [given], [found])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), file)
+    result = mla("tune", file, "--trials", "1", "--devices", "1", "--target", "n4", "--no-db")
+    assert result.status == 1 and "outputs are random, because of 'noisy' (RandomNormalLike)" in result.err

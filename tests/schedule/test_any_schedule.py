@@ -175,7 +175,10 @@ def test_schedules_round_trip_as_text() -> None:
         ("{", "not JSON"),
         ("[]", "schema_version"),
         ('{"schema_version": 3}', "schema_version"),
+        ('{"schema_version": []}', "schema_version"),
+        ('{"schema_version": true}', "schema_version"),
         ('{"schema_version": 1, "fusions": 3}', "list of lists"),
+        ('{"schema_version": 1, "fusions": [[]]}', "not empty"),
         ('{"schema_version": 1, "layers": []}', "must be an object"),
         ('{"schema_version": 1, "layers": {"a": {"tile": 3}}}', "must have fields among"),
         ('{"schema_version": 1, "layers": {"a": {"rows": 0}}}', "rows must be at least 1"),
@@ -218,3 +221,38 @@ def test_huge_integers_are_rejected(name: str) -> None:
     with pytest.raises(InputError, match=rf"layer 'conv7'.*{name} must be at most {most}"):
         Schedule.from_json(text)
     assert getattr(Schedule.from_json(text.replace(str(1 << 40), str(most))).layers["conv7"], name) == most
+
+
+#: Values of every JSON type, of which some are legal in some fields.
+_VALUES = (None, True, 0, 1, -1, 1 << 70, 0.5, "", "rows", [], [[]], [1], ["a"], {}, {"a": 1}, [{}])
+
+
+def _damaged(value: object, rng: random.Random) -> object:
+    """Return a document with some values replaced at random."""
+    if rng.random() < 0.1:
+        return rng.choice(_VALUES)
+    if isinstance(value, dict):
+        return {key: _damaged(each, rng) for key, each in value.items() if rng.random() < 0.95}
+    return [_damaged(each, rng) for each in value] if isinstance(value, list) else value
+
+
+def test_damaged_documents_are_schedules_or_input_errors() -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    layer = {name: getattr(LayerSchedule(), name) for name in ("rows", "width", "depth", "order")}
+    text = {"text": "halt", "operands": [1, 2]}
+    document = {
+        "schema_version": 1,
+        "fusions": [["a", "b"], ["c"]],
+        "layers": {"a": layer, "c": layer},
+        "programs": {"a": text},
+    }
+    read = 0
+    for _ in range(3000):
+        try:
+            Schedule.from_json(json.dumps(_damaged(document, rng)))
+            read += 1
+        except InputError:
+            pass
+    assert 0 < read < 3000

@@ -162,7 +162,7 @@ class GeneratorFailure:
     reason: str
 
     def __str__(self) -> str:
-        return f"the generator {self.generator} is left out: {self.reason}"
+        return f"{self.generator} is left out: {self.reason}"
 
 
 class Generator(ABC):

@@ -18,6 +18,11 @@ from hw.errors import InputError, WorkError
 #: Time limit of a candidate, as a multiple of the baseline's cycles.
 _LIMIT_FACTOR = 3
 
+#: ONNX operators whose results are random.
+_RANDOM_OPERATORS = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+
 
 class MeasurementCache(Protocol):
     """Cache of measurements of one model under fixed conditions."""
@@ -166,13 +171,19 @@ class Measurer:
         (result,) = self.measure([self.first.schedule])
         if not isinstance(result, Measurement) or not result.valid:
             why = (
-                f"{result.stage}: {result.reason}"
-                if isinstance(result, Rejected)
-                else "its outputs are wrong"
+                f"{result.stage}: {result.reason}" if isinstance(result, Rejected) else self._wrong_outputs()
             )
             raise WorkError(f"{self.first.name}: the static compiler's schedule cannot be measured: {why}")
         self._limit = _LIMIT_FACTOR * result.cycles
         return result
+
+    def _wrong_outputs(self) -> str:
+        """Return the reason why outputs differ from those of the golden model."""
+        nodes = [node for _, node in self.prepared.graph.walk()]
+        random = [f"{node.name!r} ({node.operator})" for node in nodes if node.operator in _RANDOM_OPERATORS]
+        if random:
+            return f"its outputs are random, because of {', '.join(random)}; remove these nodes or fix their values"
+        return "its outputs are wrong"
 
     def close(self) -> None:
         """Close the simulators; this method may be called repeatedly."""
