@@ -230,8 +230,8 @@ def run(args: argparse.Namespace) -> int:
 def _train(args: argparse.Namespace) -> int:
     """Train the model, write it and print the report."""
     from compiler.llm.data.examples import CORPUS
-    from compiler.llm.data.journal import read
     from compiler.llm.data.model_graphs import read_graphs
+    from compiler.llm.data.trajectories import read
     from compiler.llm.model.weights import load_extended, save
     from compiler.util.progress import log
 

@@ -103,8 +103,7 @@ def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenRead
 
 def model_of(args: argparse.Namespace) -> "Gpt":
     """Load the model that `--llm` names, or the model included in the compiler."""
-    from compiler.llm.generate.lm_generator import SHIPPED
-    from compiler.llm.model.weights import load
+    from compiler.llm.model.weights import SHIPPED, load
 
     if args.temperature < 0:
         raise InputError(f"--temperature must be at least 0, not {args.temperature:g}")

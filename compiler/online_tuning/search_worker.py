@@ -29,6 +29,7 @@ from hw.config import MlaConfig
 
 if TYPE_CHECKING:
     from compiler.llm.endpoint.model import LanguageModelGenerator
+    from compiler.tuning_db.policy_versions import Weights
 
 #: Maximum relative difference at which two latencies or rates are treated as equal.
 _MAX_DIFFERENCE = 0.1
@@ -57,6 +58,11 @@ class SearchJob:
     endpoint: Endpoint | None = None
     generators: tuple[str, ...] = ()
     targets: Targets = NO_TARGETS
+
+    @property
+    def learns_policy(self) -> bool:
+        """True if the search uses the language model of the compiler, whose policy is learned from the trials."""
+        return self.method in (LLM, PORTFOLIO) and self.endpoint is None
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,7 @@ class SearchWorker:
         self._database: TuningDatabase | None = None
         self._programs: ProgramCache | None = None
         self._session: DatabaseSession | None = None
+        self._weights: Weights | None = None
         self._author = self._language_model()
 
     def begin(self, dram: DramTiming, served: Schedule) -> list[SearchFinding]:
@@ -157,6 +164,10 @@ class SearchWorker:
         )
         first = measurer.first.schedule
         self._session = measurer.cache = self._open_session(measurer)
+        if self.job.learns_policy:
+            from compiler.llm.generate.policy import current_weights
+
+            self._weights = current_weights(self._session)
         self._number = self._retrained = 0
         if dram not in self._known:
             self._known.append(dram)
@@ -255,10 +266,18 @@ class SearchWorker:
         ]
 
     def retrain(self) -> None:
-        """Retrain the cost model if there are enough new trials; called in idle time."""
+        """Retrain the cost model and the policy of the language model if there are enough new trials.
+
+        Called in idle time. The search uses a new policy at once.
+        """
         if self._session is not None and self._number >= self._retrained + _RETRAINING_TRIALS:
             self._retrained = self._number
             self._session.retrain()
+            if self.job.learns_policy:
+                from compiler.llm.generate.policy import current_weights, retrain_policy
+
+                retrain_policy(self._session, self.job.seed)
+                self._weights = current_weights(self._session)
 
     def close(self) -> None:
         """Close the simulators and the database; further calls have no effect."""
@@ -273,7 +292,7 @@ class SearchWorker:
             return None
         from compiler.llm.generate.lm_generator import language_model
 
-        return language_model(self.job.endpoint)
+        return language_model(self.job.endpoint, weights=lambda: self._weights)
 
     def _built_in_model(self) -> "Callable[[], LanguageModelGenerator] | None":
         """Return a function that loads the language model for a portfolio; None for other methods."""
@@ -281,7 +300,7 @@ class SearchWorker:
             return None
         from compiler.llm.generate.lm_generator import built_in_model
 
-        return built_in_model()
+        return built_in_model(weights=lambda: self._weights)
 
     def _open_session(self, measurer: Measurer) -> DatabaseSession | None:
         """Return a database session for a measurer's hardware profile; None if there is no database."""

@@ -231,7 +231,9 @@ class _Run:
         job = self.serving.job
         if self.adapter and self.execution_log and job:
             prepared = self.adapter.prepared(self.adapter.dram)
-            self.execution_log.retrain(prepared, str(job.goal), job.seed, self.server.submitted)
+            self.execution_log.retrain(
+                prepared, str(job.goal), job.seed, self.server.submitted, policy=job.learns_policy
+            )
         if self.windows:
             self.windows.close()
         if self.serving.profile:

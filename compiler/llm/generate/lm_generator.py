@@ -5,7 +5,6 @@ from collections.abc import Generator as Iteration
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 
@@ -20,11 +19,12 @@ from compiler.llm.generate.candidate_pool import (
     CostReranker,
     copies,
 )
+from compiler.llm.generate.policy import weigher
 from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules
 from compiler.llm.generate.sampler import SampledAnswer, draw
 from compiler.llm.model.numpy_transformer import Gpt
-from compiler.llm.model.weights import load
+from compiler.llm.model.weights import SHIPPED, load
 from compiler.llm.tokens.layer_prompt import (
     REJECTIONS,
     Programs,
@@ -36,10 +36,9 @@ from compiler.llm.tokens.layer_prompt import (
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
+from compiler.tuning_db.policy_versions import Weights
 from hw.errors import InputError
 
-#: Model file included in the compiler.
-SHIPPED = Path(__file__).parents[1] / "model" / "model.safetensors"
 #: Maximum number of sampling rounds per layer or program, and number of replacements sampled per program.
 _MAX_ROUNDS, _REWRITES_PER_PROGRAM = 4, 4
 #: Number of schedules sampled at a time, pool size below which more are sampled, and number of schedules that are
@@ -83,6 +82,9 @@ class LmGenerator(LanguageModelGenerator):
         Number of best schedules of similar layers that are candidates beside the answers of the model.
     say : callable
         Called once for each layer or program that the model cannot be asked about, with the reason.
+    weights : callable
+        Function that returns the current policy (`compiler.llm.generate.policy`), which weighs the words of schedules;
+        None: the model alone.
 
     Attributes
     ----------
@@ -104,8 +106,10 @@ class LmGenerator(LanguageModelGenerator):
         ranked: bool = True,
         copied: int = _COPIES,
         say: Callable[[str], None] = lambda _text: None,
+        weights: Callable[[], Weights | None] = lambda: None,
     ):
         super().__init__()
+        self._weights = weights
         self.model = load(SHIPPED)[0] if model is None else model
         self.temperature, self.kinds = temperature, tuple(kinds)
         self.tallies = {kind: BanditTally() for kind in self.kinds}
@@ -301,7 +305,9 @@ class LmGenerator(LanguageModelGenerator):
             return []
         try:
             prompt = request.prompt(reasons, profile=self.model.profile)
-            return draw(self.model, LANGUAGE, prompt, grammar, count, self._rng, self.temperature)
+            schedules = isinstance(request, Schedules)
+            weigh = weigher(self._weights(), request.subject.word) if schedules else None
+            return draw(self.model, LANGUAGE, prompt, grammar, count, self._rng, self.temperature, weigh)
         except ValueError as error:  # a size has no token, or the prompt exceeds the context
             if request.about not in self._unanswered:
                 self._unanswered.add(request.about)
@@ -313,7 +319,9 @@ assert LmGenerator.name == NAME
 
 
 def language_model(
-    endpoint: Endpoint | None, say: Callable[[str], None] = lambda _text: None
+    endpoint: Endpoint | None,
+    say: Callable[[str], None] = lambda _text: None,
+    weights: Callable[[], Weights | None] = lambda: None,
 ) -> LanguageModelGenerator:
     """Return the generator for the search method `llm`.
 
@@ -323,17 +331,20 @@ def language_model(
         Endpoint of a remote model; None for the built-in model.
     say : callable
         Called with what the model cannot be asked about, and with the reason why no further requests are sent.
+    weights : callable
+        Function that returns the current policy of the built-in model, as in `LmGenerator`.
 
     Raises
     ------
     InputError
         The endpoint key is malformed, or the file of the built-in model is damaged.
     """
-    return LmGenerator(say=say) if endpoint is None else EndpointModel(endpoint, say)
+    return LmGenerator(say=say, weights=weights) if endpoint is None else EndpointModel(endpoint, say)
 
 
 def built_in_model(
     say: Callable[[str], None] = lambda _text: None,
+    weights: Callable[[], Weights | None] = lambda: None,
 ) -> Callable[[], LanguageModelGenerator] | None:
     """Return a function that loads the built-in language model, for a portfolio; None if its file is missing.
 
@@ -341,5 +352,7 @@ def built_in_model(
     ----------
     say : callable
         Function that is called with messages for the user, such as about layers that the model cannot be asked about.
+    weights : callable
+        Function that returns the current policy, as in `LmGenerator`.
     """
-    return partial(LmGenerator, say=say) if SHIPPED.exists() else None
+    return partial(LmGenerator, say=say, weights=weights) if SHIPPED.exists() else None

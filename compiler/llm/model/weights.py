@@ -13,6 +13,8 @@ from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from hw.errors import InputError, WorkError, reason_of, shown
 
+#: Model file included in the compiler.
+SHIPPED = Path(__file__).with_name("model.safetensors")
 FORMAT = "mla-llm"
 VERSION = 1
 #: Maximum number of known schedules in a prompt.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.ir.identity import identity_of
-from compiler.llm.tokens.integer_tokens import decode_number, encode_number, following
+from compiler.llm.tokens.integer_tokens import LONG, decode_number, encode_number, following
 from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule, field_limits
 
 END = "end"
@@ -91,6 +91,16 @@ def _value(name: str, rest: Iterator[str]) -> int | str | bool:
 def _prepend(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield first
     yield from rest
+
+
+def position_of(tokens: Sequence[str]) -> str:
+    """Return the position of the next token in a schedule delta: the tokens of an incomplete field; else empty."""
+    at = max((index for index, token in enumerate(tokens) if token in _FIELDS), default=None)
+    if at is None:
+        return ""
+    value = tokens[at + 1 :]
+    complete = bool(value) and (value[0] not in LONG or len(value) > int(value[0][1:]))
+    return "" if complete else " ".join(tokens[at:])
 
 
 class ScheduleDeltaGrammar:
