@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _MAX_DIFFERENCE = 0.1
 #: Proposer of the static compiler's schedule.
 STATIC = "static"
-#: Minimum number of trials between two retrainings of the cost model in idle time.
+#: Minimum number of trials between two retrainings of the cost model in idle time, and between two of the policy.
 _RETRAINING_TRIALS = 64
 
 
@@ -142,7 +142,7 @@ class SearchWorker:
         self.measurer: Measurer | None = None
         self._method: SearchMethod | None = None
         self._baseline: Measurement | None = None
-        self._number = self._retrained = 0
+        self._number = self._retrained = self._learned = 0
         self._known = list[DramTiming]()
         self._database: TuningDatabase | None = None
         self._programs: ProgramCache | None = None
@@ -168,7 +168,7 @@ class SearchWorker:
             from compiler.llm.generate.policy import current_weights
 
             self._weights = current_weights(self._session)
-        self._number = self._retrained = 0
+        self._number = self._retrained = self._learned = 0
         if dram not in self._known:
             self._known.append(dram)
         baseline = measurer.baseline()
@@ -266,18 +266,23 @@ class SearchWorker:
         ]
 
     def retrain(self) -> None:
-        """Retrain the cost model and the policy of the language model if there are enough new trials.
-
-        Called in idle time. The search uses a new policy at once.
-        """
+        """Retrain the cost model if there are enough new trials; called in idle time."""
         if self._session is not None and self._number >= self._retrained + _RETRAINING_TRIALS:
             self._retrained = self._number
             self._session.retrain()
-            if self.job.learns_policy:
-                from compiler.llm.generate.policy import current_weights, retrain_policy
 
-                retrain_policy(self._session, self.job.seed)
-                self._weights = current_weights(self._session)
+    def learn_policy(self) -> None:
+        """Train the policy of the language model if there are enough new trials; the search uses a better one at once.
+
+        Called between orders, since a training takes seconds only.
+        """
+        enough = self._number >= self._learned + _RETRAINING_TRIALS
+        if self._session is not None and self.job.learns_policy and enough:
+            from compiler.llm.generate.policy import current_weights, retrain_policy
+
+            self._learned = self._number
+            retrain_policy(self._session, self.job.seed)
+            self._weights = current_weights(self._session)
 
     def close(self) -> None:
         """Close the simulators and the database; further calls have no effect."""
