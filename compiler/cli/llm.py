@@ -120,7 +120,8 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
         "--ask",
         choices=ANSWER_TYPES,
         default=ANSWER_TYPES[0],
-        help="type of answers: schedules of layers, edits to programs, or whole programs (default: %(default)s)",
+        help="type of answers: schedules of layers, edits to programs, whole programs, or fusions of two layers "
+        "(default: %(default)s)",
     )
     parser.add_argument("--layer", metavar="NAME", help="ask only about this layer (default: all layers)")
     parser.add_argument(
