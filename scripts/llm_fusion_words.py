@@ -1,9 +1,9 @@
 """Training of the words for fusions of two layers, with all other weights unchanged.
 
-`python -m scripts.llm_fusion_words --out FILE` asks the fusion engine for the options with the largest predicted gain for
-pairs of layers of the training networks, and trains the embeddings of the words that only occur in prompts and answers
-about fusions (`compiler.llm.tokens.layer_prompt.FUSION_TOKENS`), so that the model proposes such options. Answers about
-single layers and programs remain the same, bit by bit. One network in twenty is used for validation only.
+`python -m scripts.llm_fusion_words --out FILE` asks the fusion engine for the options with the largest predicted gains
+for pairs of layers of the training networks, and trains the embeddings of the words that only occur in prompts and
+answers about fusions (`compiler.llm.tokens.layer_prompt.FUSION_TOKENS`), so that the model proposes such options.
+Answers about single layers and programs remain the same, bit by bit. One network in twenty is used for validation only.
 """
 
 import argparse
