@@ -1,6 +1,5 @@
 """Automaton of the programs that are equivalent to a given program, and a decoder that admits only these programs."""
 
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +88,7 @@ class LoopRegion:
     tokens : tuple of str
         Text of the loop, and of what precedes and follows it.
     known : dict
-        Values of fields on which the text relies, by unit and index.
+        Values of fields on which the tokens rely, by unit and index.
     """
 
     tail: int
@@ -97,9 +96,14 @@ class LoopRegion:
     tokens: tuple[str, ...]
     known: dict[tuple[Unit, int], int]
 
-    def follows(self, fields: Mapping[Unit, Fields]) -> bool:
-        """Return whether the fields have the values on which the text relies."""
-        return all(fields[unit][index] == value for (unit, index), value in self.known.items())
+    def text(self, fields: Mapping[Unit, Fields]) -> tuple[str, ...]:
+        """Return the tokens after a state of the fields: those on which the loop relies are set if they differ."""
+        changed = [
+            _set_tokens(unit, index, value, 0)
+            for (unit, index), value in self.known.items()
+            if fields[unit][index] != value
+        ]
+        return (FENCE, *(token for tokens in changed for token in tokens), *self.tokens[1:])
 
 
 def loop_regions(config: MlaConfig, commands: Sequence[Issued]) -> list[LoopRegion]:
@@ -190,10 +194,8 @@ class PendingCommands:
     halves : sequence of bool
         For each command, True if it is the second half of a split command; halves are not split again.
     regions : sequence of LoopRegion
-        Repetitions among the commands, in order, which may be written as loops.
-    reserved : bool
-        True if the program has no room for the commands of all loops, so that no command is moved across the start of
-        a loop, and no command of a loop is relied on as a single command.
+        Repetitions among the commands, in order, which are written as loops or, if there is room, unrolled. No command
+        is moved across the start of a loop that has not been unrolled.
     """
 
     def __init__(
@@ -202,53 +204,41 @@ class PendingCommands:
         commands: Sequence[Issued],
         halves: Sequence[bool],
         regions: Sequence[LoopRegion] = (),
-        *,
-        reserved: bool = False,
     ):
         self.config, self.commands, self.halves = config, tuple(commands), tuple(halves)
-        self.regions, self.reserved = tuple(regions), reserved and bool(regions)
+        self.regions = tuple(regions)
 
     @cached_property
     def window(self) -> tuple[Issued, ...]:
-        """Commands among which the next command is chosen; those before the next loop if loops are reserved."""
-        return self.commands[: -self.regions[0].tail] if self.reserved else self.commands
+        """Commands before the next loop, among which the next command is chosen."""
+        return self.commands[: -self.regions[0].tail] if self.regions else self.commands
 
     @cached_property
     def singles(self) -> tuple[Issued, ...]:
-        """Commands that are not part of reserved loops."""
+        """Commands that are not part of loops."""
         inside = {
-            at for start, region in self._starts.items() for at in range(start, start + len(region.commands))
+            at for start, loop in self._starts.items() for at in range(start, start + len(loop.commands))
         }
         return tuple(command for at, command in enumerate(self.commands) if at not in inside)
 
     @cached_property
     def _starts(self) -> dict[int, LoopRegion]:
-        """Reserved loops by the index of their first command."""
-        return {len(self.commands) - region.tail: region for region in self.regions if self.reserved}
+        """Loops by the index of their first command."""
+        return {len(self.commands) - loop.tail: loop for loop in self.regions}
 
-    @cached_property
+    @property
     def loop(self) -> LoopRegion | None:
-        """Loop whose commands are the next ones, in their original order; None if there is none."""
-        for region in self.regions:
-            first = self.commands[: len(region.commands)]
-            if len(first) == len(region.commands) and all(map(operator.is_, first, region.commands)):
-                return region
-        return None
+        """Loop that comes next; None if a single command does."""
+        return self.regions[0] if self.regions and not self.window else None
 
-    def after_loop(self, loop: LoopRegion) -> "PendingCommands":
-        """Return the commands that remain after a loop whose commands are the next ones."""
-        count = len(loop.commands)
-        return self._without(loop, self.commands[count:], self.halves[count:])
+    def after_loop(self) -> "PendingCommands":
+        """Return the commands that remain after the loop that comes next."""
+        count = len(self.regions[0].commands)
+        return PendingCommands(self.config, self.commands[count:], self.halves[count:], self.regions[1:])
 
-    def unrolled(self, loop: LoopRegion) -> "PendingCommands":
-        """Return the same commands, those of a loop as single commands."""
-        return self._without(loop, self.commands, self.halves)
-
-    def _without(
-        self, loop: LoopRegion, commands: Sequence[Issued], halves: Sequence[bool]
-    ) -> "PendingCommands":
-        regions = [each for each in self.regions if each is not loop]
-        return PendingCommands(self.config, commands, halves, regions, reserved=self.reserved)
+    def unrolled(self) -> "PendingCommands":
+        """Return the same commands, those of the next loop as single commands."""
+        return PendingCommands(self.config, self.commands, self.halves, self.regions[1:])
 
     @cached_property
     def candidates(self) -> dict[Unit, list[NextCommand]]:
@@ -276,7 +266,7 @@ class PendingCommands:
         """Return the pending commands with command `at` replaced by the commands `left`."""
         commands = (*self.commands[:at], *left, *self.commands[at + 1 :])
         halves = (*self.halves[:at], *[True] * len(left), *self.halves[at + 1 :])
-        return PendingCommands(self.config, commands, halves, self.regions, reserved=self.reserved)
+        return PendingCommands(self.config, commands, halves, self.regions)
 
     def dependents(self, command: Issued, unit: int) -> tuple[bool, bool]:
         """Return whether commands of a unit depend on an issued command, and whether one of them must wait for it.
@@ -314,7 +304,7 @@ class PendingCommands:
         while at < len(self.commands):
             if at in self._starts:
                 region = self._starts[at]
-                total += len(region.tokens)
+                total += len(region.text(now))
                 now |= {command.unit: fields_of(command) for command in region.commands}
                 tag = region.commands[-1].layer
                 at += len(region.commands)
@@ -390,15 +380,10 @@ class EquivalenceAutomaton:
 
     @staticmethod
     def initial(
-        config: MlaConfig,
-        commands: Sequence[Issued],
-        regions: Sequence[LoopRegion] = (),
-        *,
-        reserved: bool = False,
+        config: MlaConfig, commands: Sequence[Issued], regions: Sequence[LoopRegion] = ()
     ) -> "EquivalenceAutomaton":
-        """Return the initial state; `regions` may be written as loops (see `PendingCommands`)."""
-        halves = [False] * len(commands)
-        pending = PendingCommands(config, commands, halves, regions, reserved=reserved)
+        """Return the initial state; `regions` are written as loops, or unrolled if there is room."""
+        pending = PendingCommands(config, commands, [False] * len(commands), regions)
         return EquivalenceAutomaton(pending, dict(_INITIAL_FIELDS))
 
     @property
@@ -433,7 +418,7 @@ class EquivalenceAutomaton:
         """
         if self.done:
             return {(HALT,): self}
-        first, loop = self.pending.commands[0], self.pending.loop if self.unit is None else None
+        first, loop = self.pending.commands[0], self.pending.loop
         if loop is not None:
             return self._with_loop(loop, budget)
         if self.tag != first.layer:
@@ -443,14 +428,12 @@ class EquivalenceAutomaton:
         return self._instructions()
 
     def _with_loop(self, loop: LoopRegion, budget: int) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
-        """Return a loop whose commands are the next ones, and what may be written instead."""
+        """Return the loop that comes next and, if there is room, what may be written instead."""
         fields = self.fields | {command.unit: fields_of(command) for command in loop.commands}
-        pending, tag = self.pending.after_loop(loop), loop.commands[-1].layer
-        after = replace(self, pending=pending, fields=fields, tag=tag)
-        fits = loop.follows(self.fields) and budget >= len(loop.tokens) + after.tokens()
-        plain = replace(self, pending=self.pending.unrolled(loop))
-        out = {loop.tokens: after} if fits else {}
-        if not self.pending.reserved or budget >= plain.tokens() + plain.pending.max_detour:
+        after = replace(self, pending=self.pending.after_loop(), fields=fields, tag=loop.commands[-1].layer)
+        plain = replace(self, pending=self.pending.unrolled())
+        out = {loop.text(self.fields): after}
+        if budget >= plain.tokens() + plain.pending.max_detour:
             out |= plain.next(budget)
         return out
 

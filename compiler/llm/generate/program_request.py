@@ -97,9 +97,7 @@ class ProgramGrammar:
     tried : set
         Instruction sequences to exclude; may be extended between answers.
     regions : sequence of LoopRegion
-        Repetitions that answers may write as loops.
-    reserved : bool
-        True if the loops must be written unless there is room for their commands.
+        Repetitions that answers write as loops or, if there is room, unroll.
     """
 
     def __init__(
@@ -108,13 +106,10 @@ class ProgramGrammar:
         original: UnrolledProgram,
         tried: set[Hashable],
         regions: Sequence[LoopRegion] = (),
-        *,
-        reserved: bool = False,
     ):
         assert grammar.completer and grammar.limits.config
         self.grammar, self.tried = grammar, tried
-        config = grammar.limits.config
-        self._work = EquivalenceAutomaton.initial(config, original.commands, regions, reserved=reserved)
+        self._work = EquivalenceAutomaton.initial(grammar.limits.config, original.commands, regions)
         self._goal, self._alone = grammar.completer.goal, original.alone
         self._own = [min(pair) for pair in zip(self._goal, signal_counts(original.commands), strict=True)]
         self._begin()
@@ -184,7 +179,7 @@ def _in_place(
     ]
     found = ProgramGrammar(grammar, original, tried, loops)
     if loops and not found.satisfiable:
-        found = ProgramGrammar(grammar, original, tried, loops, reserved=True)
+        found = ProgramGrammar(grammar, original, tried)
     if not found.satisfiable:
         return None
     tried |= {each.words for each in (program, plain) if each is not None}
