@@ -50,7 +50,9 @@ _MIN_ANSWERS, _MIN_LAYERS, _HELD_OUT = 6, 3, 3
 #: Minimum decrease of the expected cost on held-out layers with which a challenger becomes current.
 _MIN_GAIN = 0.001
 #: Steps and rate of the gradient ascent (Adam, Kingma and Ba 2015), and weight of the penalty for large weights.
-_STEPS, _RATE, _PENALTY = 150, 0.05, 2e-4
+_STEPS, _RATE, _PENALTY = 60, 0.05, 7e-3
+#: Maximum magnitude of an advantage, in standard deviations.
+_MAX_ADVANTAGE = 2.0
 
 
 def weigher(weights: Weights | None, word: str) -> WordWeigher | None:
@@ -315,17 +317,20 @@ class _Gradient:
     answer: NDArray[np.intp]
 
     def add(self, weights: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-        """Add the gradient of the expected reward, minus the logarithm of the cost, with respect to the weights."""
+        """Add the gradient of the mean of advantage times log likelihood with respect to the weights.
+
+        The advantage of an answer is its reward, minus the logarithm of its cost, relative to the mean and the standard
+        deviation of all answers to the prompt, as in group-relative policy optimization (Shao et al. 2024).
+        """
         shifted = self.scores + weights[self.index]
         shifted -= shifted.max(axis=1, keepdims=True)
         shares = np.exp(shifted)
-        total = shares.sum(axis=1, keepdims=True)
-        shares /= total
+        shares /= shares.sum(axis=1, keepdims=True)
+        reward = -np.log(self.recorded.costs)
+        advantage = (reward - reward.mean()) / (reward.std() + 1e-6)
+        bounded = np.clip(advantage, -_MAX_ADVANTAGE, _MAX_ADVANTAGE) / len(reward)
+        factor = bounded[self.answer]
         rows = np.arange(len(self.chosen))
-        logs = shifted[rows, self.chosen] - np.log(total[:, 0])
-        answers = np.bincount(self.answer, logs, len(self.recorded.costs))
-        reward, share = -np.log(self.recorded.costs), _share(answers)
-        factor = (share * (reward - share @ reward))[self.answer]
         parts: list[tuple[NDArray[np.intp], NDArray[np.float64]]] = [
             (self.index[rows, self.chosen], factor),
             (self.index.ravel(), (-factor[:, None] * shares).ravel()),
@@ -372,8 +377,7 @@ class _Names:
 def learned(model: Gpt, trials: Sequence[LayerTrials], seed: int = 0) -> Weights:
     """Train weights of words so that better answers become more likely than worse ones to the same prompt.
 
-    The expected reward of a recorded answer, minus the logarithm of its cost, is maximized with a penalty for large
-    weights.
+    The mean of advantage times log likelihood over the recorded answers is maximized with a penalty for large weights.
 
     Parameters
     ----------
