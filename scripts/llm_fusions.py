@@ -142,7 +142,8 @@ def _example(
     answer = encode_pair_delta(
         [option.schedule.layers[name] for name in pair], [subject.schedule for subject in subjects]
     )
-    prompt = LANGUAGE.encode(pair_tokens(*subjects, BEST))
+    first, second = subjects
+    prompt = LANGUAGE.encode(pair_tokens(first, second, BEST))
     return TokenizedExample((*prompt, *LANGUAGE.encode(answer)), len(prompt), Ask.FUSION)
 
 
@@ -154,7 +155,7 @@ def train_words(
     seed: int,
 ) -> Gpt:
     """Return the model with trained embeddings of the words for fusions, those with the least validation loss."""
-    import torch  # an extra
+    import torch  # pyright: ignore[reportMissingImports]  an extra
 
     from compiler.llm.training.torch_transformer import TorchTransformer
 

@@ -432,7 +432,7 @@ class EquivalenceAutomaton:
         fields = self.fields | {command.unit: fields_of(command) for command in loop.commands}
         after = replace(self, pending=self.pending.after_loop(), fields=fields, tag=loop.commands[-1].layer)
         plain = replace(self, pending=self.pending.unrolled())
-        out = {loop.text(self.fields): after}
+        out: dict[tuple[str, ...], EquivalenceAutomaton] = {loop.text(self.fields): after}
         if budget >= plain.tokens() + plain.pending.max_detour:
             out |= plain.next(budget)
         return out

@@ -9,7 +9,7 @@ on. Both are compared on the same recorded answers, so that nothing needs to be 
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from statistics import fmean, median
 
@@ -140,12 +140,12 @@ def parts(trials: Sequence[LayerTrials]) -> tuple[list[LayerTrials], list[LayerT
 
 def merged(earlier: Iterable[LayerTrials], new: Iterable[LayerTrials]) -> tuple[LayerTrials, ...]:
     """Return all layers with the union of their answers; of more than the limit, the last ones."""
-    found: dict[tuple, dict[tuple[str, ...], float]] = {}
+    found: dict[LayerTrials, dict[tuple[str, ...], float]] = {}
     for each in (*earlier, *new):
-        key = each.layer, each.profile, each.word, each.fields, each.prompt
+        key = replace(each, answers=())
         found[key] = found.pop(key, {}) | dict(each.answers)
     return tuple(
-        LayerTrials(*key, tuple(answers.items())[-MAX_ANSWERS:])
+        replace(key, answers=tuple(answers.items())[-MAX_ANSWERS:])
         for key, answers in list(found.items())[-MAX_LAYERS:]
     )
 
