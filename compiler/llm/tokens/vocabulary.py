@@ -11,7 +11,6 @@ from compiler.llm.tokens import (
     schedule_delta,
 )
 from compiler.llm.tokens.layer_prompt import Ask
-from compiler.llm.tokens.schedule_delta import ONE_PASS
 
 #: Padding token.
 PAD = "pad"
@@ -52,7 +51,7 @@ class Vocabulary:
 
 
 #: Words added later, each with the word whose weights it has before it is trained.
-RELATED = {Ask.FUSION.value: Ask.SCHEDULE.value, ONE_PASS: schedule_delta.NAMES["same_program_as_previous"]}
+RELATED = {Ask.FUSION.value: Ask.SCHEDULE.value}
 
 #: Vocabulary of the model; schedules and programs share the `end` token.
 LANGUAGE = Vocabulary(
