@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +128,6 @@ def tune(
     if method == RETRIEVAL and database is None:
         raise InputError(f"the method {RETRIEVAL} needs a database")
     targets = Targets(target_latency, target_energy)
-    author = _language_model(log, method) if language_model is None else language_model
     source = model if isinstance(model, ModelSource) else ModelSource(model)
     options = options or CompileOptions(rounding=source.rounding, seed=seed)
     workers = None
@@ -155,6 +154,9 @@ def tune(
             name = method if isinstance(method, str) else method.__qualname__
             session = DatabaseSession(opened, measurer.prepared, measurer.conditions, str(goal), name, seed)
             measurer.cache = session
+        author = language_model
+        if author is None:
+            author = _language_model(log, method, session)
         tuned = search_schedules(
             measurer,
             method,
@@ -174,18 +176,36 @@ def tune(
                 f"cost model retrained on {len(version.samples)} measurements of layers: error of held-out ones "
                 f"{version.before:.1%} -> {version.after:.1%}"
             )
+        if session is not None and language_model is None and method in (LLM, PORTFOLIO):
+            _retrain_policy(session, seed, log)
         return tuned
 
 
-def _language_model(log: Callable[[str], None], method: str | type[SearchMethod]) -> LanguageModel:
+def _retrain_policy(session: DatabaseSession, seed: int, log: Callable[[str], None]) -> None:
+    """Train a challenger of the language model's policy on the trials of a search, and log the gate's decision."""
+    from compiler.llm.generate.policy import retrain_policy
+
+    if (version := retrain_policy(session, seed)) is not None:
+        decision = "replaces the present one" if version.accepted else "is refused"
+        log(
+            f"policy of the language model trained on {version.trained} layers {decision}: expected cost for "
+            f"{version.held_out} held-out layers {version.before:.4f} -> {version.after:.4f}"
+        )
+
+
+def _language_model(
+    log: Callable[[str], None], method: str | type[SearchMethod], session: DatabaseSession | None
+) -> LanguageModel:
     """Return the language model included with the compiler if a method uses one; a portfolio loads it when needed."""
     if method not in (LLM, PORTFOLIO):
         return None
     from compiler.llm.generate.lm_generator import built_in_model, language_model
+    from compiler.llm.generate.policy import current_weights
 
+    weights = cache(lambda: current_weights(session))
     if method == PORTFOLIO:
-        return built_in_model(log)
-    model = language_model(None, log)
+        return built_in_model(log, weights)
+    model = language_model(None, log, weights)
     model.check()
     return model
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.llm.data.examples import CORPUS
-from compiler.llm.data.journal import read
+from compiler.llm.data.trajectories import read
 from compiler.llm.evaluation import GROUP_SIZE
 from compiler.llm.model.weights import load_extended, save
 from compiler.llm.training.pretrain import Plan, default_plan, train

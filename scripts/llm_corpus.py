@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from compiler.llm.data.collect import FIRST_TRANSFORMER, corpus_indices, measure, with_edits
+from compiler.llm.data.collect import FIRST_TRANSFORMER, Devices, corpus_indices, measure, with_edits
 from compiler.llm.data.examples import CORPUS, known_layers
 from compiler.llm.data.held_out import TRAINING
-from compiler.llm.data.journal import CorpusJournal, pack, read
-from compiler.llm.data.measure_harness import Devices
-from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.data.trajectories import CorpusJournal, Trajectory, pack, read
 from compiler.llm.generate.known_layers import KNOWN_LAYERS, write_known_layers
 from cosim.rtl.cache import cache_folder
 

@@ -15,14 +15,12 @@ import random
 import sys
 from pathlib import Path
 
+from compiler.llm.data.collect import Devices
 from compiler.llm.data.examples import CORPUS
-from compiler.llm.data.journal import CorpusJournal, pack, read
-from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.self_training import SamplingOptions, extend, networks_of_round
-from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.data.trajectories import CorpusJournal, Trajectory, pack, read
 from compiler.llm.evaluation import GROUP_SIZE
-from compiler.llm.generate.lm_generator import SHIPPED
-from compiler.llm.model.weights import load, save
+from compiler.llm.model.weights import SHIPPED, load, save
 from compiler.llm.training.pretrain import fine_tune, fine_tuning_plan
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError

@@ -24,11 +24,11 @@ from compiler.cache.digest import name as digest
 from compiler.cache.digest import version
 from compiler.llm.data.held_out import MACHINES, keys_of
 from compiler.llm.evaluation import held_out_points
-from compiler.llm.generate.lm_generator import SHIPPED, LmGenerator
+from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.llm.generate.requests import Schedules
 from compiler.llm.generate.sampler import draw
 from compiler.llm.model.numpy_transformer import Gpt
-from compiler.llm.model.weights import load
+from compiler.llm.model.weights import SHIPPED, load
 from compiler.llm.tokens.layer_prompt import subjects_of
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork

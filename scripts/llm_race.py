@@ -23,9 +23,8 @@ from typing import Any
 from compiler.cache.digest import name as digest
 from compiler.llm.data.held_out import MACHINES, keys_of
 from compiler.llm.evaluation import expand_curve, has_choices, held_out_points
-from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.numpy_transformer import Gpt
-from compiler.llm.model.weights import load
+from compiler.llm.model.weights import SHIPPED, load
 from compiler.profile.measurement import Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork

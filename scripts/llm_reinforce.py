@@ -17,16 +17,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from compiler.llm.data.collect import Devices
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.held_out import is_validation
-from compiler.llm.data.journal import read
-from compiler.llm.data.measure_harness import Devices
 from compiler.llm.data.self_training import RolloutGroup, networks_of_round, roll_out
-from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.data.trajectories import Trajectory, read
 from compiler.llm.evaluation import GROUP_SIZE
-from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.model.numpy_transformer import Gpt
-from compiler.llm.model.weights import load, save
+from compiler.llm.model.weights import SHIPPED, load, save
 from compiler.llm.training.dataset import PromptOptions, TokenizedExample, tokenize_examples
 from compiler.llm.training.grpo import GrpoPolicy, reinforce
 from compiler.llm.training.pretrain import group_examples

@@ -23,12 +23,11 @@ import numpy as np
 from compiler.cache.digest import name as digest
 from compiler.llm.data.held_out import HELD_OUT, MACHINES, keys_of
 from compiler.llm.evaluation import held_out_points
-from compiler.llm.generate.lm_generator import SHIPPED
 from compiler.llm.generate.program_request import ProgramRequest
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules, fields_of
 from compiler.llm.generate.sampler import SampledAnswer, TokenGrammar, draw
 from compiler.llm.model.numpy_transformer import Gpt
-from compiler.llm.model.weights import load
+from compiler.llm.model.weights import SHIPPED, load
 from compiler.llm.tokens.assembly_tokens import STOP
 from compiler.llm.tokens.layer_prompt import Ask, Programs, subjects_of
 from compiler.llm.tokens.schedule_delta import END, ScheduleDeltaGrammar

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from compiler.profile.measurement import HardwareProfile
     from compiler.tuning_db.database import DatabaseSummary
     from compiler.tuning_db.model_versions import ModelVersion
+    from compiler.tuning_db.policy_versions import PolicyVersion
 
 SUMMARY = "inspect, export, import or merge measurement databases"
 EXAMPLE = "mla db show --db measurements.db"
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(strategies)
     models = actions.add_parser(
         "models",
-        help="show the versions of the cost model that were retrained on measurements",
+        help="show the versions of the cost model and of the language model's policy that were trained on measurements",
         epilog="example: mla db models --db measurements.db",
     )
     models.add_argument(
@@ -152,37 +153,49 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def model_documents(versions: "Sequence[ModelVersion]") -> list[dict[str, Any]]:
-    """Return the versions of cost models as JSON documents; the last version of each profile is current."""
-    last = {version.profile: version.number for version in versions}
-    return [version.document() | {"current": version.number == last[version.profile]} for version in versions]
+def model_documents(versions: "Sequence[ModelVersion | PolicyVersion]") -> list[dict[str, Any]]:
+    """Return the versions of models as JSON documents; the last accepted version of each model is current."""
+    documents = [version.document() for version in versions]
+    last = {_list_of(each): each["version"] for each in documents if each.get("accepted", True)}
+    return [each | {"current": each["version"] == last.get(_list_of(each))} for each in documents]
+
+
+def _list_of(document: dict[str, Any]) -> tuple[str, str]:
+    """Return what the versions of a list have in common."""
+    return document["kind"], document.get("profile") or document["model"]
 
 
 def _models(document: dict[str, Any]) -> str:
     if not document["models"]:
-        return "no cost model has been retrained: the models of the compiler are used"
-    rows = [
-        [
-            str(each["version"]),
-            each["machine"],
-            datetime.fromtimestamp(each["when"], UTC).strftime("%Y-%m-%d %H:%M"),
-            f"{each['measurements']:,}" if each["trained"] else "",
-            f"{each['error_before']:.1%} -> {each['error']:.1%}"
-            if each["trained"]
-            else "model of the compiler",
-            "current" if each["current"] else "",
-        ]
-        for each in document["models"]
-    ]
+        return "no model has been retrained: the models of the compiler are used"
+    rows = [_model_row(each) for each in document["models"]]
     columns = [
         Column("version", right=True),
-        Column("machine"),
+        Column("model"),
         Column("trained (UTC)"),
-        Column("layers measured", right=True),
-        Column("error of held-out ones"),
+        Column("measured", right=True),
+        Column("held-out layers"),
         Column(""),
     ]
     return format_table(columns, rows)
+
+
+def _model_row(each: dict[str, Any]) -> list[str]:
+    if each["kind"] == "policy":
+        model, measured = "language model", f"{each['answers']:,}"
+        result = f"expected cost {each['cost_before']:.4f} -> {each['cost']:.4f}"
+        state = "" if each["accepted"] else "refused"
+    else:
+        model, measured = f"cost model, {each['machine']}", f"{each['measurements']:,}"
+        result, state = f"error {each['error_before']:.1%} -> {each['error']:.1%}", ""
+    return [
+        str(each["version"]),
+        model,
+        datetime.fromtimestamp(each["when"], UTC).strftime("%Y-%m-%d %H:%M"),
+        measured if each["trained"] else "",
+        result if each["trained"] else "model of the compiler",
+        "current" if each["current"] else state,
+    ]
 
 
 def _strategies(document: dict[str, Any]) -> str:

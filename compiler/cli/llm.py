@@ -120,7 +120,8 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
         "--ask",
         choices=ANSWER_TYPES,
         default=ANSWER_TYPES[0],
-        help="type of answers: schedules of layers, edits to programs, or whole programs (default: %(default)s)",
+        help="type of answers: schedules of layers, edits to programs, whole programs, or fusions of two layers "
+        "(default: %(default)s)",
     )
     parser.add_argument("--layer", metavar="NAME", help="ask only about this layer (default: all layers)")
     parser.add_argument(
@@ -230,8 +231,8 @@ def run(args: argparse.Namespace) -> int:
 def _train(args: argparse.Namespace) -> int:
     """Train the model, write it and print the report."""
     from compiler.llm.data.examples import CORPUS
-    from compiler.llm.data.journal import read
     from compiler.llm.data.model_graphs import read_graphs
+    from compiler.llm.data.trajectories import read
     from compiler.llm.model.weights import load_extended, save
     from compiler.util.progress import log
 

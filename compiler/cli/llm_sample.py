@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from compiler.util.files import report
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from compiler.util.progress import ProgressTask
 
 #: Types of answers other than whole programs.
-_SCHEDULES, _EDITS = "schedules", "edits"
-ANSWER_TYPES = (_SCHEDULES, _EDITS, "programs")
+_SCHEDULES, _EDITS, _FUSIONS = "schedules", "edits", "fusions"
+ANSWER_TYPES = (_SCHEDULES, _EDITS, "programs", _FUSIONS)
+#: What a request is about, by type of answer.
+_ABOUT = {_SCHEDULES: "layer", _FUSIONS: "pair"}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
             ]
         machine, line = statistics()
     if found and all(each["reason"] for each in found):
-        what = "layer" if args.ask == _SCHEDULES else "program"
+        what = _ABOUT.get(args.ask, "program")
         raise InputError(f"{what} {found[0][what]!r} {found[0]['reason']}")
-    what = "layers" if args.ask == _SCHEDULES else "programs"
+    what = _ABOUT.get(args.ask, "program") + "s"
     whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, what: found} | machine
     report(whole, "\n".join([*(line for each in found for line in _lines(each)), *line]), args.json)
     return 0
@@ -70,15 +72,23 @@ def _requests(task: "GeneratorTask", ask: str, known: int) -> "Iterator[tuple[in
     Raises
     ------
     InputError
-        No program of the network is editable.
+        No program of the network is editable, or no layers can be fused.
     """
     from compiler.llm.generate.program_request import ProgramRequest
-    from compiler.llm.generate.requests import Edits, Schedules
+    from compiler.llm.generate.requests import Edits, Schedules, fusion_requests
     from compiler.llm.tokens.layer_prompt import Programs, subjects_of
 
     if ask == _SCHEDULES:
         for name, subject in subjects_of(task).items():
             yield sum(subject.where.values()), Schedules(task, name, subject, known=known)
+        return
+    if ask == _FUSIONS:
+        every = fusion_requests(replace(task, layers=tuple(task.schedule.layers)))
+        requests = [request for request in every if set(request.names) & set(task.layers)]
+        if not requests:
+            raise InputError("--ask: no two layers can be fused")
+        for request in requests:
+            yield sum(sum(subject.where.values()) for subject in request.subjects), request
         return
     programs = Programs(task)
     if not programs.programs:
@@ -103,8 +113,7 @@ def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenRead
 
 def model_of(args: argparse.Namespace) -> "Gpt":
     """Load the model that `--llm` names, or the model included in the compiler."""
-    from compiler.llm.generate.lm_generator import SHIPPED
-    from compiler.llm.model.weights import load
+    from compiler.llm.model.weights import SHIPPED, load
 
     if args.temperature < 0:
         raise InputError(f"--temperature must be at least 0, not {args.temperature:g}")
@@ -127,7 +136,7 @@ def _answered(
     from compiler.llm.tokens.vocabulary import LANGUAGE
 
     rng = np.random.default_rng(args.seed)
-    what = "layer" if request.ask is Ask.SCHEDULE else "program"
+    what = {Ask.SCHEDULE: "layer", Ask.FUSION: "pair"}.get(request.ask, "program")
     grammar = None if args.unconstrained else request.grammar
     answers: list[SampledAnswer] = []
     prompt: Sequence[str] = ()
@@ -154,10 +163,11 @@ def _answered(
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
+    name = next(found[what] for what in (*_ABOUT.values(), "program") if what in found)
     if found["reason"]:
-        return [f"{found.get('layer') or found['program']}: {found['cycles']:,} cycles; {found['reason']}"]
+        return [f"{name}: {found['cycles']:,} cycles; {found['reason']}"]
     return [
-        f"{found.get('layer') or found['program']}: {found['cycles']:,} cycles; log likelihood and text of answers:",
+        f"{name}: {found['cycles']:,} cycles; log likelihood and text of answers:",
         *(f"  {each['log_likelihood']:7.2f}  {' '.join(each['words'])}" for each in found["answers"]),
     ]
 

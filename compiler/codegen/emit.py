@@ -1,6 +1,6 @@
 """Emission of micro-instructions for a command sequence, in which repetitions are first rerolled into loops."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import compress
@@ -147,6 +147,35 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool =
     emitter.items(items, {})
     emitter.add(MicroOp.HALT)
     return Program(name, tuple(emitter.words))
+
+
+def emit_fragment(
+    items: Sequence[Item], tags: Sequence[int], known: Mapping[tuple[Unit, int], int]
+) -> tuple[int, ...]:
+    """Return the words of a part of a program, which sets all registers and all fields that are not known.
+
+    Parameters
+    ----------
+    items : sequence
+        Commands and loops, in order.
+    tags : sequence of int
+        Tag of each layer.
+    known : mapping of (Unit, int) to int
+        Values of fields before this part, by unit and index; each is a constant.
+
+    Raises
+    ------
+    RegistersError, ProgramLengthError
+        As for `emit`.
+    """
+    emitter = _Emitter("", tags)
+    emitter.state = [[None] * len(values) for values in _DEFAULTS]
+    emitter.constants = [[None] * len(values) for values in _DEFAULTS]
+    for (unit, index), value in known.items():
+        emitter.state[unit][index], emitter.constants[unit][index] = (0, value, 0), value
+    emitter.modified_registers = set(range(1, REGISTERS))
+    emitter.items(items, {})
+    return tuple(emitter.words)
 
 
 class _Emitter:

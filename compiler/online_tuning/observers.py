@@ -112,6 +112,10 @@ def in_words(event: Document) -> str:
     if kind == "retrained":
         errors = f"error of held-out layers {event['error_before']:.1%} -> {event['error']:.1%}"
         return f"cost model retrained {at} on {event['measurements']:,} measurements of layers: {errors}"
+    if kind == "policy":
+        costs = f"expected cost of held-out layers {event['cost_before']:.4f} -> {event['cost']:.4f}"
+        decision = "replaced" if event["accepted"] else "kept, the challenger was refused"
+        return f"policy of the language model {decision} {at}: {costs}"
     if kind == "left out":
         return f"generator {event['generator']} left out {at}: {event['reason']}"
     if kind == "rejected":
@@ -145,6 +149,7 @@ _LOGGED = (
     "left out",
     "search lost",
     "retrained",
+    "policy",
 )
 
 _NAMES = tuple(f"cause_{cause}" for cause in CAUSES)
@@ -456,7 +461,9 @@ class ExecutionLog:
             self.close()
             self.events.note("database lost", reason=str(error))
 
-    def retrain(self, prepared: ModelCompiler, goal: str, seed: int, request: int) -> None:
+    def retrain(
+        self, prepared: ModelCompiler, goal: str, seed: int, request: int, *, policy: bool = False
+    ) -> None:
         """Retrain the cost model on the trials of the search and on the served layers, and report a better version.
 
         Parameters
@@ -467,6 +474,8 @@ class ExecutionLog:
             Goal and seed of the search.
         request : int
             Number of requests, for the report.
+        policy : bool
+            True to train the language model's policy, too, and to report whether it was accepted.
         """
         if self.database is None:
             return
@@ -478,8 +487,12 @@ class ExecutionLog:
             if dram == conditions.dram
             for sample in maker.samples(schedule, cycles)
         ]
+        from compiler.llm.generate.policy import retrain_policy
+
+        session = DatabaseSession(self.database, prepared, conditions, goal, seed=seed)
         try:
-            version = DatabaseSession(self.database, prepared, conditions, goal, seed=seed).retrain(served)
+            version = session.retrain(served)
+            trained = retrain_policy(session, seed) if policy else None
         except WorkError as error:
             self.close()
             self.events.note("database lost", reason=str(error))
@@ -492,6 +505,16 @@ class ExecutionLog:
                 served=len(served),
                 error_before=round(version.before, 5),
                 error=round(version.after, 5),
+            )
+        if trained is not None:
+            self.events.note(
+                "policy",
+                request=request,
+                layers=trained.trained,
+                held_out_layers=trained.held_out,
+                cost_before=round(trained.before, 5),
+                cost=round(trained.after, 5),
+                accepted=trained.accepted,
             )
 
     def _executions(

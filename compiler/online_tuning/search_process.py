@@ -135,6 +135,8 @@ def _work(job: SearchJob, connection: Connection) -> None:
                 except MlaError as error:
                     answer = str(error)
                 connection.send(answer)
+                with suppress(MlaError):
+                    searcher.learn_policy()
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         searcher.close()

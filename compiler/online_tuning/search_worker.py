@@ -29,12 +29,13 @@ from hw.config import MlaConfig
 
 if TYPE_CHECKING:
     from compiler.llm.endpoint.model import LanguageModelGenerator
+    from compiler.tuning_db.policy_versions import Weights
 
 #: Maximum relative difference at which two latencies or rates are treated as equal.
 _MAX_DIFFERENCE = 0.1
 #: Proposer of the static compiler's schedule.
 STATIC = "static"
-#: Minimum number of trials between two retrainings of the cost model in idle time.
+#: Minimum number of trials between two retrainings of the cost model in idle time, and between two of the policy.
 _RETRAINING_TRIALS = 64
 
 
@@ -57,6 +58,11 @@ class SearchJob:
     endpoint: Endpoint | None = None
     generators: tuple[str, ...] = ()
     targets: Targets = NO_TARGETS
+
+    @property
+    def learns_policy(self) -> bool:
+        """True if the search uses the language model of the compiler, whose policy is learned from the trials."""
+        return self.method in (LLM, PORTFOLIO) and self.endpoint is None
 
 
 @dataclass(frozen=True)
@@ -136,11 +142,12 @@ class SearchWorker:
         self.measurer: Measurer | None = None
         self._method: SearchMethod | None = None
         self._baseline: Measurement | None = None
-        self._number = self._retrained = 0
+        self._number = self._retrained = self._learned = 0
         self._known = list[DramTiming]()
         self._database: TuningDatabase | None = None
         self._programs: ProgramCache | None = None
         self._session: DatabaseSession | None = None
+        self._weights: Weights | None = None
         self._author = self._language_model()
 
     def begin(self, dram: DramTiming, served: Schedule) -> list[SearchFinding]:
@@ -157,7 +164,11 @@ class SearchWorker:
         )
         first = measurer.first.schedule
         self._session = measurer.cache = self._open_session(measurer)
-        self._number = self._retrained = 0
+        if self.job.learns_policy:
+            from compiler.llm.generate.policy import current_weights
+
+            self._weights = current_weights(self._session)
+        self._number = self._retrained = self._learned = 0
         if dram not in self._known:
             self._known.append(dram)
         baseline = measurer.baseline()
@@ -260,6 +271,19 @@ class SearchWorker:
             self._retrained = self._number
             self._session.retrain()
 
+    def learn_policy(self) -> None:
+        """Train the policy of the language model if there are enough new trials; the search uses a better one at once.
+
+        Called between orders, since a training takes seconds only.
+        """
+        enough = self._number >= self._learned + _RETRAINING_TRIALS
+        if self._session is not None and self.job.learns_policy and enough:
+            from compiler.llm.generate.policy import current_weights, retrain_policy
+
+            self._learned = self._number
+            retrain_policy(self._session, self.job.seed)
+            self._weights = current_weights(self._session)
+
     def close(self) -> None:
         """Close the simulators and the database; further calls have no effect."""
         self._end()
@@ -273,7 +297,7 @@ class SearchWorker:
             return None
         from compiler.llm.generate.lm_generator import language_model
 
-        return language_model(self.job.endpoint)
+        return language_model(self.job.endpoint, weights=lambda: self._weights)
 
     def _built_in_model(self) -> "Callable[[], LanguageModelGenerator] | None":
         """Return a function that loads the language model for a portfolio; None for other methods."""
@@ -281,7 +305,7 @@ class SearchWorker:
             return None
         from compiler.llm.generate.lm_generator import built_in_model
 
-        return built_in_model()
+        return built_in_model(weights=lambda: self._weights)
 
     def _open_session(self, measurer: Measurer) -> DatabaseSession | None:
         """Return a database session for a measurer's hardware profile; None if there is no database."""

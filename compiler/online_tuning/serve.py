@@ -27,7 +27,6 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.serving.dynamic_batcher import DynamicBatcher
 from compiler.serving.request import Request, RequestSource
 from compiler.serving.server import (
-    INTERRUPTED,
     VERSIONS,
     InterruptHandler,
     Server,
@@ -168,7 +167,7 @@ class _Run:
         self._end()
         if error_to_raise is not None:
             raise error_to_raise
-        return INTERRUPTED if stop.requested else 0
+        return stop.status
 
     def _one(self, request: Request) -> None:
         server, number = self.server, self.requests.submitted
@@ -232,7 +231,9 @@ class _Run:
         job = self.serving.job
         if self.adapter and self.execution_log and job:
             prepared = self.adapter.prepared(self.adapter.dram)
-            self.execution_log.retrain(prepared, str(job.goal), job.seed, self.server.submitted)
+            self.execution_log.retrain(
+                prepared, str(job.goal), job.seed, self.server.submitted, policy=job.learns_policy
+            )
         if self.windows:
             self.windows.close()
         if self.serving.profile:

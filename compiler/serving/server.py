@@ -25,42 +25,58 @@ from cosim.status import TrapError, TrapReport
 from hw.errors import InputError
 from hw.isa.macro_instruction import SLOT_BYTES
 
-INTERRUPTED = 128 + signal.SIGINT
+#: Signals that end a stream of requests; the exit status is 128 plus the number of the signal.
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class InterruptHandler:
-    """Records Ctrl-C; the stream of requests then ends once the requests in flight are complete."""
+    """Records Ctrl-C and SIGTERM; the stream of requests then ends once the requests in flight are complete.
+
+    Attributes
+    ----------
+    requested : bool
+        True if the stream should end.
+    status : int
+        Exit status of a run that a signal has ended; 0 if none has.
+    """
 
     def __init__(self) -> None:
         self.requested = self._waiting = False
+        self.status = 0
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Return a context manager for waiting for input, under which Ctrl-C interrupts immediately."""
+        """Return a context manager for waiting for input, under which a signal interrupts immediately."""
         self._waiting = True
         try:
-            if self.requested:  # Ctrl-C was pressed just before
+            if self.requested:  # the signal came just before
                 raise KeyboardInterrupt
             yield
         finally:
             self._waiting = False
 
-    def on_signal(self, _signal: int, _frame: FrameType | None) -> None:
-        """Handle SIGINT, the signal that Ctrl-C sends."""
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Handle SIGINT, the signal that Ctrl-C sends, or SIGTERM."""
         again, self.requested = self.requested, True
+        self.status = 128 + number
+        if again and number == signal.SIGTERM:
+            raise SystemExit(self.status)
         if self._waiting or again:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def interruptible() -> Iterator[InterruptHandler]:
-    """Install the Ctrl-C handler; a second Ctrl-C interrupts immediately."""
+    """Install the handler of Ctrl-C and SIGTERM; a second signal interrupts immediately."""
     stop = InterruptHandler()
-    previous: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, stop.on_signal)
+    previous: dict[int, Callable[..., Any] | int | None] = {
+        number: signal.signal(number, stop.on_signal) for number in _ENDING
+    }
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class _RestartedError(Exception):

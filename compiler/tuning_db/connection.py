@@ -98,6 +98,13 @@ MACROS = _entries(
 )
 #: Versions of the cost model that were retrained on this user's measurements.
 MODELS = _entries("models", sa.Column("profile", sa.String(_DIGEST), nullable=False), found_by=("profile",))
+#: Versions of the language model's policy, by the digest of the language model.
+POLICIES = _entries(
+    "policies",
+    sa.Column("model", sa.String(_DIGEST), nullable=False),
+    sa.Column("accepted", sa.Boolean, nullable=False),
+    found_by=("model",),
+)
 
 
 def key_conditions(table: sa.Table) -> list[sa.ColumnElement[bool]]:
@@ -508,7 +515,7 @@ def _make_tables(engine: sa.Engine) -> None:
 
 
 def _need_tables(engine: sa.Engine) -> None:
-    if not _tables_exist(engine, METADATA.tables.keys() - {MACROS.name, MODELS.name}):
+    if not _tables_exist(engine, METADATA.tables.keys() - {MACROS.name, MODELS.name, POLICIES.name}):
         raise InputError(f"--db: {title(engine)} contains no measurements: it lacks this program's tables")
 
 

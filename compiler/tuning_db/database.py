@@ -1,7 +1,7 @@
 """Tuning database: trials, best programs, hardware profiles and executions."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +12,15 @@ from compiler.cost.learned.model import CycleModel
 from compiler.cost.learned.online_model import LayerSample
 from compiler.profile.measurement import HardwareProfile, Result
 from compiler.schedule.schedule import Schedule
-from compiler.tuning_db import export, machines, macro_instructions, model_versions, programs, trials
+from compiler.tuning_db import (
+    export,
+    machines,
+    macro_instructions,
+    model_versions,
+    policy_versions,
+    programs,
+    trials,
+)
 from compiler.tuning_db.connection import (
     BUSY_TIMEOUT_S,
     EXECUTIONS,
@@ -35,6 +43,8 @@ from compiler.tuning_db.entries import (
 )
 from compiler.tuning_db.macro_instructions import MacroInstruction
 from compiler.tuning_db.model_versions import ModelVersion
+from compiler.tuning_db.policy_versions import PolicyVersion
+from hw.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -276,9 +286,21 @@ class TuningDatabase:
         """Retrain the cost model of a hardware profile; return the new version, or None if it is not better."""
         return model_versions.retrain(self._rows, conditions, samples, seed)
 
-    def model_versions(self) -> list[ModelVersion]:
-        """Return the versions of the cost models of all hardware profiles, in the order in which they were stored."""
-        return model_versions.versions(self._rows)
+    def policies(self, model: str) -> list[PolicyVersion]:
+        """Return the versions of the policy of a language model, given by the digest of its file."""
+        return policy_versions.versions(self._rows, model)
+
+    def put_policy(self, version: PolicyVersion) -> None:
+        """Store a version of the language model's policy, which becomes current if it was accepted."""
+        policy_versions.add(self._rows, version)
+
+    def model_versions(self) -> list[ModelVersion | PolicyVersion]:
+        """Return the versions of the cost models of all hardware profiles, then those of the language model's policy.
+
+        The versions of each are in the order in which they were stored.
+        """
+        found = [*model_versions.versions(self._rows), *policy_versions.versions(self._rows)]
+        return [replace(version, number=number) for number, version in enumerate(found, 1)]
 
     def roll_back_model(self, number: int) -> None:
         """Make the version with a number in `model_versions` current again; 0: the compiler's models.
@@ -286,12 +308,19 @@ class TuningDatabase:
         Raises
         ------
         InputError
-            There is no such version.
+            There is no such version, or it was refused.
         """
-        if number:
-            model_versions.roll_back(self._rows, number)
-        else:
+        if not number:
             model_versions.reset(self._rows)
+            policy_versions.reset(self._rows)
+            return
+        version = next((each for each in self.model_versions() if each.number == number), None)
+        if version is None:
+            raise InputError(f"there is no version {number}; mla db models lists the versions")
+        if isinstance(version, PolicyVersion):
+            policy_versions.roll_back(self._rows, version)
+        else:
+            model_versions.roll_back(self._rows, version)
 
     def profiles(self) -> list[Profile]:
         """Return the latest hardware profile of each machine."""

@@ -21,7 +21,6 @@ from compiler.tuning_db import json_codec
 from compiler.tuning_db.connection import MODELS, SealedRows, as_bytes, many, remove
 from compiler.tuning_db.entries import is_digest
 from compiler.util.checks import Fields, parsed
-from hw.errors import InputError
 
 #: Maximum number of versions per hardware profile; maximum number of samples of a version.
 MAX_VERSIONS, MAX_SAMPLES = 8, 2000
@@ -63,6 +62,7 @@ class ModelVersion:
         """Return the version as JSON fields."""
         return {
             "version": self.number,
+            "kind": "cost model",
             "machine": self.machine,
             "profile": self.profile,
             "when": self.when,
@@ -126,20 +126,9 @@ def retrain(
     return version
 
 
-def roll_back(rows: SealedRows, number: int) -> ModelVersion:
-    """Make the version with a number in the list of all versions current again; return the new last version.
-
-    Raises
-    ------
-    InputError
-        There is no such version.
-    """
-    found = versions(rows)
-    if not 1 <= number <= len(found):
-        raise InputError(f"there is no version {number}; mla db models lists the versions")
-    version = replace(found[number - 1], when=time.time(), number=0)
-    add(rows, version)
-    return version
+def roll_back(rows: SealedRows, version: ModelVersion) -> None:
+    """Make a stored version current again."""
+    add(rows, replace(version, when=time.time(), number=0))
 
 
 def reset(rows: SealedRows) -> int:

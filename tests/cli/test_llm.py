@@ -65,6 +65,16 @@ def test_sample_edits_and_programs(mla, tmp_path, ask, last):
     assert mla(*sampled).out == result.out
 
 
+def test_sample_fusions(mla, tmp_path):
+    sampled = ("llm", "sample", DIGITS, "--layer", "conv1_sum", "--ask", "fusions", "--answers", "2")
+    result = mla(*sampled, "--json", str(tmp_path / "a.json"))
+    assert result.status == 0, result.err
+    pairs = json.loads((tmp_path / "a.json").read_text("utf-8"))["pairs"]
+    assert pairs and all("conv1_sum" in each["pair"] and "ask fusion" in each["question"] for each in pairs)
+    assert all(answer["words"][-1] == "end" for each in pairs for answer in each["answers"])
+    assert f"{pairs[0]['pair']}: " in result.out
+
+
 @pytest.mark.parametrize("ask", ["schedules", "edits", "programs"])
 def test_unconstrained_answers_of_all_kinds(mla, ask):
     asked = ("--layer", "conv1_sum", "--answers", "1", "--unconstrained", "--ask", ask)

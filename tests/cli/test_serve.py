@@ -226,15 +226,18 @@ def start_process(*arguments: object) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("adapt", [(), ("--adapt",)])
-def test_interrupt_while_serving(adapt):
+@pytest.mark.parametrize(
+    ("adapt", "signum"), [((), signal.SIGINT), (("--adapt",), signal.SIGINT), (("--adapt",), signal.SIGTERM)]
+)
+def test_signal_while_serving(adapt, signum):
+    """The requests in flight are served, and the run is completed: reports are made and models retrained."""
     with start_process("--requests", "1000000", "--target", "n4", *adapt) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         assert json.loads(first)["schema_version"] == 1
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, signum)
         out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + signum, err
     indices = [line["index"] for line in lines((first + out).decode()) if "index" in line]
     assert indices == list(range(len(indices)))
     assert f"mla serve: {len(indices)} requests" in err.decode() and "Traceback" not in err.decode()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compiler.llm.data.measure_harness import Devices, MeasureHarness
+from compiler.llm.data.collect import Devices, MeasureHarness
 from compiler.llm.data.trajectories import Trajectory, non_default
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 

@@ -7,8 +7,8 @@ import pytest
 
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.held_out import is_validation
-from compiler.llm.data.journal import pack, read
 from compiler.llm.data.self_training import is_usable
+from compiler.llm.data.trajectories import pack, read
 from tests.cli.conftest import (
     complains,  # noqa: F401 - fixtures
     mla,  # noqa: F401 - fixtures

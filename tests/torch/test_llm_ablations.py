@@ -7,9 +7,8 @@ import pytest
 
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.held_out import is_validation
-from compiler.llm.data.journal import pack, read
-from compiler.llm.generate.lm_generator import SHIPPED
-from compiler.llm.model.weights import load
+from compiler.llm.data.trajectories import pack, read
+from compiler.llm.model.weights import SHIPPED, load
 from compiler.llm.training.pretrain import default_plan
 from scripts import llm_ablations
 

@@ -6,7 +6,6 @@ import pytest
 
 from compiler.llm.data.examples import CORPUS
 from compiler.llm.data.held_out import is_validation
-from compiler.llm.data.journal import read
 from compiler.llm.data.model_graphs import (
     GraphLayer,
     ModelGraphs,
@@ -14,6 +13,7 @@ from compiler.llm.data.model_graphs import (
     is_validation_family,
     read_graphs,
 )
+from compiler.llm.data.trajectories import read
 from compiler.llm.model.numpy_transformer import TransformerShape
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.llm.training.loop import Recipe, validation_loss

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from compiler.llm.data.held_out import is_validation
-from compiler.llm.data.journal import read
-from compiler.llm.generate.lm_generator import SHIPPED
-from compiler.llm.model.weights import load
+from compiler.llm.data.trajectories import read
+from compiler.llm.model.weights import SHIPPED, load
 from compiler.llm.training.pretrain import fine_tune, fine_tuning_plan
 from hw.errors import InputError
 from scripts import llm_iterate

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.llm.data.examples import CORPUS
-from compiler.llm.data.journal import read
+from compiler.llm.data.trajectories import read
 from compiler.llm.training.pretrain import default_plan, train
 from tests.llm.lm_fixtures import random_model
 

@@ -11,7 +11,7 @@ from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.llm.data.examples import CORPUS, examples
 from compiler.llm.data.held_out import is_validation
-from compiler.llm.data.journal import read
+from compiler.llm.data.trajectories import read
 from compiler.llm.model.numpy_transformer import TransformerShape
 from compiler.llm.model.weights import load, save
 from compiler.llm.tokens.vocabulary import LANGUAGE

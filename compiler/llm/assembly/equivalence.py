@@ -1,17 +1,26 @@
 """Automaton of the programs that are equivalent to a given program, and a decoder that admits only these programs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 
-from compiler.codegen.semaphores import Issued
+from compiler.codegen.emit import (
+    CommandLoop,
+    ProgramLengthError,
+    RegistersError,
+    emit_fragment,
+    reroll,
+)
+from compiler.codegen.semaphores import Issued, synchronize
 from compiler.llm.assembly.abstract_machine import SEMAPHORES_PER_CONSUMER, ProgramTracker
 from compiler.llm.assembly.grammar import GrammarState
 from compiler.llm.assembly.program_completer import FENCE, HALT, Counts, semaphore_index
 from compiler.llm.assembly.tokenizer import encode_program
 from compiler.llm.tokens.assembly_tokens import SIGNALS, STOP, WAITS
 from compiler.tuning.edits.edit import MAX_DIMS, dims_of, footprint_of, must_precede, split
+from compiler.tuning.edits.rewrites import Instruction, ProgramLoop, encode_items, parse_items
 from hw.config import MlaConfig
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, defaults, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
@@ -63,6 +72,116 @@ class NextCommand:
         return fields_of(self.command)
 
 
+@dataclass(frozen=True)
+class LoopRegion:
+    """Repeated commands of the original program, and the text of a loop that issues them.
+
+    The text begins and ends with a fence for all units, and so does each iteration. The commands of an iteration take
+    all tokens that they signal. The text therefore depends on nothing that precedes it.
+
+    Parameters
+    ----------
+    tail : int
+        Number of commands from the first of the region to the last of the program.
+    commands : tuple of Issued
+        Commands of the region, in order.
+    tokens : tuple of str
+        Text of the loop, and of what precedes and follows it.
+    known : dict
+        Values of fields on which the tokens rely, by unit and index.
+    """
+
+    tail: int
+    commands: tuple[Issued, ...]
+    tokens: tuple[str, ...]
+    known: dict[tuple[Unit, int], int]
+
+    def text(self, fields: Mapping[Unit, Fields]) -> tuple[str, ...]:
+        """Return the tokens after a state of the fields: those on which the loop relies are set if they differ."""
+        changed = [
+            _set_tokens(unit, index, value, 0)
+            for (unit, index), value in self.known.items()
+            if fields[unit][index] != value
+        ]
+        return (FENCE, *(token for tokens in changed for token in tokens), *self.tokens[1:])
+
+
+def loop_regions(config: MlaConfig, commands: Sequence[Issued]) -> list[LoopRegion]:
+    """Return the repetitions in a program, as the compiler finds them.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration of the program.
+    commands : sequence of Issued
+        Commands of the program, in order; the attribute `layer` is the counter tag.
+    """
+    out, at = [], 0
+    for item in reroll([_without_semaphores(each) for each in commands], 1):
+        count, length = (item.count, len(item.body)) if isinstance(item, CommandLoop) else (1, 1)
+        own = tuple(commands[at : at + count * length])
+        if count > 1:
+            known = _known_fields(commands, at)
+            text = _loop_text(config, own, length, known)
+            out += [LoopRegion(len(commands) - at, own, text, known)] if text else []
+        at += count * length
+    return out
+
+
+def _without_semaphores(command: Issued) -> Issued:
+    return Issued(command.unit, command.layer, command.values, command.region)
+
+
+def _known_fields(commands: Sequence[Issued], at: int) -> dict[tuple[Unit, int], int]:
+    """Return the fields that have the same values before command `at`, in whichever order the commands are issued."""
+    out: dict[tuple[Unit, int], int] = {}
+    for unit in Unit:
+        if not any(command.unit == unit for command in commands[:at]):
+            out |= {(unit, index): value for index, value in enumerate(defaults(unit).values())}
+            continue
+        columns = zip(*(command.values for command in commands if command.unit == unit), strict=True)
+        for index, values in enumerate(columns):
+            if len(set(values)) == 1 and index != _DRAM.get(unit):
+                out[unit, index] = values[0]
+    return out
+
+
+def _loop_text(
+    config: MlaConfig, commands: Sequence[Issued], length: int, known: Mapping[tuple[Unit, int], int]
+) -> tuple[str, ...]:
+    """Return the tokens of a loop that issues commands, `length` in each iteration; empty if there is none."""
+    made: list[Issued] = []
+    for at in range(0, len(commands), length):
+        iteration = [_without_semaphores(each) for each in commands[at : at + length]]
+        synchronize(config, iteration)
+        if not _takes_own_tokens(iteration):
+            return ()
+        made += iteration
+    items = reroll(made, 1)
+    try:
+        words = emit_fragment(items, range(config.tags), known)
+    except (RegistersError, ProgramLengthError):
+        return ()
+    program = parse_items(words)
+    fence = Instruction.from_word(encode(MicroOp.FENCE, d=(1 << len(Unit)) - 1))
+    if len(items) > 1 or program is None or fence is None:
+        return ()
+    fenced = [
+        replace(each, body=(*each.body, fence)) if isinstance(each, ProgramLoop) else each for each in program
+    ]
+    return (FENCE, *encode_program(Program("", encode_items(fenced)))[:-1], FENCE)
+
+
+def _takes_own_tokens(commands: Sequence[Issued]) -> bool:
+    """Return whether commands take as many tokens from each semaphore as they signal."""
+    sent, taken = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for each in commands:
+        for number in range(SEMAPHORES_PER_CONSUMER):
+            sent[each.unit, number // SEMAPHORES_PER_PAIR] += each.signal >> number & 1
+            taken[number // SEMAPHORES_PER_PAIR, each.unit] += each.wait >> number & 1
+    return +sent == +taken
+
+
 class PendingCommands:
     """Commands that have not been issued yet.
 
@@ -74,10 +193,52 @@ class PendingCommands:
         Commands in the order of the original program; the attribute `layer` is the counter tag.
     halves : sequence of bool
         For each command, True if it is the second half of a split command; halves are not split again.
+    regions : sequence of LoopRegion
+        Repetitions among the commands, in order, which are written as loops or, if there is room, unrolled. No command
+        is moved across the start of a loop that has not been unrolled.
     """
 
-    def __init__(self, config: MlaConfig, commands: Sequence[Issued], halves: Sequence[bool]):
+    def __init__(
+        self,
+        config: MlaConfig,
+        commands: Sequence[Issued],
+        halves: Sequence[bool],
+        regions: Sequence[LoopRegion] = (),
+    ):
         self.config, self.commands, self.halves = config, tuple(commands), tuple(halves)
+        self.regions = tuple(regions)
+
+    @cached_property
+    def window(self) -> tuple[Issued, ...]:
+        """Commands before the next loop, among which the next command is chosen."""
+        return self.commands[: -self.regions[0].tail] if self.regions else self.commands
+
+    @cached_property
+    def singles(self) -> tuple[Issued, ...]:
+        """Commands that are not part of loops."""
+        inside = {
+            at for start, loop in self._starts.items() for at in range(start, start + len(loop.commands))
+        }
+        return tuple(command for at, command in enumerate(self.commands) if at not in inside)
+
+    @cached_property
+    def _starts(self) -> dict[int, LoopRegion]:
+        """Loops by the index of their first command."""
+        return {len(self.commands) - loop.tail: loop for loop in self.regions}
+
+    @property
+    def loop(self) -> LoopRegion | None:
+        """Loop that comes next; None if a single command does."""
+        return self.regions[0] if self.regions and not self.window else None
+
+    def after_loop(self) -> "PendingCommands":
+        """Return the commands that remain after the loop that comes next."""
+        count = len(self.regions[0].commands)
+        return PendingCommands(self.config, self.commands[count:], self.halves[count:], self.regions[1:])
+
+    def unrolled(self) -> "PendingCommands":
+        """Return the same commands, those of the next loop as single commands."""
+        return PendingCommands(self.config, self.commands, self.halves, self.regions[1:])
 
     @cached_property
     def candidates(self) -> dict[Unit, list[NextCommand]]:
@@ -91,7 +252,7 @@ class PendingCommands:
         """Yield candidates, whole commands before halves, since a half may equal a whole command."""
         free = [
             at
-            for at, command in enumerate(self.commands[:_LOOKAHEAD_COMMANDS])
+            for at, command in enumerate(self.window[:_LOOKAHEAD_COMMANDS])
             if not any(must_precede(self.config, before, command) for before in self.commands[:at])
         ]
         for at in free:
@@ -104,9 +265,8 @@ class PendingCommands:
     def _with(self, at: int, left: tuple[Issued, ...]) -> "PendingCommands":
         """Return the pending commands with command `at` replaced by the commands `left`."""
         commands = (*self.commands[:at], *left, *self.commands[at + 1 :])
-        return PendingCommands(
-            self.config, commands, (*self.halves[:at], *[True] * len(left), *self.halves[at + 1 :])
-        )
+        halves = (*self.halves[:at], *[True] * len(left), *self.halves[at + 1 :])
+        return PendingCommands(self.config, commands, halves, self.regions)
 
     def dependents(self, command: Issued, unit: int) -> tuple[bool, bool]:
         """Return whether commands of a unit depend on an issued command, and whether one of them must wait for it.
@@ -122,7 +282,7 @@ class PendingCommands:
             Unit of the dependent commands.
         """
         config, found = self.config, False
-        for at, each in enumerate(self.commands):
+        for at, each in enumerate(self.window):
             if each.unit == unit and _conflict(config, command, each):
                 found = True
                 before = (other for other in self.commands[:at] if other.unit == command.unit)
@@ -131,7 +291,7 @@ class PendingCommands:
         return found, False
 
     def tokens(self, fields: dict[Unit, Fields], tag: int) -> int:
-        """Return the number of tokens needed to issue all commands in order, without semaphores.
+        """Return the number of tokens needed to issue all commands in order and to write all loops, without semaphores.
 
         Parameters
         ----------
@@ -140,8 +300,16 @@ class PendingCommands:
         tag : int
             Current counter tag.
         """
-        total, now = 0, dict(fields)
-        for command in self.commands:
+        total, now, at = 0, dict(fields), 0
+        while at < len(self.commands):
+            if at in self._starts:
+                region = self._starts[at]
+                total += len(region.text(now))
+                now |= {command.unit: fields_of(command) for command in region.commands}
+                tag = region.commands[-1].layer
+                at += len(region.commands)
+                continue
+            command, at = self.commands[at], at + 1
             wanted = fields_of(command)
             total += _ISSUE_TOKENS + _setting_tokens(command.unit, now[command.unit], wanted)
             total += _TAG_TOKENS * (command.layer != tag)
@@ -152,7 +320,7 @@ class PendingCommands:
     def max_detour(self) -> int:
         """Maximum number of additional tokens if a command other than the first, or a half, is issued first."""
         candidates = [candidate.command for found in self.candidates.values() for candidate in found]
-        every = [*candidates, *self.commands]
+        every = [*candidates, *self.singles]
         maximum = 0
         for unit in Unit:
             columns = zip(*(fields_of(each) for each in every if each.unit == unit), strict=True)
@@ -211,11 +379,12 @@ class EquivalenceAutomaton:
     in_order: bool = False
 
     @staticmethod
-    def initial(config: MlaConfig, commands: Sequence[Issued]) -> "EquivalenceAutomaton":
-        """Return the initial state."""
-        return EquivalenceAutomaton(
-            PendingCommands(config, commands, [False] * len(commands)), dict(_INITIAL_FIELDS)
-        )
+    def initial(
+        config: MlaConfig, commands: Sequence[Issued], regions: Sequence[LoopRegion] = ()
+    ) -> "EquivalenceAutomaton":
+        """Return the initial state; `regions` are written as loops, or unrolled if there is room."""
+        pending = PendingCommands(config, commands, [False] * len(commands), regions)
+        return EquivalenceAutomaton(pending, dict(_INITIAL_FIELDS))
 
     @property
     def done(self) -> bool:
@@ -223,8 +392,8 @@ class EquivalenceAutomaton:
         return not self.pending.commands
 
     def count(self, unit: int) -> int:
-        """Return the number of pending commands of a unit."""
-        return sum(command.unit == unit for command in self.pending.commands)
+        """Return the number of pending commands of a unit outside of loops."""
+        return sum(command.unit == unit for command in self.pending.singles)
 
     def tokens(self) -> int:
         """Return the number of tokens needed to complete the program, excluding semaphores."""
@@ -249,12 +418,24 @@ class EquivalenceAutomaton:
         """
         if self.done:
             return {(HALT,): self}
-        first = self.pending.commands[0]
+        first, loop = self.pending.commands[0], self.pending.loop
+        if loop is not None:
+            return self._with_loop(loop, budget)
         if self.tag != first.layer:
             return {_tokens(encode(MicroOp.TAG, imm=first.layer)): replace(self, tag=first.layer)}
         if self.unit is None and budget < self.tokens() + self.pending.max_detour:
             return replace(self, in_order=True)._instructions()
         return self._instructions()
+
+    def _with_loop(self, loop: LoopRegion, budget: int) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
+        """Return the loop that comes next and, if there is room, what may be written instead."""
+        fields = self.fields | {command.unit: fields_of(command) for command in loop.commands}
+        after = replace(self, pending=self.pending.after_loop(), fields=fields, tag=loop.commands[-1].layer)
+        plain = replace(self, pending=self.pending.unrolled())
+        out: dict[tuple[str, ...], EquivalenceAutomaton] = {loop.text(self.fields): after}
+        if budget >= plain.tokens() + plain.pending.max_detour:
+            out |= plain.next(budget)
+        return out
 
     def _instructions(self) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
         """Return the instructions that issue a candidate or set one of its fields, and the state after each."""
@@ -407,7 +588,9 @@ class EquivalenceDecoder:
         """Append a token; `counts` are the semaphore counts before the current instruction."""
         extended = (*self._tokens, token)
         if not self._continues(extended):
-            options = {(FENCE,): self._state_after} if token == FENCE else self._next_instructions(counts)
+            found = self._next_instructions(counts)
+            loop = any(option[0] == FENCE for option in found)  # loops begin with a fence
+            options = found if loop or token != FENCE else {(FENCE,): self._state_after}
             self._work, self._options, extended = self._state_after, options, (token,)
         self._tokens, self._next_states = extended, None
         self._left -= 1
@@ -496,10 +679,24 @@ class EquivalenceDecoder:
         """Return the instructions that may follow the current one, as in `EquivalenceAutomaton.next`."""
         if self._next_states is None:
             halted = self._tokens == (HALT,)
-            self._next_states = (
+            found = (
                 {(STOP,): self._state_after} if halted else self._state_after.next(self._token_budget(counts))
             )
+            surplus = self._surplus(counts)
+            self._next_states = {
+                option: state
+                for option, state in found.items()
+                if option[0] != FENCE or self._can_wait(surplus, state)
+            }
         return self._next_states
+
+    def _can_wait(self, surplus: Sequence[int], state: EquivalenceAutomaton) -> bool:
+        """Return whether the commands after a loop can take all tokens and send those that must remain."""
+        return all(
+            surplus[index] <= state.count(consumer) and self._own[index] <= state.count(producer)
+            for producer, consumer, number in _SEMAPHORES
+            for index in (semaphore_index(producer, consumer, number),)
+        )
 
     def _continues(self, extended: tuple[str, ...]) -> bool:
         if self._unit is not None:

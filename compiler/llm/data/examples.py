@@ -11,8 +11,7 @@ from compiler.initial_schedule.initial import tiling_contexts
 from compiler.layers.base import Layer
 from compiler.llm.assembly.tokenizer import encode_program, straight_line
 from compiler.llm.data.held_out import MACHINES
-from compiler.llm.data.journal import read
-from compiler.llm.data.trajectories import EditTrajectory, Trajectory, non_default
+from compiler.llm.data.trajectories import EditTrajectory, Trajectory, non_default, read
 from compiler.llm.generate.known_layers import KnownLayer, features_of, read_known_layers
 from compiler.llm.generate.program_request import MAX_PROGRAM_TOKENS
 from compiler.llm.tokens.layer_prompt import BEST, Ask, PromptSubject, chief, want_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from compiler.llm.data.collect import Devices, MeasureHarness
 from compiler.llm.data.held_out import TRAINING, is_held_out, is_validation
-from compiler.llm.data.measure_harness import Devices, MeasureHarness
 from compiler.llm.data.trajectories import Trajectory, TrajectoryStep, changed_fields
 from compiler.llm.generate.candidate_pool import CostReranker
 from compiler.llm.generate.requests import Edits, LmRequest, Schedules

@@ -25,6 +25,7 @@ class CandidateKind(StrEnum):
     EDITS = "edits"
     BOTH = "schedules with edits"
     PROGRAMS = "programs"
+    FUSIONS = "fusions"
 
 
 #: Prior counts of successes and failures for each kind.
@@ -33,6 +34,7 @@ _PRIOR = {
     CandidateKind.EDITS: (2.0, 2.0),
     CandidateKind.BOTH: (1.0, 2.0),
     CandidateKind.PROGRAMS: (1.0, 6.0),
+    CandidateKind.FUSIONS: (1.0, 3.0),
 }
 #: Decay factor per trial of the observed counts, since success rates change during a search.
 _DECAY = 0.9

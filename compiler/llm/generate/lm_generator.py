@@ -5,10 +5,11 @@ from collections.abc import Generator as Iteration
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
+from math import inf
 
 import numpy as np
 
+from compiler.cost.learned.model import find_model
 from compiler.llm.endpoint.model import EndpointModel, LanguageModelGenerator
 from compiler.llm.endpoint.settings import Endpoint
 from compiler.llm.generate.candidate_pool import (
@@ -20,11 +21,12 @@ from compiler.llm.generate.candidate_pool import (
     CostReranker,
     copies,
 )
+from compiler.llm.generate.policy import weigher
 from compiler.llm.generate.program_request import ProgramRequest
-from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules
+from compiler.llm.generate.requests import NAME, Edits, LmRequest, Schedules, fusion_requests
 from compiler.llm.generate.sampler import SampledAnswer, draw
 from compiler.llm.model.numpy_transformer import Gpt
-from compiler.llm.model.weights import load
+from compiler.llm.model.weights import SHIPPED, load
 from compiler.llm.tokens.layer_prompt import (
     REJECTIONS,
     Programs,
@@ -35,16 +37,18 @@ from compiler.llm.tokens.layer_prompt import (
 )
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.tuning.fusion.network_model import NetworkCostModel
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
+from compiler.tuning_db.policy_versions import Weights
 from hw.errors import InputError
 
-#: Model file included in the compiler.
-SHIPPED = Path(__file__).parents[1] / "model" / "model.safetensors"
 #: Maximum number of sampling rounds per layer or program, and number of replacements sampled per program.
 _MAX_ROUNDS, _REWRITES_PER_PROGRAM = 4, 4
 #: Number of schedules sampled at a time, pool size below which more are sampled, and number of schedules that are
 #: proposed for a layer before the next layer is considered.
 _SCHEDULES_PER_DRAW, _MIN_POOL, _SCHEDULES_PER_TURN = 48, 24, 4
+#: Number of fusions that are proposed for a pair of layers before the next pair is considered.
+_FUSIONS_PER_TURN = 2
 #: Number of copied schedules of similar layers that are added to the pool.
 _COPIES = 48
 #: Minimum predicted saving, as a fraction of the network's cycles, of schedules that are proposed before all other
@@ -61,7 +65,7 @@ Candidates = Iterator[Candidate]
 
 
 class LmGenerator(LanguageModelGenerator):
-    """Generator of schedules, program edits, both combined, and whole programs by the language model.
+    """Generator of schedules, program edits, both combined, whole programs and fusions by the language model.
 
     Layers and programs are requested in order of decreasing cycles. Schedules are proposed in the order of the cost
     model's predictions, other candidates in the order of likelihood. A bandit that learns from the results chooses the
@@ -83,6 +87,9 @@ class LmGenerator(LanguageModelGenerator):
         Number of best schedules of similar layers that are candidates beside the answers of the model.
     say : callable
         Called once for each layer or program that the model cannot be asked about, with the reason.
+    weights : callable
+        Function that returns the current policy (`compiler.llm.generate.policy`), which weighs the words of schedules;
+        None: the model alone.
 
     Attributes
     ----------
@@ -104,8 +111,10 @@ class LmGenerator(LanguageModelGenerator):
         ranked: bool = True,
         copied: int = _COPIES,
         say: Callable[[str], None] = lambda _text: None,
+        weights: Callable[[], Weights | None] = lambda: None,
     ):
         super().__init__()
+        self._weights = weights
         self.model = load(SHIPPED)[0] if model is None else model
         self.temperature, self.kinds = temperature, tuple(kinds)
         self.tallies = {kind: BanditTally() for kind in self.kinds}
@@ -181,7 +190,10 @@ class LmGenerator(LanguageModelGenerator):
     def _candidates_by_kind(
         self, task: GeneratorTask, pools: Sequence[CandidatePool]
     ) -> dict[CandidateKind, Candidates]:
-        found = {CandidateKind.SCHEDULES: self._schedules(pools)}
+        found = {
+            CandidateKind.SCHEDULES: self._schedules(pools),
+            CandidateKind.FUSIONS: self._fusions(task),
+        }
         if _PROGRAM_TEXT not in task.constraints.forbidden:
             programs = Programs(task)
             found |= {
@@ -207,6 +219,19 @@ class LmGenerator(LanguageModelGenerator):
                 pool.fill(_MIN_POOL)
                 count = None if self._ranking is None else _SCHEDULES_PER_TURN
                 yield from self._propose_answers(CandidateKind.SCHEDULES, pool.request, pool.best(count))
+
+    def _fusions(self, task: GeneratorTask) -> Candidates:
+        """Yield fusions of two layers, those with the fewest predicted cycles first."""
+        if len(task.layers) < 2:
+            return
+        engine = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
+        requests = fusion_requests(task)
+        for _ in range(_MAX_ROUNDS):
+            for request in requests:
+                answers = list(self._answers(request, request.answers_per_draw))
+                if self._ranking is not None:
+                    answers = _ranked(engine, request, answers)[:_FUSIONS_PER_TURN]
+                yield from self._propose_answers(CandidateKind.FUSIONS, request, iter(answers))
 
     def _edits(self, programs: Programs) -> Candidates:
         requests = [Edits(programs, piece) for piece in programs.programs]
@@ -301,7 +326,9 @@ class LmGenerator(LanguageModelGenerator):
             return []
         try:
             prompt = request.prompt(reasons, profile=self.model.profile)
-            return draw(self.model, LANGUAGE, prompt, grammar, count, self._rng, self.temperature)
+            schedules = isinstance(request, Schedules)
+            weigh = weigher(self._weights(), request.subject.word) if schedules else None
+            return draw(self.model, LANGUAGE, prompt, grammar, count, self._rng, self.temperature, weigh)
         except ValueError as error:  # a size has no token, or the prompt exceeds the context
             if request.about not in self._unanswered:
                 self._unanswered.add(request.about)
@@ -309,11 +336,25 @@ class LmGenerator(LanguageModelGenerator):
             return []
 
 
+def _ranked(
+    model: NetworkCostModel, request: LmRequest, answers: Sequence[Sequence[str]]
+) -> list[Sequence[str]]:
+    """Return the answers to a request in the order of the cycles predicted for the network."""
+    schedules = [request.candidate(tokens).schedule for tokens in answers]
+    costs = [
+        inf if isinstance(each, InputError) else sum(layer.cycles for layer in each.values())
+        for each in model.predict_many(schedules)
+    ]
+    return [tokens for _, tokens in sorted(zip(costs, answers, strict=True), key=lambda each: each[0])]
+
+
 assert LmGenerator.name == NAME
 
 
 def language_model(
-    endpoint: Endpoint | None, say: Callable[[str], None] = lambda _text: None
+    endpoint: Endpoint | None,
+    say: Callable[[str], None] = lambda _text: None,
+    weights: Callable[[], Weights | None] = lambda: None,
 ) -> LanguageModelGenerator:
     """Return the generator for the search method `llm`.
 
@@ -323,17 +364,20 @@ def language_model(
         Endpoint of a remote model; None for the built-in model.
     say : callable
         Called with what the model cannot be asked about, and with the reason why no further requests are sent.
+    weights : callable
+        Function that returns the current policy of the built-in model, as in `LmGenerator`.
 
     Raises
     ------
     InputError
         The endpoint key is malformed, or the file of the built-in model is damaged.
     """
-    return LmGenerator(say=say) if endpoint is None else EndpointModel(endpoint, say)
+    return LmGenerator(say=say, weights=weights) if endpoint is None else EndpointModel(endpoint, say)
 
 
 def built_in_model(
     say: Callable[[str], None] = lambda _text: None,
+    weights: Callable[[], Weights | None] = lambda: None,
 ) -> Callable[[], LanguageModelGenerator] | None:
     """Return a function that loads the built-in language model, for a portfolio; None if its file is missing.
 
@@ -341,5 +385,7 @@ def built_in_model(
     ----------
     say : callable
         Function that is called with messages for the user, such as about layers that the model cannot be asked about.
+    weights : callable
+        Function that returns the current policy, as in `LmGenerator`.
     """
-    return partial(LmGenerator, say=say) if SHIPPED.exists() else None
+    return partial(LmGenerator, say=say, weights=weights) if SHIPPED.exists() else None

@@ -3,7 +3,13 @@
 from collections.abc import Hashable, Sequence
 
 from compiler.llm.assembly.abstract_machine import SEMAPHORES_PER_CONSUMER, AbstractMachine
-from compiler.llm.assembly.equivalence import EquivalenceAutomaton, EquivalenceDecoder, signal_counts
+from compiler.llm.assembly.equivalence import (
+    EquivalenceAutomaton,
+    EquivalenceDecoder,
+    LoopRegion,
+    loop_regions,
+    signal_counts,
+)
 from compiler.llm.assembly.grammar import AssemblyGrammar
 from compiler.llm.assembly.limits import ProgramLimits, Semaphore
 from compiler.llm.assembly.program_completer import FENCE
@@ -90,12 +96,20 @@ class ProgramGrammar:
         Unrolled program to replace.
     tried : set
         Instruction sequences to exclude; may be extended between answers.
+    regions : sequence of LoopRegion
+        Repetitions that answers write as loops or, if there is room, unroll.
     """
 
-    def __init__(self, grammar: AssemblyGrammar, original: UnrolledProgram, tried: set[Hashable]):
+    def __init__(
+        self,
+        grammar: AssemblyGrammar,
+        original: UnrolledProgram,
+        tried: set[Hashable],
+        regions: Sequence[LoopRegion] = (),
+    ):
         assert grammar.completer and grammar.limits.config
         self.grammar, self.tried = grammar, tried
-        self._work = EquivalenceAutomaton.initial(grammar.limits.config, original.commands)
+        self._work = EquivalenceAutomaton.initial(grammar.limits.config, original.commands, regions)
         self._goal, self._alone = grammar.completer.goal, original.alone
         self._own = [min(pair) for pair in zip(self._goal, signal_counts(original.commands), strict=True)]
         self._begin()
@@ -160,11 +174,27 @@ def _in_place(
         grammar = AssemblyGrammar(LANGUAGE, limits)
     except ValidationError:
         return None
-    found = ProgramGrammar(grammar, original, tried)
+    loops = [
+        each for each in loop_regions(network.config, original.commands) if _accepts(grammar, each.tokens)
+    ]
+    found = ProgramGrammar(grammar, original, tried, loops)
+    if loops and not found.satisfiable:
+        found = ProgramGrammar(grammar, original, tried)
     if not found.satisfiable:
         return None
     tried |= {each.words for each in (program, plain) if each is not None}
     return found
+
+
+def _accepts(grammar: AssemblyGrammar, tokens: Sequence[str]) -> bool:
+    """Return whether a program may begin with some tokens."""
+    state = grammar.start()
+    for token in tokens:
+        number = LANGUAGE.number(token)
+        if not state.mask[number]:
+            return False
+        state.advance(number)
+    return True
 
 
 def limits_in_place(

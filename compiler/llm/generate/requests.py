@@ -1,7 +1,7 @@
 """Requests to the language model: prompt, answer grammar, and conversion of answers to candidates."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from functools import cached_property
 
 from compiler.layers.base import Layer
@@ -13,12 +13,20 @@ from compiler.layers.pool import PoolLayer
 from compiler.layers.reduce import ReduceLayer
 from compiler.llm.generate.known_layers import read_known_layers
 from compiler.llm.generate.sampler import EditsGrammar, TokenGrammar
-from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs, PromptSubject
+from compiler.llm.tokens.layer_prompt import BEST, Ask, Programs, PromptSubject, pair_tokens, subjects_of
 from compiler.llm.tokens.program_edits import decode_edits
-from compiler.llm.tokens.schedule_delta import SPANS, ScheduleDeltaGrammar, decode_schedule_delta
+from compiler.llm.tokens.schedule_delta import (
+    SPANS,
+    PairDeltaGrammar,
+    ScheduleDeltaGrammar,
+    decode_pair_delta,
+    decode_schedule_delta,
+)
 from compiler.runtime.program_text import program_text
-from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.edits.editable_programs import EditableProgram
+from compiler.tuning.fusion.engine import FusionKind, fusion_opportunities
+from compiler.tuning.fusion.epilogue_chains import merge, retile
 from compiler.tuning.generators.generator import Candidate, GeneratorTask
 from hw.errors import InputError
 
@@ -51,7 +59,7 @@ _FIELDS_OF = {
         "pixels_per_pass",
     ),
 }
-#: Schedule fields that the model does not choose, because they require a fusion of two layers.
+#: Schedule fields that are not part of answers about one layer, because they require a fusion of two layers.
 _EXCLUDED_FIELDS = ("stream_channel_blocks",)
 
 
@@ -169,6 +177,120 @@ class Schedules(LmRequest):
 
     def _with(self, schedule: LayerSchedule, description: str = "") -> Candidate:
         return self.task.with_layers({self.about: schedule}, NAME, f"{self.about}: {description}")
+
+
+class Fusion(LmRequest):
+    """Request for the fusion of a layer and a layer that reads its result, with the schedules of both.
+
+    An answer changes the schedules of both layers (place of the tensor between them, channel blocks, interleaving and
+    program are fields of the schedules), or merges both into one layer, with changes to the schedule that the compiler
+    gives it.
+
+    Parameters
+    ----------
+    task : GeneratorTask
+        Network and its current schedule.
+    first, second : PromptSubject
+        Prompt descriptions of both layers.
+    kinds : collection of FusionKind
+        Fusions of the layers that are possible.
+    """
+
+    ask = Ask.FUSION
+
+    def __init__(
+        self,
+        task: GeneratorTask,
+        first: PromptSubject,
+        second: PromptSubject,
+        kinds: Collection[FusionKind],
+    ):
+        self.names = first.layer.name, second.layer.name
+        super().__init__(" and ".join(self.names))
+        self.task, self.subjects, self.kinds = task, (first, second), frozenset(kinds)
+        self.bases = first.schedule, second.schedule
+        self.tried.add(self.bases)
+        self._known: dict[tuple[LayerSchedule, ...], bool] = {}
+
+    @cached_property
+    def merged(self) -> tuple[Layer, Schedule] | None:
+        """Layer into which both are merged, and the schedule of the network with it; None if that is not possible."""
+        if FusionKind.CHAIN not in self.kinds:
+            return None
+        layers = [subject.layer for subject in self.subjects]
+        prepared, nodes = self.task.prepared, (*layers[0].nodes, *layers[1].nodes)
+        try:
+            fusions = merge(self.task.schedule, *layers)
+            schedule = retile(prepared, self.task.conditions, self.task.schedule, fusions)
+        except InputError:  # a remaining layer does not fit the machine
+            return None
+        found = [
+            layer for stage in prepared.lowered(fusions) for layer in stage.layers if layer.nodes == nodes
+        ]
+        return (found[0], schedule) if found else None
+
+    def _grammar(self) -> "_FusionGrammar":
+        return _FusionGrammar(self)
+
+    def prompt(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
+        """Return the prompt about both layers."""
+        return pair_tokens(*self.subjects, BEST, profile=profile, rejected=rejected)
+
+    def meaning(self, tokens: Sequence[str]) -> tuple[LayerSchedule, ...]:
+        """Return the schedules of both layers, or of the merged layer alone."""
+        merged = self.merged
+        base = None if merged is None else merged[1].layers[merged[0].name]
+        return decode_pair_delta(tokens, self.bases, base)
+
+    def candidate(self, tokens: Sequence[str]) -> Candidate:
+        """Return the candidate with the fusion of an answer."""
+        return self._with(self.meaning(tokens), " ".join(tokens[:-1]))
+
+    def compiles(self, schedules: tuple[LayerSchedule, ...]) -> bool:
+        """Return whether the network compiles with the schedules of both layers, or of the merged layer."""
+        if schedules not in self._known:
+            try:
+                self.task.prepared.network(self._with(schedules).schedule)
+                self._known[schedules] = True
+            except InputError:
+                self._known[schedules] = False
+        return self._known[schedules]
+
+    def _with(self, schedules: tuple[LayerSchedule, ...], description: str = "") -> Candidate:
+        description = f"{self.about}: {description}"
+        if len(schedules) == 2:
+            return self.task.with_layers(dict(zip(self.names, schedules, strict=True)), NAME, description)
+        assert self.merged is not None
+        layer, schedule = self.merged
+        layers = schedule.layers | {layer.name: schedules[0]}
+        return self.task.with_layers(layers, NAME, description, schedule.fusions)
+
+
+class _FusionGrammar(PairDeltaGrammar):
+    """Grammar of fusions; an answer ends only if it is new and compiles."""
+
+    def __init__(self, request: Fusion):
+        first, second = (fields_of(subject.layer) for subject in request.subjects)
+        if FusionKind.CHANNEL_BLOCKS in request.kinds:
+            first = tuple(name for name in SPANS if name in (*first, *_EXCLUDED_FIELDS))
+        super().__init__(first, second, None if request.merged is None else fields_of(request.merged[0]))
+        self.request = request
+
+    def ends(self, tokens: Sequence[str]) -> bool:
+        """Return whether a complete answer is accepted."""
+        schedules = self.request.meaning(tokens)
+        return schedules not in self.request.tried and self.request.compiles(schedules)
+
+
+def fusion_requests(task: GeneratorTask) -> list[Fusion]:
+    """Return a request for each pair of layers of a task that can be fused in some way, slowest pair first."""
+    subjects = subjects_of(task)
+    kinds: dict[tuple[str, ...], set[FusionKind]] = {}
+    for each in fusion_opportunities(task.prepared, task.conditions, task.schedule):
+        if each.possible and len(each.layers) == 2 and set(each.layers) <= subjects.keys():
+            kinds.setdefault(each.layers, set()).add(each.kind)
+    found = [Fusion(task, subjects[first], subjects[second], own) for (first, second), own in kinds.items()]
+    return sorted(found, key=lambda each: -sum(sum(one.where.values()) for one in each.subjects))
 
 
 class _ScheduleGrammar:

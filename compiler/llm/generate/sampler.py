@@ -1,6 +1,6 @@
 """Sampler of answers, token by token under a grammar, and the grammar of program edits."""
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
@@ -75,6 +75,10 @@ class TokenGrammar(Protocol):
         ...
 
 
+#: Function of an answer so far and the allowed next tokens, with values that are added to their logits.
+WordWeigher = Callable[[Sequence[str], Sequence[str]], Floats]
+
+
 @dataclass(frozen=True)
 class SampledAnswer:
     """Answer sampled from the model.
@@ -102,6 +106,7 @@ def draw(
     count: int,
     rng: np.random.Generator,
     temperature: float = 1.0,
+    weigh: WordWeigher | None = None,
 ) -> list[SampledAnswer]:
     """Sample answers to a prompt.
 
@@ -119,6 +124,9 @@ def draw(
         Random generator for the samples.
     temperature : float
         Softmax temperature: 1 samples from the model's distribution, 0 selects the most likely token.
+    weigh : callable or None
+        Function that returns what is added to the logits of the allowed tokens, given the answer so far and these
+        tokens; None: nothing is added.
 
     Raises
     ------
@@ -126,7 +134,7 @@ def draw(
         The prompt is longer than the context.
     """
     state = model.read(language.encode(prompt)).fork(count)
-    sampler = _TokenSampler(language, grammar, rng, temperature)
+    sampler = _TokenSampler(language, grammar, rng, temperature, weigh)
     drawn = [_PartialAnswer() for _ in range(count)]
     open_ = list(range(count))
     while open_:
@@ -158,13 +166,15 @@ class _TokenSampler:
     grammar: TokenGrammar | None
     rng: np.random.Generator
     temperature: float
+    weigh: WordWeigher | None
 
     def next(self, answer: _PartialAnswer, scores: Floats) -> int | None:
         """Sample and append the next token of an answer; return its id, or None if the answer has ended."""
         grammar = self.grammar
         allowed = list(self.language.tokens if grammar is None else grammar.after(answer.tokens))
         among = np.array(self.language.encode(allowed))
-        logs = _logs(scores[among])
+        found = scores[among] if self.weigh is None else scores[among] + self.weigh(answer.tokens, allowed)
+        logs = log_softmax(found)
         while allowed:
             at = self._pick(logs)
             tokens = [*answer.tokens, allowed[at]]
@@ -195,7 +205,7 @@ def _push(state: DecoderState, rows: list[int], chosen: list[int]) -> None:
         state.push(np.array(chosen)[:, None])
 
 
-def _logs(scores: Floats) -> Floats:
+def log_softmax(scores: Floats) -> Floats:
     """Return the log-softmax of logits."""
     logs = scores - scores.max()
     return logs - np.log(np.exp(logs).sum())

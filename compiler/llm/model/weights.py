@@ -10,9 +10,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from compiler.llm.model.numpy_transformer import Gpt, TransformerShape
-from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.llm.tokens.vocabulary import LANGUAGE, RELATED
 from hw.errors import InputError, WorkError, reason_of, shown
 
+#: Model file included in the compiler.
+SHIPPED = Path(__file__).with_name("model.safetensors")
 FORMAT = "mla-llm"
 VERSION = 1
 #: Maximum number of known schedules in a prompt.
@@ -92,7 +94,8 @@ def load_extended(path: Path, seed: int = 0) -> Gpt:
     path : Path
         Path of a model with the current vocabulary or an earlier vocabulary.
     seed : int
-        Random seed for the embeddings of new tokens, which are close to the mean embedding.
+        Random seed for the embeddings of new tokens, which are those of related tokens (`RELATED`), or else close to
+        the mean embedding.
 
     Raises
     ------
@@ -104,8 +107,8 @@ def load_extended(path: Path, seed: int = 0) -> Gpt:
     rows = np.random.default_rng(seed).normal(0, _INITIAL_DEVIATION, (len(LANGUAGE), model.shape.width))
     rows += model.weights[_EMBEDDING].mean(axis=0)
     for number, token in enumerate(LANGUAGE.tokens):
-        if token in known:
-            rows[number] = known[token]
+        if (like := token if token in known else RELATED.get(token)) in known:
+            rows[number] = known[like]
     return Gpt(
         replace(model.shape, words=len(LANGUAGE)),
         {**model.weights, _EMBEDDING: rows},

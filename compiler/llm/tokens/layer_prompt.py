@@ -15,7 +15,7 @@ from compiler.layers.registry import LAYER_KINDS, kind_of
 from compiler.layers.tiling_context import TilingContext
 from compiler.llm.tokens.integer_tokens import encode_number
 from compiler.llm.tokens.program_summary import summary_tokens
-from compiler.llm.tokens.schedule_delta import encode_schedule_delta
+from compiler.llm.tokens.schedule_delta import NEXT_LAYER, ONE_PASS, encode_schedule_delta
 from compiler.profile.measurement import Rejected
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
@@ -32,13 +32,14 @@ class Ask(StrEnum):
     SCHEDULE = "ask schedule"
     EDITS = "ask edits"
     PROGRAM = "ask program"
+    FUSION = "ask fusion"
 
 
 #: Measurement stages at which a candidate may fail, and outcomes of measured candidates that are not improvements.
 _STAGES = ("compile", "time", "trap", "same")
 #: Rejection tokens by cause; each error kind of the validator has its own token.
 REJECTIONS = {cause: f"rejected {cause}" for cause in (*_STAGES, *KINDS)}
-PROMPT_TOKENS = (*(ask.value for ask in Ask), *REJECTIONS.values())
+PROMPT_TOKENS = (Ask.SCHEDULE.value, Ask.EDITS.value, Ask.PROGRAM.value, *REJECTIONS.values())
 #: Part of the message about programs that exceed the instruction store.
 _TOO_LONG = "the store has"
 
@@ -73,8 +74,9 @@ BEST = "want best"
 ANSWER = "answer"
 #: Token before each known schedule, which is among the best of a similar layer.
 KNOWN = "known"
-#: Tokens that were added to the vocabulary later.
+#: Tokens that were added to the vocabulary later, in two steps.
 ADDED_TOKENS = (KNOWN,)
+FUSION_TOKENS = (Ask.FUSION.value, ONE_PASS)
 
 _FLAGS = ("x on chip", "y on chip", "residual", "table", "one scale")
 _DEFAULT = LayerSchedule()
@@ -147,20 +149,12 @@ class PromptSubject:
         ValueError
             A size cannot be expressed as tokens.
         """
-        cost = self._cost() if profile else []
-        now = encode_schedule_delta(self.schedule, _DEFAULT)
         known = [
             token for each in self.known for token in (KNOWN, *encode_schedule_delta(each, self.schedule))
         ]
         return [
-            "machine",
-            *self._machine(),
-            "layer",
-            *self._layer(),
-            "now",
-            *now,
-            "cost",
-            *cost,
+            *self.machine(),
+            *self.described(profile=profile),
             *summary,
             *(known if ask is Ask.SCHEDULE else []),
             *rejected,
@@ -169,11 +163,18 @@ class PromptSubject:
             ANSWER,
         ]
 
-    def _machine(self) -> list[str]:
+    def machine(self) -> list[str]:
+        """Return the tokens of lanes, free memory, latency and bandwidth, and of the tensors that stay on the chip."""
         spot = self.spot
         flags = [flag for flag, on in zip(_FLAGS, (spot.x_on_chip, spot.y_on_chip), strict=False) if on]
         numbers = (spot.free, spot.acc_rows, spot.dram.latency, 16 * spot.beat)
-        return [*encode_number(spot.config.n), *(_level(each) for each in numbers), *flags]
+        return ["machine", *encode_number(spot.config.n), *(_level(each) for each in numbers), *flags]
+
+    def described(self, *, profile: bool = True) -> list[str]:
+        """Return the tokens of the layer, of its schedule, and with `profile` of its cost."""
+        now = encode_schedule_delta(self.schedule, _DEFAULT)
+        cost = self._cost() if profile else []
+        return [NEXT_LAYER, *self._layer(), "now", *now, "cost", *cost]
 
     @property
     def word(self) -> str:
@@ -216,6 +217,32 @@ class PromptSubject:
             token for cause, part in parts.items() if part for token in (f"cause {cause}", f"part {part}")
         ]
         return [*encode_number(cycles), *shown]
+
+
+def pair_tokens(
+    first: PromptSubject,
+    second: PromptSubject,
+    want: str,
+    *,
+    profile: bool = True,
+    rejected: Sequence[str] = (),
+) -> list[str]:
+    """Return the tokens of a prompt about a layer and a layer that reads its result.
+
+    Parameters
+    ----------
+    first, second : PromptSubject
+        Descriptions of both layers.
+    want, profile, rejected : str, bool, sequence of str
+        As in `PromptSubject.tokens`.
+
+    Raises
+    ------
+    ValueError
+        A size cannot be expressed as tokens.
+    """
+    parts = first.described(profile=profile), second.described(profile=profile)
+    return [*first.machine(), *parts[0], *parts[1], *rejected, Ask.FUSION, want, ANSWER]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
-"""Tokens of schedule deltas: fields of a layer schedule that differ from the current one."""
+"""Tokens of schedule deltas: fields that differ from the current schedule, of a layer or of two layers to be fused."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.ir.identity import identity_of
-from compiler.llm.tokens.integer_tokens import decode_number, encode_number, following
+from compiler.llm.tokens.integer_tokens import LONG, decode_number, encode_number, following
 from compiler.schedule.schedule import ALL_COLUMNS, LayerSchedule, field_limits
 
 END = "end"
+#: Token between the deltas of two layers; in prompts, it precedes the description of each layer.
+NEXT_LAYER = "layer"
+#: First token of an answer that makes two layers one, which is computed in one pass; the delta of that layer follows.
+ONE_PASS = "one pass"
 #: Token of a size that selects the whole extent of a layer.
 ALL = "all"
 _ORDERS = ("rows", "channels")
@@ -93,6 +97,16 @@ def _prepend(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield from rest
 
 
+def position_of(tokens: Sequence[str]) -> str:
+    """Return the position of the next token in a schedule delta: the tokens of an incomplete field; else empty."""
+    at = max((index for index, token in enumerate(tokens) if token in _FIELDS), default=None)
+    if at is None:
+        return ""
+    value = tokens[at + 1 :]
+    complete = bool(value) and (value[0] not in LONG or len(value) > int(value[0][1:]))
+    return "" if complete else " ".join(tokens[at:])
+
+
 class ScheduleDeltaGrammar:
     """Token grammar of schedule deltas.
 
@@ -120,3 +134,73 @@ class ScheduleDeltaGrammar:
                 return more
             left = self._names[self._names.index(name) + 1 :]
         return (*(NAMES[name] for name in left), END)
+
+
+def encode_pair_delta(schedules: Sequence[LayerSchedule], bases: Sequence[LayerSchedule]) -> list[str]:
+    """Encode schedules of two layers, or of the layer into which both are merged.
+
+    Parameters
+    ----------
+    schedules : sequence of LayerSchedule
+        Schedules of both layers, or of the merged layer alone.
+    bases : sequence of LayerSchedule
+        Schedules relative to which they are encoded, as many as `schedules`.
+    """
+    first, *second = (encode_schedule_delta(each, base) for each, base in zip(schedules, bases, strict=True))
+    return [*first[:-1], NEXT_LAYER, *second[0]] if second else [ONE_PASS, *first]
+
+
+def decode_pair_delta(
+    tokens: Sequence[str], bases: Sequence[LayerSchedule], merged: LayerSchedule | None
+) -> tuple[LayerSchedule, ...]:
+    """Decode the schedules of two layers, or of the layer into which both are merged; inverse of `encode_pair_delta`.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        Tokens of the answer.
+    bases : sequence of LayerSchedule
+        Current schedules of both layers.
+    merged : LayerSchedule or None
+        Schedule of the merged layer to which the delta refers; None if the layers cannot be merged.
+
+    Raises
+    ------
+    ValueError
+        The tokens are not a valid answer.
+    """
+    tokens = list(tokens)
+    if tokens[:1] == [ONE_PASS]:
+        if merged is None:
+            raise ValueError("the layers cannot be merged")
+        return (decode_schedule_delta(tokens[1:], merged),)
+    if NEXT_LAYER not in tokens:
+        raise ValueError(f"{NEXT_LAYER!r} is missing")
+    at = tokens.index(NEXT_LAYER)
+    parts = ([*tokens[:at], END], tokens[at + 1 :])
+    return tuple(decode_schedule_delta(part, base) for part, base in zip(parts, bases, strict=True))
+
+
+class PairDeltaGrammar:
+    """Token grammar of schedule deltas of two layers that may be merged.
+
+    Parameters
+    ----------
+    first, second : sequence of str
+        Names of the fields of both layers that may be changed.
+    merged : sequence of str or None
+        Names of the fields of the merged layer that may be changed; None if the layers cannot be merged.
+    """
+
+    def __init__(self, first: Sequence[str], second: Sequence[str], merged: Sequence[str] | None):
+        self._first, self._second = ScheduleDeltaGrammar(first), ScheduleDeltaGrammar(second)
+        self._merged = None if merged is None else ScheduleDeltaGrammar(merged)
+
+    def after(self, tokens: Sequence[str]) -> tuple[str, ...]:
+        """Return the tokens that may follow a prefix; empty if the answer is complete."""
+        if tokens and tokens[0] == ONE_PASS:
+            return () if self._merged is None else self._merged.after(tokens[1:])
+        if NEXT_LAYER in tokens:
+            return self._second.after(tokens[list(tokens).index(NEXT_LAYER) + 1 :])
+        found = tuple(NEXT_LAYER if token == END else token for token in self._first.after(tokens))
+        return (*found, ONE_PASS) if not tokens and self._merged is not None else found

@@ -10,6 +10,7 @@ from compiler.llm.tokens import (
     program_summary,
     schedule_delta,
 )
+from compiler.llm.tokens.layer_prompt import Ask
 
 #: Padding token.
 PAD = "pad"
@@ -49,6 +50,9 @@ class Vocabulary:
         return [self.tokens[number] for number in numbers]
 
 
+#: Words added later, each with the word whose weights it has before it is trained.
+RELATED = {Ask.FUSION.value: Ask.SCHEDULE.value}
+
 #: Vocabulary of the model; schedules and programs share the `end` token.
 LANGUAGE = Vocabulary(
     dict.fromkeys(
@@ -64,6 +68,7 @@ LANGUAGE = Vocabulary(
             *schedule_delta.ADDED_TOKENS,
             *assembly_tokens.GUARDS.values(),
             *layer_prompt.ADDED_TOKENS,
+            *layer_prompt.FUSION_TOKENS,
         ]
     )
 )

@@ -18,7 +18,7 @@ from compiler.llm.tokens.vocabulary import LANGUAGE, PAD
 
 _PAD = LANGUAGE.number(PAD)
 #: Sampling weight of each type of answer; whole programs are long and at best as fast as the compiled ones.
-_SAMPLING_WEIGHTS = {Ask.SCHEDULE: 4, Ask.EDITS: 2, Ask.PROGRAM: 1}
+_SAMPLING_WEIGHTS = {Ask.SCHEDULE: 4, Ask.EDITS: 2, Ask.PROGRAM: 1, Ask.FUSION: 1}
 
 
 @dataclass(frozen=True)

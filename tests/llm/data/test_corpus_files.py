@@ -11,8 +11,15 @@ import pytest
 from compiler.llm.data.collect import FIRST_TRANSFORMER, corpus_indices
 from compiler.llm.data.examples import examples
 from compiler.llm.data.held_out import HELD_OUT, MACHINES, TRAINING, is_held_out, key_of
-from compiler.llm.data.journal import CorpusJournal, pack, read
-from compiler.llm.data.trajectories import EditTrajectory, EditVariant, Trajectory, TrajectoryStep
+from compiler.llm.data.trajectories import (
+    CorpusJournal,
+    EditTrajectory,
+    EditVariant,
+    Trajectory,
+    TrajectoryStep,
+    pack,
+    read,
+)
 from compiler.llm.tokens.layer_prompt import BEST, WANTED, want_of
 from compiler.llm.tokens.schedule_delta import decode_schedule_delta
 from compiler.llm.tokens.vocabulary import LANGUAGE

@@ -6,10 +6,9 @@ import random
 import pytest
 
 from compiler.llm.data import self_training
-from compiler.llm.data.measure_harness import MeasureHarness
+from compiler.llm.data.collect import MeasureHarness
 from compiler.llm.data.self_training import MAX_COST_RATIO, RolloutGroup, roll_out
-from compiler.llm.generate.lm_generator import SHIPPED
-from compiler.llm.model.weights import load
+from compiler.llm.model.weights import SHIPPED, load
 from compiler.llm.tokens.layer_prompt import Ask
 from compiler.llm.tokens.program_edits import decode_edits
 from compiler.llm.tokens.schedule_delta import decode_schedule_delta

@@ -6,14 +6,13 @@ from math import prod
 
 import pytest
 
+from compiler.llm.data.collect import Devices, MeasureHarness
 from compiler.llm.data.examples import examples
 from compiler.llm.data.held_out import is_held_out, is_validation
-from compiler.llm.data.measure_harness import Devices, MeasureHarness
 from compiler.llm.data.self_training import SamplingOptions, extend, is_usable, networks_of_round
 from compiler.llm.data.trajectories import Trajectory, TrajectoryStep
 from compiler.llm.evaluation import Sampled, figures
-from compiler.llm.generate.lm_generator import SHIPPED
-from compiler.llm.model.weights import load
+from compiler.llm.model.weights import SHIPPED, load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.visualize.svg.charts import draw_rounds
 from hw.errors import InputError, WorkError

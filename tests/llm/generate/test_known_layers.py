@@ -7,8 +7,7 @@ import pytest
 
 from compiler.llm.data.examples import CORPUS, comparable_steps, examples, known_layers
 from compiler.llm.data.held_out import MACHINES, is_held_out
-from compiler.llm.data.journal import read
-from compiler.llm.data.trajectories import Trajectory, TrajectoryStep
+from compiler.llm.data.trajectories import Trajectory, TrajectoryStep, read
 from compiler.llm.generate.known_layers import KnownLayers, read_known_layers, write_known_layers
 from compiler.llm.tokens.layer_prompt import BEST, KNOWN, PromptSubject
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
