@@ -77,7 +77,8 @@ STABLE = {
     "MoveLayer": "name nodes ops x y shapes macs batch copies constants",
     "NetworkState": "input output initial",
     "Node": "name op inputs outputs attributes bodies",
-    "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon gamma beta bits shift y_zp clip",
+    "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon bias mult exponent power unit "
+    "y_zp clip",
     "NodeLimit": "node share",
     "Op": "PASS ADD SUB MUL SQUARE",
     "Options": (

@@ -221,7 +221,7 @@ def test_unsupported_operators_are_named(
         compile(draft.graph.finish(["y"]), "n8", strict=True)
 
 
-@pytest.mark.parametrize(("columns", "inside"), [(2040, True), (2041, False)])
+@pytest.mark.parametrize(("columns", "inside"), [(4088, True), (4089, False)])
 def test_rows_that_do_not_fit_the_accumulator_are_normalized_on_the_host(columns: int, inside: bool) -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((2, columns))
