@@ -35,8 +35,9 @@ from compiler.layers.tiling_context import LayerContext
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, param_image, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
+from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Space, Unit
+from hw.isa.enums import BSource, Op, Post, Reduce, Requant, Rounding, Space, Unit
 
 if TYPE_CHECKING:
     from compiler.layers.tiling_context import TilingContext
@@ -295,6 +296,11 @@ def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
         )
 
 
+def _chunk(blocks: int, config: MlaConfig) -> int:
+    """Return the blocks whose parameters are loaded together: all if the slots suffice, else a quarter of the slots."""
+    return blocks if blocks <= config.param_slots else config.param_slots // 4
+
+
 def _row_cycles(layer: NormLayer, blocks: int) -> int:
     """Return the FUSE cycles of a row; a pass that reads the accumulator twice takes two cycles for each block."""
     root = max(blocks, ROOT_CYCLES)
@@ -343,13 +349,12 @@ class NormSteps:
         more = self.rows * (1 if layer.unit is not None else self.pitch)
         #: Sums of squares, or narrowed deviations.
         self.more = BufferRotation(BufferMemory.ACC, f"{name}.more", more, 1)
-        slots = context.config.param_slots
         #: Blocks whose parameters are loaded together.
-        self.chunk = self.blocks if 2 * self.blocks <= slots else slots // 4
+        self.chunk = min(self.blocks, schedule.param_blocks, _chunk(self.blocks, context.config))
         self.source = context.constant(
             f"{name}.parameters", param_image(self.n, layer.bias, layer.mult, layer.exponent)
         )
-        depth = min(ceil_div(self.blocks, self.chunk), 2)
+        depth = min(ceil_div(self.blocks, self.chunk), schedule.param_buffers)
         self.p = TileBuffers(CircularBuffer(BufferMemory.SLOT, f"{name}.p", self.chunk, depth), self._load_p)
         if layer.unit is None:
             self._scales()
@@ -470,7 +475,11 @@ class NormSteps:
             | {"stage": self._sum(Post.SCALE, post_rounding=Rounding.SINGLE)},
             one
             | row
-            | {"src": FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.SINGLE, d_lane=1)}
+            | {
+                "src": FUSE_SRC.pack(
+                    b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.SINGLE, d_lane=1
+                )
+            }
             | {"a_base": stats, "d_base": sums, "stage": FUSE_STAGE.pack(**lane)},
             one
             | {"src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, b_lane=1, op=Op.SUB, d_lane=2)}
