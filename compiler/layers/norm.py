@@ -302,11 +302,13 @@ def _chunk(blocks: int, config: MlaConfig) -> int:
 
 
 def _row_cycles(layer: NormLayer, blocks: int) -> int:
-    """Return the FUSE cycles of a row; a pass that reads the accumulator twice takes two cycles for each block."""
-    root = max(blocks, ROOT_CYCLES)
+    """Return the FUSE cycles of a row.
+
+    A pass that reads the accumulator twice takes two cycles for each block, and no pass proceeds during a root.
+    """
     if layer.unit is None:
-        return 7 * blocks + (4 * blocks if layer.centred else 0) + 4 + 2 * root
-    return 6 * blocks + 3 + ROOT_CYCLES if layer.centred else 2 * blocks + root
+        return (12 if layer.centred else 9) * blocks + 4 + 2 * ROOT_CYCLES
+    return 6 * blocks + 4 + ROOT_CYCLES if layer.centred else 3 * blocks + ROOT_CYCLES
 
 
 def norm_tile_model(layer: NormLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
