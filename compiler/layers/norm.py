@@ -297,8 +297,8 @@ def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
 
 
 def _chunk(blocks: int, config: MlaConfig) -> int:
-    """Return the blocks whose parameters are loaded together: all if the slots suffice, else a quarter of the slots."""
-    return blocks if blocks <= config.param_slots else config.param_slots // 4
+    """Return the blocks whose parameters are loaded together: all if the slots suffice, else half of the slots."""
+    return blocks if blocks <= config.param_slots else config.param_slots // 2
 
 
 def _row_cycles(layer: NormLayer, blocks: int) -> int:
