@@ -132,6 +132,9 @@ PASSES: dict[str, PassInfo] = {
     "shrink_kernels": PassInfo(True, "remove taps of convolutions that are zero or read only padding"),
     "compose_convolutions": PassInfo(True, "join two convolutions whose intermediate result is not rounded"),
     "move_strides": PassInfo(True, "compute only the pixels that later convolutions with strides read"),
+    "approximate_softmax": PassInfo(
+        False, "compute softmaxes with fewer passes where results differ by at most one step"
+    ),
     "place_on_host": PassInfo(
         False, "run layers on the host where measured costs of both sides show a clear gain"
     ),

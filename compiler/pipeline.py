@@ -6,7 +6,7 @@
 2. quantization of a float model, or replacement of float chains in a quantized model by lookup tables;
 3. rewriting of comparisons and selections (`passes.canonicalize.canonicalize_logic`), and removal of redundant nodes
    and channels (`compiler.passes.reduce_graph`) and exact changes of kernel sizes (`compiler.passes.kernel_sizes`),
-   unless the estimated cycles rise;
+   unless the estimated cycles rise; then approximations, if they are switched on (`compiler.passes.approximations`);
 4. splitting of products of int16 activations into products of bytes (`passes/split_bytes.py`), and batching;
 5. partition into parts on the accelerator and on the host, and choice of fusions.
 
@@ -50,6 +50,7 @@ from compiler.lowering.partition import (
 )
 from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.passes import reduce_graph, simplify
+from compiler.passes.approximations import APPROXIMATIONS
 from compiler.passes.batch import with_batch
 from compiler.passes.canonicalize import canonicalize_logic
 from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten
@@ -174,6 +175,8 @@ class ModelCompiler:
         record.graphs["quantized"] = graph
         graph, self.removed = _reduced(graph, self.config, options)
         graph, self.rewritten = _with_kernels(graph, self.config, options)
+        graph, approximated = _approximated(graph, options)
+        self.rewritten += approximated
         self.graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
         record.graphs["reduced"], record.removed = self.graph, self.removed
         record.rewritten = self.rewritten
@@ -329,6 +332,16 @@ def _with_kernels(
         after = _estimated(made, config, options)
         if after[0] <= before[0] and after[1] <= before[1]:
             graph, before, found = made, after, (*found, *changes)
+    return graph, found
+
+
+def _approximated(graph: Graph, options: CompileOptions) -> tuple[Graph, tuple[Rewritten, ...]]:
+    """Run the approximations that are switched on."""
+    found: tuple[Rewritten, ...] = ()
+    for each in APPROXIMATIONS:
+        if options.runs(each.__name__):
+            graph, changes = each(graph, _pinned(graph, options))
+            found += changes
     return graph, found
 
 

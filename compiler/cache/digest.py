@@ -107,7 +107,7 @@ _IGNORED = frozenset({"name", "nodes"})
 #: Fields with scales, zero points and limits of the quantization: cycles depend at most on which of them are zero.
 _SCALING = frozenset(
     {"zp", "x_zp", "w_zp", "y_zp", "slope_zp", "clip", "mult", "exponent", "epsilon", "shift", "positive"}
-    | {"negative", "scaled", "fields"}
+    | {"negative", "scaled", "fields", "power", "unit"}
 )
 #: Operators that only limit the range of results, which costs no cycles.
 _FREE_OPS = frozenset({"clip", "relu", "relu6"})

@@ -57,6 +57,7 @@ _FIELDS = frozenset(
         "reference",
         "same_class",
         "cycles_per_sample",
+        "rewritten",
         "warnings",
     )
 )
@@ -137,13 +138,14 @@ def run(args: argparse.Namespace) -> int:
     name, reference = _reference(args, network, samples)
     accuracy = _finite(args.metric, args.device, metric(result.outputs, labels))
     given = {} if reference is None else _finite(args.metric, str(name), metric(reference, labels))
+    made = document(network, result, rate)
     whole = head(args, args.device, rate) | {
         "samples": len(samples),
         **accuracy,
         "reference": name,
         **{f"reference_{key}": given.get(key) for key in accuracy},
         "same_class": None,
-        "cycles_per_sample": document(network, result, rate)["cycles_per_sample"],
+        **{key: made[key] for key in ("cycles_per_sample", "rewritten")},
     }
     if args.metric == _CLASSES and reference is not None:
         (scores,), (wanted,) = result.outputs.values(), reference.values()
@@ -323,6 +325,7 @@ def _reference(
 
 def _table(document: dict[str, Any], names: list[str], shares: bool) -> str:
     """Format a row for the accelerator and one for the model's own runtime; figures that are shares in percent."""
+    from compiler.cli.run_report import approximation_lines
     from compiler.util.tables import counted
 
     def cells(prefix: str) -> list[str]:
@@ -338,4 +341,5 @@ def _table(document: dict[str, Any], names: list[str], shares: bool) -> str:
         lines.append(f"same class in {document['same_class']:,} of {document['samples']:,} samples")
     if document["cycles_per_sample"] is not None:
         lines.append(f"{document['cycles_per_sample']:,.0f} cycles per sample")
+    lines += approximation_lines(document["rewritten"])
     return "\n".join(lines)

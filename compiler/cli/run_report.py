@@ -23,6 +23,15 @@ def clock_lines(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def approximation_lines(rewritten: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line for each node of the JSON field `rewritten` whose results differ from the model's."""
+    return [
+        f"approximated: {each['node']} ({each['op']}): {each['change']}"
+        for each in rewritten
+        if each.get("bound") is not None
+    ]
+
+
 def memory_lines(memory: Mapping[str, Any]) -> list[str]:
     """Format the JSON field `memory` as two lines: on-chip memories and DRAM."""
     store, dram = memory["instruction_store"], memory["dram"]
@@ -61,6 +70,7 @@ def table(document: Mapping[str, Any]) -> str:
         f"output {name}: {each['dtype']}{each['shape']}, sha256 {each['sha256'][:16]}"
         for name, each in document["outputs"].items()
     ]
+    lines += approximation_lines(document["rewritten"])
     lines += memory_lines(document["memory"])
     if document.get("quantization"):
         lines += summary(document["quantization"])

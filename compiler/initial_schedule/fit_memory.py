@@ -1,6 +1,7 @@
 """Relaxation of a schedule until it fits the memories.
 
-Prefetching is reduced first. Then interleaving and double buffering are dropped. Last, tensors are moved from the
+Prefetching is reduced first. Then interleaving is dropped, parameters of normalizations are loaded in parts, and double
+buffering is dropped. Last, tensors are moved from the
 scratchpad to DRAM, and then tiles are halved.
 """
 
@@ -12,6 +13,7 @@ from compiler.codegen.buffer_allocation import MemoryFullError
 from compiler.codegen.executable import CommandStream, StageExecutable
 from compiler.codegen.generate import LayerCodegen, generate
 from compiler.commands.commands import BufferMemory
+from compiler.layers.norm import NormLayer
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import DEFAULT_DRAM, DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -66,6 +68,10 @@ def fit(
             elif turns and (error.memory != BufferMemory.SP or not ahead):
                 layers |= {layer: replace(layers[layer], interleave=False) for layer in turns}
                 ahead = []
+            elif wide := _wide_norms(config, lowered, layers, error):
+                layers |= {
+                    layer: replace(layers[layer], param_blocks=config.param_slots // 4) for layer in wide
+                }
             elif error.memory == BufferMemory.SLOT and not ahead and double:
                 layers |= {layer: replace(layers[layer], param_buffers=1) for layer in double}
             elif not ahead and not kept:
@@ -79,6 +85,21 @@ def fit(
                 layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // _PREFETCH_DIVISOR)
             schedule = replace(schedule, layers=layers)
     raise AssertionError("attempts end with a schedule or an error")
+
+
+def _wide_norms(
+    config: MlaConfig, lowered: LoweredNetwork, layers: Mapping[str, LayerSchedule], error: MemoryFullError
+) -> list[str]:
+    """Return the normalizations whose parameters take more than a quarter of the slots where these are full."""
+    return [
+        layer.name
+        for layer in lowered.layers
+        if error.memory == BufferMemory.SLOT
+        and isinstance(layer, NormLayer)
+        and f"{layer.name}.p" in error.buffers
+        and layers[layer.name].param_blocks > config.param_slots // 4
+        and ceil_div(layer.shapes[layer.x].c, config.n) > config.param_slots // 4
+    ]
 
 
 def _halved_tiles(

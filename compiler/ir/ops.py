@@ -381,6 +381,14 @@ OPS: dict[str, Spec] = {
         output=Quantization.per_tensor(1 / 256, -128),
         batch=BatchRule.AXIS,
     ),
+    "approximate_softmax": Spec(
+        (1, 1),
+        "softmax of beta * x along the last axis of 8-bit integers, with exponentials of 16 bits from one table or of "
+        "more bits from two, relative to the maximum of the row if `centred`, otherwise to the type's largest integer",
+        {"axis": "int", "beta": "real", "tables": "positive", "centred": "bool"},
+        last_axis=True,
+        batch=BatchRule.AXIS,
+    ),
     "layer_norm": Spec(
         (1, 3),
         "(x - mean) / sqrt(variance + epsilon) * gamma + beta",

@@ -103,25 +103,46 @@ def reduce_operands(
     ]
 
 
+#: Bits of the exponentials in the first of two tables.
 _LOW_BITS = 15
+#: Largest exponential in a single table; the table holds exponentials minus `TABLE_BIAS`.
+_MAX_EXPONENTIAL, TABLE_BIAS = (1 << 16) - 1, 1 << 15
 
 
-def softmax_tables(scale: float, cols: int) -> NDArray[np.int16]:
-    """Return two tables of 256 entries with the low and high bits of exp(scale * d) in fixed point.
-
-    The values for d = -255..0 are at index d & 255.
+def softmax_exponentials(scale: float, cols: int, tables: int = 2) -> NDArray[np.int64]:
+    """Return exp(scale * d) in fixed point for d = 0, -1, ..., -255.
 
     Parameters
     ----------
     scale : float
         Softmax's beta times the scale of the input.
     cols : int
-        Number of values per row; their sum must fit int32, so each has at most 29 bits.
+        Number of values per row; their sum must fit int32.
+    tables : int
+        Number of tables that hold an exponential: 2 for at most 29 bits, 1 for 16 bits.
     """
-    bits = min(29, 30 - (cols - 1).bit_length())
-    distance = -(-np.arange(256) & 255)
-    exact = np.floor(np.exp(scale * distance) * 2.0**bits + 0.5).astype(np.int64)
-    return np.stack([exact & ((1 << _LOW_BITS) - 1), exact >> _LOW_BITS]).astype(np.int16)
+    unit = 2.0 ** min(29, 30 - (cols - 1).bit_length()) if tables == 2 else float(_MAX_EXPONENTIAL)
+    return np.floor(np.exp(-scale * np.arange(256)) * unit + 0.5).astype(np.int64)
+
+
+def softmax_tables(scale: float, cols: int, tables: int = 2, largest: int | None = None) -> NDArray[np.int16]:
+    """Return one or two tables of 256 entries with exponentials in fixed point.
+
+    Two tables hold the low and the high bits; one table holds the exponentials minus `TABLE_BIAS`.
+
+    Parameters
+    ----------
+    scale, cols, tables : float, int, int
+        Same as those of `softmax_exponentials`.
+    largest : int or None
+        Largest value of the input's type, if the index is the low byte of the value itself; None: the index is that
+        of the difference d = -255..0 to the maximum of the row.
+    """
+    exact = softmax_exponentials(scale, cols, tables)
+    place = (np.arange(256) * -1 if largest is None else largest - np.arange(256)) & 255
+    if tables == 1:
+        return (exact[place] - TABLE_BIAS)[None].astype(np.int16)
+    return np.stack([exact & ((1 << _LOW_BITS) - 1), exact >> _LOW_BITS])[:, place].astype(np.int16)
 
 
 def softmax_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int, tables: int) -> list[int]:

@@ -17,9 +17,13 @@ from compiler.kernel_library.conv import (
     pack_conv_weights,
     pack_depthwise_weights,
 )
-from compiler.kernel_library.elementwise import Elementwise, elementwise_operands
+from compiler.kernel_library.elementwise import (
+    Elementwise,
+    copy_operands,
+    elementwise_operands,
+    transpose_operands,
+)
 from compiler.kernel_library.gemm import C_BYTES, gemm_i32_operands, gemm_operands, gemm_tiles, pack_weights
-from compiler.kernel_library.move import copy_operands, transpose_operands
 from compiler.kernel_library.reduce import pool_operands, reduce_operands, softmax_operands, softmax_tables
 from compiler.util.scaling import param_image, quantize_multiplier
 from cosim.driver import Driver

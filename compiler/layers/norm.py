@@ -1,4 +1,11 @@
-"""Normalizations over the last axis."""
+"""Normalizations over the last axis.
+
+A row takes three steps: its statistics, of which the reciprocal root is the last one; the normalized elements z, which
+are deviations times the reciprocal root; and the results (z + bias) * multiplier, where bias and multiplier of each
+channel represent beta and gamma. The variance is the difference of the mean square and of the squared mean, computed
+from exact integer sums. Where the rounding of this difference could matter (`sum_error`), it is the mean square of the
+deviations instead, which are scaled by a first reciprocal root.
+"""
 
 import math
 from collections.abc import Hashable
@@ -26,21 +33,32 @@ from compiler.layers.reduce import _TILE_CYCLES, _Tilings
 from compiler.layers.tile_pipeline import ROOT_CYCLES, TilePipeline, row_tile_model
 from compiler.layers.tiling_context import LayerContext
 from compiler.schedule.schedule import LayerSchedule
-from compiler.util.scaling import bytes_word, halves_word
+from compiler.util.scaling import bytes_word, halves_word, param_image, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
+from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Unit
+from hw.isa.enums import BSource, Op, Post, Reduce, Requant, Rounding, Space, Unit
 
 if TYPE_CHECKING:
     from compiler.layers.tiling_context import TilingContext
 
 #: Maximum number of elements of a row; in longer rows, a small variance could be lost in a sum of large squares.
 _MAX_ELEMENTS = 8192
-#: Margin around the 8-bit range of values and zero points, outside of which every result is clipped.
-_MARGIN = 257
+#: Largest error of a result before its last rounding, in steps: of the variance, and of gamma and beta.
+_MAX_SUM_ERROR, _MAX_PARAMETER_ERROR = 0.5, 0.2
+#: Largest square of an element minus the middle of its range, and minus its zero point.
+_SQUARE_OF_BYTE, _SQUARE_OF_DIFFERENCE = 1 << 14, 1 << 16
+#: Largest numbers of bits of the units of a normalized element, from the preferred one on.
+_UNITS = (20, 18, 16, 14, 12, 10)
+#: Largest bias of a channel, which is added to a normalized element.
+_MAX_BIAS = (1 << 30) - 1
+
+_Reals = NDArray[np.float64]
 
 
-@identity("NormLayer", "centred", "x_zp", "epsilon", "gamma", "beta", "bits", "shift", "y_zp", "clip")
+@identity(
+    "NormLayer", "centred", "x_zp", "epsilon", "bias", "mult", "exponent", "power", "unit", "y_zp", "clip"
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormLayer(Layer):
     """Normalization of rows: optionally minus the mean, divided by the root mean square, times gamma, plus beta.
@@ -50,15 +68,16 @@ class NormLayer(Layer):
     centred : bool
         True if the mean is subtracted (layer normalization).
     x_zp : int
-        Zero point of x.
+        Number that is subtracted from x: its zero point, or the middle of its range if the mean is subtracted.
     epsilon : float
         Epsilon in units of the squared scale of x.
-    gamma : (columns,) int16 array
-        Rounded values of gamma * sqrt(columns) * 2**(bits - shift) / s, where s is the scale of the result.
-    beta : (columns,) int16 array
-        Rounded values of beta * 2**bits / s.
-    bits, shift : int
-        Exponents of the fixed-point representation of `gamma` and `beta`.
+    bias, mult, exponent : (columns,) int64 arrays
+        Bias, multiplier and exponent that convert the normalized elements of each channel to results.
+    power : int
+        Exponent of the unit of normalized elements, which is added to that of the reciprocal root.
+    unit : float or None
+        Unit of the sums of squares: the sum for one element of magnitude 1; None: the variance is the mean square of
+        deviations that are scaled by a first reciprocal root.
     y_zp : int
         Zero point of the result.
     clip : (int, int)
@@ -68,12 +87,20 @@ class NormLayer(Layer):
     centred: bool
     x_zp: int
     epsilon: float
-    gamma: NDArray[np.int16]
-    beta: NDArray[np.int16]
-    bits: int
-    shift: int
+    bias: NDArray[np.int64]
+    mult: NDArray[np.int64]
+    exponent: NDArray[np.int64]
+    power: int
+    unit: float | None
     y_zp: int
     clip: tuple[int, int]
+
+    @property
+    def passes(self) -> int:
+        """Number of FUSE commands of a tile."""
+        if self.unit is None:
+            return 10 if self.centred else 8
+        return 8 if self.centred else 3
 
 
 def lower_norm(low: LoweringContext) -> NormLayer:
@@ -91,41 +118,153 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     columns = x.shape[-1]
     if columns > _MAX_ELEMENTS:
         raise UnsupportedLoweringError(f"a normalization over {columns} elements, more than {_MAX_ELEMENTS}")
-    held, available = _acc_rows(ceil_div(columns, low.config.n)), low.config.acc_rows
+    given = [_row(tensor, columns) for tensor in low.graph.ins(node)[1:]]
+    step, (lowest, highest) = affine(y).scale, clip_range(y)
+    gamma = (given[0] if given else np.ones(columns)) / step
+    beta = (given[1] if len(given) > 1 else np.zeros(columns)) / step
+    centred = node.op == "layer_norm"
+    epsilon = float(node.attributes["epsilon"]) / affine(x).scale ** 2
+    unit = sum_unit(columns, centred, epsilon)
+    reach = np.maximum(highest - affine(y).zero_point - beta, beta + affine(y).zero_point - lowest)
+    widest = float(np.minimum(np.abs(gamma) * math.sqrt(columns), np.maximum(reach, 0)).max())
+    if unit is not None and sum_error(columns, centred, epsilon, unit) * widest > _MAX_SUM_ERROR:
+        unit = None
+    held, available = _acc_rows(ceil_div(columns, low.config.n), unit), low.config.acc_rows
     if held > available:
         raise UnsupportedLoweringError(
             f"a normalization over {columns} elements, which holds {held} of {available} accumulator rows"
         )
-    given = [_row(tensor, columns) for tensor in low.graph.ins(node)[1:]]
-    gamma = given[0] if given else np.ones(columns)
-    beta = given[1] if len(given) > 1 else np.zeros(columns)
-    step = affine(y).scale
-    bits = 15 - int(np.ceil(np.log2(np.abs(beta).max() / step + _MARGIN)))
-    if bits < 0:
-        raise UnsupportedLoweringError("beta must be at most 32,510 steps of the result")
-    largest = np.abs(gamma).max() or 1.0
-    unit = np.sqrt(columns) * 2.0**bits / step
-    shift = int(np.ceil(np.log2(unit * largest / np.iinfo(np.int16).max)))
-    if not -64 <= shift <= 64:
-        raise UnsupportedLoweringError(f"gamma, up to {largest:.3g}, is out of range for steps of {step:.3g}")
-    centred = node.op == "layer_norm"
+    # One standard deviation is 2**(power + offset) units of a normalized element.
+    offset = _offset(columns, centred, unit)
+    powers = [math.floor(bits - offset) for bits in _UNITS]
+    found = [(*_parameters(gamma, beta, columns, 2.0 ** (power + offset)), power) for power in powers]
+    bias, mult, exponent, error, power = min(found, key=lambda each: each[3])
+    if error > _MAX_PARAMETER_ERROR:
+        raise UnsupportedLoweringError(
+            f"gamma, up to {np.abs(gamma).max():.3g} steps of the result, and beta, up to "
+            f"{np.abs(beta).max():.3g} steps, are out of range"
+        )
+    middle = 128 if x.dtype == "uint8" else 0
     return NormLayer(
         **low.common(),
         centred=centred,
-        x_zp=0 if centred else affine(x).zero_point,
-        epsilon=float(node.attributes["epsilon"]) / affine(x).scale ** 2,
-        gamma=np.rint(gamma * unit / 2.0**shift).astype(np.int16),
-        beta=np.rint(beta / step * 2.0**bits).astype(np.int16),
-        bits=bits,
-        shift=shift,
+        x_zp=middle if centred else affine(x).zero_point,
+        epsilon=epsilon,
+        bias=bias,
+        mult=mult,
+        exponent=exponent,
+        power=power,
+        unit=unit,
         y_zp=affine(y).zero_point,
-        clip=clip_range(y),
+        clip=(lowest, highest),
     )
 
 
-def _acc_rows(blocks: int) -> int:
-    """Return the accumulator rows for a row of `blocks` blocks: its statistics, and two copies with epsilon."""
-    return 1 + 2 * (blocks + 1)
+def sum_unit(columns: int, centred: bool, epsilon: float) -> float | None:
+    """Return the unit of the sums of squares of a row, so that they fit int32; None if there is none.
+
+    If the mean is subtracted, the unit is `columns` times a power of two, so that the squared sum of a row is scaled by
+    a power of two. Otherwise, it is an integer by which each square is multiplied.
+
+    Parameters
+    ----------
+    columns : int
+        Number of elements of a row.
+    centred : bool
+        True if the mean is subtracted.
+    epsilon : float
+        Epsilon in units of the squared scale of x.
+    """
+    square = _SQUARE_OF_BYTE if centred else _SQUARE_OF_DIFFERENCE
+    room = ((1 << 31) - 1) / (columns * (square + epsilon) + 1)
+    if centred:
+        bits = math.ceil(math.log2(columns / room))
+        return columns * 2.0**-bits if bits < _MAX_DROPPED else None
+    return float(math.floor(room)) if room >= 1 else None
+
+
+def sum_error(columns: int, centred: bool, epsilon: float, unit: float) -> float:
+    """Return the largest relative error of the reciprocal root of a variance that is computed from sums.
+
+    The sum of squares times the unit, the squared sum and epsilon are rounded to integers if they are none. The
+    variance of a row of integers that are not all equal is at least that of a row in which one element differs by 1. A
+    row of equal elements has no deviations, so that its error is 0.
+
+    Parameters
+    ----------
+    columns, centred, epsilon : int, bool, float
+        Same as those of `sum_unit`.
+    unit : float
+        Unit of the sums of squares.
+    """
+    share = unit * columns * epsilon
+    error = abs(share - round(share))
+    if centred and unit < columns:
+        error += 0.5
+    if unit != math.floor(unit):
+        error += 0.5
+    least = unit * ((columns - 1) / columns if centred else 1.0) + share
+    relative = error / least if least else 0.0
+    return 1 / math.sqrt(1 - relative) - 1 if relative < 1 else math.inf
+
+
+def _dropped(columns: int, unit: float) -> int:
+    """Return the bits that the squared sum of a row loses, negative if it gains some."""
+    return round(math.log2(columns / unit))
+
+
+def _widened(columns: int, unit: float) -> int:
+    """Return the bits by which the sum of a row is shifted to the left, so that its square need not be."""
+    return max(-(_dropped(columns, unit) // 2), 0)
+
+
+def _offset(columns: int, centred: bool, unit: float | None) -> float:
+    """Return the binary logarithm of a standard deviation in units of a normalized element, for a power of 0."""
+    if unit is None:
+        return _SQUARE / 2 - math.log2(columns) / 2
+    if centred:
+        return _dropped(columns, unit) / 2 + _widened(columns, unit)
+    return -math.log2(unit * columns) / 2
+
+
+def _parameters(
+    gamma: _Reals, beta: _Reals, columns: int, unit: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], float]:
+    """Return bias, multiplier and exponent of each channel, and the largest error in steps of the result.
+
+    Where beta is so large in relation to gamma that the bias would not fit, gamma is increased.
+
+    Parameters
+    ----------
+    gamma, beta : (columns,) float64 arrays
+        Parameters in steps of the result.
+    columns : int
+        Number of elements of a row, whose root is the largest normalized element.
+    unit : float
+        Units of a normalized element for one standard deviation.
+    """
+    factor = gamma / unit
+    largest = math.sqrt(columns) * unit
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        bias = np.where(beta == 0, 0.0, beta / factor)
+    too_large = ~(np.abs(bias) <= _MAX_BIAS)
+    bias = np.where(too_large, np.copysign(_MAX_BIAS, beta) * np.where(factor < 0, -1, 1), bias)
+    made = np.where(too_large, beta / np.where(too_large, bias, 1.0), factor)
+    pairs = [quantize_multiplier(abs(each)) for each in made]
+    mult = np.array([pair[0] for pair in pairs], np.int64) * np.where(made < 0, -1, 1)
+    exponent = np.array([pair[1] for pair in pairs], np.int64)
+    lost = np.where(mult == 0, np.abs(made), 0)
+    # Rounding of an element and of the bias, a changed gamma, and multipliers too small for their format.
+    error = np.abs(made) + np.abs(made - factor) * largest + lost * (largest + np.abs(bias))
+    return np.rint(bias).astype(np.int64), mult, exponent, float(error.max())
+
+
+def _acc_rows(blocks: int, unit: float | None) -> int:
+    """Return the accumulator rows for a row of `blocks` blocks: statistics and normalized elements.
+
+    Deviations that are scaled by a first root need two copies of the row, each with epsilon.
+    """
+    return 1 + 2 * (blocks + 1) if unit is None else 2 + blocks
 
 
 def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
@@ -146,36 +285,45 @@ def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
     """Yield the tilings whose rows fit the scratchpad and the accumulator."""
     x, n = layer.shapes[layer.x], context.config.n
     total, blocks = x.h * x.w, ceil_div(x.c, n)
-    passes = 10 if layer.centred else 8
     for rows in cuts(total):
-        used = 4 * blocks * n + rows * 2 * x.c * (2 - context.on_chip(layer.x) - context.on_chip(layer.y)) + n
-        if used > context.free or rows * _acc_rows(blocks) > context.acc_rows:
+        used = rows * 2 * x.c * (2 - context.on_chip(layer.x) - context.on_chip(layer.y)) + n
+        if used > context.free or rows * _acc_rows(blocks, layer.unit) > context.acc_rows:
             continue
         tiles = ceil_div(total, rows)
         yield (
-            total * blocks * passes + tiles * passes * _TILE_CYCLES + rows * blocks,
+            total * _row_cycles(layer, blocks) + tiles * layer.passes * _TILE_CYCLES + rows * blocks,
             LayerSchedule(rows=rows, on_chip=context.on_chip(layer.y)),
         )
+
+
+def _chunk(blocks: int, config: MlaConfig) -> int:
+    """Return the blocks whose parameters are loaded together: all if the slots suffice, else half of the slots."""
+    return blocks if blocks <= config.param_slots else config.param_slots // 2
+
+
+def _row_cycles(layer: NormLayer, blocks: int) -> int:
+    """Return the FUSE cycles of a row.
+
+    A pass that reads the accumulator twice takes two cycles for each block, and no pass proceeds during a root.
+    """
+    if layer.unit is None:
+        return (12 if layer.centred else 9) * blocks + 4 + 2 * ROOT_CYCLES
+    return 6 * blocks + 4 + ROOT_CYCLES if layer.centred else 3 * blocks + ROOT_CYCLES
 
 
 def norm_tile_model(layer: NormLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a normalization."""
     blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
-    centred = 3 * blocks if layer.centred else 0
-    return row_tile_model(
-        layer,
-        s,
-        context,
-        10 if layer.centred else 8,
-        8 * blocks + centred + 4 + 2 * max(blocks, ROOT_CYCLES),
-        1,
-    )
+    return row_tile_model(layer, s, context, layer.passes, _row_cycles(layer, blocks), 0)
 
 
-#: Largest deviation in steps of x, and bits of a deviation, of a narrowed deviation, and of the result of step 7.
+#: Bits that the squared sum of a row may lose at most.
+_MAX_DROPPED = 32
+#: Largest deviation in steps of x, and bits of a deviation, of a narrowed deviation, and of the result of the first
+#: root.
 _MAX_DEVIATION, _WIDE, _NARROW, _AMPLITUDE = 255, 30, 17, 16
-#: Bits dropped from the squares of step 8 and from the products of step 9.
-_SQUARE, _PRODUCT = 4, 2
+#: Bits dropped from the squares of the second root.
+_SQUARE = 4
 _EDGE = (1 << _NARROW) - 1
 
 _Fields = dict[str, int | BufferRef]
@@ -196,15 +344,22 @@ class NormSteps:
         )
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
         self.stats = BufferRotation(BufferMemory.ACC, f"{name}.rows", self.rows, 1)
-        #: Accumulator rows per row of the tensor: one for epsilon, and one for each block.
-        self.pitch = self.blocks + 1
+        #: Accumulator rows per row of the tensor: one for each block and, if the row is scaled twice, one for epsilon.
+        self.first = 0 if layer.unit is not None else 1
+        self.pitch = self.blocks + self.first
         self.wide = BufferRotation(BufferMemory.ACC, f"{name}.wide", self.rows * self.pitch, 1)
-        self.narrow = BufferRotation(BufferMemory.ACC, f"{name}.narrow", self.rows * self.pitch, 1)
-        packed = np.zeros((2, self.blocks * self.n), np.int16)
-        packed[0, : self.columns], packed[1, : self.columns] = layer.gamma, layer.beta
-        self.source = context.constant(f"{name}.parameters", packed.astype("<i2"))
-        self.p = TileBuffers(CircularBuffer(BufferMemory.SP, f"{name}.p", packed.nbytes), self._load_p)
-        self._scales()
+        more = self.rows * (1 if layer.unit is not None else self.pitch)
+        #: Sums of squares, or narrowed deviations.
+        self.more = BufferRotation(BufferMemory.ACC, f"{name}.more", more, 1)
+        #: Blocks whose parameters are loaded together.
+        self.chunk = min(self.blocks, schedule.param_blocks, _chunk(self.blocks, context.config))
+        self.source = context.constant(
+            f"{name}.parameters", param_image(self.n, layer.bias, layer.mult, layer.exponent)
+        )
+        depth = min(ceil_div(self.blocks, self.chunk), schedule.param_buffers)
+        self.p = TileBuffers(CircularBuffer(BufferMemory.SLOT, f"{name}.p", self.chunk, depth), self._load_p)
+        if layer.unit is None:
+            self._scales()
 
     def _scales(self) -> None:
         """Choose the fixed-point formats of deviations and squares."""
@@ -219,7 +374,7 @@ class NormSteps:
         most = _MAX_DEVIATION / 2 if layer.centred else _MAX_DEVIATION
         lost = _WIDE - _NARROW
         squares = columns * (self.unit * most / 2**lost) ** 2 + self.n * (self.epsilon / 2**lost) ** 2
-        #: Number of bits dropped from the squares of step 6, which is even because the root loses half as many.
+        #: Number of bits dropped from the squares of the first root, which is even because the root loses half as many.
         self.rough = max(math.ceil((math.log2(squares) - _WIDE) / 2), 0) * 2
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
@@ -228,10 +383,19 @@ class NormSteps:
         source = self._row(self.x, start)
         return [self.context.command(Unit.LOAD, dram=source, dst=address, **lines)]
 
-    def _load_p(self, _: Hashable, address: BufferRef) -> list[Command]:
+    def _load_p(self, key: Hashable, address: BufferRef) -> list[Command]:
+        assert isinstance(key, int)
+        block, slot = 9 * self.n, 16 * self.n
         return [
             self.context.command(
-                Unit.LOAD, dram=BufferRef(self.source), dst=address, len=4 * self.blocks * self.n
+                Unit.LOAD,
+                word=Space.PARAM,
+                dram=BufferRef(self.source, 0, key * block),
+                dst=BufferRef(address.buffer, address.index, address.offset, slot),
+                len=block,
+                y_count=min(self.chunk, self.blocks - key),
+                dram_y=block,
+                dst_y=slot,
             )
         ]
 
@@ -246,46 +410,162 @@ class NormSteps:
 
     def steps(self) -> list[TileStep]:
         """Generate the steps of all tiles."""
-        return [self._tile(start, rows) for start, rows in pieces(self.total, self.rows)]
+        return [step for start, rows in pieces(self.total, self.rows) for step in self._tile(start, rows)]
 
-    def _tile(self, start: int, rows: int) -> TileStep:
-        step = TileStep()
+    def _tile(self, start: int, rows: int) -> list[TileStep]:
+        """Return the steps of a tile, one for each chunk of parameters, because all loads of a step come first."""
+        out = [TileStep() for _ in range(0, self.blocks, self.chunk)]
+        step = out[0]
         x, x_pitch = self._row(self.x, start), self.x.pixel
         if not self.x.on_chip:
             x, x_pitch = self.tiles.get((start, rows), step), self.columns
         y, y_pitch = self._row(self.y, start), self.y.pixel
         if not self.y.on_chip:
             y, y_pitch = self.out.next(), self.columns
-        for fields in self._passes(x, x_pitch, y, y_pitch, self.p.get(0, step)):
-            word = {"lanes_tail": (self.columns - 1) % self.n + 1} | fields
-            step.fuse.append(self.context.command(Unit.FUSE, **word, y_count=rows, u_y=1))
+        layer = self.layer
+        image: _Fields = {"a_base": x, "a_u": x_pitch, "a_v": self.n, "zp_ab": halves_word(layer.x_zp, 0)}
+        stats, wide, more = self.stats.next(), self.wide.next(), self.more.next()
+        if layer.unit is None:
+            passes = self._by_deviations(image, stats, wide, more)
+        elif layer.centred:
+            passes = self._by_sums(image, stats, wide, more)
+        else:
+            passes = self._by_squares(image, stats, wide)
+        for fields in passes:
+            self._add(step, rows, fields)
+        for each, (first, count) in zip(out, pieces(self.blocks, self.chunk), strict=True):
+            self._add(each, rows, self._results(each, first, count, wide, y, y_pitch))
         if not self.y.on_chip:
             lines = self._lines(self.y, rows, "src_y")
             target = self._row(self.y, start)
-            step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, **lines))
-        return step
+            out[-1].stores.append(self.context.command(Unit.STORE, dram=target, src=y, **lines))
+        return out
 
-    def _passes(self, x: BufferRef, x_pitch: int, y: BufferRef, y_pitch: int, p: BufferRef) -> list[_Fields]:
-        layer, n = self.layer, self.n
-        stats, wide, narrow = self.stats.next(), self.wide.next(), self.narrow.next()
+    def _add(self, step: TileStep, rows: int, fields: _Fields) -> None:
+        """Add a pass over `rows` rows to a step."""
+        word = {"lanes_tail": (self.columns - 1) % self.n + 1} | fields
+        step.fuse.append(self.context.command(Unit.FUSE, **word, y_count=rows, u_y=1))
+
+    def _image_source(self) -> dict[str, int]:
+        """Return the parts of the source word that select x as operand A."""
+        return {"a_src": 1, "a_dtype": self.layer.shapes[self.layer.x].dtype}
+
+    def _by_sums(self, image: _Fields, stats: BufferRef, wide: BufferRef, sums: BufferRef) -> list[_Fields]:
+        """Return the passes up to the normalized elements, with the variance from the sums of elements and squares."""
+        layer, columns = self.layer, self.columns
+        assert layer.unit is not None
+        widened, source = _widened(columns, layer.unit), self._image_source()
+        mult, shift = quantize_multiplier(layer.unit)
+        one: _Fields = {"lanes": 1, "lanes_tail": 1, "a_u": 1, "d_y": 1, "wx_count": 1}
         row: _Fields = {"b_base": stats, "b_y": 1}
-        image: _Fields = {"a_base": x, "a_u": x_pitch, "a_v": n, "zp_ab": halves_word(layer.x_zp, 0)}
-        source = {"a_src": 1, "a_dtype": layer.shapes[layer.x].dtype}
-        all_wide, all_narrow = self._block(wide, 0), self._block(narrow, 0)
-        narrowed: _Fields = {"clip_lo": -_EDGE, "clip_hi": _EDGE}
-        last = FUSE_DIMS.index("x")
-        to_acc = {"stage": FUSE_STAGE.pack(tail_dim=last)}
-        centre: list[_Fields] = [
+        last = FUSE_DIMS.index("wx")
+        lane = {"lane_reduce": Reduce.SUM, "tail_dim": last}
+        dropped = _dropped(columns, layer.unit) + 2 * widened
+        return [
+            image
+            | self._across(0)
+            | {"src": FUSE_SRC.pack(**source), "d_base": stats, "d_y": 1}
+            | {"post_mult": 1 << widened, "post_shift": 31, "stage": self._sum(Post.SCALE)},
+            # The exponent with which the sum is multiplied by itself.
+            one
+            | {"src": FUSE_SRC.pack(requant=Requant.IMM, d_lane=1), "a_base": stats, "d_base": stats}
+            | {"mult": 0, "shifts": bytes_word(31), "zp": 31 - dropped, "stage": FUSE_STAGE.pack(**lane)},
+            image
+            | self._across(0)
+            | {"src": FUSE_SRC.pack(**source, op=Op.SQUARE), "d_base": sums, "d_y": 1}
+            | {"post_mult": mult, "post_shift": shift}
+            | {"stage": self._sum(Post.SCALE, post_rounding=Rounding.SINGLE)},
+            one
+            | row
+            | {
+                "src": FUSE_SRC.pack(
+                    b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.SINGLE, d_lane=1
+                )
+            }
+            | {"a_base": stats, "d_base": sums, "stage": FUSE_STAGE.pack(**lane)},
+            one
+            | {"src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, b_lane=1, op=Op.SUB, d_lane=2)}
+            | {"a_base": sums, "b_base": sums, "b_y": 1, "d_base": stats}
+            | {"post_bias": round(layer.unit * columns * layer.epsilon), "post_shift": layer.power}
+            | {"stage": FUSE_STAGE.pack(post=Post.RSQRT, **lane)},
+            self._scaled(image, columns << widened, wide),
+            self._block(wide, 0)
+            | row
+            | self._along(0)
+            | self._to(wide, 0)
+            | {
+                "src": FUSE_SRC.pack(
+                    b_src=BSource.ACC,
+                    b_bcast=1,
+                    op=Op.SUB,
+                    requant=Requant.ROW,
+                    rq_lane=2,
+                    rounding=Rounding.SINGLE,
+                ),
+                "stage": FUSE_STAGE.pack(tail_dim=FUSE_DIMS.index("x")),
+            },
+        ]
+
+    def _by_squares(self, image: _Fields, stats: BufferRef, wide: BufferRef) -> list[_Fields]:
+        """Return the passes up to the normalized elements of a root-mean-square normalization."""
+        layer, source = self.layer, self._image_source()
+        assert layer.unit is not None
+        return [
             image
             | self._across(0)
             | {
-                "src": FUSE_SRC.pack(**source),
+                "src": FUSE_SRC.pack(**source, op=Op.SQUARE, requant=Requant.IMM, d_lane=2),
+                "mult": int(layer.unit),
+                "shifts": bytes_word(31),
                 "d_base": stats,
                 "d_y": 1,
-                "post_mult": 1 << self.shift,
-                "post_shift": 31,
-                "stage": self._sum(Post.SCALE),
+                "post_bias": round(layer.unit * self.columns * layer.epsilon),
+                "post_shift": layer.power,
+                "stage": self._sum(Post.RSQRT),
             },
+            image
+            | self._along(0)
+            | self._to(wide, 0)
+            | {"b_base": stats, "b_y": 1}
+            | {
+                "src": FUSE_SRC.pack(
+                    **source,
+                    b_src=BSource.ACC,
+                    requant=Requant.ROW,
+                    rq_lane=2,
+                    rounding=Rounding.SINGLE,
+                ),
+                "stage": FUSE_STAGE.pack(tail_dim=FUSE_DIMS.index("x")),
+            },
+        ]
+
+    def _scaled(self, image: _Fields, unit: int, wide: BufferRef) -> _Fields:
+        """Return the fields of the pass that multiplies x by an integer."""
+        return (
+            image
+            | self._along(0)
+            | self._to(wide, self.first)
+            | {"stage": FUSE_STAGE.pack(tail_dim=FUSE_DIMS.index("x"))}
+            | {"src": FUSE_SRC.pack(**self._image_source(), requant=Requant.IMM)}
+            | {"mult": unit, "shifts": bytes_word(31)}
+        )
+
+    def _by_deviations(
+        self, image: _Fields, stats: BufferRef, wide: BufferRef, narrow: BufferRef
+    ) -> list[_Fields]:
+        """Return the passes up to the normalized elements, with the variance from deviations that are scaled twice."""
+        layer, n = self.layer, self.n
+        row: _Fields = {"b_base": stats, "b_y": 1}
+        source = self._image_source()
+        all_wide, all_narrow = self._block(wide, 0), self._block(narrow, 0)
+        narrowed: _Fields = {"clip_lo": -_EDGE, "clip_hi": _EDGE}
+        to_acc = {"stage": FUSE_STAGE.pack(tail_dim=FUSE_DIMS.index("x"))}
+        scaled = FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN)
+        centre: list[_Fields] = [
+            image
+            | self._across(0)
+            | {"src": FUSE_SRC.pack(**source), "d_base": stats, "d_y": 1}
+            | {"post_mult": 1 << self.shift, "post_shift": 31, "stage": self._sum(Post.SCALE)}
         ]
         less: list[_Fields] = [
             self._block(wide, 1)
@@ -293,29 +573,15 @@ class NormSteps:
             | self._along(0)
             | self._to(wide, 1)
             | to_acc
-            | {
-                "src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, op=Op.SUB),
-            },
+            | {"src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, op=Op.SUB)}
         ]
         return [
             *(centre if layer.centred else []),
-            image
-            | self._along(0)
-            | self._to(wide, 1)
-            | to_acc
-            | {
-                "src": FUSE_SRC.pack(**source, requant=Requant.IMM),
-                "mult": self.unit,
-                "shifts": bytes_word(31),
-            },
+            self._scaled(image, self.unit, wide),
             *(less if layer.centred else []),
             image
             | self._to(wide, 0)
-            | {
-                "src": FUSE_SRC.pack(**source, requant=Requant.IMM),
-                "zp": self.epsilon,
-                "lanes_tail": n,
-            },
+            | {"src": FUSE_SRC.pack(**source, requant=Requant.IMM), "zp": self.epsilon, "lanes_tail": n},
             all_wide
             | self._along(1)
             | self._to(narrow, 0)
@@ -327,27 +593,18 @@ class NormSteps:
                 "shifts": bytes_word(31 - _WIDE + _NARROW),
             },
             all_narrow | self._root(stats, self.rough, 0, _AMPLITUDE - _WIDE + _NARROW - self.rough // 2),
-            all_wide
-            | row
-            | self._along(1)
-            | self._to(narrow, 0)
-            | narrowed
-            | to_acc
-            | {
-                "src": FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN),
-            },
-            all_narrow | self._root(stats, _SQUARE, 2, layer.shift),
+            all_wide | row | self._along(1) | self._to(narrow, 0) | narrowed | to_acc | {"src": scaled},
+            all_narrow | self._root(stats, _SQUARE, 2, layer.power),
             self._block(narrow, 1)
+            | row
             | self._along(0)
             | self._to(wide, 1)
             | to_acc
             | {
-                "src": FUSE_SRC.pack(b_src=BSource.SP, b_dtype=Dtype.I16, op=Op.MUL),
-                "b_base": p,
-                "b_x": 2 * n,
-                "op_shift": _PRODUCT,
+                "src": FUSE_SRC.pack(
+                    b_src=BSource.ACC, requant=Requant.ROW, rq_lane=2, rounding=Rounding.SINGLE
+                )
             },
-            self._block(wide, 1) | row | self._along(0) | self._result(y, y_pitch, p),
         ]
 
     def _along(self, more: int) -> _Fields:
@@ -367,9 +624,9 @@ class NormSteps:
         return {"d_base": acc.plus(first), "d_y": self.pitch, "d_x": 1}
 
     @staticmethod
-    def _sum(post: Post) -> int:
+    def _sum(post: Post, **parts: int) -> int:
         return FUSE_STAGE.pack(
-            reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=post, tail_dim=FUSE_DIMS.index("wx")
+            reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=post, tail_dim=FUSE_DIMS.index("wx"), **parts
         )
 
     def _root(self, stats: BufferRef, lost: int, lane: int, shift: int) -> _Fields:
@@ -383,35 +640,28 @@ class NormSteps:
             "stage": self._sum(Post.RSQRT),
         }
 
-    def _result(self, y: BufferRef, pitch: int, p: BufferRef) -> _Fields:
-        """Return the fields of the last pass, which multiplies by the reciprocal square root and adds beta."""
+    def _results(
+        self, step: TileStep, start: int, count: int, wide: BufferRef, y: BufferRef, pitch: int
+    ) -> _Fields:
+        """Return the pass that converts normalized elements to results, for `count` blocks from block `start` on."""
         layer, n = self.layer, self.n
-        limits = np.iinfo(np.int16)
-        return {
-            "src": FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rq_lane=2, rounding=Rounding.EVEN),
-            "stage": FUSE_STAGE.pack(
-                residual=1,
-                r_dtype=Dtype.I16,
-                r_raw=1,
-                d_dst=1,
-                d_dtype=layer.shapes[layer.y].dtype,
-                tail_dim=FUSE_DIMS.index("x"),
-            ),
-            "clip_lo": int(limits.min),
-            "clip_hi": int(limits.max),
-            "r_base": p.plus(2 * self.blocks * n),
-            "r_x": 2 * n,
-            "x_mult": 1,
-            "r_mult": 1,
-            "o_mult": 1,
-            "r_shifts": bytes_word(0, 0, 31 - layer.bits),
-            "o_zp": layer.y_zp,
-            "r_lo": layer.clip[0],
-            "r_hi": layer.clip[1],
-            "d_base": y,
-            "d_x": n,
-            "d_y": pitch,
-        }
+        return (
+            self._block(wide, self.first + start)
+            | {"x_count": count, "v_x": 1, "p_base": self.p.get(start, step), "p_x": 1}
+            | ({} if start + count == self.blocks else {"lanes_tail": n})
+            | {
+                "src": FUSE_SRC.pack(requant=Requant.SLOT, bias_en=1, rounding=Rounding.EVEN),
+                "stage": FUSE_STAGE.pack(
+                    d_dst=1, d_dtype=layer.shapes[layer.y].dtype, tail_dim=FUSE_DIMS.index("x")
+                ),
+                "zp": layer.y_zp,
+                "clip_lo": layer.clip[0],
+                "clip_hi": layer.clip[1],
+                "d_base": y.plus(start * n),
+                "d_x": n,
+                "d_y": pitch,
+            }
+        )
 
 
 def norm_steps(context: CodegenContext, layer: NormLayer) -> list[TileStep]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, Command, TileStep
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
 from compiler.ir.identity import identity
-from compiler.kernel_library.reduce import softmax_tables
+from compiler.kernel_library.reduce import TABLE_BIAS, softmax_tables
 from compiler.layers.base import Layer
 from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
@@ -21,7 +21,7 @@ from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Un
 _Fields = dict[str, int | BufferRef]
 
 
-@identity("SoftmaxLayer", "scale", "step", "y_zp", "clip")
+@identity("SoftmaxLayer", "scale", "step", "y_zp", "clip", "tables", "centred", added=("tables", "centred"))
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftmaxLayer(Layer):
     """Softmax over the channels of each pixel.
@@ -34,19 +34,36 @@ class SoftmaxLayer(Layer):
         Scale and zero point of the result.
     clip : (int, int)
         Smallest and largest stored result.
+    tables : int
+        Number of tables that hold an exponential: 2, or 1 for an approximation.
+    centred : bool
+        True if the maximum of the row is subtracted from each element; False for an approximation.
     """
 
     scale: float
     step: float
     y_zp: int
     clip: tuple[int, int]
+    tables: int = 2
+    centred: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """True unless the layer is an approximation."""
+        return self.tables == 2 and self.centred
+
+    @property
+    def passes(self) -> int:
+        """Number of FUSE passes over the elements of a row."""
+        return self.centred + self.tables + 2
 
 
 #: Maximum number of elements of a row, so that the sum of the high parts of the exponentials fits int32.
 _MAX_ELEMENTS = (1 << 17) - 1
-#: Maximum elements of a row whose exponentials have the unit of their sum. Exponentials of longer rows have all 29
-#: bits, and only their sum is rounded, because many small exponentials would otherwise be lost.
-_MAX_SAME_UNIT = 1 << 14
+#: Maximum elements of a row whose exponentials have the unit of their sum, and of a row of an approximation.
+#: Exponentials of longer rows have all 29 bits, and only their sum is rounded, because many small exponentials would
+#: otherwise be lost.
+MAX_SAME_UNIT = 1 << 14
 #: Smallest input scale of a softmax; with a finer one, the exponentials would have too few bits.
 _MIN_SCALE = 2.0**-16
 
@@ -71,8 +88,10 @@ def lower_softmax(low: LoweringContext) -> Layer:
         raise UnsupportedLoweringError(
             f"steps of a probability must be within {_MIN_SCALE:.2g}..1, not {y.scale:.3g}"
         )
+    form = {each: a[each] for each in ("tables", "centred") if each in a}
     return SoftmaxLayer(
         **low.common(),
+        **form,
         scale=a["beta"] * affine(x).scale,
         step=y.scale,
         y_zp=y.zero_point,
@@ -85,22 +104,23 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
     n, x = context.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     moved = 2 * (2 - context.x_on_chip - context.y_on_chip)
+    passes, low = layer.passes, 2 * (layer.tables == 2)
     found = False
-    for rows in cuts(total) if x.c <= _MAX_SAME_UNIT else ():
-        used = rows * (2 * blocks * n + moved * x.c)
+    for rows in cuts(total) if x.c <= MAX_SAME_UNIT else ():
+        used = rows * (low * blocks * n + moved * x.c)
         if used > context.free or rows * (1 + blocks) > context.acc_rows:
             continue
         tiles, found = ceil_div(total, rows), True
         yield (
-            total * blocks * 5 + tiles * 5 * TILE_CYCLES + rows * blocks,
+            total * blocks * passes + tiles * passes * TILE_CYCLES + rows * blocks,
             LayerSchedule(rows=rows, on_chip=context.y_on_chip),
         )
     for columns in cuts(blocks) if context.alone and not found else ():
         parts = ceil_div(blocks, columns)
-        if (2 + moved) * columns * n > context.free or columns + 3 * parts + _TOTALS > context.acc_rows:
+        if (low + moved) * columns * n > context.free or columns + 3 * parts + _TOTALS > context.acc_rows:
             continue
         yield (
-            total * (blocks * 6 + parts * 6 * TILE_CYCLES) + columns,
+            total * (blocks * (passes + 1) + parts * (passes + 1) * TILE_CYCLES) + columns,
             LayerSchedule(rows=1, columns=columns, on_chip=context.y_on_chip),
         )
 
@@ -108,12 +128,18 @@ def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
 def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, context: LayerContext) -> TilePipeline:
     """Return the tile model of a softmax."""
     blocks = ceil_div(layer.shapes[layer.x].c, context.config.n)
-    if s.columns < blocks or layer.shapes[layer.x].c > _MAX_SAME_UNIT:
-        passes = 6 * ceil_div(blocks, s.columns)
-        return row_tile_model(layer, replace(s, rows=1), context, passes, 8 * blocks + RECIPROCAL_CYCLES, 2)
-    return row_tile_model(layer, s, context, 5, 7 * blocks + max(blocks, RECIPROCAL_CYCLES), 2)
+    # Reads of the exponentials of two tables, and of the results, whose factor is also read from the accumulator.
+    rows = layer.centred + (4 if layer.tables == 2 else 1) + 2
+    if s.columns < blocks or layer.shapes[layer.x].c > MAX_SAME_UNIT:
+        passes = (layer.passes + 1) * ceil_div(blocks, s.columns)
+        of_row = (rows + 1) * blocks + RECIPROCAL_CYCLES
+        return row_tile_model(layer, replace(s, rows=1), context, passes, of_row, layer.tables)
+    of_row = rows * blocks + max(blocks, RECIPROCAL_CYCLES)
+    return row_tile_model(layer, s, context, layer.passes, of_row, layer.tables)
 
 
+#: Largest element of the input by its type.
+_LARGEST = {Dtype.I8: 127, Dtype.U8: 255}
 #: Number of accumulator rows for a row in parts: scaled sums of high and low bits, their sum, and the maximum.
 _TOTALS = 4
 #: Bits by which the sums of the low bits of a part are rounded, if the sum of the row is rounded.
@@ -132,7 +158,7 @@ class SoftmaxSteps:
         name, schedule = layer.name, context.schedule
         #: Blocks of a part of a row; a row in parts is read three times: for its maximum, its sum and its results.
         self.part = min(schedule.columns, self.blocks)
-        self.in_parts = self.part < self.blocks or self.cols > _MAX_SAME_UNIT
+        self.in_parts = self.part < self.blocks or self.cols > MAX_SAME_UNIT
         self.rows = 1 if self.in_parts else min(schedule.rows, self.total)
         row = self.part * self.n
         if not self.x.on_chip:
@@ -142,15 +168,18 @@ class SoftmaxSteps:
             self.tiles = TileBuffers(buffer, self._load)
         size = self.rows * min(row, self.cols)
         self.out = BufferRotation(BufferMemory.SP, f"{name}.y", size, schedule.y_buffers)
-        self.low = BufferRotation(BufferMemory.SP, f"{name}.low", self.rows * row * 2, 1)
+        self.low = None
+        if layer.tables == 2:
+            self.low = BufferRotation(BufferMemory.SP, f"{name}.low", self.rows * row * 2, 1)
         self.stats = BufferRotation(BufferMemory.ACC, f"{name}.rows", self.rows, 1)
         self.exps = BufferRotation(BufferMemory.ACC, f"{name}.exp", self.rows * self.part, 1)
         parts = ceil_div(self.blocks, self.part)
         self.sums = BufferRotation(BufferMemory.ACC, f"{name}.sums", 3 * parts + _TOTALS - 1, 1)
-        unit = self.cols if self.cols <= _MAX_SAME_UNIT else 1
-        self.tables = Tables(context, name, softmax_tables(layer.scale, unit))
+        unit = self.cols if self.cols <= MAX_SAME_UNIT else 1
+        largest = None if layer.centred else _LARGEST[layer.shapes[layer.x].dtype]
+        self.tables = Tables(context, name, softmax_tables(layer.scale, unit, layer.tables, largest))
         #: Bits by which the sum is rounded, so that it fits int32.
-        self.rounded = 0 if self.cols <= _MAX_SAME_UNIT else (self.cols - 1).bit_length() - 1
+        self.rounded = 0 if self.cols <= MAX_SAME_UNIT else (self.cols - 1).bit_length() - 1
 
     def _load(self, key: Hashable, address: BufferRef) -> list[Command]:
         start, count = key  # type: ignore[misc]
@@ -170,11 +199,11 @@ class SoftmaxSteps:
     def _tile(self, start: int, rows: int) -> TileStep:
         step = TileStep()
         x = self._source(step, start * self.cols, rows * self.cols)
-        low, stats, exps = self.low.next(), self.stats.next(), self.exps.next()
+        stats, exps = self.stats.next(), self.exps.next()
         sums = {"wx_count": self.blocks, "v_wx": 1, "a_base": exps, "a_u": self.blocks, "a_v": 1}
         passes = [
-            self._maximum(x, rows, self.blocks, stats),
-            *self._exponentials(step, x, rows, self.blocks, stats, low, exps),
+            *([self._maximum(x, rows, self.blocks, stats)] if self.layer.centred else []),
+            *self._exponentials(step, x, rows, self.blocks, stats, exps),
             *self._reciprocals(rows, sums, stats, stats),
         ]
         tail = {"lanes_tail": (self.cols - 1) % self.n + 1}
@@ -192,19 +221,25 @@ class SoftmaxSteps:
         ]
         count = len(parts)
         low_sums, high_sums, totals = (sums.plus(i * count) for i in (1, 2, 3))
+        # The sums of each table, with the power of two by which their total is multiplied.
+        dropped = self.rounded - _PART_BITS if self.rounded else 0
+        held = [(low_sums, -dropped), (high_sums, _LOW_BITS - self.rounded)][: self.layer.tables]
         out = []
-        for number, (first, width, blocks) in enumerate(parts):
+        for number, (first, width, blocks) in enumerate(parts if self.layer.centred else ()):
             step = TileStep()
             found = self._maximum(self._source(step, first, width), 1, blocks, sums.plus(number))
             self._add(step, width, found)
             out.append(step)
-        maximum = FUSE_STAGE.pack(reduce=Reduce.MAX, lane_reduce=Reduce.MAX)
-        self._add(out[-1], 1, self._column(sums, count) | {"d_base": stats, "stage": maximum})
+        if self.layer.centred:
+            maximum = FUSE_STAGE.pack(reduce=Reduce.MAX, lane_reduce=Reduce.MAX)
+            self._add(out[-1], 1, self._column(sums, count) | {"d_base": stats, "stage": maximum})
         for number, (first, width, blocks) in enumerate(parts):
             step = TileStep()
             x = self._source(step, first, width)
-            for table, base in enumerate((low_sums, high_sums)):
+            for table, (base, _) in enumerate(held):
                 scale = _power_of_two(-_PART_BITS) if self.rounded and not table else {}
+                if self.layer.tables == 1:
+                    scale = _power_of_two(0) | {"post_bias": TABLE_BIAS * width}
                 word = self.tables.word(
                     step,
                     table,
@@ -218,17 +253,16 @@ class SoftmaxSteps:
                 self._add(step, width, fields | scale | {"d_base": base.plus(number), "stage": word})
             out.append(step)
         scaled = FUSE_STAGE.pack(reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.SCALE)
-        dropped = self.rounded - _PART_BITS if self.rounded else 0
-        for number, (base, bits) in enumerate(((low_sums, -dropped), (high_sums, _LOW_BITS - self.rounded))):
+        for number, (base, bits) in enumerate(held):
             total = _power_of_two(bits) | {"d_base": totals.plus(number), "stage": scaled}
             self._add(out[-1], 1, self._column(base, count) | total)
-        for fields in self._reciprocals(1, self._column(totals, 2), stats, totals.plus(2)):
+        for fields in self._reciprocals(1, self._column(totals, len(held)), stats, totals.plus(2)):
             self._add(out[-1], 1, fields)
         for first, width, blocks in parts:
             step = TileStep()
-            low, exps = self.low.next(), self.exps.next()
+            exps = self.exps.next()
             x = self._source(step, first, width)
-            for fields in self._exponentials(step, x, 1, blocks, stats, low, exps):
+            for fields in self._exponentials(step, x, 1, blocks, stats, exps):
                 self._add(step, width, fields)
             self._results(step, first, 1, width, exps, stats)
             out.append(step)
@@ -256,8 +290,10 @@ class SoftmaxSteps:
         return self._across(x, rows, blocks) | {"src": source, "d_base": to, "d_y": 1, "stage": stage}
 
     def _less(self, stats: BufferRef, rounding: Rounding = Rounding.DOUBLE) -> _Fields:
-        """Return the fields that subtract the maximum of the row from each element."""
+        """Return the fields that subtract the maximum of the row from each element, if the layer is centred."""
         dtype = self.layer.shapes[self.layer.x].dtype
+        if not self.layer.centred:
+            return {"src": FUSE_SRC.pack(a_src=1, a_dtype=dtype, rounding=rounding)}
         source = FUSE_SRC.pack(
             a_src=1, a_dtype=dtype, b_src=BSource.ACC, b_bcast=1, op=Op.SUB, rounding=rounding
         )
@@ -270,13 +306,19 @@ class SoftmaxSteps:
         rows: int,
         blocks: int,
         stats: BufferRef,
-        low: BufferRef,
         exps: BufferRef,
     ) -> list[_Fields]:
         """Return the fields of the passes that compute the exponentials: low bits first, then the sum of both parts."""
         n, last = self.n, FUSE_DIMS.index("x")
         image = {"y_count": rows, "x_count": blocks, "u_y": 1, "v_x": 1}
         image |= {"a_base": x, "a_u": self.cols, "a_v": n}
+        to = {"d_base": exps, "d_x": 1, "d_y": blocks}
+        if self.low is None:
+            word = self.tables.word(step, 0, table=1, post=Post.SCALE, tail_dim=last)
+            return [
+                image | self._less(stats) | to | _power_of_two(0) | {"post_bias": TABLE_BIAS, "stage": word}
+            ]
+        low = self.low.next()
         return [
             image
             | self._less(stats)
@@ -288,10 +330,8 @@ class SoftmaxSteps:
             },
             image
             | self._less(stats, Rounding.SINGLE)
+            | to
             | {
-                "d_base": exps,
-                "d_x": 1,
-                "d_y": blocks,
                 "r_base": low,
                 "r_x": 2 * n,
                 "r_y": 2 * n * blocks,
@@ -382,7 +422,7 @@ def softmax_steps(context: CodegenContext, layer: SoftmaxLayer) -> list[TileStep
 KIND = LayerKind(
     name="softmax",
     layer=SoftmaxLayer,
-    lowerings={"softmax": Lowering(lower_softmax, BYTES_TO_BYTES)},
+    lowerings=dict.fromkeys(("softmax", "approximate_softmax"), Lowering(lower_softmax, BYTES_TO_BYTES)),
     tilings=softmax_tilings,
     tile_model=softmax_tile_model,
     steps=softmax_steps,

@@ -20,7 +20,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.util.scaling import double_ratio, float32_ratio
 
 
-@identity("Rewritten", "node", "op", "pass", "change")
+@identity("Rewritten", "node", "op", "pass", "change", "bound", added=("bound",))
 @dataclass(frozen=True)
 class Rewritten:
     """A node that a cost-driven pass computes in another way than the model states.
@@ -33,12 +33,15 @@ class Rewritten:
         Name of the pass, as in `compiler.options.PASSES`.
     change : str
         What changed, and why.
+    bound : int or None
+        Largest difference of the results in steps of their quantization; None: results are equal.
     """
 
     node: str
     op: str
     name: str
     change: str
+    bound: int | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: {self.node} ({self.op}): {self.change}"

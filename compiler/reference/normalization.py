@@ -1,14 +1,17 @@
 """Softmax along an axis, and layer and RMS normalization over the last axes."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
+from compiler.kernel_library.reduce import softmax_exponentials
 from compiler.reference import int16
 from compiler.reference.fixed_point import Int64, exp_negative, reciprocal, shifted, times
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator, Real
 from compiler.util.scaling import quantize_multiplier
-from cosim.semantics.fixed_point import half_away, half_up
+from cosim.semantics.fixed_point import half_away, half_up, scale
+from hw.isa.enums import Rounding
 
 #: Number of integer bits of a scaled difference, and of the sum of exponentials.
 _DIFFERENCE_BITS, _SUM_BITS = 5, 12
@@ -69,7 +72,31 @@ def _by_table(call: NodeInvocation, away: Int64) -> Int64:
     return (powers * inverse + np.float32(0.5)).astype(np.int64) + call.output_zero
 
 
-SOFTMAX: dict[str, Operator] = {"softmax": softmax}
+def approximate_softmax(call: NodeInvocation) -> Array:
+    """Compute an approximate softmax of 8-bit integers with the accelerator's arithmetic (docs/passes.md).
+
+    The sum of the exponentials times the result's step, divided by the next power of two, is rounded to an integer if
+    that quotient is not 1.
+    """
+    rows = np.moveaxis(call.values[0].astype(np.int64), call["axis"], -1)
+    largest = rows.max(-1, keepdims=True) if call["centred"] else np.iinfo(call.tensors[0].dtype).max
+    x, y = call.tensors[0].quantization, call.output.quantization
+    assert x is not None and y is not None
+    powers = softmax_exponentials(call["beta"] * x.scale[0], rows.shape[-1], call["tables"])
+    found = powers[largest - rows]
+    sums = found.sum(-1, keepdims=True)
+    step = y.scale[0]
+    bits = math.ceil(math.log2(step))
+    if step != 2.0**bits:
+        sums = half_up(sums * round(step / 2.0**bits * (1 << 31)), 31)
+    sums = np.maximum(sums, 1)
+    length = np.frexp(sums.astype(np.float64))[1].astype(np.int64)
+    inverse = np.minimum((1 << 62) // (sums << (32 - length)), np.iinfo(np.int32).max)
+    result = scale(found, inverse, 1 - bits - length, 0, Rounding.EVEN)
+    return np.moveaxis(result, -1, call["axis"]) + call.output_zero
+
+
+SOFTMAX: dict[str, Operator] = {"softmax": softmax, "approximate_softmax": approximate_softmax}
 
 
 def _normalized(call: NodeInvocation, *, centre: bool) -> Array:

@@ -77,7 +77,8 @@ STABLE = {
     "MoveLayer": "name nodes ops x y shapes macs batch copies constants",
     "NetworkState": "input output initial",
     "Node": "name op inputs outputs attributes bodies",
-    "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon gamma beta bits shift y_zp clip",
+    "NormLayer": "name nodes ops x y shapes macs batch centred x_zp epsilon bias mult exponent power unit "
+    "y_zp clip",
     "NodeLimit": "node share",
     "Op": "PASS ADD SUB MUL SQUARE",
     "Options": (
@@ -101,7 +102,7 @@ STABLE = {
     "ReduceLayer": "name nodes ops x y shapes macs batch how dims lanes x_zp post rounding fields",
     "Rejected": "stage reason form",
     "Removed": "node op reason channels removed",
-    "Rewritten": "node op pass change",
+    "Rewritten": "node op pass change bound",
     "Requant": "OFF SLOT ROW IMM",
     "Rescale": "x_zp y_zp mult exponent rounding",
     "Residual": "tensor stage fields",
@@ -109,7 +110,7 @@ STABLE = {
     "Sample": "index number point schedules layers",
     "Schedule": "fusions layers programs",
     "Smaller": "batch floor infos",
-    "SoftmaxLayer": "name nodes ops x y shapes macs batch scale step y_zp clip",
+    "SoftmaxLayer": "name nodes ops x y shapes macs batch scale step y_zp clip tables centred",
     "Space": "SP PARAM TABLE",
     "Spread": "ALL CHANNEL PIXEL SCALAR",
     "Stack": "name dtype zp starts pitch constant",

@@ -49,6 +49,23 @@ def test_residual_without_room_next_to_large_weights_moves_to_dram(rng: np.rando
     assert not all(each.on_chip for name, each in network.schedule.layers.items() if name != "n1")
 
 
+@pytest.mark.parametrize("columns", [256, 272])
+def test_parameters_of_a_norm_leave_slots_to_adjacent_layers(columns: int) -> None:
+    """The parameters of 256 columns would fill all slots of n4, and so would two parts of those of 272 columns."""
+    draft = Draft(np.random.default_rng(columns))
+
+    def dense(x: Tensor) -> Tensor:
+        weights = draft.constant((columns, x.shape[-1]), quantization=draft.quantization(0.01))
+        return draft.node("dense", [x, weights], (9, columns), scale=30.0)
+
+    x = dense(draft.input((9, 64)))
+    normalized = draft.node("layer_norm", [x], x.shape, scale=4 / 127, axis=1, epsilon=1e-5)
+    network = check(draft, [dense(normalized)], "n4", within=1)
+    assert not network.host
+    (schedule,) = (network.schedule.layers[info.name] for info in network.infos if "layer_norm" in info.ops)
+    assert schedule.param_blocks == network.config.param_slots // 4
+
+
 def test_attempts_do_not_depend_on_the_length_of_the_network(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from compiler.kernel_library.move import copy_operands, transpose_operands
+from compiler.kernel_library.elementwise import copy_operands, transpose_operands
 from hw.config import load_target
 from hw.errors import InputError
 from tests.kernel_library.shapes import int8, size

@@ -18,8 +18,8 @@ GRAPHS = 20
 #: Largest error in units in the last place, and largest fraction of results with an error, by operator.
 BOUNDS = {
     "softmax": (1, 0.001),
-    "layer_norm": (1, 0.02),
-    "rms_norm": (1, 0.02),
+    "layer_norm": (1, 0.002),
+    "rms_norm": (1, 0.002),
     "gelu": (1, 0.001),
     "tanh gelu": (1, 0.001),
 }
