@@ -132,6 +132,7 @@ PASSES: dict[str, PassInfo] = {
     "shrink_kernels": PassInfo(True, "remove taps of convolutions that are zero or read only padding"),
     "compose_convolutions": PassInfo(True, "join two convolutions whose intermediate result is not rounded"),
     "move_strides": PassInfo(True, "compute only the pixels that later convolutions with strides read"),
+    "unroll_loops": PassInfo(True, "choose by estimated costs how far loops are unrolled"),
     "place_on_host": PassInfo(
         False, "run layers on the host where measured costs of both sides show a clear gain"
     ),
@@ -248,7 +249,8 @@ def read_host_costs(path: Path) -> HostCosts:
     "host",
     "keep_on_accelerator",
     "host_costs",
-    added=("fuse", "enable", "disable", "host", "keep_on_accelerator", "host_costs"),
+    "unroll",
+    added=("fuse", "enable", "disable", "host", "keep_on_accelerator", "host_costs", "unroll"),
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
@@ -260,7 +262,7 @@ class CompileOptions:
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
     schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits
         Same as the parameters of `compile`.
-    fuse, enable, disable, host, keep_on_accelerator, host_costs
+    fuse, enable, disable, host, keep_on_accelerator, host_costs, unroll
         Same as the parameters of `compile`.
     single : bool
         True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
@@ -296,6 +298,7 @@ class CompileOptions:
     host: tuple[str, ...] = ()
     keep_on_accelerator: tuple[str, ...] = ()
     host_costs: HostCosts = DEFAULT_HOST_COSTS
+    unroll: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:
