@@ -227,6 +227,25 @@ def read_host_costs(path: Path) -> HostCosts:
     return made
 
 
+def unroll_factors(unroll: int | Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
+    """Return the factors of the parameter `unroll` of `compiler.compile`, as in `CompileOptions`.
+
+    Raises
+    ------
+    InputError
+        A factor is not an integer of at least 0, or a name is no string.
+    """
+    factors = {} if unroll is None else {"loop": unroll} if isinstance(unroll, int) else unroll
+    if not isinstance(factors, Mapping):
+        raise InputError(f"unroll must be an integer or a dict of integers, not {type(unroll).__name__}")
+    for name, factor in factors.items():
+        if not isinstance(name, str) or type(factor) is not int or factor < 0:
+            raise InputError(
+                f"unroll must have a name and an integer of at least 0, not {name!r}: {factor!r}"
+            )
+    return tuple(sorted(factors.items()))
+
+
 @identity(
     "Options",
     "rounding",
@@ -262,8 +281,10 @@ class CompileOptions:
         Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
     schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, int16, dram, limits
         Same as the parameters of `compile`.
-    fuse, enable, disable, host, keep_on_accelerator, host_costs, unroll
+    fuse, enable, disable, host, keep_on_accelerator, host_costs
         Same as the parameters of `compile`.
+    unroll : tuple of (str, int)
+        Names of loops and the factors by which they are unrolled, as `unroll_factors` returns them.
     single : bool
         True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
 

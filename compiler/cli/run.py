@@ -187,7 +187,7 @@ def network_of(args: argparse.Namespace) -> "CompiledNetwork":
         raise InputError(
             f"{args.model} is already compiled: --size applies to models with dynamic dimensions"
         )
-    for name in ("enable", "disable", "host", "keep_on_accelerator"):
+    for name in ("enable", "disable", "host", "keep_on_accelerator", "unroll"):
         if vars(args)[name]:
             option = name.replace("_", "-")
             raise InputError(f"{args.model} is already compiled: --{option} applies to models")

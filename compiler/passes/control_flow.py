@@ -270,8 +270,8 @@ def unroll_loops(graph: Graph, factors: Mapping[str, int], rounding: Kernels) ->
     """Unroll loops of a graph, without those of its subgraphs; the results remain equal.
 
     A loop of T iterations that is unrolled by a factor k < T becomes a loop of T // k iterations, each of which
-    computes k steps, followed by the nodes of the remaining T % k steps. Conditions and counters that are known at
-    compile time disappear, also with a factor of 1.
+    computes k steps, and a loop of one iteration for the remaining T % k steps. Conditions and counters that are known
+    at compile time disappear, also with a factor of 1.
 
     Parameters
     ----------
@@ -431,87 +431,111 @@ class _Resolver:
         return states, slices_out
 
     def _partly(self, node: Node, inputs: list[str], factor: int, stacks: list[Tensor]) -> list[str]:
-        """Add a loop that computes `factor` steps in each iteration, and the nodes of the remaining steps.
+        """Add a loop that computes `factor` steps in each iteration, and one of one iteration for the remaining steps.
 
-        A state that is known in each iteration and that only such states and the condition read is a constant after the
-        loop, and no state of the new loop.
+        A state that is known in each iteration and that only such states and the condition read is a constant after
+        the loop, and no state of the new loops.
         """
         given, signs = loop_operands(node.attributes, inputs), node.attributes["stacked"]
         simulated = _simulated(node, [self.new.tensors[name].data for name in inputs], MAX_ITERATIONS)
         assert simulated is not None, f"the number of iterations of {node.name!r} must be known"
-        (trips, last), here = simulated, f"{node.name}/"
+        trips, last = simulated
         count, rest = divmod(trips, factor)
         counters = _counters(node, last)
-        kept = [number for number in range(len(given.states)) if number not in counters]
-        made = [self.old.tensors[name] for name in node.outputs]
+        states = list(given.states)
+        rows: list[list[str]] = [[] for _ in stacks]
+        pieces = [(node.name, 0, count, factor)]
+        if rest:
+            pieces.append((f"{node.name}/rest", count * factor, 1, rest))
+        for name, first, iterations, steps in pieces:
+            made = self._counted(node, name, inputs, states, (first, iterations, steps), counters)
+            states = made[: len(states)]
+            for row, part in zip(rows, made[len(states) :], strict=True):
+                row.append(part)
+        here = f"{node.name}/"
+        for number in counters:
+            quantization = self.new.tensors[given.states[number]].quantization
+            states[number] = self.constant("counter", last[number], here, quantization)
+        return states + [
+            parts[0] if len(parts) == 1 else self._emit("concat", parts[::sign], stack, "", axis=0)
+            for stack, parts, sign in zip(stacks, rows, signs, strict=True)
+        ]
+
+    def _counted(
+        self,
+        node: Node,
+        name: str,
+        inputs: list[str],
+        states: list[str],
+        span: tuple[int, int, int],
+        counters: Collection[int],
+    ) -> list[str]:
+        """Add a loop over some iterations of a loop; return the states, and the rows of the stacked outputs.
+
+        Parameters
+        ----------
+        node : Node
+            The original loop.
+        name : str
+            Name of the new loop.
+        inputs, states : list of str
+            Names of the operands, and of the states before the new loop.
+        span : (int, int, int)
+            Number of the first iteration of the original loop, iterations of the new loop, and steps in each of these.
+        counters : collection of int
+            Indices of states that the new loop does not need.
+        """
+        (first, count, factor), here = span, f"{name}/"
+        given = loop_operands(node.attributes, inputs)
+        kept = [number for number in range(len(states)) if number not in counters]
         operands = [
             self.constant("condition", np.array(True), here),
             self.constant("iterations", np.array(count, np.int64), here),
-            *(given.states[number] for number in kept),
+            *(states[number] for number in kept),
             *(
-                self._blocks(name, sign, count, factor, here)
-                for name, sign in zip(given.scanned, node.attributes["scanned"], strict=True)
+                self._blocks(each, sign, span, here)
+                for each, sign in zip(given.scanned, node.attributes["scanned"], strict=True)
             ),
             *given.rest,
         ]
-        states_out = {number: self._add(made[number], here if rest else "") for number in kept}
+        made = [self.old.tensors[each] for each in node.outputs]
         block = (factor,) if factor > 1 else ()
-        rows_out = [
-            self._add(replace(stack, shape=(count, *block, *stack.shape[1:])), here if rest or block else "")
-            for stack in stacks
-        ]
-        outputs = (*states_out.values(), *rows_out)
+        after = {number: self._add(made[number], here) for number in kept}
+        stacks = made[len(states) :]
+        rows = [self._add(replace(each, shape=(count, *block, *each.shape[1:])), here) for each in stacks]
         attributes = {**node.attributes, "states": len(kept)}
-        body = _several_steps(node, factor, counters, self.rounding)
-        self._node(Node(node.name, "loop", tuple(operands), outputs, attributes, (body,)), own=True)
-        self.new.origins[node.name] = self.old.names_of(node)
-        states = [
-            self.constant("counter", last[number], here, made[number].quantization)
-            if number in counters
-            else states_out[number]
-            for number in range(len(given.states))
+        body = _several_steps(node, factor, counters, self.rounding, first)
+        self._node(
+            Node(name, "loop", tuple(operands), (*after.values(), *rows), attributes, (body,)), own=True
+        )
+        self.new.origins[name] = self.old.names_of(node)
+        shaped = [
+            self._shaped(row, (count * factor, *each.shape[1:])) if block else row
+            for row, each in zip(rows, stacks, strict=True)
         ]
-        after = [*inputs[:2], *states, *given.scanned, *given.rest]
-        states, more = self._steps(node, after, range(trips - rest, trips), here)
-        joined: list[str] = []
-        for stack, rows, parts, sign in zip(stacks, rows_out, more, signs, strict=True):
-            pieces = [
-                self._shaped(rows, (count * factor, *stack.shape[1:])) if block else rows,
-                *(self._shaped(name, (1, *stack.shape[1:])) for name in parts),
-            ]
-            joined.append(self._emit("concat", pieces[::sign], stack, "", axis=0) if parts else pieces[0])
-        return [*states, *joined]
+        return [*(after.get(number, name) for number, name in enumerate(states)), *shaped]
 
-    def _blocks(self, name: str, sign: int, count: int, factor: int, prefix: str) -> str:
-        """Return the slices that a loop scans as `count` blocks of `factor` slices each."""
-        x = self.new.tensors[name]
+    def _blocks(self, name: str, sign: int, span: tuple[int, int, int], prefix: str) -> str:
+        """Return the slices that a loop scans, as a block of slices for each iteration."""
+        x, (begin, count, factor) = self.new.tensors[name], span
         rows, row = count * factor, x.shape[1:]
-        first = 0 if sign > 0 else x.shape[0] - rows
+        first = begin if sign > 0 else x.shape[0] - begin - rows
         if rows < x.shape[0]:
+            part = replace(x, name=f"{name}:rows", shape=(rows, *row))
             if x.data is not None:
-                cut = replace(x, name=f"{name}:rows", shape=(rows, *row), data=x.data[first : first + rows])
-                name = self._add(cut, None)
+                name = self._add(replace(part, data=x.data[first : first + rows]), prefix)
             else:
-                spans = {"starts": (first, *(0,) * len(row)), "sizes": (rows, *row)}
-                part = replace(x, name=f"{name}:rows", shape=(rows, *row))
+                spans = {"starts": (first, *(0,) * len(row)), "sizes": part.shape}
                 name = self._emit("slice", [name], part, prefix, **spans, steps=(1,) * len(x.shape))
         return self._shaped(name, (count, factor, *row)) if factor > 1 else name
 
     def iteration(self, number: str, factor: int, step: int, prefix: str) -> str:
-        """Add the nodes of the number of the iteration that the original loop has in a step of an iteration."""
+        """Add the nodes that compute `factor` times a number plus `step`, and return the name of the result."""
         like = self.new.tensors[number]
-        count = self._emit(
-            "mul",
-            [number, self.constant("factor", np.array(factor, np.int64), prefix)],
-            replace(like, name=f"{number}:first"),
-            prefix,
-        )
-        return self._emit(
-            "add",
-            [count, self.constant("step", np.array(step, np.int64), prefix)],
-            replace(like, name=f"{number}:here"),
-            prefix,
-        )
+        for op, value in (("mul", factor), ("add", step)):
+            constant = self.constant(op, np.array(value, np.int64), prefix)
+            number = self._emit(op, [number, constant], replace(like, name=f"{like.name}:{op}"), prefix)
+        return number
 
     def constant(
         self, name: str, data: Known, prefix: str | None, quantization: Quantization | None = None
@@ -604,8 +628,13 @@ class _Resolver:
         return result.finish([new_names[name] for name in self.new.outputs])
 
 
-def _several_steps(node: Node, factor: int, counters: Collection[int], rounding: Kernels) -> Graph:
-    """Return the body of a loop that computes `factor` steps of a loop in each iteration, without counters."""
+def _several_steps(
+    node: Node, factor: int, counters: Collection[int], rounding: Kernels, first: int = 0
+) -> Graph:
+    """Return the body of a loop that computes `factor` steps of a loop in each iteration, without counters.
+
+    `first` is the number of the original loop's iteration that the new loop computes first.
+    """
     (old,) = node.bodies
     outputs = [name for number, name in enumerate(old.outputs) if number and number - 1 not in counters]
     body = remove_dead(rebuild(old, old, outputs=outputs))
@@ -633,7 +662,11 @@ def _several_steps(node: Node, factor: int, counters: Collection[int], rounding:
             inner.slice(name, step if sign > 0 else factor - 1 - step, prefix) if factor > 1 else name
             for name, sign in zip(blocks, node.attributes["scanned"], strict=True)
         ]
-        here = inner.iteration(number, factor, step, prefix) if counted and factor > 1 else number
+        here = (
+            inner.iteration(number, factor, first + step, prefix)
+            if counted and factor + first > 1
+            else number
+        )
         results = inner.inline(body, [here, *states, *slices, *rest], prefix)
         for index, name in zip(kept, results, strict=False):
             states[index] = name

@@ -1,8 +1,8 @@
 """Choice of how far loops with a known number of iterations are unrolled, by their costs on accelerator and host.
 
 Each iteration of a loop is at least one stage on the accelerator, which the host starts and waits for. A loop that is
-unrolled by a factor k has fewer iterations, but k times as many layers, whose programs take time to compile and, if they
-do not fit the instruction store, time to load in every iteration.
+unrolled by a factor k has fewer iterations, but k times as many layers, whose programs take time to compile and, if
+they do not fit the instruction store, time to load in every iteration.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +27,8 @@ from hw.errors import InputError, did_you_mean, shown
 _WORDS_PER_LAYER = 29
 #: Cycles to load a word of a program from DRAM: 60,699 cycles for 21,786 words, measured on n16 (RTL).
 _CYCLES_PER_WORD = 2.8
+#: Number of stages that take the remaining steps from scanned tensors and add them to stacked tensors.
+_STAGES_OF_REST = 2
 #: A smaller factor is chosen if it makes the loop slower by at most this share.
 _TOLERANCE = 0.05
 #: Maximum number of nodes of a loop that is unrolled by a factor that the user has specified.
@@ -104,7 +106,8 @@ class LoopCosts:
     def microseconds(self, factor: int) -> float:
         """Return the estimated time of the loop if it is unrolled by a factor."""
         count, rest = divmod(self.trips, factor)
-        return self._time(factor) * count + self._time(rest) + self._loading(factor, count)
+        moves = _STAGES_OF_REST * self.costs.stage if rest else 0.0
+        return self._time(factor) * count + self._time(rest) + moves + self._loading(factor, count)
 
     def _time(self, count: int) -> float:
         each = self.steps(count)
@@ -161,6 +164,11 @@ def factors(trips: int) -> list[int]:
     found |= {-(-trips // count) for count in range(1, 65)}
     found |= {trips // count for count in range(1, 65) if trips % count == 0}
     return sorted(each for each in found if each == trips or 1 <= each <= trips // 2)
+
+
+def _size(graph: Graph) -> int:
+    """Return the number of nodes of a graph and its subgraphs."""
+    return sum(1 for _ in graph.walk())
 
 
 class LoopUnroller:
@@ -245,8 +253,7 @@ class LoopUnroller:
         """Return the factor by which a loop is unrolled; None if it remains as it is."""
         forced = self._forced(graph, node)
         (body,) = node.bodies
-        nodes = max(sum(1 for _ in body.walk()), 1)
-        trips = self._trips(graph, node, nodes)
+        trips = self._trips(graph, node, _size(body))
         if trips is None:
             if not self.forced.keys().isdisjoint(graph.names_of(node) - {node.op}):
                 raise InputError(
@@ -255,7 +262,9 @@ class LoopUnroller:
             return None
         if forced is None and not self.chooses and not self.whole:
             return None
-        one, two = (self.measure(several_steps(graph, node, factor, self.rounding)) for factor in (1, 2))
+        bodies = [several_steps(graph, node, factor, self.rounding) for factor in (1, 2)]
+        nodes = max(_size(bodies[1]) - _size(bodies[0]), 1)
+        one, two = map(self.measure, bodies)
         others = max(0.0, self.layers - one.layers)
         costs = LoopCosts(trips, one, two, self.costs, self.config.wis_words, others)
         most = self.room // nodes
@@ -281,7 +290,7 @@ class LoopUnroller:
     def _trips(self, graph: Graph, node: Node, nodes: int) -> int | None:
         """Return the number of iterations of a loop that runs without error; None if it is unknown or 1."""
         operands = [tensor.data for tensor in graph.ins(node)]
-        trips = known_trips(node, operands, min(MAX_ITERATIONS, max(_MAX_VISITED // nodes, 2)))
+        trips = known_trips(node, operands, min(MAX_ITERATIONS, _MAX_VISITED // max(nodes, 1) + 2))
         if trips is None or trips < 2:
             return None
         states = node.attributes["states"]
