@@ -54,8 +54,9 @@ from compiler.passes.batch import with_batch
 from compiler.passes.canonicalize import canonicalize_logic
 from compiler.passes.control_flow import known_trips
 from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten
-from compiler.passes.loop_unrolling import LoopUnroller, StepCost
+from compiler.passes.loop_unrolling import WORDS_PER_LAYER, LoopUnroller, StepCost
 from compiler.passes.redundant_nodes import Removed, name_apart
+from compiler.passes.repeated_steps import with_loops
 from compiler.passes.split_bytes import split_bytes
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import left_float, obstacle
@@ -293,12 +294,17 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
     return simplify(made), report
 
 
+#: Minimum number of nodes of repeated steps that become a loop if the user specifies how far loops are unrolled.
+_MIN_REPEATED = 64
+
+
 def _unrolled(
     graph: Graph, config: MlaConfig, options: CompileOptions
 ) -> tuple[Graph, tuple[Rewritten, ...]]:
     """Unroll loops with a known number of iterations as far as their costs suggest or the user has specified.
 
-    Loops need the host between their iterations, which strict mode, batches and programs with guards do not permit.
+    Repeated steps whose programs do not fit the instruction store become loops first. Loops need the host between their
+    iterations, which strict mode, batches and programs with guards do not permit.
     """
 
     def measure(body: Graph) -> StepCost:
@@ -306,13 +312,17 @@ def _unrolled(
         return _cost(parts, config, options)
 
     whole = bool(options.strict or options.single or options.batches or options.batch > 1 or options.skip)
+    chooses = options.runs("unroll_loops")
+    if (chooses or options.unroll) and not whole:
+        least = _MIN_REPEATED if options.unroll else config.wis_words // WORDS_PER_LAYER
+        graph = with_loops(graph, least)
     unroller = LoopUnroller(
         config,
         cast(Kernels, options.rounding),
         options.host_costs,
         measure,
         dict(options.unroll),
-        chooses=options.runs("unroll_loops"),
+        chooses=chooses,
         whole=whole,
     )
     return unroller.run(graph)

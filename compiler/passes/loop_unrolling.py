@@ -24,7 +24,7 @@ from hw.config import MlaConfig
 from hw.errors import InputError, did_you_mean, shown
 
 #: Words of the programs of a layer: mean of the layers of LSTM and GRU networks of 8 to 100 steps on n16 (28 to 30).
-_WORDS_PER_LAYER = 29
+WORDS_PER_LAYER = 29
 #: Cycles to load a word of a program from DRAM: 60,699 cycles for 21,786 words, measured on n16 (RTL).
 _CYCLES_PER_WORD = 2.8
 #: Number of stages that take the remaining steps from scanned tensors and add them to stacked tensors.
@@ -101,7 +101,7 @@ class LoopCosts:
 
     def words_of(self, factor: int) -> float:
         """Return the estimated number of words of the programs of the loop and of its remaining steps."""
-        return _WORDS_PER_LAYER * (self.steps(factor).layers + self.steps(self.trips % factor).layers)
+        return WORDS_PER_LAYER * (self.steps(factor).layers + self.steps(self.trips % factor).layers)
 
     def microseconds(self, factor: int) -> float:
         """Return the estimated time of the loop if it is unrolled by a factor."""
@@ -115,10 +115,10 @@ class LoopCosts:
 
     def _loading(self, factor: int, count: int) -> float:
         """Return the time to load programs, in each iteration or once, if the instruction store is too small."""
-        words = self.steps(factor).layers * _WORDS_PER_LAYER
+        words = self.steps(factor).layers * WORDS_PER_LAYER
         if words > self.words:
             return count * words * _CYCLES_PER_WORD / self.costs.clock
-        whole = self.words_of(factor) + self.others * _WORDS_PER_LAYER
+        whole = self.words_of(factor) + self.others * WORDS_PER_LAYER
         return words * _CYCLES_PER_WORD / self.costs.clock if whole > self.words else 0.0
 
     def best(self, most: int) -> int:
