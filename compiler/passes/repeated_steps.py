@@ -49,6 +49,8 @@ def with_loops(graph: Graph, least: int) -> Graph:
             start += 1
             continue
         made = found.with_loop()
+        if len(made.nodes) >= len(nodes):
+            return graph
         # Search on after the loop: later sequences have other nodes.
         return made if found.end >= len(nodes) else with_loops(made, least)
     return graph
@@ -57,8 +59,14 @@ def with_loops(graph: Graph, least: int) -> Graph:
 def _by_demand(graph: Graph) -> list[Node]:
     """Return the nodes in depth-first order from the outputs, in which steps consist of the same nodes in order.
 
+    Of the operands of a node, the one with the longest chain of nodes before it, such as a state, comes first.
+
     The order in which importers emit the nodes of a step varies, for example if a step is the last of a block.
     """
+    depth: dict[str, int] = {}
+    for node in graph:
+        before = (depth.get(name, 0) for name in node.inputs)
+        depth |= dict.fromkeys(node.outputs, 1 + max(before, default=0))
     found: dict[str, Node] = {}
     waiting = [(node, False) for node in reversed(list(graph))]
     waiting += [(node, False) for name in reversed(graph.outputs) if (node := graph.producer(name))]
@@ -69,7 +77,8 @@ def _by_demand(graph: Graph) -> list[Node]:
         if ready:
             found[node.name] = node
             continue
-        sources = [source for name in reversed(node.inputs) if (source := graph.producer(name))]
+        names = sorted(dict.fromkeys(reversed(node.inputs)), key=lambda name: depth.get(name, 0))
+        sources = [source for name in names if (source := graph.producer(name))]
         waiting.append((node, True))
         waiting += [(source, False) for source in sources if source.name not in found]
     return _with_late_joins(found.values())
@@ -192,6 +201,7 @@ class _Steps:
                 for number in range(self.size)
                 for index in self._operands(number)
             )
+            and bool(self.states)
             and not any(self.node(0, number).bodies for number in range(self.size))
             and self._readers()
         )
