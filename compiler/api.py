@@ -37,7 +37,7 @@ from hw.errors import InputError, MlaError, shown
 if TYPE_CHECKING:
     from compiler.pipeline import CompilationTrace, ModelCompiler
     from compiler.quantize.ranges import Calibration
-    from compiler.runtime.network_cache import NetworkCache
+    from compiler.runtime.package.writer import NetworkCache
     from compiler.schedule.program_override import ProgramTemplate
     from compiler.tuning.fusion.network_model import NetworkCostModel
     from compiler.tuning_db.database import TuningDatabase
@@ -528,7 +528,7 @@ def _cache_entry(
     store: ContentStore, source: ModelSource, config: MlaConfig, options: CompileOptions
 ) -> "NetworkCache":
     """Return the cache entry of the network that results from the given model and options."""
-    from compiler.runtime.network_cache import NetworkCache
+    from compiler.runtime.package.writer import NetworkCache
 
     # The seed affects only random calibration samples.
     uses_seed = source.floating and options.calibration is None

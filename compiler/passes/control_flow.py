@@ -323,7 +323,8 @@ class _Resolver:
         self, graph: Graph, rounding: Kernels = "reference", factors: Mapping[str, int] | None = None
     ):
         self.old, self.new = graph, Graph(graph.name)
-        self.rounding, self.factors = rounding, factors
+        self.rounding: Kernels = rounding
+        self.factors = factors
         self.tensors, self.nodes = set(graph.tensors), set(graph.nodes)  # names in use
         self.constants: dict[int, str] = {}  # by identity
         self.nodes_left = MAX_UNROLLED_NODES  # remaining limit on the nodes of unrolled loops

@@ -177,7 +177,7 @@ class LoopUnroller:
     Parameters
     ----------
     config : MlaConfig
-        Hardware configuration.
+        Hardware configuration of the target.
     rounding : "reference", "xnnpack" or "onnxruntime"
         Rounding of quantized operators.
     costs : HostCosts
@@ -203,7 +203,8 @@ class LoopUnroller:
         chooses: bool,
         whole: bool,
     ):
-        self.config, self.rounding, self.costs, self.measure = config, rounding, costs, measure
+        self.rounding: Kernels = rounding
+        self.config, self.costs, self.measure = config, costs, measure
         self.forced, self.chooses, self.whole = forced, chooses, whole
         self.room = MAX_UNROLLED_NODES
         self.layers = 0.0  # of the whole graph
@@ -278,6 +279,7 @@ class LoopUnroller:
                 )
         else:
             factor = (trips if trips <= most else 1) if self.whole else costs.best(most)
+        self.layers += costs.words_of(factor) / WORDS_PER_LAYER - one.layers
         if factor > 1:
             self.room = max(0, self.room - _computed(trips, factor) * nodes)
         self.found.append(Rewritten(node.name, node.op, "unroll_loops", costs.text(factor)))

@@ -213,10 +213,10 @@ class _Steps:
         """Classify an operand of a node; return False if it differs from step to step in an unknown way."""
         graph, names = self.graph, [self.node(step, number).inputs[index] for step in range(self.count)]
         tensors = [graph.tensors[name] for name in names]
-        if tensors[0].data is not None:
-            return all(
-                each.data is tensors[0].data or np.array_equal(each.data, tensors[0].data) for each in tensors
-            )
+        first = tensors[0].data
+        if first is not None:
+            others = (each.data for each in tensors if each.data is not None)
+            return all(each is first or np.array_equal(each, first) for each in others)
         sources = [self.places.get(name) for name in names]
         second = sources[1]
         if second is None:
