@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.exit_status import report, warn
+from compiler.cli.exit_status import report, targets_status, warn
 from compiler.cli.options import (
     add_clock,
     add_db,
@@ -490,4 +490,4 @@ def run(args: argparse.Namespace) -> int:
         lines += summary(network.quantization.document())
     lines += target_lines(document["performance_targets"])
     report(document, "\n".join([*lines, text]), args.json)
-    return 0
+    return targets_status(document["performance_targets"])

@@ -14,7 +14,7 @@ from compiler.cli.compile import (
     compile_model,
     report_provenance,
 )
-from compiler.cli.exit_status import report, warn
+from compiler.cli.exit_status import report, targets_status, warn
 from compiler.cli.options import (
     add_clock,
     add_db,
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
             whole["outputs"][tensor.name]["top"] = top_classes(tensor, result.outputs[tensor.name])
         text += "\n" + "\n".join(show_outputs(network.outputs, result.outputs))
     report(whole, text, args.json)
-    return 0
+    return targets_status(whole["performance_targets"])
 
 
 def keep_executions(
