@@ -81,30 +81,33 @@ def main() -> None:
         graph = read_onnx(made)
         wanted = None
         for factor in args.factors.split(","):
-            unroll = None if factor == "chosen" else 0 if factor == "full" else int(factor)
             # Without the pass, recurrent operators remain unrolled.
-            switched = (
-                {"disable": ["unroll_loops"]} if factor == "full" and kind != "scan" else {"unroll": unroll}
-            )
+            unrolled = factor == "full" and kind != "scan"
             started = time.monotonic()
-            network_ = compiler.compile(
-                graph, args.target, calibration=[{"x": x}], cache=False, database=False, **switched
+            made_network = compiler.compile(
+                graph,
+                args.target,
+                calibration=[{"x": x}],
+                cache=False,
+                database=False,
+                disable=["unroll_loops"] if unrolled else [],
+                unroll=None if unrolled or factor == "chosen" else 0 if factor == "full" else int(factor),
             )
             seconds = time.monotonic() - started
-            with compiler.open_device(network_, "rtl") as device:
-                session = compiler.Session(device, network_)
-                for _ in range(2):  # programs that do not stay loaded are loaded again
-                    loads = session.load_cycles
-                    outputs, cycles = session.measure({"x": x})
+            with compiler.open_device(made_network, "rtl") as device:
+                session = compiler.Session(device, made_network)
+                session.measure({"x": x})
+                loads = session.load_cycles  # programs that do not stay loaded are loaded again
+                outputs, cycles = session.measure({"x": x})
             wanted = outputs if wanted is None else wanted
             assert all(np.array_equal(outputs[name], wanted[name]) for name in wanted)
             loads, stages = session.load_cycles - loads, sum(session.runs) // 2
-            words = sum(len(program.words) for code in network_.codes for program in code.programs)
+            words = sum(len(program.words) for code in made_network.codes for program in code.programs)
             costs = DEFAULT_HOST_COSTS
             total = (cycles + loads) / costs.clock + stages * costs.stage
             row = [case, factor, *(f"{each:,}" for each in (cycles, loads, stages, words))]
             rows.append([*row, f"{total:,.0f}", f"{seconds:.1f}"])
-            print(" ".join(rows[-1]), *map(str, network_.rewritten), flush=True)
+            print(" ".join(rows[-1]), *map(str, made_network.rewritten), flush=True)
     heads = figures("cycles", "loading", "stages", "words", "us", "compile s")
     print(format_table([Column("case"), Column("factor"), *heads], rows))
 
