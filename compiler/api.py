@@ -23,6 +23,7 @@ from compiler.options import (
     DramTiming,
     HostCosts,
     MemoryLimits,
+    unroll_factors,
 )
 from compiler.profile.measurement import HardwareProfile
 from compiler.runtime.compiled import CompiledNetwork
@@ -36,7 +37,7 @@ from hw.errors import InputError, MlaError, shown
 if TYPE_CHECKING:
     from compiler.pipeline import CompilationTrace, ModelCompiler
     from compiler.quantize.ranges import Calibration
-    from compiler.runtime.network_cache import NetworkCache
+    from compiler.runtime.package.writer import NetworkCache
     from compiler.schedule.program_override import ProgramTemplate
     from compiler.tuning.fusion.network_model import NetworkCostModel
     from compiler.tuning_db.database import TuningDatabase
@@ -77,6 +78,7 @@ def compile(
     host: Sequence[str] = (),
     keep_on_accelerator: Sequence[str] = (),
     host_costs: HostCosts = DEFAULT_HOST_COSTS,
+    unroll: int | Mapping[str, int] | None = None,
     cache: bool | None = None,
     database: "TuningDatabase | str | Path | bool" = True,
     record: "CompilationTrace | None" = None,
@@ -142,7 +144,10 @@ def compile(
         Names of nodes or operators that run on the host although the accelerator supports them, and of those that the
         pass `place_on_host` leaves on the accelerator.
     host_costs : HostCosts
-        Time of operators on the host, and clock of the accelerator, for the pass `place_on_host`.
+        Time of operators on the host, and clock of the accelerator, for the passes `place_on_host` and `unroll_loops`.
+    unroll : int or mapping of str to int or None
+        Number of steps that each iteration of a loop computes, for all loops with a known number of iterations or by
+        name of the node; 1 for a loop as in the model, 0 for no loop. None: the pass `unroll_loops` chooses it.
     cache : bool or None
         True to use the cache of compiled networks, False to bypass it; None: True if the model is a file. A network
         from the cache has no `layers`.
@@ -211,6 +216,7 @@ def compile(
         host=checks.texts("host", host),
         keep_on_accelerator=checks.texts("keep_on_accelerator", keep_on_accelerator),
         host_costs=host_costs,
+        unroll=unroll_factors(unroll),
     )
     store = source.store if named and record is None else None
     network = _build(source, config, options, store, record)
@@ -522,7 +528,7 @@ def _cache_entry(
     store: ContentStore, source: ModelSource, config: MlaConfig, options: CompileOptions
 ) -> "NetworkCache":
     """Return the cache entry of the network that results from the given model and options."""
-    from compiler.runtime.network_cache import NetworkCache
+    from compiler.runtime.package.writer import NetworkCache
 
     # The seed affects only random calibration samples.
     uses_seed = source.floating and options.calibration is None

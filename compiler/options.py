@@ -135,6 +135,7 @@ PASSES: dict[str, PassInfo] = {
     "approximate_softmax": PassInfo(
         False, "compute softmaxes with fewer passes where results differ by at most one step"
     ),
+    "unroll_loops": PassInfo(True, "choose by estimated costs how far loops are unrolled"),
     "place_on_host": PassInfo(
         False, "run layers on the host where measured costs of both sides show a clear gain"
     ),
@@ -229,6 +230,25 @@ def read_host_costs(path: Path) -> HostCosts:
     return made
 
 
+def unroll_factors(unroll: int | Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
+    """Return the factors of the parameter `unroll` of `compiler.compile`, as in `CompileOptions`.
+
+    Raises
+    ------
+    InputError
+        A factor is not an integer of at least 0, or a name is no string.
+    """
+    factors = {} if unroll is None else {"loop": unroll} if isinstance(unroll, int) else unroll
+    if not isinstance(factors, Mapping):
+        raise InputError(f"unroll must be an integer or a dict of integers, not {type(unroll).__name__}")
+    for name, factor in factors.items():
+        if not isinstance(name, str) or type(factor) is not int or factor < 0:
+            raise InputError(
+                f"unroll must have a name and an integer of at least 0, not {name!r}: {factor!r}"
+            )
+    return tuple(sorted(factors.items()))
+
+
 @identity(
     "Options",
     "rounding",
@@ -251,7 +271,8 @@ def read_host_costs(path: Path) -> HostCosts:
     "host",
     "keep_on_accelerator",
     "host_costs",
-    added=("fuse", "enable", "disable", "host", "keep_on_accelerator", "host_costs"),
+    "unroll",
+    added=("fuse", "enable", "disable", "host", "keep_on_accelerator", "host_costs", "unroll"),
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
@@ -265,6 +286,8 @@ class CompileOptions:
         Same as the parameters of `compile`.
     fuse, enable, disable, host, keep_on_accelerator, host_costs
         Same as the parameters of `compile`.
+    unroll : tuple of (str, int)
+        Names of loops and the factors by which they are unrolled, as `unroll_factors` returns them.
     single : bool
         True to compile each stage to one program, for dispatch by guards; ignored if a schedule is given.
 
@@ -299,6 +322,7 @@ class CompileOptions:
     host: tuple[str, ...] = ()
     keep_on_accelerator: tuple[str, ...] = ()
     host_costs: HostCosts = DEFAULT_HOST_COSTS
+    unroll: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:

@@ -53,13 +53,17 @@ from compiler.passes import reduce_graph, simplify
 from compiler.passes.approximations import APPROXIMATIONS
 from compiler.passes.batch import with_batch
 from compiler.passes.canonicalize import canonicalize_logic
+from compiler.passes.control_flow import known_trips
 from compiler.passes.kernel_sizes import KERNEL_PASSES, Rewritten
+from compiler.passes.loop_unrolling import WORDS_PER_LAYER, LoopUnroller, StepCost
 from compiler.passes.redundant_nodes import Removed, name_apart
+from compiler.passes.repeated_steps import with_loops
 from compiler.passes.split_bytes import split_bytes
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.plan import left_float, obstacle
 from compiler.quantize.ranges import random_samples
 from compiler.reference import Kernels
+from compiler.reference.control import MAX_ITERATIONS
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import with_sizes
 from compiler.runtime.dispatch.skip import check_single, single, tensor_named, with_skip
@@ -173,11 +177,13 @@ class ModelCompiler:
         graph, self.report = _integer_graph(graph, options)
         graph = canonicalize_logic(graph, options.rounding)
         record.graphs["quantized"] = graph
+        graph, unrolled = _unrolled(graph, self.config, options)
         graph, self.removed = _reduced(graph, self.config, options)
         graph, self.rewritten = _with_kernels(graph, self.config, options)
         graph, approximated = _approximated(graph, options)
         self.rewritten += approximated
         self.graph = with_batch(split_bytes(name_apart(graph), options.rounding), options.batch)
+        self.rewritten = (*unrolled, *self.rewritten)
         record.graphs["reduced"], record.removed = self.graph, self.removed
         record.rewritten = self.rewritten
         self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
@@ -289,6 +295,62 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
         random=given is None,
     )
     return simplify(made), report
+
+
+#: Minimum number of nodes of repeated steps that become a loop if the user specifies how far loops are unrolled.
+_MIN_REPEATED = 64
+
+
+def _unrolled(
+    graph: Graph, config: MlaConfig, options: CompileOptions
+) -> tuple[Graph, tuple[Rewritten, ...]]:
+    """Unroll loops with a known number of iterations as far as their costs suggest or the user has specified.
+
+    Repeated steps whose programs do not fit the instruction store become loops first. Loops need the host between their
+    iterations, which strict mode, batches and programs with guards do not permit.
+    """
+
+    def measure(body: Graph) -> StepCost:
+        parts, _ = partition(split_bytes(name_apart(body), options.rounding), options.rounding, config)
+        return _cost(parts, config, options)
+
+    whole = bool(options.strict or options.single or options.batches or options.batch > 1 or options.skip)
+    chooses = options.runs("unroll_loops")
+    if (chooses or options.unroll) and not whole:
+        least = _MIN_REPEATED if options.unroll else config.wis_words // WORDS_PER_LAYER
+        graph = with_loops(graph, least)
+    unroller = LoopUnroller(
+        config,
+        cast(Kernels, options.rounding),
+        options.host_costs,
+        measure,
+        dict(options.unroll),
+        chooses=chooses,
+        whole=whole,
+    )
+    return unroller.run(graph)
+
+
+def _cost(parts: Sequence[GraphPart], config: MlaConfig, options: CompileOptions) -> StepCost:
+    """Return the cost of the stages of a graph; stages of an unknown number of iterations count once."""
+    total = StepCost()
+    for part in parts:
+        if part.device:
+            layers = _layers([part], config, options)
+            total += StepCost(sum(cycles for _, cycles in layers), 0.0, 1.0, len(layers))
+        elif part.bodies:
+            (node,) = part.graph
+            bodies = [_cost(body, config, options) for body in part.bodies]
+            trips = None
+            if node.op == "loop":
+                trips = known_trips(node, [tensor.data for tensor in part.graph.ins(node)], MAX_ITERATIONS)
+            share = (1 / len(bodies)) if trips is None else trips
+            for body in bodies:
+                total += replace(body * share, layers=body.layers)
+        else:
+            names = [node.name for node in part.graph]
+            total += StepCost(0.0, host_microseconds(part.graph, names, options.host_costs))
+    return total
 
 
 def _reduced(graph: Graph, config: MlaConfig, options: CompileOptions) -> tuple[Graph, tuple[Removed, ...]]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.exit_status import report, warn
+from compiler.cli.exit_status import report, targets_status, warn
 from compiler.cli.options import (
     add_clock,
     add_db,
@@ -67,7 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser, fuse=True)
     add_dispatch(parser)
-    add_clock(parser, "clock frequency, for targets that are times or rates, and for the pass place_on_host")
+    add_clock(
+        parser,
+        "clock frequency, for targets that are times or rates, and for the passes place_on_host and unroll_loops",
+    )
     add_performance_targets(parser)
     add_target(parser)
     add_memory(parser, ", assumed for scheduling")
@@ -130,6 +133,15 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
         help="the pass place_on_host leaves this node (or all nodes of this operator) on the accelerator (repeatable)",
     )
     parser.add_argument(
+        "--unroll",
+        metavar="[NODE=]FACTOR",
+        type=_unrolled,
+        action="append",
+        default=[],
+        help="compute FACTOR steps in each iteration of this loop (default: of all loops) whose number of iterations "
+        "is known; 1 for a loop as in the model, `full` for none (repeatable; default: by estimated costs)",
+    )
+    parser.add_argument(
         "--passes", action=ListPasses, help="list the graph passes that can be switched, and exit"
     )
     parser.add_argument(
@@ -173,6 +185,19 @@ def add_compile(parser: argparse.ArgumentParser, *, fuse: bool = False) -> None:
             "its expected error; takes seconds",
         )
     parser.add_argument("--no-cache", action="store_true", help="ignore cached compilations and proofs")
+
+
+def _unrolled(text: str) -> tuple[str, int]:
+    """Parse an argument, `FACTOR` or `NODE=FACTOR`: the name of a loop and its factor, 0 for `full`."""
+    from hw.errors import shown
+
+    name, equals, factor = text.rpartition("=")
+    digits = factor.isascii() and factor.isdigit() and 0 < len(factor) < 10 and int(factor)
+    if not (digits or factor == "full") or (equals and not name):
+        raise argparse.ArgumentTypeError(
+            f"must be FACTOR or NODE=FACTOR, FACTOR an integer of at least 1 or full, not {shown(text)}"
+        )
+    return name or "loop", 0 if factor == "full" else int(factor)
 
 
 class ListPasses(argparse.Action):
@@ -247,6 +272,7 @@ def compile_model(
             host=options.host,
             keep_on_accelerator=options.keep_on_accelerator,
             host_costs=options.host_costs,
+            unroll=dict(options.unroll),
             dram=options.dram,
             limits=options.limits,
             fuse=options.fuse,
@@ -330,6 +356,7 @@ def source_of(
         host=tuple(args.host),
         keep_on_accelerator=tuple(args.keep_on_accelerator),
         host_costs=_host_costs(args),
+        unroll=tuple(sorted(dict(args.unroll).items())),
         dram=dram,
         limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
         fuse=vars(args).get("fuse", False),
@@ -340,9 +367,8 @@ def _host_costs(args: argparse.Namespace) -> "HostCosts":
     """Return the costs of this host, at the clock frequency of `--clock`, if a pass reads them."""
     from compiler.options import DEFAULT_HOST_COSTS, host_costs_path, read_host_costs
 
-    if "place_on_host" not in args.enable:
-        return DEFAULT_HOST_COSTS
-    costs, clock = read_host_costs(host_costs_path()), vars(args).get("clock")
+    clock = vars(args).get("clock")
+    costs = read_host_costs(host_costs_path()) if "place_on_host" in args.enable else DEFAULT_HOST_COSTS
     return costs if clock is None else replace(costs, clock=clock)
 
 
@@ -466,4 +492,4 @@ def run(args: argparse.Namespace) -> int:
         lines += summary(network.quantization.document())
     lines += target_lines(document["performance_targets"])
     report(document, "\n".join([*lines, text]), args.json)
-    return 0
+    return targets_status(document["performance_targets"])

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, model_source
-from compiler.cli.exit_status import report
+from compiler.cli.exit_status import report, targets_status
 from compiler.cli.options import (
+    add_clock,
     add_db,
     add_json,
     add_memory,
+    add_performance_targets,
     add_reset,
     add_seed,
     add_target,
     check_files,
     check_reset,
     integer,
+    performance_targets,
 )
 from compiler.util.files import PACKAGE_SUFFIX
 from compiler.util.plugin_registry import guarded, is_reference, load_reference
@@ -58,6 +61,7 @@ _FIELDS = frozenset(
         "same_class",
         "cycles_per_sample",
         "rewritten",
+        "performance_targets",
         "warnings",
     )
 )
@@ -90,6 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-reference", action="store_true", help="do not run the model in LiteRT, onnxruntime or PyTorch"
     )
+    add_clock(parser, "clock frequency, for targets that are times or rates")
+    add_performance_targets(parser)
     add_reset(parser)
     add_compile(parser, fuse=True)
     add_db(parser)
@@ -103,12 +109,14 @@ def run(args: argparse.Namespace) -> int:
     """Run all samples on the device and in the model's own runtime, and print the accuracy of both."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_labeled, read_labels
-    from compiler.cli.run import head, network_of
+    from compiler.cli.run import head, judged_targets, network_of
+    from compiler.options import target_lines
     from compiler.runtime.device import open_device
     from compiler.runtime.run_report import document, run_samples
     from compiler.util.progress import log
 
     check_files(args)
+    goals = performance_targets(args)
     metric, classes = _metric(args.metric), args.metric == _CLASSES
     if classes and args.model.suffix.lower() in (
         ".onnx",
@@ -135,23 +143,25 @@ def run(args: argparse.Namespace) -> int:
             rate=rate,
             reset=args.reset_state,
         )
+    measured = document(network, result, rate, args.clock)
     name, reference = _reference(args, network, samples)
     accuracy = _finite(args.metric, args.device, metric(result.outputs, labels))
     given = {} if reference is None else _finite(args.metric, str(name), metric(reference, labels))
-    made = document(network, result, rate)
     whole = head(args, args.device, rate) | {
         "samples": len(samples),
         **accuracy,
         "reference": name,
         **{f"reference_{key}": given.get(key) for key in accuracy},
         "same_class": None,
-        **{key: made[key] for key in ("cycles_per_sample", "rewritten")},
+        **{key: measured[key] for key in ("cycles_per_sample", "rewritten")},
+        "performance_targets": judged_targets(goals, measured),
     }
     if args.metric == _CLASSES and reference is not None:
         (scores,), (wanted,) = result.outputs.values(), reference.values()
         whole["same_class"] = int((_best(scores)[:, 0] == _best(wanted)[:, 0]).sum())
-    report(whole, _table(whole, list(accuracy), classes), args.json)
-    return 0
+    lines = [_table(whole, list(accuracy), classes), *target_lines(whole["performance_targets"])]
+    report(whole, "\n".join(lines), args.json)
+    return targets_status(whole["performance_targets"])
 
 
 def _metric(name: str) -> Callable[[Outputs, "NDArray"], dict[str, float]]:

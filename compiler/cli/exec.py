@@ -5,7 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, check_files
+from compiler.cli.exit_status import targets_status
+from compiler.cli.options import (
+    add_clock,
+    add_json,
+    add_memory,
+    add_performance_targets,
+    add_seed,
+    add_target,
+    check_files,
+    performance_targets,
+)
 from compiler.cli.programs import add_call, number, read_program, span
 from compiler.util.files import report, write_report
 from hw.errors import InputError, WorkError, shown
@@ -76,6 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
     )
+    add_clock(parser, "clock frequency, for targets that are times or rates")
+    add_performance_targets(parser)
     add_target(parser)
     add_memory(parser)
     add_seed(parser)
@@ -96,11 +108,16 @@ def _dump(text: str) -> _Dump:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Validate and run the program, and print the report; return status 1 if the program is rejected or traps."""
+    """Validate and run the program, and print the report.
+
+    The status is 1 if the program is rejected, traps or misses a target.
+    """
+    from compiler.options import target_lines
     from cosim.driver import Driver
     from hw.config import load_target
 
     check_files(args)
+    goals = performance_targets(args)
     config, program = load_target(args.target), read_program(args.program)
     arrays = _arrays(args)
     _check_ranges(args, arrays)
@@ -117,13 +134,17 @@ def run(args: argparse.Namespace) -> int:
             driver.put(array, put.address)
         cycles, trap = _execute(driver, program, args.operands)
         dumps = {each.name: driver.fetch(each.address, [each.size]).tobytes() for each in args.dump}
+    measured = cycles if args.device == "rtl" else None
+    judged = goals.judged(measured, None, None)
     document = _head(args, program) | {
-        "cycles": cycles if args.device == "rtl" else None,
+        "cycles": measured,
         "trap": None if trap is None else _trap_document(trap, program),
         "dumps": {name: data.hex() for name, data in dumps.items()},
+        "performance_targets": judged,
     }
-    report(document, _text(document, [(each, dumps[each.name]) for each in args.dump]), args.json)
-    return 0 if trap is None else _TRAPPED
+    text = _text(document, [(each, dumps[each.name]) for each in args.dump])
+    report(document, "\n".join([text, *target_lines(judged)]), args.json)
+    return targets_status(judged) if trap is None else _TRAPPED
 
 
 def _head(args: argparse.Namespace, program: "Program") -> dict[str, Any]:

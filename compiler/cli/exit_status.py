@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -199,3 +199,14 @@ def with_warnings(document: Mapping[str, Any]) -> dict[str, Any]:
 def report(document: Mapping[str, Any], text: str, destination: str | None) -> None:
     """Print the report of a verb that compiles a model as `compiler.util.files.report` does, with the warnings."""
     files.report(with_warnings(document), text, destination)
+
+
+def targets_status(judged: Iterable[Mapping[str, Any]]) -> int:
+    """Return the exit status of a verb for the entries of `PerformanceTargets.judged`: 1 if a target is missed.
+
+    A message on standard error states the missed targets. Targets whose value is not known are not missed.
+    """
+    missed = [each["target"].replace("_", " ") for each in judged if each["met"] is False]
+    if missed:
+        _log(f"missed targets: {', '.join(dict.fromkeys(missed))}")
+    return FAILED if missed else 0

@@ -16,7 +16,7 @@ from compiler.cli.options import (
     target_labels,
     targets,
 )
-from compiler.cli.search import add_method, check_method
+from compiler.cli.search import add_method, add_targets, check_method, targets_of
 from compiler.cli.tune import GOALS, MAX_DEVICES
 from compiler.util.tables import Column, counted, figures, format_table
 
@@ -26,7 +26,7 @@ EXAMPLE = "mla optimize --targets n8,n16 network.tflite other.onnx"
 _DEFAULT_TRIALS = 24
 _FAILED = 1
 #: Fields that are null for a target that the model does not fit.
-_MEASURED = ("baseline_cycles", "best_cycles", "trials", "cache_hits", "neighbour_schedules")
+_MEASURED = ("baseline_cycles", "best_cycles", "trials", "cache_hits", "neighbour_schedules", "target_met")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of candidates to measure for each model and target (default: %(default)s)",
     )
     add_method(parser)
+    add_targets(parser)
     parser.add_argument(
         "--goal", choices=GOALS, default="latency", help="metric to optimize (default: %(default)s)"
     )
@@ -75,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_files(args)
     check_method(args)
+    wanted = targets_of(args, args.goal)
     labels = target_labels(args.targets)
     rows: list[dict[str, Any]] = []
     with TuningDatabase(args.db) as database:
@@ -93,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
                             method=args.method,
                             generator=args.generator,
                             goal=args.goal,
+                            target_latency=wanted.cycles,
+                            target_energy=wanted.energy_uj,
                             seed=args.seed,
                             options=options,
                             database=database,
@@ -116,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
                         "trials": len(tuned.trials),
                         "cache_hits": tuned.cached_count,
                         "neighbour_schedules": tuned.transferred_count,
+                        "target_met": tuned.target_met,
                         "reason": None,
                     }
                 )

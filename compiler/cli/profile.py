@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.exit_status import report
+from compiler.cli.exit_status import report, targets_status
 from compiler.cli.options import (
     add_clock,
     add_db,
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         html = page(whole, spans(result.recording), clock_hz=clock_hz, memory=memory_in_use(whole["memory"]))
         write_output(args.report, html.encode())
     report(whole, "\n".join([table(whole), *target_lines(whole["performance_targets"])]), args.json)
-    return 0
+    return targets_status(whole["performance_targets"])
 
 
 def analysis(

@@ -14,7 +14,7 @@ from compiler.cli.compile import (
     compile_model,
     report_provenance,
 )
-from compiler.cli.exit_status import report, warn
+from compiler.cli.exit_status import report, targets_status, warn
 from compiler.cli.options import (
     add_clock,
     add_db,
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
             whole["outputs"][tensor.name]["top"] = top_classes(tensor, result.outputs[tensor.name])
         text += "\n" + "\n".join(show_outputs(network.outputs, result.outputs))
     report(whole, text, args.json)
-    return 0
+    return targets_status(whole["performance_targets"])
 
 
 def keep_executions(
@@ -188,7 +188,7 @@ def network_of(args: argparse.Namespace) -> "CompiledNetwork":
         raise InputError(
             f"{args.model} is already compiled: --size applies to models with dynamic dimensions"
         )
-    for name in ("enable", "disable", "host", "keep_on_accelerator"):
+    for name in ("enable", "disable", "host", "keep_on_accelerator", "unroll"):
         if vars(args)[name]:
             option = name.replace("_", "-")
             raise InputError(f"{args.model} is already compiled: --{option} applies to models")

@@ -1,6 +1,6 @@
 """Control-flow passes: removal of unused operands and outputs, resolution of constant conditions, loop unrolling."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from compiler.ir.control import loop_operands, truth, whole
 from compiler.ir.graph import Graph, Node, rebuild
-from compiler.ir.tensor import Tensor
-from compiler.reference import run_node
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.passes.redundant_nodes import remove_dead
+from compiler.reference import Kernels, run_node
+from compiler.reference.control import MAX_ITERATIONS
 from hw.errors import InputError, shown
 
 
@@ -80,10 +82,9 @@ def _with_constants(body: Graph, constants: dict[int, Tensor]) -> Graph:
     return rebuild(body, body, inputs=inputs, changed=changed)
 
 
-#: Maximum number of iterations of an unrolled loop. Each iteration has separate layers and programs, which is faster
-#: only if all programs fit the instruction store; otherwise programs are reloaded for every sample.
+#: Maximum number of iterations of a loop that is unrolled because its nodes depend on the number of the iteration.
 MAX_UNROLLED_ITERATIONS = 32
-#: Maximum number of nodes from all unrolled loops of a graph.
+#: Maximum number of nodes from all unrolled loops of a graph, which bounds the time of the compilation.
 MAX_UNROLLED_NODES = 1024
 
 #: Maximum number of nodes that nested loops may execute per sample, because calibration executes them in numpy.
@@ -92,8 +93,8 @@ MAX_NESTED_NODES = 1 << 18
 Known = NDArray | None
 
 
-def known_trips(node: Node, operands: Sequence[Known], room: int = MAX_UNROLLED_NODES) -> int | None:
-    """Return the number of iterations of a loop that is to be unrolled; None if it remains a loop.
+def known_trips(node: Node, operands: Sequence[Known], limit: int) -> int | None:
+    """Return the number of iterations of a loop; None if it is unknown or exceeds a limit.
 
     Parameters
     ----------
@@ -101,18 +102,26 @@ def known_trips(node: Node, operands: Sequence[Known], room: int = MAX_UNROLLED_
         The loop node.
     operands : sequence of array or None
         Contents of the loop's operands; None for operands that are unknown.
-    room : int
-        Maximum number of nodes after unrolling.
+    limit : int
+        Maximum number of iterations.
     """
+    found = _simulated(node, operands, limit)
+    return None if found is None else found[0]
+
+
+def _simulated(node: Node, operands: Sequence[Known], limit: int) -> tuple[int, list[Known]] | None:
+    """Return the number of iterations and the final states of a loop, as far as these are known; None as above."""
     given = loop_operands(node.attributes, operands)
     if given.condition is None or given.trips is None:
         return None
     (body,) = node.bodies
-    limit = min(MAX_UNROLLED_ITERATIONS, room // max(_size(body, _known_inputs(node, operands)), 1))
     condition, states, trips = truth(given.condition), given.states, whole(given.trips)
+    again = body.tensors[body.outputs[0]].data
     slices: list[Known] = [None] * len(given.scanned)
     count = 0
     while condition and count < trips:
+        if again is not None and truth(again) and all(state is None for state in states):
+            return None if trips > limit else (trips, states)
         if count == limit:
             return None
         inputs = [np.array(count, np.int64), *states, *slices, *given.rest]
@@ -121,7 +130,43 @@ def known_trips(node: Node, operands: Sequence[Known], room: int = MAX_UNROLLED_
             return None
         condition, states = truth(results[0]), results[1 : 1 + len(states)]
         count += 1
-    return count
+    return count, states
+
+
+def _varies(node: Node, operands: Sequence[Known]) -> bool:
+    """Return whether nodes of a loop's body read values that are known, but differ from iteration to iteration.
+
+    Such nodes become simpler if the loop is unrolled: an index is a constant then, for example. Nodes that compute
+    only such values, like a counter and its comparison with a limit, do not count.
+    """
+    (body,), given = node.bodies, loop_operands(node.attributes, operands)
+    states, scanned = given.states, [None if each is None else each[0] for each in given.scanned]
+    first = _known_outputs(body, [np.array(0, np.int64), *states, *scanned, *given.rest])
+    always = _values(body, _known_inputs(node, operands))
+    second = _values(body, [np.array(1, np.int64), *first[1 : 1 + len(states)], *scanned, *given.rest])
+    varying = {name for name, value in second.items() if value is not None and always[name] is None}
+    return any(
+        varying.intersection(each.inputs) and any(second[name] is None for name in each.outputs)
+        for each in body
+    )
+
+
+def _counters(node: Node, last: Sequence[Known]) -> set[int]:
+    """Return the states of a loop that are known after it, and that only such states and its condition read."""
+    (body,) = node.bodies
+    found = {number for number, value in enumerate(last) if value is not None}
+    while found:
+        outputs = [name for number, name in enumerate(body.outputs) if number and number - 1 not in found]
+        live = remove_dead(rebuild(body, body, outputs=outputs))
+        read = {
+            number
+            for number in found
+            if live.consumers(live.inputs[1 + number]) or live.inputs[1 + number] in outputs
+        }
+        if not read:
+            break
+        found -= read
+    return found
 
 
 def unrolled_nodes(node: Node, operands: Sequence[Known], trips: int) -> int:
@@ -210,18 +255,76 @@ Names = dict[str, str]
 
 
 def unroll_control_flow(graph: Graph) -> Graph:
-    """Resolve control flow with constant conditions and unroll loops with constant trip counts."""
+    """Resolve control flow with constant conditions, and unroll loops whose nodes become simpler thereby.
+
+    These are loops of one iteration, and those whose nodes depend on the number of the iteration (`_varies`), within
+    limits on iterations and nodes. `unroll_loops` decides about other loops.
+    """
     if not any(node.bodies for node in graph):
         return graph
     check_work(graph)
     return _Resolver(graph).run()
 
 
-class _Resolver:
-    """Copies a graph node by node, folding constants and resolving control flow."""
+def unroll_loops(graph: Graph, factors: Mapping[str, int], rounding: Kernels) -> Graph:
+    """Unroll loops of a graph, without those of its subgraphs; the results remain equal.
 
-    def __init__(self, graph: Graph):
+    A loop of T iterations that is unrolled by a factor k < T becomes a loop of T // k iterations, each of which
+    computes k steps, and a loop of one iteration for the remaining T % k steps. Conditions and counters that are known
+    at compile time disappear, also with a factor of 1.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph with loops.
+    factors : mapping of str to int
+        Factor for each loop to unroll, by name of the node; a factor of at least T removes the loop. The numbers of
+        iterations of these loops must be known.
+    rounding : "reference", "xnnpack" or "onnxruntime"
+        Rounding with which nodes with constant operands are computed.
+    """
+    return remove_dead(_Resolver(graph, rounding, factors).run()) if factors else graph
+
+
+def several_steps(graph: Graph, node: Node, factor: int, rounding: Kernels) -> Graph:
+    """Return the body of a loop that computes several steps in each iteration, as `unroll_loops` makes it.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph with the loop.
+    node : Node
+        The loop, whose number of iterations is known.
+    factor : int
+        Number of steps.
+    rounding : "reference", "xnnpack" or "onnxruntime"
+        Rounding with which nodes with constant operands are computed.
+    """
+    simulated = _simulated(node, [tensor.data for tensor in graph.ins(node)], MAX_ITERATIONS)
+    assert simulated is not None, f"the number of iterations of {node.name!r} must be known"
+    body = _several_steps(node, factor, _counters(node, simulated[1]), rounding)
+    return remove_dead(body)
+
+
+class _Resolver:
+    """Copies a graph node by node, folding constants and resolving control flow.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph to copy.
+    rounding : "reference", "xnnpack" or "onnxruntime"
+        Rounding of nodes with constant operands.
+    factors : mapping of str to int, or None
+        The loops to unroll, as in `unroll_loops`; None to choose them as in `unroll_control_flow`.
+    """
+
+    def __init__(
+        self, graph: Graph, rounding: Kernels = "reference", factors: Mapping[str, int] | None = None
+    ):
         self.old, self.new = graph, Graph(graph.name)
+        self.rounding: Kernels = rounding
+        self.factors = factors
         self.tensors, self.nodes = set(graph.tensors), set(graph.nodes)  # names in use
         self.constants: dict[int, str] = {}  # by identity
         self.nodes_left = MAX_UNROLLED_NODES  # remaining limit on the nodes of unrolled loops
@@ -249,15 +352,16 @@ class _Resolver:
                 names |= zip(node.outputs, outputs_inside, strict=True)
                 return
         elif known and len(known) == len(values):
-            for name, data in zip(node.outputs, run_node(source, node, known), strict=True):
+            results = run_node(source, node, known, rounding=self.rounding)
+            for name, data in zip(node.outputs, results, strict=True):
                 names[name] = self._add(replace(source.tensors[name], data=data), prefix)
             return
         outputs = tuple(self._add(source.tensors[name], prefix) for name in node.outputs)
         names |= zip(node.outputs, outputs, strict=True)
         moved = replace(node, name=prefix + node.name, inputs=tuple(inputs), outputs=outputs)
         added = self._node(moved, own=not prefix)
-        if node.name in source.origins:
-            self.new.origins[added.name] = source.origins[node.name]
+        if prefix or node.name in source.origins:
+            self.new.origins[added.name] = source.names_of(node)
 
     def _resolved(
         self, node: Node, source: Graph, inputs: list[str], values: list[NDArray | None], prefix: str
@@ -267,53 +371,187 @@ class _Resolver:
         if node.op == "if":
             if values[0] is None:
                 return None
-            return self._inline(node.bodies[0 if truth(values[0]) else 1], inputs[1:], here)
-        # Loops inside of an unrolled loop were counted with it.
-        trips = known_trips(node, values, MAX_UNROLLED_NODES if self.unrolling else self.nodes_left)
+            return self.inline(node.bodies[0 if truth(values[0]) else 1], inputs[1:], here)
         stacks = [source.tensors[name] for name in node.outputs[node.attributes["states"] :]]
+        if self.factors is not None:
+            if prefix or node.name not in self.factors:
+                return None
+            trips = known_trips(node, values, MAX_ITERATIONS)
+            assert trips is not None, f"the number of iterations of {node.name!r} must be known"
+            if self.factors[node.name] < trips:
+                return self._partly(node, inputs, self.factors[node.name], stacks)
+            return self._unrolled(node, inputs, range(trips), stacks, here)
+        # Loops inside of an unrolled loop were counted with it.
+        room = MAX_UNROLLED_NODES if self.unrolling else self.nodes_left
+        limit = min(MAX_UNROLLED_ITERATIONS, room // max(unrolled_nodes(node, values, 1), 1))
+        trips = known_trips(node, values, limit)
         scanned = [self.new.tensors[name] for name in loop_operands(node.attributes, inputs).scanned]
         if trips is None or any(stack.shape[0] != trips for stack in stacks):
             return None
         if any(tensor.shape[0] < trips for tensor in scanned):
             return None  # executing the loop raises an error
+        if trips > 1 and not _varies(node, values):
+            return None
         if self.unrolling:
-            return self._unrolled(node, inputs, trips, stacks, here)
+            return self._unrolled(node, inputs, range(trips), stacks, here)
         self.nodes_left -= unrolled_nodes(node, values, trips)
         self.unrolling = True
-        outputs = self._unrolled(node, inputs, trips, stacks, here)
+        outputs = self._unrolled(node, inputs, range(trips), stacks, here)
         self.unrolling = False
         return outputs
 
     def _unrolled(
-        self, node: Node, inputs: list[str], trips: int, stacks: list[Tensor], here: str
+        self, node: Node, inputs: list[str], steps: range, stacks: list[Tensor], here: str
     ) -> list[str]:
-        given, (body,) = loop_operands(node.attributes, inputs), node.bodies
-        states = given.states
-        slices_out: list[list[str]] = [[] for _ in stacks]
-        for count in range(trips):
-            prefix = f"{here}{count}/"
-            number = self._add(Tensor(body.inputs[0], (), "int64", None, np.array(count, np.int64)), prefix)
-            slices = [
-                self._slice(name, count if sign > 0 else self.new.tensors[name].shape[0] - 1 - count, prefix)
-                for name, sign in zip(given.scanned, node.attributes["scanned"], strict=True)
-            ]
-            _, *results = self._inline(body, [number, *states, *slices, *given.rest], prefix)
-            states = results[: len(states)]
-            for parts, name in zip(slices_out, results[len(states) :], strict=True):
-                parts.append(name)
+        """Add the nodes of some iterations of a loop, and return the final states and the stacked slices of these."""
+        states, slices_out = self._steps(node, inputs, steps, here)
         signs = node.attributes["stacked"]
         return states + [
-            self._stack(tensor, parts[::sign], here)
+            self.stack(replace(tensor, shape=(len(steps), *tensor.shape[1:])), parts[::sign], here)
             for tensor, parts, sign in zip(stacks, slices_out, signs, strict=True)
         ]
 
-    def _inline(self, body: Graph, inputs: Sequence[str], prefix: str) -> list[str]:
+    def _steps(
+        self, node: Node, inputs: list[str], steps: range, here: str
+    ) -> tuple[list[str], list[list[str]]]:
+        """Add the nodes of some iterations; return the states, and for each stacked output the slices in order."""
+        given, (body,) = loop_operands(node.attributes, inputs), node.bodies
+        states = given.states
+        slices_out: list[list[str]] = [[] for _ in node.attributes["stacked"]]
+        for count in steps:
+            prefix = f"{here}{count}/"
+            number = self._add(Tensor(body.inputs[0], (), "int64", None, np.array(count, np.int64)), prefix)
+            slices = [
+                self.slice(name, count if sign > 0 else self.new.tensors[name].shape[0] - 1 - count, prefix)
+                for name, sign in zip(given.scanned, node.attributes["scanned"], strict=True)
+            ]
+            _, *results = self.inline(body, [number, *states, *slices, *given.rest], prefix)
+            states = results[: len(states)]
+            for parts, name in zip(slices_out, results[len(states) :], strict=True):
+                parts.append(name)
+        return states, slices_out
+
+    def _partly(self, node: Node, inputs: list[str], factor: int, stacks: list[Tensor]) -> list[str]:
+        """Add a loop that computes `factor` steps in each iteration, and one of one iteration for the remaining steps.
+
+        A state that is known in each iteration and that only such states and the condition read is a constant after
+        the loop, and no state of the new loops.
+        """
+        given, signs = loop_operands(node.attributes, inputs), node.attributes["stacked"]
+        simulated = _simulated(node, [self.new.tensors[name].data for name in inputs], MAX_ITERATIONS)
+        assert simulated is not None, f"the number of iterations of {node.name!r} must be known"
+        trips, last = simulated
+        count, rest = divmod(trips, factor)
+        counters = _counters(node, last)
+        states = list(given.states)
+        rows: list[list[str]] = [[] for _ in stacks]
+        pieces = [(node.name, 0, count, factor)]
+        if rest:
+            pieces.append((f"{node.name}/rest", count * factor, 1, rest))
+        for name, first, iterations, steps in pieces:
+            made = self._counted(node, name, inputs, states, (first, iterations, steps), counters)
+            states = made[: len(states)]
+            for row, part in zip(rows, made[len(states) :], strict=True):
+                row.append(part)
+        here = f"{node.name}/"
+        for number in counters:
+            quantization = self.new.tensors[given.states[number]].quantization
+            states[number] = self.constant("counter", last[number], here, quantization)
+        return states + [
+            parts[0] if len(parts) == 1 else self._emit("concat", parts[::sign], stack, "", axis=0)
+            for stack, parts, sign in zip(stacks, rows, signs, strict=True)
+        ]
+
+    def _counted(
+        self,
+        node: Node,
+        name: str,
+        inputs: list[str],
+        states: list[str],
+        span: tuple[int, int, int],
+        counters: Collection[int],
+    ) -> list[str]:
+        """Add a loop over some iterations of a loop; return the states, and the rows of the stacked outputs.
+
+        Parameters
+        ----------
+        node : Node
+            The original loop.
+        name : str
+            Name of the new loop.
+        inputs, states : list of str
+            Names of the operands, and of the states before the new loop.
+        span : (int, int, int)
+            Number of the first iteration of the original loop, iterations of the new loop, and steps in each of these.
+        counters : collection of int
+            Indices of states that the new loop does not need.
+        """
+        (first, count, factor), here = span, f"{name}/"
+        given = loop_operands(node.attributes, inputs)
+        kept = [number for number in range(len(states)) if number not in counters]
+        operands = [
+            self.constant("condition", np.array(True), here),
+            self.constant("iterations", np.array(count, np.int64), here),
+            *(states[number] for number in kept),
+            *(
+                self._blocks(each, sign, span, here)
+                for each, sign in zip(given.scanned, node.attributes["scanned"], strict=True)
+            ),
+            *given.rest,
+        ]
+        made = [self.old.tensors[each] for each in node.outputs]
+        block = (factor,) if factor > 1 else ()
+        after = {number: self._add(made[number], here) for number in kept}
+        stacks = made[len(states) :]
+        rows = [self._add(replace(each, shape=(count, *block, *each.shape[1:])), here) for each in stacks]
+        attributes = {**node.attributes, "states": len(kept)}
+        body = _several_steps(node, factor, counters, self.rounding, first)
+        self._node(
+            Node(name, "loop", tuple(operands), (*after.values(), *rows), attributes, (body,)), own=True
+        )
+        self.new.origins[name] = self.old.names_of(node)
+        shaped = [
+            self._shaped(row, (count * factor, *each.shape[1:])) if block else row
+            for row, each in zip(rows, stacks, strict=True)
+        ]
+        return [*(after.get(number, name) for number, name in enumerate(states)), *shaped]
+
+    def _blocks(self, name: str, sign: int, span: tuple[int, int, int], prefix: str) -> str:
+        """Return the slices that a loop scans, as a block of slices for each iteration."""
+        x, (begin, count, factor) = self.new.tensors[name], span
+        rows, row = count * factor, x.shape[1:]
+        first = begin if sign > 0 else x.shape[0] - begin - rows
+        if rows < x.shape[0]:
+            part = replace(x, name=f"{name}:rows", shape=(rows, *row))
+            if x.data is not None:
+                name = self._add(replace(part, data=x.data[first : first + rows]), prefix)
+            else:
+                spans = {"starts": (first, *(0,) * len(row)), "sizes": part.shape}
+                name = self._emit("slice", [name], part, prefix, **spans, steps=(1,) * len(x.shape))
+        return self._shaped(name, (count, factor, *row)) if factor > 1 else name
+
+    def iteration(self, number: str, factor: int, step: int, prefix: str) -> str:
+        """Add the nodes that compute `factor` times a number plus `step`, and return the name of the result."""
+        like = self.new.tensors[number]
+        for op, value in (("mul", factor), ("add", step)):
+            constant = self.constant(op, np.array(value, np.int64), prefix)
+            number = self._emit(op, [number, constant], replace(like, name=f"{like.name}:{op}"), prefix)
+        return number
+
+    def constant(
+        self, name: str, data: Known, prefix: str | None, quantization: Quantization | None = None
+    ) -> str:
+        """Add a constant and return its name."""
+        assert data is not None
+        return self._add(Tensor(name, data.shape, data.dtype.name, quantization, data), prefix)
+
+    def inline(self, body: Graph, inputs: Sequence[str], prefix: str) -> list[str]:
         names = dict(zip(body.inputs, inputs, strict=True))
         for node in body:
             self._copy(node, body, names, prefix)
         return [self._name(name, body, names, prefix) for name in body.outputs]
 
-    def _slice(self, name: str, index: int, prefix: str) -> str:
+    def slice(self, name: str, index: int, prefix: str) -> str:
         """Add slice `index` of a tensor that a loop scans, and return the name of the slice."""
         x = self.new.tensors[name]
         if x.data is not None:
@@ -323,7 +561,7 @@ class _Resolver:
         cut = self._emit("slice", [name], row, prefix, **spans, steps=(1,) * len(x.shape))
         return self._shaped(cut, x.shape[1:])
 
-    def _stack(self, tensor: Tensor, parts: list[str], prefix: str) -> str:
+    def stack(self, tensor: Tensor, parts: list[str], prefix: str | None) -> str:
         """Stack slices along a new first dimension and return the name of the result."""
         rows = [self._shaped(name, (1, *tensor.shape[1:])) for name in parts]
         return self._emit("concat", rows, tensor, prefix, axis=0)
@@ -389,6 +627,66 @@ class _Resolver:
             inputs, outputs = (tuple(new_names[n] for n in names) for names in (node.inputs, node.outputs))
             result.add_node(replace(node, inputs=inputs, outputs=outputs))
         return result.finish([new_names[name] for name in self.new.outputs])
+
+
+def _several_steps(
+    node: Node, factor: int, counters: Collection[int], rounding: Kernels, first: int = 0
+) -> Graph:
+    """Return the body of a loop that computes `factor` steps of a loop in each iteration, without counters.
+
+    `first` is the number of the original loop's iteration that the new loop computes first.
+    """
+    (old,) = node.bodies
+    outputs = [name for number, name in enumerate(old.outputs) if number and number - 1 not in counters]
+    body = remove_dead(rebuild(old, old, outputs=outputs))
+    inner = _Resolver(Graph(old.name), rounding, {})
+    inner.tensors |= old.tensors.keys()
+    inner.nodes |= old.nodes.keys()
+    tensors = [old.tensors[name] for name in old.inputs]
+    given = loop_operands(node.attributes, [tensors[0], *tensors])
+    number = inner.new.add_input(tensors[0]).name
+    states = [
+        "" if index in counters else inner.new.add_input(tensor).name
+        for index, tensor in enumerate(given.states)
+    ]
+    blocks = [
+        inner.new.add_input(replace(tensor, shape=(factor, *tensor.shape)) if factor > 1 else tensor).name
+        for tensor in given.scanned
+    ]
+    rest = [inner.new.add_input(tensor).name for tensor in given.rest]
+    counted = bool(body.consumers(number)) or number in body.outputs
+    kept = [index for index in range(len(states)) if index not in counters]
+    parts: list[list[str]] = [[] for _ in node.attributes["stacked"]]
+    for step in range(factor):
+        prefix = f"{node.name}/{step}/" if factor > 1 else ""
+        slices = [
+            inner.slice(name, step if sign > 0 else factor - 1 - step, prefix) if factor > 1 else name
+            for name, sign in zip(blocks, node.attributes["scanned"], strict=True)
+        ]
+        here = (
+            inner.iteration(number, factor, first + step, prefix)
+            if counted and factor + first > 1
+            else number
+        )
+        results = inner.inline(body, [here, *states, *slices, *rest], prefix)
+        for index, name in zip(kept, results, strict=False):
+            states[index] = name
+        for part, name in zip(parts, results[len(kept) :], strict=True):
+            part.append(name)
+    stacks = [
+        part[0]
+        if factor == 1
+        else inner.stack(
+            replace(old.tensors[name], shape=(factor, *old.tensors[name].shape), data=None),
+            part[::sign],
+            None,
+        )
+        for name, part, sign in zip(
+            old.outputs[1 + len(states) :], parts, node.attributes["stacked"], strict=True
+        )
+    ]
+    again = inner.constant("again", np.array(True), None)
+    return inner.new.finish([again, *(states[index] for index in kept), *stacks])
 
 
 def _unused(base: str, used: set[str]) -> str:

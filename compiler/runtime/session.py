@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cache.content_store import ContentStore
-from compiler.cache.proofs import prove
 from compiler.codegen.executable import StageExecutable
 from compiler.codegen.split_programs import ProgramPart, batches, candidates
 from compiler.ir.tensor import Tensor
 from compiler.reference import evaluate
 from compiler.reference.control import Trips, run_control
 from compiler.runtime.stages import Body, Control, Stage, StagedNetwork
+from compiler.runtime.validation import prove
 from compiler.validate import MacroCall
 from cosim.device import Device
 from cosim.driver import Driver

@@ -1,18 +1,73 @@
-"""Validation of compiled networks: every stage on the accelerator, with the operands that a session passes."""
+"""Validation of compiled networks, and a persistent cache of proofs of their streams of macro-instructions.
 
-from dataclasses import dataclass
+`validate_network` validates every stage on the accelerator, with the operands that a session passes. `prove` does not
+validate again a stream that the same validator has proved safe. An entry of the cache only records that a stream
+passed. Its key is a digest of everything that the proof depends on: the words of the programs, operands, windows, the
+hardware configuration, and the sources of the validator.
+"""
 
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from compiler.cache.content_store import ContentStore
+from compiler.cache.digest import name, version
 from compiler.codegen.executable import StageExecutable
-from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import Stage
 from compiler.validate.errors import ProofReport, ValidationError
 from compiler.validate.explore import validate
 from compiler.validate.macro_call import MacroCall
 from cosim.semantics.command_checks import DramWindow
+from hw.config import MlaConfig
+
+if TYPE_CHECKING:
+    from compiler.runtime.compiled import CompiledNetwork
 
 #: Assumed address of the model's memory; the result does not depend on it.
 _BASE, _ALIGN = 1 << 16, 64
 _READ, _BOTH = 1, 3
+_PROOF = "proof"
+_PASSED = b"passed"
+
+
+def prove(
+    config: MlaConfig,
+    calls: Sequence[MacroCall],
+    windows: Sequence[DramWindow],
+    store: ContentStore | None = None,
+) -> None:
+    """Prove a stream of macro-instructions safe, unless the store records an earlier proof.
+
+    Raises
+    ------
+    ValidationError
+        The stream is not safe.
+    """
+    if store is None:
+        validate(config, calls, windows)
+        return
+    programs = {id(program): program for call in calls for program in call.programs}
+    numbers = {each: number for number, each in enumerate(programs)}
+    stream = [
+        (
+            [numbers[id(each)] for each in call.programs],
+            [variant.guard for variant in call.instead],
+            call.operands,
+            call.tag,
+        )
+        for call in calls
+    ]
+    try:
+        images = [program.image for program in programs.values()]
+    except struct.error:  # a word is out of range; the validator reports its position
+        validate(config, calls, windows)
+        raise
+    key = name(version(), asdict(config), images, stream, windows)
+    known = store.get(_PROOF, key)
+    if known is None or bytes(known) != _PASSED:
+        validate(config, calls, windows)
+        store.put(_PROOF, key, _PASSED)
 
 
 @dataclass(frozen=True)
@@ -32,7 +87,7 @@ class StageCalls:
 
 
 def validate_network(
-    network: CompiledNetwork, *, samples: int = 1, require_written: bool = False
+    network: "CompiledNetwork", *, samples: int = 1, require_written: bool = False
 ) -> dict[int, ProofReport]:
     """Prove stage by stage that a compiled network is safe and does not depend on timing.
 
@@ -71,7 +126,7 @@ def validate_network(
 
 
 def stage_calls(
-    network: CompiledNetwork, stage: Stage, code: StageExecutable, samples: int = 1
+    network: "CompiledNetwork", stage: Stage, code: StageExecutable, samples: int = 1
 ) -> StageCalls:
     """Return the macro-instructions that a session enqueues for a stage, and its DRAM windows."""
     weights = _BASE + code.image.size

@@ -6,10 +6,10 @@ from functools import cached_property
 from hashlib import sha256
 
 from compiler.cache.content_store import ContentStore
-from compiler.cache.proofs import prove
 from compiler.codegen.split_programs import ProgramPart
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import Stage
+from compiler.runtime.validation import prove
 from compiler.validate import MacroCall
 from cosim.driver import Driver
 from cosim.semantics.command_checks import DramWindow

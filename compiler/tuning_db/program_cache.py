@@ -6,8 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from compiler.cache.content_store import ContentStore
-from compiler.cache.proofs import prove
 from compiler.runtime.session import Session
+from compiler.runtime.validation import prove
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry, EntryKey
 from compiler.validate import MacroCall, ValidationError

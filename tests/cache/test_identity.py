@@ -83,7 +83,7 @@ STABLE = {
     "Op": "PASS ADD SUB MUL SQUARE",
     "Options": (
         "rounding schedule strict calibration seed offset batch batches skip keep_float int16 single dram limits "
-        "fuse enable disable host keep_on_accelerator host_costs"
+        "fuse enable disable host keep_on_accelerator host_costs unroll"
     ),
     "OutputLimits": "output nodes int16",
     "OutputReport": "name max_abs sqnr_db top1 quantized values left_out",

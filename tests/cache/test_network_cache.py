@@ -8,14 +8,15 @@ import onnx
 import pytest
 
 from compiler.api import compile
-from compiler.cache import digest, proofs
+from compiler.cache import digest
 from compiler.cache.content_store import ContentStore
-from compiler.cache.proofs import prove
 from compiler.pipeline import CompilationTrace
+from compiler.runtime import validation
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.writer import to_bytes
 from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.stages import Origin
+from compiler.runtime.validation import prove
 from compiler.validate import MacroCall, ValidationError
 from cosim.golden import GoldenDevice
 from hw.config import load_target
@@ -72,7 +73,7 @@ def test_every_relevant_change_gives_another_entry(monkeypatch):
     assert origin(strict=True) == Origin.COMPILED
     schedule = compile(draft(0).graph, "n8").schedule
     assert origin(schedule=schedule) == Origin.COMPILED and origin(schedule=schedule) == Origin.CACHE
-    monkeypatch.setattr("compiler.runtime.network_cache.version", lambda: "another compiler")
+    monkeypatch.setattr("compiler.runtime.package.writer.version", lambda: "another compiler")
     assert origin() == Origin.COMPILED
 
 
@@ -120,7 +121,7 @@ def test_proofs_are_stored(store, monkeypatch):
     network = compile(KWS)
     wanted = run(network, store)
     validated: list[object] = []
-    monkeypatch.setattr(proofs, "validate", lambda *stream: validated.append(stream))
+    monkeypatch.setattr(validation, "validate", lambda *stream: validated.append(stream))
     for name, array in run(compile(KWS), store).items():
         np.testing.assert_array_equal(array, wanted[name])
     assert not validated
@@ -146,9 +147,9 @@ def test_proof_does_not_apply_to_other_streams(store, monkeypatch):
         for _ in range(2):  # rejections are not stored either
             with pytest.raises(ValidationError):
                 prove(config, calls, windows, store)
-    monkeypatch.setattr(proofs, "version", lambda: "another validator")
+    monkeypatch.setattr(validation, "version", lambda: "another validator")
     validated: list[object] = []
-    monkeypatch.setattr(proofs, "validate", lambda *stream: validated.append(stream))
+    monkeypatch.setattr(validation, "validate", lambda *stream: validated.append(stream))
     prove(config, [MacroCall(good, (0x1000,))], window, store)
     assert validated
 

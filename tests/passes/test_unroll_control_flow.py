@@ -10,8 +10,10 @@ import pytest
 from compiler.api import compile
 from compiler.ir.graph import Graph, GraphError, Node
 from compiler.ir.tensor import Tensor
+from compiler.options import DEFAULT_HOST_COSTS
 from compiler.passes import simplify
-from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS, MAX_UNROLLED_NODES
+from compiler.passes.control_flow import MAX_UNROLLED_ITERATIONS
+from compiler.passes.loop_unrolling import LoopCosts, StepCost
 from compiler.passes.redundant_nodes import name_apart
 from compiler.reference import evaluate
 from compiler.reference.control import MAX_ITERATIONS
@@ -20,7 +22,7 @@ from compiler.runtime.session import Session, dram_bytes
 from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice
 from hw.errors import InputError, WorkError
-from tests.support.control_graphs import body, choice, constant, loop, row, rows
+from tests.support.control_graphs import body, choice, constant, loop, row, rows, unrolled
 
 LONG = MAX_UNROLLED_ITERATIONS + 8
 
@@ -105,35 +107,152 @@ def test_invalid_loops_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("length", [1, 4, MAX_UNROLLED_ITERATIONS, LONG])
-def test_loops_equal_their_definition(length: int, sign: int) -> None:
-    """Loops, unrolled or not, have the results that their definition requires, on the golden model."""
+@pytest.mark.parametrize("length", [2, 5, 7, 10])
+@pytest.mark.parametrize("extra", [0, 3])
+def test_loops_unrolled_by_any_factor_equal_their_definition(length: int, extra: int, sign: int) -> None:
+    """All factors give equal results, also for remaining steps and for scanned tensors that are longer."""
+    graph = loop(length, length, sign=sign, scanned=length + extra)
+    inputs = rows(length, s0=0, x=length + extra, w=0)
+    wanted = evaluate(graph, inputs)
+    for factor in (*range(length + 2), 100):
+        made = unrolled(graph, factor)
+        found = evaluate(made, inputs)
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted), factor
+        trips = [made.tensors[node.inputs[1]].data for node in made if node.op == "loop"]
+        full = not 0 < factor <= length // 2
+        assert trips == ([] if full else [length // factor, 1][: 1 + (length % factor > 0)])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("length", [4, LONG])
+@pytest.mark.parametrize("factor", [None, 1, 3, 0])
+def test_unrolled_loops_run_on_the_accelerator(length: int, sign: int, factor: int | None) -> None:
+    """The golden model's results equal the definition of the loop, whichever factor is chosen."""
     graph = loop(length, length, sign=sign)
     inputs = rows(length, s0=0, x=length, w=0)
     wanted = evaluate(graph, inputs)
-    network = compile(graph, "n4")
-    assert network.graph is not None
-    long = length > MAX_UNROLLED_ITERATIONS
-    assert [node.op for node in network.graph].count("loop") == long
-    assert [each.op for each in network.host] == ["loop"] * long
+    network = compile(graph, "n4", unroll=factor)
+    loops = [each.op for each in network.host].count("loop")
+    assert loops == {None: length == LONG, 1: 1, 3: 2 * (length == LONG), 0: 0}[factor]
+    assert [each.name for each in network.rewritten] == ["unroll_loops"]
     found = network(**inputs)
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
 
 
-def test_few_iterations_of_many_nodes_stay_a_loop() -> None:
-    """A loop with few iterations is not unrolled if this would give too many nodes."""
+def counting(limit: int, *, used: bool) -> Graph:
+    """Return a graph with a loop that counts in steps of two up to a limit; if `used`, it adds the count to a row."""
     inside = Graph("body")
-    for tensor in (Tensor("i", (), "int64"), row("s"), row("x_t"), row("w")):
+    for tensor in (Tensor("i", (), "int64"), Tensor("n", (), "int64"), Tensor("s", (4,), "int64")):
+        inside.add_input(tensor)
+    inside.add_tensor(constant("limit", limit))
+    inside.add_tensor(constant("two", 2))
+    for tensor in (Tensor("m", (), "int64"), Tensor("go", (), "bool"), Tensor("t", (4,), "int64")):
+        inside.add_tensor(tensor)
+    inside.add_node(Node("count", "add", ("n", "two"), ("m",)))
+    inside.add_node(Node("test", "less", ("m", "limit"), ("go",)))
+    inside.add_node(Node("sum", "add", ("s", "n" if used else "s"), ("t",)))
+    inside.finish(["go", "m", "t"])
+    graph = Graph("counting")
+    graph.add_input(Tensor("s0", (4,), "int64"))
+    for tensor in (constant("c", True), constant("most", (1 << 62)), constant("n0", 0)):
+        graph.add_tensor(tensor)
+    for tensor in (Tensor("last", (), "int64"), Tensor("y", (4,), "int64")):
+        graph.add_tensor(tensor)
+    attributes = {"states": 2, "scanned": (), "stacked": ()}
+    graph.add_node(Node("again", "loop", ("c", "most", "n0", "s0"), ("last", "y"), attributes, (inside,)))
+    return graph.finish(["last", "y"])
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_counters(used: bool) -> None:
+    """A counter that nothing but the condition reads disappears, and so does the condition."""
+    graph, inputs = counting(13, used=used), {"s0": np.arange(4)}
+    wanted = evaluate(graph, inputs)
+    for factor in (1, 2, 3, 0):
+        made = unrolled(graph, factor)
+        found = evaluate(made, inputs)
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+        loops = [node for node in made if node.op == "loop"]
+        assert [node.attributes["states"] for node in loops] == [1 + used] * (0, 1, 2, 2)[factor]
+        assert not any(node.op == "less" for _, node in made.walk())
+
+
+def test_iteration_numbers() -> None:
+    """A body that reads the number of the iteration receives that of the original loop."""
+    inside = Graph("body")
+    for tensor in (Tensor("i", (), "int64"), Tensor("s", (), "int64")):
         inside.add_input(tensor)
     inside.add_tensor(constant("go", True))
-    last, count = "s", MAX_UNROLLED_NODES // 4 + 1
-    for number in range(count):
-        inside.add_tensor(row(f"s{number}"))
-        inside.add_node(Node(f"n{number}", "add", (last, "x_t"), (f"s{number}",)))
-        last = f"s{number}"
-    inside.finish(["go", last])
-    assert [node.op for node in simplify(loop(3, 3, inside))].count("add") == 3 * count
-    assert [node.op for node in simplify(loop(4, 4, inside))] == ["loop"]
+    for name, terms in (("a", ("s", "s")), ("b", ("a", "i"))):
+        inside.add_tensor(Tensor(name, (), "int64"))
+        inside.add_node(Node(f"make {name}", "add", terms, (name,)))
+    inside.finish(["go", "b", "b"])
+    graph = Graph("numbers")
+    graph.add_input(Tensor("s0", (), "int64"))
+    for tensor in (
+        constant("c", True),
+        constant("m", 11),
+        Tensor("y", (), "int64"),
+        Tensor("ys", (11,), "int64"),
+    ):
+        graph.add_tensor(tensor)
+    attributes = {"states": 1, "scanned": (), "stacked": (-1,)}
+    graph.add_node(Node("again", "loop", ("c", "m", "s0"), ("y", "ys"), attributes, (inside,)))
+    graph.finish(["y", "ys"])
+    wanted = evaluate(graph, {"s0": np.array(5)})
+    for factor in (1, 2, 3, 4, 5, 0):
+        found = evaluate(unrolled(graph, factor), {"s0": np.array(5)})
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_loops_with_an_unknown_number_of_iterations_remain() -> None:
+    graph = loop(3, 3)
+    made = Graph("unknown")
+    for name, tensor in graph.tensors.items():
+        dynamic = name in (*graph.inputs, "m")
+        (made.add_input if dynamic else made.add_tensor)(
+            replace(tensor, data=None) if name == "m" else tensor
+        )
+    made.add_node(graph.nodes["again"])
+    made.finish(["y", "ys"])
+    assert unrolled(made, 2) is made
+    with pytest.raises(
+        InputError, match="loop 'again' cannot be unrolled: its number of iterations is not known"
+    ):
+        compile(made, "n4", unroll={"again": 2})
+    with pytest.raises(InputError, match=r"'looped' has no loop 'agin' to unroll \(did you mean again\?\)"):
+        compile(graph, "n4", unroll={"agin": 2})
+    with pytest.raises(InputError, match=r"cannot be unrolled by 30,000: .* the limit is 16,384"):
+        compile(loop(30_000, 30_000), "n4", unroll=0)
+    for wrong in (-1, {"again": True}, {"again": "2"}, "2"):
+        with pytest.raises(InputError, match="unroll must"):
+            compile(graph, "n4", unroll=wrong)  # type: ignore[arg-type]
+
+
+def test_costs_decide_how_far_loops_are_unrolled() -> None:
+    """More host time favors larger factors, a small instruction store smaller ones; near ties go to small programs."""
+    one, two = StepCost(1000, 0, 1, 10), StepCost(2000, 0, 1, 20)
+    costs = LoopCosts(60, one, two, DEFAULT_HOST_COSTS, 8192)
+    assert costs.microseconds(1) == 60 * (10 + 50) and costs.microseconds(20) == 3 * (200 + 50)
+    assert costs.words_of(20) == 20 * 10 * 29
+    assert costs.best(1000) == 20  # 28 steps fill the store
+    assert costs.best(16) == 15
+    assert replace(costs, words=1 << 20).best(1000) == 60
+    assert replace(costs, words=512).best(1000) == 30  # all programs are loaded for each sample in any case
+    slow = replace(DEFAULT_HOST_COSTS, stage=5000.0)
+    assert replace(costs, costs=slow).best(1000) == 60
+    apart = replace(costs, two=StepCost(2000, 0, 2, 20))  # the host acts between any two steps
+    assert apart.best(1000) == 1
+    assert "unrolled by 20: 3 iterations instead of 60; estimated 750 us at 100 MHz" in costs.text(20)
+
+
+def test_loops_that_the_host_may_not_execute_are_unrolled_fully() -> None:
+    graph = loop(LONG, LONG)
+    assert not compile(graph, "n4", strict=True).host
+    inputs = rows(1, s0=0, x=LONG, w=0)
+    found, wanted = compile(graph, "n4", disable=["unroll_loops"]), evaluate(graph, inputs)
+    assert [each.op for each in found.host] == ["loop"] and not found.rewritten
+    assert all(np.array_equal(found(**inputs)[name], wanted[name]) for name in wanted)
 
 
 @pytest.mark.parametrize("taken", [True, False])

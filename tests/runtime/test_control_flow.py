@@ -101,25 +101,25 @@ def test_cycles_of_an_early_exit(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("kind", ["Loop", "Scan"])
-@pytest.mark.parametrize("steps", [6, LONG])
-def test_recurrent_network(tmp_path: Path, kind: str, steps: int) -> None:
+@pytest.mark.parametrize(("steps", "factor"), [(6, 0), (LONG, 1), (LONG, 8)])
+def test_recurrent_network(tmp_path: Path, kind: str, steps: int, factor: int) -> None:
     """States remain int8 between steps; an unrolled loop is one stage, and any other loop repeats the stage of its
     body.
     """
     rng = np.random.default_rng(steps)
     made = recurrent(rng, steps, kind)
-    network = compiled(tmp_path, made)
+    network = compiled(tmp_path, made, unroll=factor if kind == "Scan" or factor else None)
     loops = [each.op for each in network.host].count("loop")
-    assert loops == (steps > MAX_UNROLLED_ITERATIONS) and len(network.codes) == 1
+    assert loops == (factor > 0) and len(network.codes) == 1
     # The product with the initial state in the first step is constant, so it is folded.
-    products = 2 if loops else 2 * steps - 1
+    products = 2 * factor if loops else 2 * steps - 1
     assert [op for info in network.infos for op in info.ops].count("dense") == products
     sample = {"x": rng.standard_normal((steps, 1, 16)).astype(np.float32)}
     graph = read_onnx(tmp_path / "model.onnx")
     wanted = evaluate(graph, sample, rounding="onnxruntime")
     with open_device(network, "golden", 1, 100, 4, print) as device:
         run = run_samples(device, network, [sample], lambda text: None)
-    assert run.runs == [steps if loops else 1]
+    assert run.runs == [steps // factor if loops else 1]
     assert run.floors[0].macs == (2 * steps if loops else products) * 16 * 16
     found = {name: array.reshape(wanted[name].shape) for name, array in run.outputs.items()}
     assert all(np.array_equal(found[name], array) for name, array in wanted.items())
@@ -143,7 +143,7 @@ def test_float_loops_are_quantized(tmp_path: Path) -> None:
         "h0": np.zeros((1, 16), np.float32),
     }
     made = model([node("Scan", "h0 x", "hn ys", body=body, num_scan_inputs=1)], sample, ["hn", "ys"], weights)
-    network = compiled(tmp_path, made, calibration=[sample])
+    network = compiled(tmp_path, made, calibration=[sample], unroll=1)
     assert [info.ops for info in network.infos] == [("concat",), ("dense", "tanh")]
     assert network.quantization is not None and {each.name for each in network.quantization.tensors} >= {
         "x_t",
@@ -154,6 +154,10 @@ def test_float_loops_are_quantized(tmp_path: Path) -> None:
     found, wanted = network(**sample), reference(made, sample)
     for name, array in wanted.items():
         assert np.square(found[name] - array).mean() < 1e-3 * np.square(array).mean(), name
+    for factor in (3, 0, None):  # unrolling does not change the quantization
+        network = compiled(tmp_path, made, calibration=[sample], unroll=factor)
+        again = network(**sample)
+        assert all(np.array_equal(again[name], found[name]) for name in found), factor
 
 
 def test_float_branches_are_quantized_separately(tmp_path: Path) -> None:

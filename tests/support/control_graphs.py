@@ -4,6 +4,10 @@ import numpy as np
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.options import DEFAULT_HOST_COSTS
+from compiler.passes.loop_unrolling import LoopUnroller, StepCost
+from compiler.reference import Kernels
+from hw.config import MlaConfig
 
 MEANING = Quantization.per_tensor(0.1, 3)
 
@@ -32,10 +36,12 @@ def body(*, stacked: bool = True) -> Graph:
     return graph.finish(["go", "b", "a"] if stacked else ["go", "b"])
 
 
-def loop(length: int, trips: int, inside: Graph | None = None, sign: int = 1) -> Graph:
-    """Return a graph with a loop over the rows of x."""
+def loop(
+    length: int, trips: int, inside: Graph | None = None, sign: int = 1, scanned: int | None = None
+) -> Graph:
+    """Return a graph with a loop over the rows of x, of which there are `scanned` (default: `length`)."""
     graph = Graph("looped")
-    for tensor in (row("s0"), row("x", length), row("w")):
+    for tensor in (row("s0"), row("x", length if scanned is None else scanned), row("w")):
         graph.add_input(tensor)
     inside = inside or body()
     stacked = len(inside.outputs) - 2
@@ -73,3 +79,12 @@ def rows(seed: int, **counts: int) -> dict[str, np.ndarray]:
         name: rng.integers(-128, 128, (count, 1, 16) if count else (1, 16)).astype(np.int8)
         for name, count in counts.items()
     }
+
+
+def unrolled(graph: Graph, factor: int, rounding: Kernels = "reference") -> Graph:
+    """Unroll all loops with a known number of iterations by a factor; 0 to unroll them fully."""
+    forced = {"loop": factor} if any(node.op == "loop" for _, node in graph.walk()) else {}
+    unroller = LoopUnroller(
+        MlaConfig(), rounding, DEFAULT_HOST_COSTS, lambda _: StepCost(), forced, chooses=False, whole=False
+    )
+    return unroller.run(graph)[0]

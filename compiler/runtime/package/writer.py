@@ -1,10 +1,11 @@
-"""Reading and writing of compiled network files.
+"""Reading and writing of compiled network files, and the persistent cache of compiled networks.
 
 A file is an uncompressed ZIP archive of a JSON manifest, programs, memory images and constants.
 """
 
 import io
 import json
+import logging
 import struct
 import time
 import zipfile
@@ -15,6 +16,9 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
+from compiler.cache.content_store import ContentStore
+from compiler.cache.digest import name, version
+from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
 from compiler.ir.identity import stored
 from compiler.ir.tensor import Tensor
@@ -22,8 +26,13 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.reader import FORMAT, MANIFEST, VERSION, PackageReader
 from compiler.runtime.stages import Control, Origin, Stage
 from compiler.util.files import PACKAGE_SUFFIX
+from hw.config import MlaConfig
 from hw.errors import InputError, reason_of
 
+_log = logging.getLogger(__name__)
+
+#: Kind of the entries of `NetworkCache`.
+_KIND = "network"
 #: Message for a file that is not a ZIP archive with a manifest.
 _OTHER_FILE = f"is not a compiled network ({PACKAGE_SUFFIX}, written by mla compile), or is cut short"
 #: Exceptions raised by reading a damaged archive or manifest.
@@ -232,3 +241,38 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
         "dtype": tensor.dtype,
         "quantization": None if q is None else [q.scale, q.zero_point, q.axis],
     }
+
+
+class NetworkCache:
+    """Cache entry for the network compiled from a model, a hardware configuration and options.
+
+    Parameters
+    ----------
+    store : ContentStore
+        Store that holds the entries.
+    source : ModelSource
+        The model, identified by its digest.
+    config : MlaConfig
+        Hardware configuration of the network.
+    options : anything that has a digest
+        Everything else that the network depends on.
+    """
+
+    def __init__(self, store: ContentStore, source: ModelSource, config: MlaConfig, options: Any):
+        self.store = store
+        self.key = name(version(), source.digest, asdict(config), options)
+
+    def get(self) -> CompiledNetwork | None:
+        """Return the cached network; None if it is missing or damaged."""
+        found = self.store.get(_KIND, self.key)
+        if found is None:
+            return None
+        try:
+            return from_bytes(io.BytesIO(found))
+        except InputError as error:
+            _log.warning("the cache: %s; compiling again", error)
+            return None
+
+    def put(self, network: CompiledNetwork) -> None:
+        """Store a network."""
+        self.store.put(_KIND, self.key, to_bytes(network, whole=True))

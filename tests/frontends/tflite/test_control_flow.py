@@ -100,11 +100,11 @@ def litert(data: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
     return [interpreter.get_tensor(details["index"]) for details in interpreter.get_output_details()]
 
 
-def compiled(folder: Path, data: bytes) -> CompiledNetwork:
+def compiled(folder: Path, data: bytes, unroll: int | None = None) -> CompiledNetwork:
     """Compile a file for n8."""
     path = folder / "model.tflite"
     path.write_bytes(data)
-    return compile(path, "n8")
+    return compile(path, "n8", unroll=unroll)
 
 
 def same(network: CompiledNetwork, data: bytes, inputs: list[np.ndarray]) -> None:
@@ -123,6 +123,16 @@ def test_loop_with_a_known_count_is_unrolled(tmp_path: Path) -> None:
     data = packed(counting(known=True))
     network = compiled(tmp_path, data)
     assert not network.host and [len(stage.infos) for stage in network.stages] == [5]
+    for seed in range(5):
+        same(network, data, [row(seed)])
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_loop_unrolled_by_a_factor(tmp_path: Path, factor: int) -> None:
+    """Five iterations are divided into those of a loop and the remaining ones; the counter is computed beforehand."""
+    data = packed(counting(known=True))
+    network = compiled(tmp_path, data, factor)
+    assert [each.op for each in network.host] == ["loop"] * {1: 1, 2: 2, 3: 0}[factor]
     for seed in range(5):
         same(network, data, [row(seed)])
 
