@@ -15,6 +15,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning_db import export, machines, macro_instructions, model_versions, programs, trials
 from compiler.tuning_db.connection import (
     EXECUTIONS,
+    MACROS,
     PROFILES,
     PROGRAMS,
     TRIALS,
@@ -66,6 +67,7 @@ class DatabaseSummary:
     profiles: int
     trials: int
     programs: int
+    macros: int
     executions: int
     searched: tuple[SearchedModel, ...]
 
@@ -80,6 +82,7 @@ def summary(rows: SealedRows, connection: Connection) -> DatabaseSummary:
         profiles=count(PROFILES),
         trials=count(TRIALS),
         programs=count(PROGRAMS),
+        macros=count(MACROS),
         executions=count(EXECUTIONS),
         searched=tuple(_searched(rows, connection)),
     )
