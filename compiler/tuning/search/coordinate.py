@@ -1,6 +1,7 @@
 """Coordinate search: each trial changes every second unit; the cycles by counter tag show which changes helped."""
 
 import re
+from typing import NamedTuple
 
 from compiler.codegen.buffer_allocation import MemoryFullError
 from compiler.profile.measurement import Measurement
@@ -27,6 +28,14 @@ _MAX_FIT_ATTEMPTS = 12
 _MAX_ATTEMPTS = 20
 
 
+class _Proposal(NamedTuple):
+    """Schedule with its new choices by unit, and the digest of its programs."""
+
+    schedule: Schedule
+    tried: dict[int, Choice]
+    programs: str
+
+
 class CoordinateSearch(SearchMethod):
     """Search method that changes many layers per trial, and accepts each change separately.
 
@@ -46,6 +55,8 @@ class CoordinateSearch(SearchMethod):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self._begin(self.best)
         self._count = 0
+        #: Digests of the programs that were proposed: other schedules with the same programs are not measured.
+        self._programs = {measurer.first.digest}
         #: New choices of each proposal by unit: {} if the best choices of all units are combined, None for mutations.
         self._tried: dict[str, dict[int, Choice] | None] = {}
         #: Best trial without program texts, which are written for the programs of one schedule.
@@ -64,8 +75,11 @@ class CoordinateSearch(SearchMethod):
                 return schedule
         for _ in range(_MAX_ATTEMPTS):
             self._count += 1
-            schedule, tried = self._combined() if self._count % _COMBINED_INTERVAL == 0 else self._changed()
-            if self.register(schedule):
+            schedule, tried, programs = (
+                self._combined() if self._count % _COMBINED_INTERVAL == 0 else self._changed()
+            )
+            if self.register(schedule) and programs not in self._programs:
+                self._programs.add(programs)
                 self._tried[schedule.to_json()] = tried
                 return schedule
         return self.first
@@ -146,28 +160,27 @@ class CoordinateSearch(SearchMethod):
             self.prepared.config, stages, dram, trial.schedule, trial.result, self.rng, frozen
         )
 
-    def _combined(self) -> tuple[Schedule, dict[int, Choice]]:
-        schedule, _ = self._fitting({})
-        return schedule, {}
+    def _combined(self) -> _Proposal:
+        return self._fitting({})._replace(tried={})
 
-    def _changed(self) -> tuple[Schedule, dict[int, Choice]]:
+    def _changed(self) -> _Proposal:
         odd = self.rng.randrange(2)
         tried = {number: next(unit.candidates) for number, unit in enumerate(self.units) if number % 2 == odd}
         return self._fitting(tried)
 
-    def _fitting(self, tried: dict[int, Choice]) -> tuple[Schedule, dict[int, Choice]]:
-        """Drop the choices that do not fit together with the others; return the resulting schedule and choices."""
+    def _fitting(self, tried: dict[int, Choice]) -> _Proposal:
+        """Drop the choices that do not fit together with the others; return the resulting proposal."""
         for _ in range(_MAX_FIT_ATTEMPTS):
             choices = [tried.get(number, unit.best) for number, unit in enumerate(self.units)]
             schedule = with_choices(self._base.schedule, choices)
             try:
-                self.prepared.network(schedule)
+                network = self.prepared.network(schedule)
             except InputError as error:
                 dropped = self._units_to_drop(error, tried)
                 tried = {number: choice for number, choice in tried.items() if number not in dropped}
                 continue
-            return schedule, tried
-        return self._base.schedule, {}
+            return _Proposal(schedule, tried, network.digest)
+        return _Proposal(self._base.schedule, {}, "")
 
     def _units_to_drop(self, error: InputError, tried: dict[int, Choice]) -> set[int]:
         """Return the units whose choices must be dropped: the units that the error names, or else a random one."""
