@@ -1,9 +1,13 @@
 """Coordinate search: each trial changes every second unit; the cycles by counter tag show which changes helped."""
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from compiler.codegen.buffer_allocation import MemoryFullError
+from compiler.cost.learned.online_model import CyclePrediction, OnlineCostModel
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
@@ -25,7 +29,9 @@ _COMBINED_INTERVAL = 4
 #: Maximum number of times that choices which do not fit are dropped from one trial.
 _MAX_FIT_ATTEMPTS = 12
 #: Maximum number of generated schedules that are already known; after that, a known one is returned.
-_MAX_ATTEMPTS = 20
+_MAX_ATTEMPTS = 60
+#: Optimism about uncertain predictions, as a multiple of their expected error.
+_OPTIMISM = 1.0
 
 
 class _Proposal(NamedTuple):
@@ -164,7 +170,7 @@ class CoordinateSearch(SearchMethod):
         return self._fitting({})._replace(tried={})
 
     def _changed(self) -> _Proposal:
-        odd = self.rng.randrange(2)
+        odd = self.rng.randrange(min(len(self.units), 2))
         tried = {number: next(unit.candidates) for number, unit in enumerate(self.units) if number % 2 == odd}
         return self._fitting(tried)
 
@@ -197,7 +203,10 @@ class CoordinateSearch(SearchMethod):
 
 
 class StrategySearch(CoordinateSearch):
-    """Coordinate search that orders the changes of a layer by its bottleneck and by the strategies that helped.
+    """Coordinate search that orders the changes of a layer by its bottleneck and by their predicted gain.
+
+    The strategies that helped against the bottleneck come first, and of the changes of each strategy, those for which
+    the cost model predicts the largest gain; it learns from the trials.
 
     Attributes
     ----------
@@ -217,6 +226,7 @@ class StrategySearch(CoordinateSearch):
     ):
         self.statistics = StrategyStatistics()
         self.first_strategies: dict[str, tuple[str, str]] = {}
+        self._model, self._seed = measurer.cost_model, seed
         super().__init__(measurer, goal, baseline, seed, constraints)
 
     def learn(self, trial: Trial) -> None:
@@ -226,10 +236,36 @@ class StrategySearch(CoordinateSearch):
                 unit = self.units[number]
                 strategy = unit.strategy_of(choice)
                 if strategy is not None:
-                    bottleneck = self.bottleneck(unit)
+                    bottleneck, cycles = self.bottleneck(unit), unit.cycles_in(trial.result)
                     self.first_strategies.setdefault(unit.names[0], (bottleneck, strategy))
-                    self.statistics.add(bottleneck, strategy, unit.cycles, unit.cycles_in(trial.result))
+                    self.statistics.add(bottleneck, strategy, unit.cycles, cycles)
+                    self._learn_cycles(unit, choice, cycles)
         super().learn(trial)
+
+    def _learn_cycles(self, unit: SearchUnit, choice: Choice, cycles: float) -> None:
+        """Update the cost model with the measured cycles of a unit, divided between its layers as predicted."""
+        predicted = {name: float(each.cycles[0]) for name, each in self._predicted(unit, [choice]).items()}
+        for name, part in predicted.items():
+            share = part / sum(predicted.values())
+            self.cost_model.learn(name, choice[name], self._layers | choice, cycles * share)
+
+    def _predicted(self, unit: SearchUnit, choices: Sequence[Choice]) -> dict[str, CyclePrediction]:
+        """Return the predicted cycles of each layer of a unit under several choices."""
+        layers = self._layers
+        networks = [layers | choice for choice in choices]
+        return {name: self.cost_model.predict_in(name, networks) for name in unit.names}
+
+    def gains(self, unit: SearchUnit, choices: Sequence[Choice]) -> Sequence[float]:
+        """Return the predicted gains of choices in cycles; predictions are optimistic by their expected error."""
+        predicted = self._predicted(unit, [unit.best, *choices]).values()
+        cycles = np.sum([each.cycles for each in predicted], axis=0)
+        error = np.sqrt(np.sum([(each.cycles * each.spread) ** 2 for each in predicted], axis=0))
+        return (cycles[0] - cycles + _OPTIMISM * error)[1:].tolist()
+
+    @property
+    def _layers(self) -> Choice:
+        """Best schedules of all layers."""
+        return {name: layer for unit in self.units for name, layer in unit.best.items()}
 
     def bottleneck(self, unit: SearchUnit) -> str:
         """Return the bottleneck of a unit in the best trial so far."""
@@ -247,7 +283,10 @@ class StrategySearch(CoordinateSearch):
 
     def _begin(self, trial: Trial) -> None:
         super()._begin(trial)
+        stages = self.prepared.lowered(trial.schedule.fusions)
+        self.cost_model = OnlineCostModel(self.conditions, stages, self._model, self._seed)
         infos = self.prepared.network(trial.schedule).infos
         self._macs = {info.name: info.floor.macs for info in infos}
         for unit in self.units:
-            unit.start_by_strategy(self.rng, self.order)
+            self._learn_cycles(unit, unit.best, unit.cycles)
+            unit.start_by_strategy(self.rng, self.order, self.gains)

@@ -1,7 +1,6 @@
 """Units that a search changes: a layer, a pair of layers, or the whole network."""
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,11 +27,13 @@ from hw.config import MlaConfig
 
 #: Number of fused schedules of a pair that are tried first; number of tilings per layout and order of a layer.
 _FUSED_CANDIDATES, _TILINGS_PER_VARIANT = 16, 4
-#: Number of random changes drawn per candidate of an order of strategies, and maximum number kept per strategy.
-_DRAWS, _MAX_WAITING = 16, 4
+#: Number of tilings per layout and order of a layer that are predicted for an order of strategies, number of random
+#: changes drawn per candidate, and predicted gain of a promising candidate as a fraction of the unit's cycles.
+_PREDICTED_TILINGS, _DRAWS, _MIN_PROMISE = 16, 16, 0.0005
 
-#: Schedules of the layers of a unit, by layer name.
+#: Schedules of the layers of a unit, by layer name; the same as a key of dictionaries.
 Choice = dict[str, LayerSchedule]
+ChoiceKey = tuple[tuple[str, LayerSchedule], ...]
 
 
 @dataclass
@@ -75,8 +76,16 @@ class SearchUnit:
         found = {strategy_of(self.best[name], choice[name]) for name in self.names}
         return next((each for each in STRATEGIES if each in found), None)
 
-    def start_by_strategy(self, rng: random.Random, order: Callable[["SearchUnit"], Sequence[str]]) -> None:
-        """Create the iterator of the same candidates as `start`, ordered by strategy.
+    def start_by_strategy(
+        self,
+        rng: random.Random,
+        order: Callable[["SearchUnit"], Sequence[str]],
+        gains: Callable[["SearchUnit", Sequence[Choice]], Sequence[float]],
+    ) -> None:
+        """Create the iterator of the candidates of `start` and of more tilings, ordered by strategy and predicted gain.
+
+        The first strategy is tried once. After that, the next candidate is the most promising one of the first strategy
+        that has a candidate with a predicted gain; without any, it is the one with the smallest predicted loss.
 
         Parameters
         ----------
@@ -84,31 +93,49 @@ class SearchUnit:
             Random number generator of the search.
         order : callable
             Function that returns the strategies for the next candidate of the unit, the preferred one first.
+        gains : callable
+            Function that returns the predicted gain of each of some choices, in cycles.
         """
-        self.candidates = self._by_strategy(rng, order)
+        self.candidates = self._by_strategy(rng, order, gains)
 
     def _by_strategy(
-        self, rng: random.Random, order: Callable[["SearchUnit"], Sequence[str]]
+        self,
+        rng: random.Random,
+        order: Callable[["SearchUnit"], Sequence[str]],
+        gains: Callable[["SearchUnit", Sequence[Choice]], Sequence[float]],
     ) -> Iterator[Choice]:
-        listed = {name: deque[Choice]() for name in STRATEGIES}
-        for choice in self._listed():
-            strategy = self.strategy_of(choice)
-            if strategy is not None:
-                listed[strategy].append(choice)
+        listed = {_key(choice): choice for choice in self._listed(_PREDICTED_TILINGS)}
+        tried, begun = {_key(self.best)}, False
+        drawn: dict[ChoiceKey, Choice] = {}
+        best = self.best
         while True:
-            drawn = {name: deque[Choice](maxlen=_MAX_WAITING) for name in STRATEGIES}
-            for choice in islice(self._drawn(rng), _DRAWS):
+            if self.best != best:
+                best, drawn = self.best, {}
+            drawn |= {_key(choice): choice for choice in islice(self._drawn(rng), _DRAWS)}
+            waiting = {key: choice for key, choice in (listed | drawn).items() if key not in tried}
+            predicted = gains(self, [*waiting.values()])
+            leaders: dict[str, tuple[float, ChoiceKey]] = {}
+            for (key, choice), gain in zip(waiting.items(), predicted, strict=True):
                 strategy = self.strategy_of(choice)
-                if strategy is not None:
-                    drawn[strategy].append(choice)
-            waiting = [queue for name in order(self) for queue in (listed[name], drawn[name]) if queue]
-            yield waiting[0].popleft() if waiting else dict(self.best)
+                if strategy is not None and (strategy not in leaders or gain > leaders[strategy][0]):
+                    leaders[strategy] = gain, key
+            if not leaders:
+                yield dict(self.best)
+                continue
+            ranked = [leaders[name] for name in order(self) if name in leaders]
+            promising = [leader for leader in ranked if leader[0] > _MIN_PROMISE * self.cycles]
+            _, key = (
+                ranked[0] if not begun else next(iter(promising), max(ranked, key=lambda leader: leader[0]))
+            )
+            begun = True
+            tried.add(key)
+            yield waiting[key]
 
     def _all(self, rng: random.Random) -> Iterator[Choice]:
-        yield from self._listed()
+        yield from self._listed(_TILINGS_PER_VARIANT)
         yield from self._drawn(rng)
 
-    def _listed(self) -> Iterator[Choice]:
+    def _listed(self, tilings: int) -> Iterator[Choice]:
         if self.pair:
             named = list(zip(self.names, self.spaces, strict=True))
             for fused in islice(self.pair.candidates(), _FUSED_CANDIDATES):
@@ -125,7 +152,10 @@ class SearchUnit:
                     yield choice
         for space in self.spaces:
             name = space.layer.name
-            for tiling in (*(each.schedule for each in channel_block_tilings(space)), *_various(space)):
+            for tiling in (
+                *(each.schedule for each in channel_block_tilings(space)),
+                *_various(space, tilings),
+            ):
                 yield self.best | {name: space.with_context(tiling, self.best[name])}
 
     def _drawn(self, rng: random.Random) -> Iterator[Choice]:
@@ -135,8 +165,12 @@ class SearchUnit:
             yield self.best | {name: space.change(rng, self.best[name])}
 
 
-def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
-    """Yield the tilings with the best estimates for each layout and order, alternating between the variants.
+def _key(choice: Choice) -> ChoiceKey:
+    return tuple(choice.items())
+
+
+def _various(space: LayerSpace, count: int) -> Iterator[LayerSchedule]:
+    """Yield the `count` tilings with the best estimates for each layout and order, alternating between the variants.
 
     If the image is read from DRAM, tilings whose numbers of rows round to different powers of two are also variants,
     since a small first tile arrives earlier.
@@ -148,7 +182,7 @@ def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
         variants.setdefault(
             (each.fold_kernel_width, each.im2col, each.pixels_per_pass, each.order, size), []
         ).append(each)
-    for rank in range(_TILINGS_PER_VARIANT):
+    for rank in range(count):
         yield from (tilings[rank] for tilings in variants.values() if rank < len(tilings))
 
 
