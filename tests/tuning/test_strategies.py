@@ -1,14 +1,20 @@
 """Bottlenecks are named from the causes of cycles, and the statistics of strategies decide their order."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from compiler.options import DEFAULT_DRAM, CompileOptions
+from compiler.pipeline import ModelCompiler
 from compiler.profile.counters import MEANINGS
 from compiler.profile.measurement import LayerCycles, Measurement, Rejected
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.constraints import TRANSFORMATIONS
+from compiler.tuning.layer_space import spaces_of
+from compiler.tuning.search.search_units import Choice, SearchUnit
 from compiler.tuning.strategies import (
     STRATEGIES,
     STRATEGY_ORDER,
@@ -17,6 +23,7 @@ from compiler.tuning.strategies import (
     losses,
     strategy_of,
 )
+from hw.config import load_target
 
 _LAYER = LayerSchedule(rows=4, columns=4, depth=4)
 
@@ -104,3 +111,39 @@ def test_statistics_of_stored_trials() -> None:
         },
         {"bottleneck": "bandwidth", "strategy": "prefetch", "trials": 1, "improvements": 0, "mean_gain": 0.0},
     ]
+
+
+@pytest.fixture(scope="module")
+def unit() -> SearchUnit:
+    """Return the search unit of a convolution."""
+    graph = CalibrationNetwork((8, 8, 1), (CalibrationOp("conv", 8, 3),)).graph()
+    prepared = ModelCompiler(graph, load_target("n4"), CompileOptions(rounding="reference"))
+    network = prepared.network()
+    space = spaces_of(prepared.config, prepared.lowered(network.schedule.fusions), DEFAULT_DRAM)
+    return SearchUnit(tuple(space.values()), None, dict(network.schedule.layers), 1000)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_candidates_follow_the_order_of_strategies_and_their_predicted_gains(
+    unit: SearchUnit, seed: int
+) -> None:
+    """The first strategy is tried once; then come promising candidates, and at last those with small losses."""
+    (name,) = unit.names
+    good = {"prefetch": 30.0, "layout": -10.0, "tiling": 20.0}
+
+    def gains(its: SearchUnit, choices: Sequence[Choice]) -> list[float]:
+        rows = [choice[name].rows for choice in choices]
+        each = [good.get(str(its.strategy_of(choice)), -50.0) for choice in choices]
+        return [value - more / 1000 for value, more in zip(each, rows, strict=True)]
+
+    unit.start_by_strategy(
+        random.Random(seed), lambda _unit: ["layout", "tiling", "prefetch", "split"], gains
+    )
+    drawn = [next(unit.candidates) for _ in range(8)]
+    assert [unit.strategy_of(choice) for choice in drawn] == ["layout", *["tiling"] * 7]
+    rows = [choice[name].rows for choice in drawn[1:]]
+    assert rows[0] == min(rows) and len({choice[name] for choice in drawn}) == 8
+    good["tiling"] = -20.0
+    assert unit.strategy_of(next(unit.candidates)) == "prefetch"
+    good["prefetch"] = -30.0
+    assert unit.strategy_of(next(unit.candidates)) == "layout"
