@@ -8,7 +8,7 @@ order, and the default coordinate search.
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -95,17 +95,20 @@ FURTHER_CASES = {
 class PredictedRandomOrderSearch(StrategySearch):
     """Search with the same changes as `StrategySearch` in a random order of strategies."""
 
-    def order(self, unit: SearchUnit) -> list[str]:
-        """Return the strategies in random order."""
-        return self.rng.sample(list(STRATEGIES), len(STRATEGIES))
+    def rates(self, unit: SearchUnit) -> Mapping[str, float]:
+        """Return the rates of the prior positions, but in a random order of strategies."""
+        return {
+            name: 1 / (1 + rank)
+            for rank, name in enumerate(self.rng.sample(list(STRATEGIES), len(STRATEGIES)))
+        }
 
 
 class RandomOrderSearch(PredictedRandomOrderSearch):
     """Search with a random order of strategies, whose changes keep the order of the static estimates."""
 
     def gains(self, unit: SearchUnit, choices: Sequence[Choice]) -> Sequence[float]:
-        """Return equal gains."""
-        return [float(unit.cycles)] * len(choices)
+        """Return equal gains, so that the candidates of a strategy keep their order."""
+        return [1.0] * len(choices)
 
 
 _METHODS: dict[str, type[CoordinateSearch]] = {

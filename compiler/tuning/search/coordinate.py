@@ -1,12 +1,14 @@
 """Coordinate search: each trial changes every second unit; the cycles by counter tag show which changes helped."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import erfc, pi, sqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from compiler.codegen.buffer_allocation import MemoryFullError
+from compiler.cost.learned.model import Floats
 from compiler.cost.learned.online_model import CyclePrediction, OnlineCostModel
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
@@ -30,8 +32,8 @@ _COMBINED_INTERVAL = 4
 _MAX_FIT_ATTEMPTS = 12
 #: Maximum number of generated schedules that are already known; after that, a known one is returned.
 _MAX_ATTEMPTS = 60
-#: Optimism about uncertain predictions, as a multiple of their expected error.
-_OPTIMISM = 1.0
+#: Minimum expected error of a prediction in cycles.
+_MIN_ERROR = 1e-3
 
 
 class _Proposal(NamedTuple):
@@ -179,6 +181,8 @@ class CoordinateSearch(SearchMethod):
         for _ in range(_MAX_FIT_ATTEMPTS):
             choices = [tried.get(number, unit.best) for number, unit in enumerate(self.units)]
             schedule = with_choices(self._base.schedule, choices)
+            if schedule.to_json() in self._registered:
+                return _Proposal(schedule, tried, "")
             try:
                 network = self.prepared.network(schedule)
             except InputError as error:
@@ -203,10 +207,10 @@ class CoordinateSearch(SearchMethod):
 
 
 class StrategySearch(CoordinateSearch):
-    """Coordinate search that orders the changes of a layer by its bottleneck and by their predicted gain.
+    """Coordinate search that orders the changes of a layer by its bottleneck and by their expected gain.
 
-    The strategies that helped against the bottleneck come first, and of the changes of each strategy, those for which
-    the cost model predicts the largest gain; it learns from the trials.
+    The gain that the cost model expects of a change is weighted by the rate with which its strategy helped against the
+    bottleneck. The cost model and the rates learn from the trials.
 
     Attributes
     ----------
@@ -256,11 +260,14 @@ class StrategySearch(CoordinateSearch):
         return {name: self.cost_model.predict_in(name, networks) for name in unit.names}
 
     def gains(self, unit: SearchUnit, choices: Sequence[Choice]) -> Sequence[float]:
-        """Return the predicted gains of choices in cycles; predictions are optimistic by their expected error."""
+        """Return the expected gains of choices in cycles, where a choice without a gain counts as 0.
+
+        The gain of a choice is assumed to be normally distributed around its prediction.
+        """
         predicted = self._predicted(unit, [unit.best, *choices]).values()
         cycles = np.sum([each.cycles for each in predicted], axis=0)
-        error = np.sqrt(np.sum([(each.cycles * each.spread) ** 2 for each in predicted], axis=0))
-        return (cycles[0] - cycles + _OPTIMISM * error)[1:].tolist()
+        error = np.sqrt(np.sum([(each.cycles * each.spread) ** 2 for each in predicted], axis=0))[1:]
+        return expected_gains(cycles[0] - cycles[1:], np.maximum(error, _MIN_ERROR)).tolist()
 
     @property
     def _layers(self) -> Choice:
@@ -277,9 +284,14 @@ class StrategySearch(CoordinateSearch):
         ideal = sum(self._macs.get(name, 0) for name in unit.names) / self.prepared.config.n**2
         return bottleneck_of(where, self.conditions.dram.latency, ideal)
 
-    def order(self, unit: SearchUnit) -> list[str]:
-        """Return the strategies for the next change of a unit, the preferred one first."""
-        return self.statistics.order(self.bottleneck(unit))
+    def rates(self, unit: SearchUnit) -> Mapping[str, float]:
+        """Return the expected rate of improvements of each strategy in a unit; at first, only that of the first one."""
+        bottleneck = self.bottleneck(unit)
+        rates = self.statistics.rates(bottleneck)
+        if unit.names[0] in self.first_strategies:
+            return rates
+        first = self.statistics.order(bottleneck)[0]
+        return {first: rates[first]}
 
     def _begin(self, trial: Trial) -> None:
         super()._begin(trial)
@@ -289,4 +301,14 @@ class StrategySearch(CoordinateSearch):
         self._macs = {info.name: info.floor.macs for info in infos}
         for unit in self.units:
             self._learn_cycles(unit, unit.best, unit.cycles)
-            unit.start_by_strategy(self.rng, self.order, self.gains)
+            unit.start_by_strategy(self.rng, self.rates, self.gains)
+
+
+def expected_gains(gain: Floats, error: Floats) -> Floats:
+    """Return the mean of max(x, 0), where x is normally distributed with given means and standard deviations.
+
+    This is the expected improvement of Jones, Schonlau and Welch, "Efficient Global Optimization" (1998).
+    """
+    z = gain / error
+    below = np.array([erfc(-each / sqrt(2)) / 2 for each in z])
+    return gain * below + error * np.exp(-(z**2) / 2) / sqrt(2 * pi)

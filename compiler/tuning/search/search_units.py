@@ -1,7 +1,7 @@
 """Units that a search changes: a layer, a pair of layers, or the whole network."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -27,13 +27,15 @@ from hw.config import MlaConfig
 
 #: Number of fused schedules of a pair that are tried first; number of tilings per layout and order of a layer.
 _FUSED_CANDIDATES, _TILINGS_PER_VARIANT = 16, 4
-#: Number of tilings per layout and order of a layer that are predicted for an order of strategies, number of random
-#: changes drawn per candidate, and predicted gain of a promising candidate as a fraction of the unit's cycles.
-_PREDICTED_TILINGS, _DRAWS, _MIN_PROMISE = 16, 16, 0.0005
+#: Number of tilings per layout and order of a layer whose gain is predicted for an order of strategies, and number of
+#: random changes that are drawn per candidate.
+_EXPECTED_TILINGS, _DRAWS = 16, 16
 
 #: Schedules of the layers of a unit, by layer name; the same as a key of dictionaries.
 Choice = dict[str, LayerSchedule]
 ChoiceKey = tuple[tuple[str, LayerSchedule], ...]
+StrategyRates = Callable[["SearchUnit"], Mapping[str, float]]
+ExpectedGains = Callable[["SearchUnit", Sequence[Choice]], Sequence[float]]
 
 
 @dataclass
@@ -76,58 +78,43 @@ class SearchUnit:
         found = {strategy_of(self.best[name], choice[name]) for name in self.names}
         return next((each for each in STRATEGIES if each in found), None)
 
-    def start_by_strategy(
-        self,
-        rng: random.Random,
-        order: Callable[["SearchUnit"], Sequence[str]],
-        gains: Callable[["SearchUnit", Sequence[Choice]], Sequence[float]],
-    ) -> None:
-        """Create the iterator of the candidates of `start` and of more tilings, ordered by strategy and predicted gain.
+    def start_by_strategy(self, rng: random.Random, rates: StrategyRates, gains: ExpectedGains) -> None:
+        """Create the iterator of the candidates of `start` and of more tilings, ordered by strategy and expected gain.
 
-        The first strategy is tried once. After that, the next candidate is the most promising one of the first strategy
-        that has a candidate with a predicted gain; without any, it is the one with the smallest predicted loss.
+        The next candidate is the one with the largest product of its expected gain and of the rate of its strategy.
 
         Parameters
         ----------
         rng : random.Random
             Random number generator of the search.
-        order : callable
-            Function that returns the strategies for the next candidate of the unit, the preferred one first.
+        rates : callable
+            Function that returns the expected rate of improvements of the strategies to try in the unit. Others are
+            tried when there is no candidate of these.
         gains : callable
-            Function that returns the predicted gain of each of some choices, in cycles.
+            Function that returns the expected gain of each of some choices, in cycles.
         """
-        self.candidates = self._by_strategy(rng, order, gains)
+        self.candidates = self._by_strategy(rng, rates, gains)
 
     def _by_strategy(
-        self,
-        rng: random.Random,
-        order: Callable[["SearchUnit"], Sequence[str]],
-        gains: Callable[["SearchUnit", Sequence[Choice]], Sequence[float]],
+        self, rng: random.Random, rates: StrategyRates, gains: ExpectedGains
     ) -> Iterator[Choice]:
-        listed = {_key(choice): choice for choice in self._listed(_PREDICTED_TILINGS)}
-        tried, begun = {_key(self.best)}, False
-        drawn: dict[ChoiceKey, Choice] = {}
-        best = self.best
+        listed = {_key(choice): choice for choice in self._listed(_EXPECTED_TILINGS)}
+        tried, drawn, best = {_key(self.best)}, dict[ChoiceKey, Choice](), self.best
         while True:
             if self.best != best:
                 best, drawn = self.best, {}
             drawn |= {_key(choice): choice for choice in islice(self._drawn(rng), _DRAWS)}
             waiting = {key: choice for key, choice in (listed | drawn).items() if key not in tried}
-            predicted = gains(self, [*waiting.values()])
-            leaders: dict[str, tuple[float, ChoiceKey]] = {}
-            for (key, choice), gain in zip(waiting.items(), predicted, strict=True):
-                strategy = self.strategy_of(choice)
-                if strategy is not None and (strategy not in leaders or gain > leaders[strategy][0]):
-                    leaders[strategy] = gain, key
-            if not leaders:
+            rate = rates(self)
+            known = [
+                (rate.get(strategy, 0.0), gain, key)
+                for (key, choice), gain in zip(waiting.items(), gains(self, [*waiting.values()]), strict=True)
+                if (strategy := self.strategy_of(choice)) is not None
+            ]
+            if not known:
                 yield dict(self.best)
                 continue
-            ranked = [leaders[name] for name in order(self) if name in leaders]
-            promising = [leader for leader in ranked if leader[0] > _MIN_PROMISE * self.cycles]
-            _, key = (
-                ranked[0] if not begun else next(iter(promising), max(ranked, key=lambda leader: leader[0]))
-            )
-            begun = True
+            *_, key = max(known, key=lambda each: (each[0] * each[1], each[0]))
             tried.add(key)
             yield waiting[key]
 
