@@ -325,7 +325,11 @@ def _best_known(
                 accepted.check(schedule, network)
             except InputError as error:
                 _log.info("a schedule from the database is not used: %s", error)
-                each = None if network is None else _without_refused(each, network, str(error))
+                each = (
+                    each.fitting(static.schedule, accepted.compiles)
+                    if network is None
+                    else _without_refused(each, network, str(error))
+                )
             else:
                 return replace(network, sources=each.sources_with(applied))
     return static
@@ -366,6 +370,15 @@ class _Acceptance:
         prepared = ModelCompiler(self.source.graph, self.conditions.config, self.options)
         prepared.open_states()
         return prepared
+
+    def compiles(self, schedule: Schedule) -> bool:
+        """Return True if a schedule compiles."""
+        options = replace(self.options, schedule=schedule)
+        try:
+            _build(self.source, self.conditions.config, options, self.store)
+        except InputError:
+            return False
+        return True
 
     def schedule(
         self, schedule: Schedule, templates: "Mapping[str, ProgramTemplate]"

@@ -8,6 +8,7 @@ order, and the default coordinate search.
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -19,7 +20,7 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork,
 from compiler.tuning.constraints import Objective
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.coordinate import CoordinateSearch, StrategySearch
-from compiler.tuning.search.search_units import SearchUnit
+from compiler.tuning.search.search_units import Choice, SearchUnit
 from compiler.tuning.search.tuner import tune
 from compiler.tuning.strategies import STRATEGIES
 from hw.config import load_target
@@ -72,18 +73,48 @@ CASES = {
     "depthwise": _case((12, 12, 24), "depthwise 0 3", "layout tiling"),
 }
 
+#: Further networks, fixed before the search with predicted gains was measured on any of them.
+FURTHER_CASES = {
+    "three input channels": _case((16, 16, 3), "conv 8 5", "layout"),
+    "5x5, late memory": _case((9, 9, 8), "conv 16 5", "prefetch split", _LATE),
+    "wide dense, slow memory": _case((1, 1, 200), "dense 48", "tiling batch fuse", _SLOW),
+    "strided 3x3, slow memory": _case((17, 17, 8), "conv 32 3 2", "tiling fuse", _SLOW),
+    "pool, late memory": _case((14, 14, 32), "max_pool 0 2 2", "prefetch split", _LATE),
+    "softmax": _case((8, 8, 10), "softmax", "tiling split"),
+    "depthwise, slow memory": _case((16, 16, 16), "depthwise 0 3", "tiling fuse", _SLOW),
+    "pointwise and depthwise, slow memory": _case(
+        (10, 10, 16), "conv 32 1; depthwise 0 3", "tiling fuse", _SLOW
+    ),
+    "3x3 and pool, late memory": _case(
+        (10, 10, 8), "conv 16 3; max_pool 0 2 2", "prefetch split fuse", _LATE
+    ),
+    "deep dense": _case((1, 1, 256), "dense 16", "tiling batch"),
+}
 
-class RandomOrderSearch(StrategySearch):
+
+class PredictedRandomOrderSearch(StrategySearch):
     """Search with the same changes as `StrategySearch` in a random order of strategies."""
 
-    def order(self, unit: SearchUnit) -> list[str]:
-        """Return the strategies in random order."""
-        return self.rng.sample(list(STRATEGIES), len(STRATEGIES))
+    def rates(self, unit: SearchUnit) -> Mapping[str, float]:
+        """Return the rates of the prior positions, but in a random order of strategies."""
+        return {
+            name: 1 / (1 + rank)
+            for rank, name in enumerate(self.rng.sample(list(STRATEGIES), len(STRATEGIES)))
+        }
+
+
+class RandomOrderSearch(PredictedRandomOrderSearch):
+    """Search with a random order of strategies, whose changes keep the order of the static estimates."""
+
+    def gains(self, unit: SearchUnit, choices: Sequence[Choice]) -> Sequence[float]:
+        """Return equal gains, so that the candidates of a strategy keep their order."""
+        return [1.0] * len(choices)
 
 
 _METHODS: dict[str, type[CoordinateSearch]] = {
     "strategies": StrategySearch,
     "random order": RandomOrderSearch,
+    "random order, predicted": PredictedRandomOrderSearch,
     "coordinate": CoordinateSearch,
 }
 
@@ -93,12 +124,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="n4")
     parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument(
+        "--networks", choices=("first", "further"), default="first", help="set of ten networks"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--file", type=Path, help="file that stores measurements")
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
     rows = []
-    for name, case in CASES.items():
+    for name, case in (CASES if args.networks == "first" else FURTHER_CASES).items():
         conditions = HardwareProfile(load_target(args.target), case.dram)
         with Measurer(case.network.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
             measurer.cache = FileCache(measurer.prepared, conditions, args.file)

@@ -222,6 +222,7 @@ def _document(found: "DatabaseSummary") -> dict[str, Any]:
         "profiles": found.profiles,
         "trials": found.trials,
         "programs": found.programs,
+        "macros": found.macros,
         "executions": found.executions,
         "searched": [
             {
@@ -250,7 +251,14 @@ def _machine(conditions: "HardwareProfile") -> dict[str, Any]:
 def _table(document: dict[str, Any]) -> str:
     lines = [
         ", ".join(
-            counted(document[f"{noun}s"], noun) for noun in ("profile", "trial", "program", "execution")
+            counted(document[key], noun)
+            for key, noun in (
+                ("profiles", "profile"),
+                ("trials", "trial"),
+                ("programs", "program"),
+                ("macros", "macro-instruction"),
+                ("executions", "execution"),
+            )
         )
     ]
     for each in document["searched"]:

@@ -136,18 +136,22 @@ class StrategyStatistics:
             record.improvements += 1
             record.gain += 1 - after / before
 
-    def order(self, bottleneck: str) -> list[str]:
-        """Return the strategies against a bottleneck, the most promising first.
+    def rates(self, bottleneck: str) -> dict[str, float]:
+        """Return the expected rate of improvements of each strategy against a bottleneck.
 
-        The value of a strategy is its rate of improvements, to which its position in STRATEGY_ORDER contributes like
-        two trials with the rate 1 / (1 + position). A strategy that fails therefore makes room for the next one.
+        The position of a strategy in STRATEGY_ORDER contributes like two trials with the rate 1 / (1 + position). A
+        strategy that fails therefore makes room for the next one.
         """
-        value = {
-            name: self._value(bottleneck, name, rank) for rank, name in enumerate(STRATEGY_ORDER[bottleneck])
+        return {
+            name: self._rate(bottleneck, name, rank) for rank, name in enumerate(STRATEGY_ORDER[bottleneck])
         }
-        return sorted(value, key=lambda name: -value[name])
 
-    def _value(self, bottleneck: str, strategy: str, rank: int) -> float:
+    def order(self, bottleneck: str) -> list[str]:
+        """Return the strategies against a bottleneck, the most promising first."""
+        rates = self.rates(bottleneck)
+        return sorted(rates, key=lambda name: -rates[name])
+
+    def _rate(self, bottleneck: str, strategy: str, rank: int) -> float:
         now = self.records.get((bottleneck, strategy), StrategyRecord())
         earlier = {} if self.earlier is None else self.earlier.records
         old = earlier.get((bottleneck, strategy), StrategyRecord())

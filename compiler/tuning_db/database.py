@@ -24,6 +24,7 @@ from compiler.tuning_db import (
 from compiler.tuning_db.connection import (
     BUSY_TIMEOUT_S,
     EXECUTIONS,
+    MACROS,
     PROFILES,
     PROGRAMS,
     TRIALS,
@@ -77,6 +78,7 @@ class DatabaseSummary:
     profiles: int
     trials: int
     programs: int
+    macros: int
     executions: int
     searched: tuple[SearchedModel, ...]
 
@@ -91,6 +93,7 @@ def summary(rows: SealedRows, connection: Connection) -> DatabaseSummary:
         profiles=count(PROFILES),
         trials=count(TRIALS),
         programs=count(PROGRAMS),
+        macros=count(MACROS),
         executions=count(EXECUTIONS),
         searched=tuple(_searched(rows, connection)),
     )

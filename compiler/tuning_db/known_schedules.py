@@ -28,6 +28,8 @@ _GOALS = ("latency", "throughput")
 MAX_CACHED_NETWORKS = 256
 #: Number of equal neighbours of a layer whose macro-instruction is used without a prediction.
 _BOTH = 2
+#: Maximum number of compilations by which the layers' schedules are found that do not compile with the others.
+_MAX_COMPILATIONS = 24
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,42 @@ class KnownSchedule:
             plain if source.layer in self.templates and source.layer not in applied else source
             for source, plain in each
         )
+
+    def fitting(self, static: Schedule, compiles: Callable[[Schedule], bool]) -> "KnownSchedule | None":
+        """Return the schedule with as many of its layers' schedules as compile together; None if no other remains.
+
+        Layers are added by halves, so that a single schedule that does not fit is found with few compilations.
+
+        Parameters
+        ----------
+        static : Schedule
+            Network's own schedule, which the other layers keep.
+        compiles : callable
+            Function that returns True if a schedule compiles.
+        """
+        changed = [name for name, layer in self.schedule.layers.items() if layer != static.layers.get(name)]
+        if self.schedule.fusions != static.fusions or self.schedule.programs or compiles(self.schedule):
+            return None
+        layers, groups, attempts = dict(static.layers), [changed], 0
+        while groups and attempts < _MAX_COMPILATIONS:
+            group = groups.pop()
+            more = layers | {name: self.schedule.layers[name] for name in group}
+            attempts += 1
+            if group != changed and compiles(replace(self.schedule, layers=more)):
+                layers = more
+            elif len(group) > 1:
+                groups += [group[len(group) // 2 :], group[: len(group) // 2]]
+        kept = {name for name, layer in self.schedule.layers.items() if layers.get(name) == layer}
+        templates = {name: template for name, template in self.templates.items() if name in kept}
+        if layers == static.layers and not templates:
+            return None
+        sources, without = (
+            tuple(
+                each if each.layer in kept else ProgramSource(each.layer, each.subgraph) for each in sources
+            )
+            for sources in (self.sources, self.without)
+        )
+        return KnownSchedule(replace(self.schedule, layers=layers), sources, templates, without)
 
 
 class _Found(NamedTuple):

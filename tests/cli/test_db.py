@@ -47,15 +47,17 @@ def test_default_database_is_in_cache(mla, database, tmp_path, monkeypatch):
     assert mla("db", "show").out.startswith("0 profiles, 0 trials") and (tmp_path / "profile.db").exists()
 
 
-def test_db_show_counts_trials_and_programs(mla, database):
+def test_db_show_counts_entries(mla, database):
     result = mla("db", "show", "--db", database, "--json", "-")
     document = json.loads(result.out)
     assert document["schema_version"] == 1
     assert (document["profiles"], document["trials"], document["programs"]) == (1, 3, 1)
+    listed = json.loads(mla("isa", "list", "--db", database, "--json", "-").out)["macros"]
+    assert document["macros"] == len(listed) == 1
     (searched,) = document["searched"]
     assert searched["trials"] == 3 and searched["machine"]["n"] == 4 and searched["cycles"] > 0
     text = mla("db", "show", "--db", database).out
-    assert "1 profile, 3 trials, 1 program, 0 executions" in text and "on n=4, " in text
+    assert "1 profile, 3 trials, 1 program, 1 macro-instruction, 0 executions" in text and "on n=4, " in text
 
 
 def test_export_and_import(mla, database, tmp_path):

@@ -1,6 +1,7 @@
 """Programs that save work or change arithmetic, and are wrong only for some inputs; and texts equal to them."""
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -72,6 +73,10 @@ _REPLACED = {
         "stage": {"table": (0,), "table_slot": (0, 1), "residual": (0,), "table2": (0,), "reduce": (1, 2, 3)},
     },
 }
+
+
+#: Disassembled loop, which ends before the instruction with a certain number.
+_LOOP = re.compile(r"(?P<start>\s*loop .*, )(?P<end>\d+)\s*(;.*)?")
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ def retries(cheat: Cheat, rng: random.Random, count: int) -> Iterator[dict[str, 
 
 
 def _padded(text: str, rng: random.Random) -> str:
-    lines = text.rstrip().split("\n")
+    lines = _labelled(text).rstrip().split("\n")
     end = next(at for at, line in enumerate(lines) if line.strip().startswith("halt"))
     start = 1 + max(
         (at for at, line in enumerate(lines) if line.strip().startswith((".name", "fence"))), default=0
@@ -218,6 +223,17 @@ def _padded(text: str, rng: random.Random) -> str:
         # Fields are set only behind the last command, where no command uses them.
         lines.insert(end if "set" in line else rng.choice((start, end)), line)
     return "\n".join(lines) + "\n"
+
+
+def _labelled(text: str) -> str:
+    """Return a program's text with labels instead of the numbers of instructions at which loops end."""
+    lines, ends = text.rstrip().split("\n"), set[str]()
+    for at, line in enumerate(lines):
+        if loop := _LOOP.fullmatch(line):
+            ends.add(loop["end"])
+            lines[at] = f"{loop['start']}end{loop['end']}"
+    numbered = [(line, line.rpartition(";")[2].strip()) for line in lines]
+    return "\n".join(f"end{number}:\n{line}" if number in ends else line for line, number in numbered) + "\n"
 
 
 def without_low_half(programs: CheatingPrograms) -> Iterator[tuple[str, dict[str, str]]]:

@@ -23,6 +23,8 @@ def test_search_budget_seed_and_best_trial(measurer: Measurer, method: str) -> N
     assert [cost for _, cost in found.curve] == sorted({cost for _, cost in found.curve}, reverse=True)
     texts = [trial.schedule.to_json() for trial in found.trials]
     assert len(set(texts)) == TRIALS  # no schedule is proposed twice
+    if method in ("coordinate", "strategies"):  # nor are programs
+        assert len({measurer.prepared.network(trial.schedule).digest for trial in found.trials}) == TRIALS
     again = tune(measurer, method, TRIALS, seed=5)
     assert [trial.schedule.to_json() for trial in again.trials] == texts
     assert Schedule.from_json(texts[0]) == found.trials[0].schedule

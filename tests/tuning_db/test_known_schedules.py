@@ -13,12 +13,13 @@ from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile, LayerCycles, Measurement
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text
+from compiler.runtime.stages import ProgramSource
 from compiler.schedule.program_override import ProgramText, digest_of
-from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.connection import MACROS, PROGRAMS
 from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import BestKeys, Entry, best_keys_of
-from compiler.tuning_db.known_schedules import KnownSchedules, known_schedules
+from compiler.tuning_db.known_schedules import KnownSchedule, KnownSchedules, known_schedules
 from compiler.tuning_db.macro_instructions import MacroInstruction
 from compiler.tuning_db.session import DatabaseSession
 from hw.config import load_target
@@ -187,6 +188,43 @@ def test_schedule_that_does_not_compile_is_not_used(url, caplog):
         compiled = compiler.compile(graph, "n4", database=url)
     assert compiled.schedule == static.schedule and compiled.sources == ()
     assert "a schedule from the database is not used" in caplog.text
+
+
+def test_schedule_that_does_not_compile_does_not_exclude_those_of_other_layers(url):
+    """The network shares four layers, and the schedule of one of them does not compile."""
+    store(url, network(1, 12, 4))
+    graph = network(2, 12, 6)
+    static = compiler.compile(graph, "n4", database=False)
+    assert static.graph is not None
+    info = static.infos[1]
+    with TuningDatabase(url) as database:
+        (entry,) = (each for each, _ in database.all_macros() if each.key.subgraph == info.shape)
+        wrong = replace(static.schedule.layers[info.name], stream_channel_blocks=3)
+        database.put_macros([replace(entry, schedule=wrong, network="a" * 64, cycles=1)])
+    compiled = compiler.compile(graph, "n4", database=url)
+    assert {0, 2} <= {*from_database(compiled)}
+    assert compiled.sources[1].source == "static" and compiled.sources[1].subgraph == info.shape
+    np.testing.assert_array_equal(outputs(compiled), outputs(static))
+
+
+def test_largest_part_of_a_schedule_that_compiles_is_found_by_halves():
+    layer = LayerSchedule(rows=1)
+    names = [f"layer{number}" for number in range(32)]
+    static = Schedule((), dict.fromkeys(names, layer))
+    sources = tuple(ProgramSource(name, "", "database") for name in names)
+    known = KnownSchedule(replace(static, layers=dict.fromkeys(names, changed(layer))), sources)
+    asked = []
+
+    def compiles(schedule: Schedule) -> bool:
+        asked.append(schedule)
+        return all(schedule.layers[name] == layer for name in ("layer3", "layer20"))
+
+    found = known.fitting(static, compiles)
+    assert found is not None and len(asked) <= 25
+    assert [each.layer for each in found.sources if each.source == "static"] == ["layer3", "layer20"]
+    assert {name for name, each in found.schedule.layers.items() if each == layer} == {"layer3", "layer20"}
+    assert known.fitting(static, lambda _schedule: True) is None
+    assert known.fitting(static, lambda _schedule: False) is None
 
 
 def test_entries_are_cached_until_the_file_changes(tmp_path, monkeypatch):

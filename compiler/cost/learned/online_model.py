@@ -110,9 +110,13 @@ class OnlineCostModel:
 
     def predict(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CyclePrediction:
         """Return the predicted cycles of one layer under candidate schedules, with all other layers unchanged."""
-        logs, spread = self._log_predictions([self._row(name, candidate, now) for candidate in candidates])
+        return self.predict_in(name, [{**now, name: candidate} for candidate in candidates])
+
+    def predict_in(self, name: str, networks: Sequence[Schedules]) -> CyclePrediction:
+        """Return the predicted cycles of one layer under several schedules of all layers."""
+        logs, spread = self._log_predictions([self._row(name, layers[name], layers) for layers in networks])
         correction, near = self._nearby(
-            name, np.array([_schedule_vector(candidate) for candidate in candidates])
+            name, np.array([_schedule_vector(layers[name]) for layers in networks])
         )
         error = (self._squares / (_PRIOR_WEIGHT + self._count)) ** 0.5
         return CyclePrediction(np.exp(logs + correction), np.sqrt(spread**2 + error**2) * (1 - near))

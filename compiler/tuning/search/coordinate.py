@@ -1,8 +1,15 @@
 """Coordinate search: each trial changes every second unit; the cycles by counter tag show which changes helped."""
 
 import re
+from collections.abc import Mapping, Sequence
+from math import erfc, pi, sqrt
+from typing import NamedTuple
+
+import numpy as np
 
 from compiler.codegen.buffer_allocation import MemoryFullError
+from compiler.cost.learned.model import Floats
+from compiler.cost.learned.online_model import CyclePrediction, OnlineCostModel
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.constraints import UNCONSTRAINED, Constraints, Objective
@@ -24,7 +31,17 @@ _COMBINED_INTERVAL = 4
 #: Maximum number of times that choices which do not fit are dropped from one trial.
 _MAX_FIT_ATTEMPTS = 12
 #: Maximum number of generated schedules that are already known; after that, a known one is returned.
-_MAX_ATTEMPTS = 20
+_MAX_ATTEMPTS = 60
+#: Minimum expected error of a prediction in cycles.
+_MIN_ERROR = 1e-3
+
+
+class _Proposal(NamedTuple):
+    """Schedule with its new choices by unit, and the digest of its programs."""
+
+    schedule: Schedule
+    tried: dict[int, Choice]
+    programs: str
 
 
 class CoordinateSearch(SearchMethod):
@@ -46,6 +63,8 @@ class CoordinateSearch(SearchMethod):
         super().__init__(measurer, goal, baseline, seed, constraints)
         self._begin(self.best)
         self._count = 0
+        #: Digests of the programs that were proposed: other schedules with the same programs are not measured.
+        self._programs = {measurer.first.digest}
         #: New choices of each proposal by unit: {} if the best choices of all units are combined, None for mutations.
         self._tried: dict[str, dict[int, Choice] | None] = {}
         #: Best trial without program texts, which are written for the programs of one schedule.
@@ -64,8 +83,11 @@ class CoordinateSearch(SearchMethod):
                 return schedule
         for _ in range(_MAX_ATTEMPTS):
             self._count += 1
-            schedule, tried = self._combined() if self._count % _COMBINED_INTERVAL == 0 else self._changed()
-            if self.register(schedule):
+            schedule, tried, programs = (
+                self._combined() if self._count % _COMBINED_INTERVAL == 0 else self._changed()
+            )
+            if self.register(schedule) and programs not in self._programs:
+                self._programs.add(programs)
                 self._tried[schedule.to_json()] = tried
                 return schedule
         return self.first
@@ -146,28 +168,29 @@ class CoordinateSearch(SearchMethod):
             self.prepared.config, stages, dram, trial.schedule, trial.result, self.rng, frozen
         )
 
-    def _combined(self) -> tuple[Schedule, dict[int, Choice]]:
-        schedule, _ = self._fitting({})
-        return schedule, {}
+    def _combined(self) -> _Proposal:
+        return self._fitting({})._replace(tried={})
 
-    def _changed(self) -> tuple[Schedule, dict[int, Choice]]:
-        odd = self.rng.randrange(2)
+    def _changed(self) -> _Proposal:
+        odd = self.rng.randrange(min(len(self.units), 2))
         tried = {number: next(unit.candidates) for number, unit in enumerate(self.units) if number % 2 == odd}
         return self._fitting(tried)
 
-    def _fitting(self, tried: dict[int, Choice]) -> tuple[Schedule, dict[int, Choice]]:
-        """Drop the choices that do not fit together with the others; return the resulting schedule and choices."""
+    def _fitting(self, tried: dict[int, Choice]) -> _Proposal:
+        """Drop the choices that do not fit together with the others; return the resulting proposal."""
         for _ in range(_MAX_FIT_ATTEMPTS):
             choices = [tried.get(number, unit.best) for number, unit in enumerate(self.units)]
             schedule = with_choices(self._base.schedule, choices)
+            if schedule.to_json() in self._registered:
+                return _Proposal(schedule, tried, "")
             try:
-                self.prepared.network(schedule)
+                network = self.prepared.network(schedule)
             except InputError as error:
                 dropped = self._units_to_drop(error, tried)
                 tried = {number: choice for number, choice in tried.items() if number not in dropped}
                 continue
-            return schedule, tried
-        return self._base.schedule, {}
+            return _Proposal(schedule, tried, network.digest)
+        return _Proposal(self._base.schedule, {}, "")
 
     def _units_to_drop(self, error: InputError, tried: dict[int, Choice]) -> set[int]:
         """Return the units whose choices must be dropped: the units that the error names, or else a random one."""
@@ -184,7 +207,10 @@ class CoordinateSearch(SearchMethod):
 
 
 class StrategySearch(CoordinateSearch):
-    """Coordinate search that orders the changes of a layer by its bottleneck and by the strategies that helped.
+    """Coordinate search that orders the changes of a layer by its bottleneck and by their expected gain.
+
+    The gain that the cost model expects of a change is weighted by the rate with which its strategy helped against the
+    bottleneck. The cost model and the rates learn from the trials.
 
     Attributes
     ----------
@@ -204,6 +230,7 @@ class StrategySearch(CoordinateSearch):
     ):
         self.statistics = StrategyStatistics()
         self.first_strategies: dict[str, tuple[str, str]] = {}
+        self._model, self._seed = measurer.cost_model, seed
         super().__init__(measurer, goal, baseline, seed, constraints)
 
     def learn(self, trial: Trial) -> None:
@@ -213,10 +240,39 @@ class StrategySearch(CoordinateSearch):
                 unit = self.units[number]
                 strategy = unit.strategy_of(choice)
                 if strategy is not None:
-                    bottleneck = self.bottleneck(unit)
+                    bottleneck, cycles = self.bottleneck(unit), unit.cycles_in(trial.result)
                     self.first_strategies.setdefault(unit.names[0], (bottleneck, strategy))
-                    self.statistics.add(bottleneck, strategy, unit.cycles, unit.cycles_in(trial.result))
+                    self.statistics.add(bottleneck, strategy, unit.cycles, cycles)
+                    self._learn_cycles(unit, choice, cycles)
         super().learn(trial)
+
+    def _learn_cycles(self, unit: SearchUnit, choice: Choice, cycles: float) -> None:
+        """Update the cost model with the measured cycles of a unit, divided between its layers as predicted."""
+        predicted = {name: float(each.cycles[0]) for name, each in self._predicted(unit, [choice]).items()}
+        for name, part in predicted.items():
+            share = part / sum(predicted.values())
+            self.cost_model.learn(name, choice[name], self._layers | choice, cycles * share)
+
+    def _predicted(self, unit: SearchUnit, choices: Sequence[Choice]) -> dict[str, CyclePrediction]:
+        """Return the predicted cycles of each layer of a unit under several choices."""
+        layers = self._layers
+        networks = [layers | choice for choice in choices]
+        return {name: self.cost_model.predict_in(name, networks) for name in unit.names}
+
+    def gains(self, unit: SearchUnit, choices: Sequence[Choice]) -> Sequence[float]:
+        """Return the expected gains of choices in cycles, where a choice without a gain counts as 0.
+
+        The gain of a choice is assumed to be normally distributed around its prediction.
+        """
+        predicted = self._predicted(unit, [unit.best, *choices]).values()
+        cycles = np.sum([each.cycles for each in predicted], axis=0)
+        error = np.sqrt(np.sum([(each.cycles * each.spread) ** 2 for each in predicted], axis=0))[1:]
+        return expected_gains(cycles[0] - cycles[1:], np.maximum(error, _MIN_ERROR)).tolist()
+
+    @property
+    def _layers(self) -> Choice:
+        """Best schedules of all layers."""
+        return {name: layer for unit in self.units for name, layer in unit.best.items()}
 
     def bottleneck(self, unit: SearchUnit) -> str:
         """Return the bottleneck of a unit in the best trial so far."""
@@ -228,13 +284,31 @@ class StrategySearch(CoordinateSearch):
         ideal = sum(self._macs.get(name, 0) for name in unit.names) / self.prepared.config.n**2
         return bottleneck_of(where, self.conditions.dram.latency, ideal)
 
-    def order(self, unit: SearchUnit) -> list[str]:
-        """Return the strategies for the next change of a unit, the preferred one first."""
-        return self.statistics.order(self.bottleneck(unit))
+    def rates(self, unit: SearchUnit) -> Mapping[str, float]:
+        """Return the expected rate of improvements of each strategy in a unit; at first, only that of the first one."""
+        bottleneck = self.bottleneck(unit)
+        rates = self.statistics.rates(bottleneck)
+        if unit.names[0] in self.first_strategies:
+            return rates
+        first = self.statistics.order(bottleneck)[0]
+        return {first: rates[first]}
 
     def _begin(self, trial: Trial) -> None:
         super()._begin(trial)
+        stages = self.prepared.lowered(trial.schedule.fusions)
+        self.cost_model = OnlineCostModel(self.conditions, stages, self._model, self._seed)
         infos = self.prepared.network(trial.schedule).infos
         self._macs = {info.name: info.floor.macs for info in infos}
         for unit in self.units:
-            unit.start_by_strategy(self.rng, self.order)
+            self._learn_cycles(unit, unit.best, unit.cycles)
+            unit.start_by_strategy(self.rng, self.rates, self.gains)
+
+
+def expected_gains(gain: Floats, error: Floats) -> Floats:
+    """Return the mean of max(x, 0), where x is normally distributed with given means and standard deviations.
+
+    This is the expected improvement of Jones, Schonlau and Welch, "Efficient Global Optimization" (1998).
+    """
+    z = gain / error
+    below = np.array([erfc(-each / sqrt(2)) / 2 for each in z])
+    return gain * below + error * np.exp(-(z**2) / 2) / sqrt(2 * pi)

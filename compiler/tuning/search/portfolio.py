@@ -97,9 +97,13 @@ class RetrievalSearch(SearchMethod):
         return self.first
 
     def _schedule(self, known: "KnownSchedule | Schedule") -> Schedule | None:
-        """Return a known schedule with its templates as texts of programs; None if they do not fit the programs."""
+        """Return a known schedule with its templates as texts of programs; None if they do not fit the programs.
+
+        Schedules of layers that do not compile together with the others are left out.
+        """
         if isinstance(known, Schedule):
             return known
+        known = known.fitting(self.first, self._compiles) or known
         if not known.templates:
             return known.schedule
         try:

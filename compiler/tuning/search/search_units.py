@@ -1,8 +1,7 @@
 """Units that a search changes: a layer, a pair of layers, or the whole network."""
 
 import random
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -28,11 +27,15 @@ from hw.config import MlaConfig
 
 #: Number of fused schedules of a pair that are tried first; number of tilings per layout and order of a layer.
 _FUSED_CANDIDATES, _TILINGS_PER_VARIANT = 16, 4
-#: Number of random changes drawn per candidate of an order of strategies, and maximum number kept per strategy.
-_DRAWS, _MAX_WAITING = 16, 4
+#: Number of tilings per layout and order of a layer whose gain is predicted for an order of strategies, and number of
+#: random changes that are drawn per candidate.
+_EXPECTED_TILINGS, _DRAWS = 16, 16
 
-#: Schedules of the layers of a unit, by layer name.
+#: Schedules of the layers of a unit, by layer name; the same as a key of dictionaries.
 Choice = dict[str, LayerSchedule]
+ChoiceKey = tuple[tuple[str, LayerSchedule], ...]
+StrategyRates = Callable[["SearchUnit"], Mapping[str, float]]
+ExpectedGains = Callable[["SearchUnit", Sequence[Choice]], Sequence[float]]
 
 
 @dataclass
@@ -75,40 +78,51 @@ class SearchUnit:
         found = {strategy_of(self.best[name], choice[name]) for name in self.names}
         return next((each for each in STRATEGIES if each in found), None)
 
-    def start_by_strategy(self, rng: random.Random, order: Callable[["SearchUnit"], Sequence[str]]) -> None:
-        """Create the iterator of the same candidates as `start`, ordered by strategy.
+    def start_by_strategy(self, rng: random.Random, rates: StrategyRates, gains: ExpectedGains) -> None:
+        """Create the iterator of the candidates of `start` and of more tilings, ordered by strategy and expected gain.
+
+        The next candidate is the one with the largest product of its expected gain and of the rate of its strategy.
 
         Parameters
         ----------
         rng : random.Random
             Random number generator of the search.
-        order : callable
-            Function that returns the strategies for the next candidate of the unit, the preferred one first.
+        rates : callable
+            Function that returns the expected rate of improvements of the strategies to try in the unit. Others are
+            tried when there is no candidate of these.
+        gains : callable
+            Function that returns the expected gain of each of some choices, in cycles.
         """
-        self.candidates = self._by_strategy(rng, order)
+        self.candidates = self._by_strategy(rng, rates, gains)
 
     def _by_strategy(
-        self, rng: random.Random, order: Callable[["SearchUnit"], Sequence[str]]
+        self, rng: random.Random, rates: StrategyRates, gains: ExpectedGains
     ) -> Iterator[Choice]:
-        listed = {name: deque[Choice]() for name in STRATEGIES}
-        for choice in self._listed():
-            strategy = self.strategy_of(choice)
-            if strategy is not None:
-                listed[strategy].append(choice)
+        listed = {_key(choice): choice for choice in self._listed(_EXPECTED_TILINGS)}
+        tried, drawn, best = {_key(self.best)}, dict[ChoiceKey, Choice](), self.best
         while True:
-            drawn = {name: deque[Choice](maxlen=_MAX_WAITING) for name in STRATEGIES}
-            for choice in islice(self._drawn(rng), _DRAWS):
-                strategy = self.strategy_of(choice)
-                if strategy is not None:
-                    drawn[strategy].append(choice)
-            waiting = [queue for name in order(self) for queue in (listed[name], drawn[name]) if queue]
-            yield waiting[0].popleft() if waiting else dict(self.best)
+            if self.best != best:
+                best, drawn = self.best, {}
+            drawn |= {_key(choice): choice for choice in islice(self._drawn(rng), _DRAWS)}
+            waiting = {key: choice for key, choice in (listed | drawn).items() if key not in tried}
+            rate = rates(self)
+            known = [
+                (rate.get(strategy, 0.0), gain, key)
+                for (key, choice), gain in zip(waiting.items(), gains(self, [*waiting.values()]), strict=True)
+                if (strategy := self.strategy_of(choice)) is not None
+            ]
+            if not known:
+                yield dict(self.best)
+                continue
+            *_, key = max(known, key=lambda each: (each[0] * each[1], each[0]))
+            tried.add(key)
+            yield waiting[key]
 
     def _all(self, rng: random.Random) -> Iterator[Choice]:
-        yield from self._listed()
+        yield from self._listed(_TILINGS_PER_VARIANT)
         yield from self._drawn(rng)
 
-    def _listed(self) -> Iterator[Choice]:
+    def _listed(self, tilings: int) -> Iterator[Choice]:
         if self.pair:
             named = list(zip(self.names, self.spaces, strict=True))
             for fused in islice(self.pair.candidates(), _FUSED_CANDIDATES):
@@ -125,7 +139,10 @@ class SearchUnit:
                     yield choice
         for space in self.spaces:
             name = space.layer.name
-            for tiling in (*(each.schedule for each in channel_block_tilings(space)), *_various(space)):
+            for tiling in (
+                *(each.schedule for each in channel_block_tilings(space)),
+                *_various(space, tilings),
+            ):
                 yield self.best | {name: space.with_context(tiling, self.best[name])}
 
     def _drawn(self, rng: random.Random) -> Iterator[Choice]:
@@ -135,8 +152,12 @@ class SearchUnit:
             yield self.best | {name: space.change(rng, self.best[name])}
 
 
-def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
-    """Yield the tilings with the best estimates for each layout and order, alternating between the variants.
+def _key(choice: Choice) -> ChoiceKey:
+    return tuple(choice.items())
+
+
+def _various(space: LayerSpace, count: int) -> Iterator[LayerSchedule]:
+    """Yield the `count` tilings with the best estimates for each layout and order, alternating between the variants.
 
     If the image is read from DRAM, tilings whose numbers of rows round to different powers of two are also variants,
     since a small first tile arrives earlier.
@@ -148,7 +169,7 @@ def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
         variants.setdefault(
             (each.fold_kernel_width, each.im2col, each.pixels_per_pass, each.order, size), []
         ).append(each)
-    for rank in range(_TILINGS_PER_VARIANT):
+    for rank in range(count):
         yield from (tilings[rank] for tilings in variants.values() if rank < len(tilings))
 
 
