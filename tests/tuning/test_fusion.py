@@ -191,10 +191,10 @@ def replace_error(option: FusionOption, error: float) -> NetworkPrediction:
 def test_fixed_point_is_predicted_to_be_fastest_and_is_reproducible(name: str) -> None:
     engine, schedule = engine_of(CHAINS[name])
     final = engine.fixed_point(schedule)
-    before, after = (engine.cost_model.predict(each).cycles for each in (schedule, final))
+    before, after = (engine.predict(each).cycles for each in (schedule, final))
     assert after <= before and engine.fixed_point(final) == final
     options = engine.options(final, engine.opportunities(final))
-    assert all(option.gain <= 0.001 * after for option in options)
+    assert all(option.gain <= 0.001 * after for option in options if option.programs is not None)
     assert engine_of(CHAINS[name])[0].fixed_point(schedule) == final
     frozen = engine.fixed_point(schedule, layers=[])
     assert frozen == schedule
@@ -231,9 +231,8 @@ def test_compiler_uses_the_fixed_point_if_gains_exceed_their_errors(monkeypatch:
     monkeypatch.setattr("compiler.tuning.fusion.engine.CONFIDENCE", 0.0)
     fused = compiler.compile(graph, fuse=True, **options)
     assert fused.schedule != static.schedule
-    costs = NetworkCostModel(
-        ModelCompiler(graph, N16.config, CompileOptions(rounding="reference")), N16, find_model(N16)
-    )
+    prepared = ModelCompiler(graph, N16.config, CompileOptions(rounding="reference"))
+    costs = FusionEngine(prepared, N16, find_model(N16))
     assert costs.predict(fused.schedule).cycles < costs.predict(static.schedule).cycles
     rng = np.random.default_rng(5)
     inputs = {each.name: rng.integers(-128, 128, each.shape).astype(np.int8) for each in static.inputs}
