@@ -167,7 +167,7 @@ def test_a_slower_memory_takes_longer(record: CompilationTrace) -> None:
             if command.unit == Unit.LOAD and cycles(command, record.config.n):  # not a fill
                 assert view.nodes[str(number)]["begin"] >= latency
         totals.append(view.graph["cycles"])
-    assert totals[1] - totals[0] >= 99 and totals[2] - totals[1] >= 300
+    assert totals[0] < totals[1] and totals[1] + 200 <= totals[2]
     half = view_of(replace(record, dram=DramTiming(100, record.config.n // 2)), "timeline")
     assert half.graph["cycles"] > totals[1]
 
