@@ -123,7 +123,11 @@ def _among(row: dict[str, Any], count: int) -> bool:
 def shortlist(ways: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Return the variants to measure in addition to the static compiler's, as `FusionEngine.shortlist` does."""
     options = [each for each in ways if each["what"] not in ("static", "unfused")]
-    return sorted(options, key=lambda each: (each["what"] in _MINOR, each["predicted"]))[:count]
+    options.sort(key=lambda each: (each["what"] in _MINOR, each["predicted"]))
+    known = {each["predicted"] for each in ways if each["what"] == "static"}
+    distinct = [each for each in options if each["what"] not in _MINOR and each["predicted"] not in known]
+    chosen = list({each["predicted"]: each for each in reversed(distinct)}.values())[::-1]
+    return [*chosen, *(each for each in options if each not in chosen)][:count]
 
 
 def _best_measured(row: dict[str, Any], count: int) -> int:

@@ -183,6 +183,23 @@ def test_small_gains_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         assert engine.fixed_point(schedule, confidence) == (option.schedule if chosen else schedule)
 
 
+@pytest.mark.parametrize("simulates", [True, False])
+def test_shortlist_starts_with_different_gains(monkeypatch: pytest.MonkeyPatch, simulates: bool) -> None:
+    monkeypatch.setattr(NetworkCostModel, "simulates", simulates)
+    engine, schedule = engine_of(CHAINS["residual"])
+    options = engine.options(schedule, engine.opportunities(schedule))
+    assert any(option.programs is not None for option in options) == simulates
+    major = [option for option in options if option.opportunity.kind is not FusionKind.SAME_PROGRAM]
+    first, second, third = engine.shortlist(options)
+    assert first.gain == max(option.gain for option in major if option.gain or not simulates)
+    if simulates:
+        assert first.gain > second.gain > third.gain
+    everything = engine.shortlist(options, len(options) + 1)
+    assert len(everything) == len(options) and all(option in everything for option in options)
+    last = [option.opportunity.kind is FusionKind.SAME_PROGRAM for option in everything]
+    assert last == sorted(last)
+
+
 def replace_error(option: FusionOption, error: float) -> NetworkPrediction:
     return option.prediction._replace(error=error)
 

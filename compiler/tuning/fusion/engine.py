@@ -275,18 +275,20 @@ class FusionEngine:
     def shortlist(self, options: Sequence[FusionOption], count: int = 3) -> list[FusionOption]:
         """Return the options to measure, in addition to the present schedule.
 
-        Options with simulated gains come first, one for each set of programs, by their gains. Without simulation, the
-        best prediction comes first, then the options that may be best within the expected errors. Options that only
-        join or split programs, which change few cycles, come last.
+        Options with simulated gains come first, the largest gain first. Options with equal gains differ only in what
+        the simulation excludes, so only one of them is among these, and none without a gain or loss. Without
+        simulation, the best prediction comes first, then the options that may be best within the expected errors.
+        Options that only join or split programs, which change few cycles, come last.
         """
         minor = [option for option in options if option.opportunity.kind is FusionKind.SAME_PROGRAM]
         major = [option for option in options if option.opportunity.kind is not FusionKind.SAME_PROGRAM]
-        distinct = {option.programs: option for option in reversed(major) if option.programs is not None}
-        simulated = sorted(distinct.values(), key=lambda option: -option.gain)
-        rest = [option for option in major if option.programs is None]
-        chosen = [] if simulated else sorted(rest, key=lambda option: -option.gain)[:1]
-        others = [option for option in sorted(rest, key=_optimism) if option not in chosen]
-        return [*simulated, *chosen, *others, *sorted(minor, key=lambda option: -option.gain)][:count]
+        distinct = {option.gain: option for option in reversed(major) if option.programs and option.gain}
+        chosen = [distinct[gain] for gain in sorted(distinct, reverse=True)]
+        if not chosen:
+            chosen = sorted(major, key=lambda option: -option.gain)[:1]
+        others = sorted(major, key=_optimism), sorted(minor, key=lambda option: -option.gain)
+        rest = [option for each in others for option in each if not any(option is one for one in chosen)]
+        return [*chosen, *rest][:count]
 
     def fixed_point(
         self, schedule: Schedule, confidence: float = 0.0, layers: Collection[str] | None = None
