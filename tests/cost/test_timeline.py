@@ -6,7 +6,7 @@ import pytest
 
 from compiler.codegen.executable import CommandStream
 from compiler.cost.timeline import timeline, timeline_cycles, waits
-from compiler.options import CompileOptions, DramTiming
+from compiler.options import DEFAULT_DRAM, CompileOptions, DramTiming
 from compiler.pipeline import CompilationTrace, ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
@@ -21,7 +21,7 @@ DENSE = CalibrationNetwork((1, 1, 64), tuple(CalibrationOp("dense", 80) for _ in
 POOL = CalibrationNetwork((16, 16, 20), (CalibrationOp("conv", 32, 3), CalibrationOp("max_pool", 0, 2, 2)))
 
 
-def streams(point: CalibrationNetwork, target: str, dram: DramTiming = DramTiming()) -> list[CommandStream]:
+def streams(point: CalibrationNetwork, target: str, dram: DramTiming = DEFAULT_DRAM) -> list[CommandStream]:
     trace = CompilationTrace()
     options = CompileOptions(rounding="reference", dram=dram)
     ModelCompiler(point.graph(), load_target(target), options).network(None, trace)

@@ -121,8 +121,8 @@ def test_energy_of_an_edge_is_that_of_its_memory(record: CompilationTrace) -> No
 def test_cycles_of_layers_equal_the_schedule_s_estimates(record: CompilationTrace) -> None:
     view = view_of(record, "layers")
     for stream in record.streams:
-        for name, (cycles, _) in estimates(record.config, stream.lowered).items():
-            assert view.nodes[name]["cycles"] == round(cycles)
+        for name, (taken, _) in estimates(record.config, stream.lowered).items():
+            assert view.nodes[name]["cycles"] == round(taken)
 
 
 def test_edges_have_the_bytes_of_their_tensors(record: CompilationTrace) -> None:

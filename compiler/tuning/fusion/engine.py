@@ -42,8 +42,9 @@ _BEST_TILINGS = 2
 _TILE_COUNTS = (2, 4, 8)
 #: Minimum gain as a fraction of a network's cycles.
 _MIN_GAIN = 0.001
-#: Maximum number of options that are compiled and simulated at a time.
-_MAX_SIMULATED = 24
+#: Minimum and maximum number of options that are compiled and simulated at a time, and maximum number of their commands
+#: beyond the minimum number of options: 32,768 commands take one to two seconds.
+_MIN_SIMULATED, _MAX_SIMULATED, _MAX_COMMANDS = 4, 24, 1 << 15
 #: Expected error of a simulated gain, relative to the predicted cycles of the layers that change.
 _SIMULATION_ERROR = 0.03
 
@@ -243,7 +244,8 @@ class FusionEngine:
         now = self.cost_model.simulate(schedule) if options and self.cost_model.simulates else None
         if now is None:
             return list(options)
-        promising = sorted(options, key=_optimism)[:_MAX_SIMULATED]
+        count = max(_MIN_SIMULATED, min(_MAX_SIMULATED, _MAX_COMMANDS // max(now.commands, 1)))
+        promising = sorted(options, key=_optimism)[:count]
         simulated: dict[int, FusionOption] = {}
         for option in promising:
             found = self.cost_model.simulate(option.schedule)

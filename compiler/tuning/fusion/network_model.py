@@ -48,9 +48,10 @@ class NetworkPrediction(NamedTuple):
 
 
 class SimulatedNetwork(NamedTuple):
-    """Cycles of the compiled commands of a network, and the words of its programs, which equal networks share."""
+    """Cycles and number of the compiled commands of a network, and the words of its programs."""
 
     cycles: float
+    commands: int
     programs: tuple[tuple[int, ...], ...]
 
 
@@ -156,7 +157,8 @@ class NetworkCostModel:
             else:
                 taken = timeline_cycles(self.prepared.config, trace.streams, self.conditions.dram)
                 words = tuple(program.words for code in codes for program in code.all_programs)
-                found = (SimulatedNetwork(taken, words),)
+                count = sum(len(stream.commands) for stream in trace.streams)
+                found = (SimulatedNetwork(taken, count, words),)
             self._simulated.put(key, found)
         return found[0]
 
