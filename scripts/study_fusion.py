@@ -20,7 +20,7 @@ from compiler.options import CompileOptions
 from compiler.profile.measurement import HardwareProfile, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains
-from compiler.tuning.fusion.engine import CONFIDENCE, OPTIMISM, FusionEngine
+from compiler.tuning.fusion.engine import CONFIDENCE, FusionEngine
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.errors import InputError
@@ -101,7 +101,7 @@ def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
 
 def _cycles(measurer: Measurer, engine: FusionEngine, schedule: Schedule) -> dict[str, Any]:
     (result,) = measurer.measure([schedule])
-    prediction = engine.cost_model.predict(schedule)
+    prediction = engine.predict(schedule)
     cycles = None if isinstance(result, Rejected) or not result.valid else result.cycles
     return {"predicted": prediction.cycles, "error": prediction.error, "measured": cycles}
 
@@ -123,12 +123,11 @@ def _among(row: dict[str, Any], count: int) -> bool:
 def shortlist(ways: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Return the variants to measure in addition to the static compiler's, as `FusionEngine.shortlist` does."""
     options = [each for each in ways if each["what"] not in ("static", "unfused")]
-    major = sorted(
-        (each for each in options if each["what"] not in _MINOR), key=lambda each: each["predicted"]
-    )
-    others = sorted(major[1:], key=lambda each: each["predicted"] - OPTIMISM * each["error"])
-    minor = sorted((each for each in options if each["what"] in _MINOR), key=lambda each: each["predicted"])
-    return [*major[:1], *others, *minor][:count]
+    options.sort(key=lambda each: (each["what"] in _MINOR, each["predicted"]))
+    known = {each["predicted"] for each in ways if each["what"] == "static"}
+    distinct = [each for each in options if each["what"] not in _MINOR and each["predicted"] not in known]
+    chosen = list({each["predicted"]: each for each in reversed(distinct)}.values())[::-1]
+    return [*chosen, *(each for each in options if each not in chosen)][:count]
 
 
 def _best_measured(row: dict[str, Any], count: int) -> int:

@@ -112,7 +112,7 @@ def _document(
     by_site: dict[FusionOpportunity, list[FusionOption]] = {}
     for option in sorted(options, key=lambda option: option.schedule.to_json() not in measured):
         by_site.setdefault(option.opportunity, []).append(option)
-    prediction = engine.cost_model.predict(now)
+    prediction = engine.predict(now)
     return {
         "predicted_cycles": round(prediction.cycles),
         "measured_cycles": measured.get(now.to_json()),

@@ -317,8 +317,10 @@ class _Generator:
         return image, at
 
     def _resolve(self, command: Command, starts: dict[CircularBuffer, int]) -> Issued:
-        address = command.fields.get("dram")
-        region = self.dram_operands.get(address.buffer, 0) if isinstance(address, BufferRef) else 0
+        region = 0
+        if command.unit == Unit.LOAD or command.unit == Unit.STORE:
+            address = command.fields.get("dram")
+            region = self.dram_operands.get(address.buffer, 0) if isinstance(address, BufferRef) else 0
         here = tuple([starts[buffer] for buffer in command.buffers])
         numbers = command.resolved
         if numbers is None or numbers.starts != here or numbers.region != region:

@@ -21,7 +21,7 @@ _UNITS = tuple(Unit)
 _TABLE_BYTES = 512
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Issued:
     """Command with resolved field values and semaphore masks.
 
@@ -45,8 +45,8 @@ class Issued:
     region: int = 0
     wait: int = 0
     signal: int = 0
-    known: list[int] = field(default_factory=lambda: [0] * len(Unit), repr=False)
-    reach: list[BoundingBox] = field(default_factory=list, repr=False)
+    known: Sequence[int] = field(default=(0,) * len(Unit), repr=False)
+    reach: Sequence[BoundingBox] = field(default=(), repr=False)
 
 
 #: Indices of the fields that hold addresses, by unit; the regions of a command move with them.
@@ -136,11 +136,12 @@ class Synchronization:
         del self._commands[common:]
         for queue in self.queues:
             queue.commands = []
+        queues = [queue.commands for queue in self.queues]
         for command, before in zip(commands, self._commands, strict=False):
             command.wait, command.known = before.wait, before.known
             for producer, number in before.conflicts:
-                self.queues[producer].commands[number - 1].signal |= 1 << (command.unit << 2)
-            self.queues[command.unit].commands.append(command)
+                queues[producer][number - 1].signal |= 1 << (command.unit << 2)
+            queues[command.unit].append(command)
         for queue in self.queues:
             queue.truncate()
         return common
@@ -148,17 +149,17 @@ class Synchronization:
     def order(self, command: Issued) -> None:
         """Make a command wait for the commands before it with which it conflicts."""
         mine, conflicts = self.queues[command.unit], list[tuple[Unit, int]]()
-        if mine.commands:
-            command.known = list(mine.commands[-1].known)
+        clock = mine.commands[-1].known if mine.commands else command.known
         for producer, tests in _tests(command):
-            queue, known = self.queues[producer], command.known[producer]
+            queue, known = self.queues[producer], clock[producer]
             if len(queue.commands) > known and (needed := queue.last(command.reach, tests, known)):
                 conflicts.append((producer, needed))
                 conflicting = queue.commands[needed - 1]
                 conflicting.signal |= 1 << (command.unit << 2)
                 command.wait |= 1 << (producer << 2)
-                command.known[producer] = needed
-                command.known = list(map(max, command.known, conflicting.known))
+                clock = list(map(max, clock, conflicting.known))
+                clock[producer] = max(clock[producer], needed)
+        command.known = clock
         mine.add(command)
         self._commands.append(_Ordered(command.unit, command.reach, command.wait, command.known, conflicts))
 
@@ -167,9 +168,9 @@ class _Ordered(NamedTuple):
     """Command whose order is known, with the commands for which it waits: their units and numbers."""
 
     unit: Unit
-    reach: list[BoundingBox]
+    reach: Sequence[BoundingBox]
     wait: int
-    known: list[int]
+    known: Sequence[int]
     conflicts: list[tuple[Unit, int]]
 
 
@@ -232,8 +233,7 @@ _Test = tuple[int, _Access]
 
 def _tests(command: Issued) -> tuple[tuple[Unit, tuple[_Test, ...]], ...]:
     """Return, for each unit, the regions of a command that the unit's commands may access, with the kind of access."""
-    kinds = tuple([(item.space, item.write) for item in command.reach])
-    return _tests_of(command.unit, kinds)
+    return _tests_of(command.unit, tuple([(item.space, item.write) for item in command.reach]))
 
 
 @cache
@@ -265,9 +265,11 @@ class _Queue:
 
     def truncate(self) -> None:
         """Forget the regions of commands that are no longer in the queue."""
-        for numbered in self._regions.values():
+        for kind, numbered in list(self._regions.items()):
             while numbered and numbered[-1][0] > len(self.commands):
                 numbered.pop()
+            if not numbered:
+                del self._regions[kind]
 
     def add(self, command: Issued) -> None:
         """Append a command."""
@@ -277,10 +279,9 @@ class _Queue:
 
     def last(self, reach: Sequence[BoundingBox], tests: Sequence[_Test], known: int) -> int:
         """Return the number of the last queued command that a test finds; 0 if there is none after `known`."""
-        last = known
+        last, found = known, self._regions
         for number, kind in tests:
-            regions = self._regions.get(kind)
-            if regions and regions[-1][0] > last:
+            if kind in found and (regions := found[kind])[-1][0] > last:
                 last = _last(regions, reach[number], last)
         return last if last > known else 0
 

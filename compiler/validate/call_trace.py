@@ -21,15 +21,14 @@ from compiler.validate.sequencer import PAUSES, SymbolicSequencer
 from compiler.validate.unit_commands import (
     BadCommandError,
     CommandLine,
-    examine,
+    CommandShape,
+    examiner,
     follow_line,
     known_fields,
-    work,
 )
 from cosim.driver import WATCHDOG_CYCLES
 from cosim.semantics.alu import ALU
 from cosim.semantics.command_checks import DramWindow
-from cosim.semantics.command_fields import CommandFields
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
@@ -147,11 +146,10 @@ def footprints() -> Footprints:
 
 
 class Footprint(NamedTuple):
-    """Legal command by itself: its fields, the regions that it accesses, and the minimum cycles of its unit."""
+    """Legal command by itself: its shape, and the regions that it accesses."""
 
-    fields: CommandFields
+    shape: CommandShape
     regions: list[StridedRegion]
-    work: int
 
 
 def follow(
@@ -246,7 +244,7 @@ class _Follower(SymbolicSequencer):
         zeros = (0,) * (max(operands, default=-1) + 1)
         super().__init__(config, [_ANYWHERE], code, (), zeros, _LIMIT)
         self._spaces = dict.fromkeys(Unit, "dram")
-        self._known = known
+        self._known, self._examiner = known, examiner(config)
 
     def run(self, path: ExecutionPath) -> MicroOp | None:
         """Execute the program up to its next halt, wait or fence, most of whose instructions set constants."""
@@ -281,9 +279,9 @@ class _Follower(SymbolicSequencer):
         if found is None:
             found = self._footprint(unit, self._spaces[unit], known_fields(unit, path.fields[unit]))
             self._known.put(key, found)
-        if unit == Unit.MATRIX and found.fields.dw:
-            path.line = follow_line(found.fields, path.line)
-        path.work[unit] += found.work
+        if unit == Unit.MATRIX and found.shape.fields.dw:
+            path.line = follow_line(found.shape.fields, path.line)
+        path.work[unit] += found.shape.work
         if path.work[unit] > WATCHDOG_CYCLES:
             raise _TooLongError
         signal = imm >> 16 & 0xFFFF | (d >> 2 & 15) << SEQUENCER * SEMAPHORES_PER_PAIR
@@ -292,6 +290,7 @@ class _Follower(SymbolicSequencer):
         path.fall_through(path.pc + 1)
 
     def _footprint(self, unit: Unit, space: str, fields: list[int]) -> Footprint:
-        c, regions = examine(self.config, self.windows, unit, fields)
-        regions = [item._replace(space=space) if item.space == "dram" else item for item in regions]
-        return Footprint(c, regions, work(self.config, unit, c))
+        shape, regions = self._examiner.examine(self.windows, unit, fields)
+        return Footprint(
+            shape, [item._replace(space=space) if item.space == "dram" else item for item in regions]
+        )

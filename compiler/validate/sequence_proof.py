@@ -24,9 +24,8 @@ from compiler.validate.execution_path import MAX_CACHED_WORDS, DecodedProgram
 from compiler.validate.footprint import StridedRegion
 from compiler.validate.happens_before import HappensBefore
 from compiler.validate.macro_call import CallStream, MacroCall
-from compiler.validate.races import Clash, Clock
+from compiler.validate.races import Clash, Clock, in_order
 from compiler.validate.unit_commands import CommandLine
-from compiler.validate.vectorized_races import in_order
 from cosim.semantics.command_checks import DramWindow
 from cosim.semantics.limits import MAX_IN_FLIGHT
 from hw.config import MlaConfig

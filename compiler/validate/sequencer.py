@@ -8,11 +8,11 @@ from compiler.validate.errors import InstructionLocation, ValidationError
 from compiler.validate.execution_path import OWN, DecodedProgram, ExecutionPath
 from compiler.validate.footprint import StridedRegion
 from compiler.validate.known_bits import UNKNOWN, Word, add, compute, parts, taken, word_of
-from compiler.validate.unit_commands import BadCommandError, examine, follow_line, known_fields, work
+from compiler.validate.unit_commands import BadCommandError, examiner, follow_line, known_fields
 from cosim.driver import WATCHDOG_CYCLES
 from cosim.semantics.alu import ALU, BRANCH, MASK
 from cosim.semantics.command_checks import DramWindow
-from cosim.semantics.command_fields import CommandFields, default_fields
+from cosim.semantics.command_fields import CommandFields, default_fields, unpack_fields
 from cosim.semantics.instruction import selected_statistic
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
@@ -187,19 +187,17 @@ class SymbolicSequencer:
         """
         try:
             fields = known_fields(unit, path.fields[unit])
-            c, regions = self._examined(unit, fields)
+            shape, regions = examiner(self.config).examine(self.windows, unit, fields)
+            c = unpack_fields(unit, fields)
             if unit == Unit.MATRIX and c.dw:
                 follow_line(c, path.line)
         except BadCommandError as bad:
             raise self.error_at(path, bad.kind, f"{unit.name.lower()}: {bad.reason}") from None
-        cycles = path.work[unit] + work(self.config, unit, c)
+        cycles = path.work[unit] + shape.work
         if cycles > WATCHDOG_CYCLES:
             reason = f"{unit.name.lower()} takes {cycles} cycles; the watchdog allows {WATCHDOG_CYCLES}"
             raise self.error_at(path, "endless", reason)
         return c, regions, cycles
-
-    def _examined(self, unit: Unit, fields: list[int]) -> tuple[CommandFields, list[StridedRegion]]:
-        return examine(self.config, self.windows, unit, fields)
 
     def _issue(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         unit = Unit(d & 3)

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
+from compiler.util.lru_cache import LruCache
 from compiler.validate.errors import KIND_OF_TRAP
 from compiler.validate.footprint import StridedRegion, overlap, streams
 from compiler.validate.known_bits import KnownBits, Word, parts
-from cosim.semantics.command_checks import DramWindow, check_command
+from cosim.semantics.bounding_box import boxes
+from cosim.semantics.command_checks import DramWindow, check_command, contradictory, in_window, sizes_of
 from cosim.semantics.command_fields import PACKED, CommandFields, unpack_fields
 from cosim.semantics.fuse_points import PointBlock, points
 from hw.config import MlaConfig
@@ -177,28 +180,160 @@ def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
     return out
 
 
-def examine(
-    config: MlaConfig, windows: list[DramWindow], unit: Unit, fields: list[int]
-) -> tuple[CommandFields, list[StridedRegion]]:
-    """Return the fields of a command by name, and the regions that the command accesses.
-
-    Raises
-    ------
-    BadCommandError
-        The hardware would trap on the command, or a point of the command may read the result of an earlier point.
-    """
+def _check(config: MlaConfig, windows: list[DramWindow], unit: Unit, fields: list[int]) -> None:
+    """Raise BadCommandError if the hardware would trap on a command."""
     c = unpack_fields(unit, fields)
     found = check_command(config, windows, unit, c)
     if found:
         raise _illegal(config, unit, c, *found)
-    regions = streams(config, unit, c)
-    if unit == Unit.FUSE:
-        written = [item for item in regions if item.write]
-        reading = any(_meet(item, written) for item in regions if not item.write)
-        if reading and reads_own_results(config.n, c):
-            reason = "a point may read the result of an earlier point of the same command: split it into two commands"
-            raise BadCommandError("race", reason)
-    return c, regions
+
+
+def _check_own_results(n: int, unit: Unit, fields: list[int], regions: list[StridedRegion]) -> None:
+    """Raise BadCommandError if a point of a FUSE command may read the result of an earlier point."""
+    if unit != Unit.FUSE:
+        return
+    written = [item for item in regions if item.write]
+    reading = any(_meet(item, written) for item in regions if not item.write)
+    if reading and reads_own_results(n, unpack_fields(unit, fields)):
+        reason = (
+            "a point may read the result of an earlier point of the same command: split it into two commands"
+        )
+        raise BadCommandError("race", reason)
+
+
+#: Fields that hold addresses, by unit. Legality depends on them only through bounds and the alignment of `dst`.
+_ADDRESSES = {
+    unit: tuple((number, item.name) for number, item in enumerate(UNIT_FIELDS[unit]) if item.name in names)
+    for unit, names in {
+        Unit.LOAD: ("dst", "dram"),
+        Unit.MATRIX: ("a_base", "w_base", "acc_base"),
+        Unit.FUSE: ("a_base", "b_base", "r_base", "d_base", "p_base"),
+        Unit.STORE: ("src", "dram"),
+    }.items()
+}
+#: Distance between the addresses with which the regions of a shape are computed; it exceeds the size of any region.
+_FAR = 1 << 80
+#: Capacity of the cache of shapes, in commands.
+_MAX_SHAPES = 1 << 13
+
+
+class CommandShape(NamedTuple):
+    """Command without its addresses, whose fields do not contradict each other.
+
+    Parameters
+    ----------
+    fields : CommandFields
+        Fields by name, with meaningless addresses.
+    work : int
+        Minimum number of cycles that the command occupies its unit.
+    boxes : tuple
+        For each bounding box: memory, permission (1 read, 2 write), first and last address relative to an address
+        field, index of this field among the unit's fields (-1 for fixed addresses), and the factor of the field.
+    regions : tuple
+        For each region: the region relative to an address field, and index and factor as in `boxes`.
+    """
+
+    fields: CommandFields
+    work: int
+    boxes: tuple[tuple[str, int, int, int, int, int], ...]
+    regions: tuple[tuple[StridedRegion, int, int], ...]
+
+
+class CommandExaminer:
+    """Check of single commands on one machine, which remembers the results that do not depend on addresses.
+
+    Every bounding box and every region of a command moves with one address field, or does not move. Which field that
+    is follows from the regions of a command whose address fields are far apart.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Hardware configuration to validate for.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.config, self._sizes = config, sizes_of(config)
+        self._shapes: LruCache[tuple[CommandShape | None]] = LruCache(_MAX_SHAPES)
+
+    def examine(
+        self, windows: list[DramWindow], unit: Unit, fields: list[int]
+    ) -> tuple[CommandShape, list[StridedRegion]]:
+        """Return the shape of a command, and the regions that the command accesses.
+
+        Raises
+        ------
+        BadCommandError
+            The hardware would trap on the command, or a point of the command may read the result of an earlier point.
+        """
+        rest, bases = list(fields), list(fields)
+        for index, name in _ADDRESSES[unit]:
+            rest[index] = fields[index] % self.config.n if name == "dst" else 0
+            bases[index] -= rest[index]
+        shape = self._shape(unit, rest)
+        if shape is None or not self._inside(windows, shape, bases):
+            _check(self.config, windows, unit, fields)  # raises the error
+            raise AssertionError("the command is illegal")
+        regions = []
+        for item, index, factor in shape.regions:
+            space, low, high, steps, run, write = item
+            by = bases[index] * factor if index >= 0 else 0
+            regions.append(StridedRegion(space, low + by, high + by, steps, run, write))
+        _check_own_results(self.config.n, unit, fields, regions)
+        return shape, regions
+
+    def _inside(self, windows: list[DramWindow], shape: CommandShape, bases: list[int]) -> bool:
+        """Return True if all accesses of a command are inside the memories and the windows."""
+        for space, permission, low, high, index, factor in shape.boxes:
+            by = bases[index] * factor if index >= 0 else 0
+            if space == "dram":
+                if not in_window(windows, low + by, high + by, permission):
+                    return False
+            elif low + by < 0 or high + by >= self._sizes[space]:
+                return False
+        return True
+
+    def _shape(self, unit: Unit, rest: list[int]) -> CommandShape | None:
+        """Return the shape of a command with these fields besides its addresses; None if they contradict each other."""
+        key = unit, tuple(rest)
+        found = self._shapes.get(key)
+        if found is None:
+            found = (self._computed(unit, list(rest)),)
+            self._shapes.put(key, found)
+        return found[0]
+
+    def _computed(self, unit: Unit, values: list[int]) -> CommandShape | None:
+        for number, (index, _) in enumerate(_ADDRESSES[unit]):
+            values[index] += (1 + number) * _FAR
+        c = unpack_fields(unit, values)
+        if contradictory(self.config, unit, c):
+            return None
+        return CommandShape(
+            c,
+            work(self.config, unit, c),
+            tuple(
+                (item.space, 2 if item.write else 1, *self._relative(unit, item.low, item.high))
+                for item in boxes(self.config, unit, c)
+            ),
+            tuple(
+                (item._replace(low=low, high=high), index, factor)
+                for item in streams(self.config, unit, c)
+                for low, high, index, factor in [self._relative(unit, item.low, item.high)]
+            ),
+        )
+
+    def _relative(self, unit: Unit, low: int, high: int) -> tuple[int, int, int, int]:
+        """Return addresses relative to the address field with which they move, the field's index, and its factor."""
+        far = (low + _FAR // 2) // _FAR
+        slot = 16 * self.config.n  # bytes of a parameter slot, the factor of `p_base` in the parameter memory
+        number, factor = (far, 1) if far < slot else (far // slot, slot)
+        index = _ADDRESSES[unit][number - 1][0] if number else -1
+        return low - far * _FAR, high - far * _FAR, index, factor
+
+
+@lru_cache(maxsize=8)
+def examiner(config: MlaConfig) -> CommandExaminer:
+    """Return the check of single commands on a machine, which all proofs share."""
+    return CommandExaminer(config)
 
 
 def _meet(region: StridedRegion, others: list[StridedRegion]) -> bool:

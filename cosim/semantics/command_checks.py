@@ -28,31 +28,48 @@ def check_command(
     c : CommandFields
         Unpacked fields of the command.
     """
-    if any((_bad_load, _bad_matrix, _bad_fuse, _bad_store)[unit](config, c)):
+    if contradictory(config, unit, c):
         return Trap.BAD_COMMAND, 0
-    streams = list(boxes(config, unit, c))
-    for trap, sizes in (
-        (Trap.SP_BOUNDS, {"sp": config.sp_bytes}),
-        (Trap.ACC_BOUNDS, {"acc": config.acc_rows}),
-        (
-            Trap.SLOT_BOUNDS,
-            {
-                "param": config.param_slots * 16 * config.n,
-                "table": config.table_slots * 512,
-                "slot": config.param_slots,
-            },
-        ),
-    ):
+    streams, sizes = list(boxes(config, unit, c)), sizes_of(config)
+    for trap, spaces in _BOUNDS:
         for item in streams:
-            if item.space in sizes and not (item.low >= 0 and item.high < sizes[item.space]):
+            if item.space in spaces and not (item.low >= 0 and item.high < sizes[item.space]):
                 return trap, (item.low if item.low < 0 else item.high) & 0xFFFFFFFF
     for item in streams:
-        if item.space == "dram" and not _in_window(windows, item.low, item.high, 2 if item.write else 1):
+        if item.space == "dram" and not in_window(windows, item.low, item.high, 2 if item.write else 1):
             return Trap.DRAM_WINDOW, item.low & 0xFFFFFFFF
     return None
 
 
-def _in_window(windows: list[DramWindow], low: int, high: int, permission: int) -> bool:
+#: Traps of accesses out of bounds, and the memories to which they belong, in the order of the checks.
+_BOUNDS = (
+    (Trap.SP_BOUNDS, ("sp",)),
+    (Trap.ACC_BOUNDS, ("acc",)),
+    (Trap.SLOT_BOUNDS, ("param", "table", "slot")),
+)
+
+
+def sizes_of(config: MlaConfig) -> dict[str, int]:
+    """Return the size of each on-chip memory, by address space of `boxes`."""
+    return {
+        "sp": config.sp_bytes,
+        "acc": config.acc_rows,
+        "param": config.param_slots * 16 * config.n,
+        "table": config.table_slots * 512,
+        "slot": config.param_slots,
+    }
+
+
+def contradictory(config: MlaConfig, unit: Unit, c: CommandFields) -> bool:
+    """Return True if the fields of a command contradict each other or the configuration, wherever its addresses are.
+
+    Of the addresses, only the remainder of `dst` modulo n matters.
+    """
+    return any((_bad_load, _bad_matrix, _bad_fuse, _bad_store)[unit](config, c))
+
+
+def in_window(windows: list[DramWindow], low: int, high: int, permission: int) -> bool:
+    """Return True if a window that grants a permission (1 read, 2 write) contains the addresses `low` to `high`."""
     return any(first <= low and high <= last and bits & permission for first, last, bits in windows)
 
 

@@ -2,16 +2,21 @@
 
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
+from compiler.validate.errors import KIND_OF_TRAP
 from compiler.validate.footprint import StridedRegion, intervals, overlap, region, streams
-from compiler.validate.unit_commands import reads_own_results
+from compiler.validate.unit_commands import BadCommandError, CommandExaminer, reads_own_results
+from cosim.semantics.command_checks import check_command
+from cosim.semantics.command_fields import unpack_fields
 from hw.config import load_target
+from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
 from tests.support.program_gen import fuse
-from tests.support.program_gen.commands import CommandRanges, attempt, config_of
+from tests.support.program_gen.commands import CommandRanges, attempt, config_of, raw_fields
 from tests.validate.footprint_reference import fuse_points, touched
 
 
@@ -110,3 +115,42 @@ def test_too_many_runs_are_treated_as_contiguous():
     rows = region("dram", 0, [(1 << 17, 4)], 1)
     assert overlap(rows, region("dram", 2, [(1 << 17, 4)], 1))
     assert not overlap(rows, region("dram", 1 << 20, [], 1))
+
+
+def judged(config, unit: Unit, fields: list[int]) -> str | list[StridedRegion]:
+    """Return the regions of a command, or the reason why it is illegal, without remembering anything."""
+    c = unpack_fields(unit, fields)
+    found = check_command(config, WINDOWS, unit, c)
+    if found:
+        return KIND_OF_TRAP[found[0]]
+    regions = streams(config, unit, c)
+    mine = [item for item in regions if item.write]
+    reading = any(overlap(a, b) for a in regions if not a.write for b in mine if a.space == b.space)
+    return "race" if unit == Unit.FUSE and reading and reads_own_results(config.n, c) else regions
+
+
+WINDOWS = [(0, 1 << 13, 3), (1 << 14, 1 << 15, 1)]
+
+
+@pytest.mark.parametrize("target", ["n4", "n16"])
+@pytest.mark.parametrize("unit", list(Unit))
+def test_commands_at_other_addresses_are_judged_as_anew(rng, target, unit):
+    config = load_target(target)
+    ranges, examiner = CommandRanges(config, rng, (0, 1 << 15)), CommandExaminer(config)
+    verdicts = Counter()
+    for _ in range(100):
+        fields = raw_fields(unit, attempt(ranges, rng, unit).values)
+        for _ in range(6):
+            expected = judged(config, unit, fields)
+            verdicts[expected if isinstance(expected, str) else "legal"] += 1
+            try:
+                assert examiner.examine(WINDOWS, unit, fields)[1] == expected
+            except BadCommandError as error:
+                assert error.kind == expected
+            for number, item in enumerate(UNIT_FIELDS[unit]):
+                if item.name.endswith(("base", "dst", "src", "dram")) and rng.getrandbits(1):
+                    by = rng.choice((-1, 1)) * rng.choice((1, config.n, 64, 1000, 1 << 13, 1 << 17))
+                    fields[number] = item.truncate(fields[number] + by)
+                elif not rng.randrange(60):
+                    fields[number] = item.truncate(rng.choice((0, 1, -1, fields[number] + 1)))
+    assert verdicts["legal"] > 30 and len(verdicts) > 1, verdicts

@@ -14,8 +14,8 @@ from compiler.validate.call_trace import Log
 from compiler.validate.explore import followed
 from compiler.validate.footprint import region
 from compiler.validate.macro_call import CallStream
+from compiler.validate.races import in_order
 from compiler.validate.sequence_proof import proved
-from compiler.validate.vectorized_races import in_order
 from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 from hw.isa.enums import Unit

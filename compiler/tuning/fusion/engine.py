@@ -42,6 +42,11 @@ _BEST_TILINGS = 2
 _TILE_COUNTS = (2, 4, 8)
 #: Minimum gain as a fraction of a network's cycles.
 _MIN_GAIN = 0.001
+#: Minimum and maximum number of options that are compiled and simulated at a time, and maximum number of their commands
+#: beyond the minimum number of options: 32,768 commands take one to two seconds.
+_MIN_SIMULATED, _MAX_SIMULATED, _MAX_COMMANDS = 4, 24, 1 << 15
+#: Expected error of a simulated gain, relative to the predicted cycles of the layers that change.
+_SIMULATION_ERROR = 0.03
 
 
 def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedule:
@@ -51,6 +56,11 @@ def _changed(schedule: Schedule, names: Sequence[str], **values: bool) -> Schedu
 
 def _total(layers: Mapping[str, NetworkPrediction]) -> float:
     return sum(each.cycles for each in layers.values())
+
+
+def _optimism(option: "FusionOption") -> float:
+    """Return the key that sorts options by their gains plus expected errors, largest first."""
+    return -(option.gain + OPTIMISM * option.prediction.error)
 
 
 def _moved(space: LayerSpace, stage: LoweredNetwork, root: str, size: int) -> TilingContext:
@@ -154,6 +164,8 @@ class FusionOption:
         Predicted cycles of the network under `schedule`.
     gain : float
         Predicted decrease in cycles; negative if they increase.
+    programs : tuple or None
+        Words of the compiled programs, whose commands were simulated; None if the prediction is that of the layers.
     """
 
     opportunity: FusionOpportunity
@@ -161,6 +173,7 @@ class FusionOption:
     schedule: Schedule
     prediction: NetworkPrediction
     gain: float
+    programs: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def optimistic_gain(self) -> float:
@@ -191,8 +204,24 @@ class FusionEngine:
         """Return all fusion opportunities, including impossible ones; raise the errors of `fusion_opportunities`."""
         return fusion_opportunities(self.prepared, self.conditions, schedule)
 
+    def predict(self, schedule: Schedule) -> NetworkPrediction:
+        """Predict the cycles of the network under a schedule as for options: by simulation if it compiles.
+
+        Raises
+        ------
+        InputError
+            The fusions of the schedule are not possible.
+        """
+        prediction = self.cost_model.predict(schedule)
+        found = self.cost_model.simulate(schedule) if self.cost_model.simulates else None
+        return prediction if found is None else prediction._replace(cycles=found.cycles)
+
     def options(self, schedule: Schedule, opportunities: Sequence[FusionOpportunity]) -> list[FusionOption]:
-        """Return the possible options for some opportunities, largest predicted gain first."""
+        """Return the possible options for some opportunities, largest predicted gain first.
+
+        The options that are most promising by the predictions for their layers are compiled, and their gains are
+        predicted anew by simulating the commands.
+        """
         schedule = replace(schedule, programs={})
         now = self.cost_model.predict_layers(schedule)
         found: dict[str, tuple[FusionOpportunity, str, Schedule]] = {}
@@ -207,20 +236,61 @@ class FusionEngine:
             for each, then in zip(found.values(), predictions, strict=True)
             if not isinstance(then, InputError)
         ]
-        return sorted(options, key=lambda option: -option.gain)
+        options.sort(key=lambda option: -option.gain)
+        return self._simulated(schedule, options)
+
+    def _simulated(self, schedule: Schedule, options: Sequence[FusionOption]) -> list[FusionOption]:
+        """Replace the gains of the most promising options by simulated gains; largest gain first."""
+        now = self.cost_model.simulate(schedule) if options and self.cost_model.simulates else None
+        if now is None:
+            return list(options)
+        count = max(_MIN_SIMULATED, min(_MAX_SIMULATED, _MAX_COMMANDS // max(now.commands, 1)))
+        promising = sorted(options, key=_optimism)[:count]
+        simulated: dict[int, FusionOption] = {}
+        for option in promising:
+            found = self.cost_model.simulate(option.schedule)
+            if found is not None:
+                prediction = NetworkPrediction(
+                    found.cycles, self._simulation_error(schedule, option.schedule)
+                )
+                gain = now.cycles - found.cycles
+                simulated[id(option)] = replace(
+                    option, prediction=prediction, gain=gain, programs=found.programs
+                )
+        return sorted(
+            (simulated.get(id(option), option) for option in options), key=lambda option: -option.gain
+        )
+
+    def _simulation_error(self, now: Schedule, then: Schedule) -> float:
+        """Return the expected error of the difference between the simulated cycles of two schedules."""
+        before, after = (self.cost_model.predict_layers(each) for each in (now, then))
+        same = {
+            name
+            for name, mine in now.layers.items()
+            if now.fusions == then.fusions and then.layers.get(name) == mine
+        }
+        return _SIMULATION_ERROR * max(
+            sum(each.cycles for name, each in layers.items() if name not in same)
+            for layers in (before, after)
+        )
 
     def shortlist(self, options: Sequence[FusionOption], count: int = 3) -> list[FusionOption]:
         """Return the options to measure, in addition to the present schedule.
 
-        The best prediction comes first, then the options that may be best within the expected errors, and last those
-        that only join or split programs, which change few cycles.
+        Options with simulated gains come first, the largest gain first. Options with equal gains differ only in what
+        the simulation excludes, so only one of them is among these, and none without a gain or loss. Without
+        simulation, the best prediction comes first, then the options that may be best within the expected errors.
+        Options that only join or split programs, which change few cycles, come last.
         """
         minor = [option for option in options if option.opportunity.kind is FusionKind.SAME_PROGRAM]
         major = [option for option in options if option.opportunity.kind is not FusionKind.SAME_PROGRAM]
-        chosen = sorted(major, key=lambda option: -option.gain)[:1]
-        others = sorted(major, key=lambda option: -(option.gain + OPTIMISM * option.prediction.error))
-        last = sorted(minor, key=lambda option: -option.gain)
-        return [*chosen, *(option for option in others if option not in chosen), *last][:count]
+        distinct = {option.gain: option for option in reversed(major) if option.programs and option.gain}
+        chosen = [distinct[gain] for gain in sorted(distinct, reverse=True)]
+        if not chosen:
+            chosen = sorted(major, key=lambda option: -option.gain)[:1]
+        others = sorted(major, key=_optimism), sorted(minor, key=lambda option: -option.gain)
+        rest = [option for each in others for option in each if not any(option is one for one in chosen)]
+        return [*chosen, *rest][:count]
 
     def fixed_point(
         self, schedule: Schedule, confidence: float = 0.0, layers: Collection[str] | None = None
@@ -240,25 +310,34 @@ class FusionEngine:
             Names of the layers that may change; None for all layers.
         """
         for _ in range(_MAX_ROUNDS):
-            now = self.cost_model.predict(schedule).cycles
+            now = self.predict(schedule).cycles
             sites = self.opportunities(schedule)
             chosen = [site for site in sites if layers is None or set(site.layers) <= set(layers)]
             least = _MIN_GAIN * now
+            options = self.options(schedule, chosen)
+            simulated = [option for option in options if option.programs is not None]
             worth = [
                 option
-                for option in self.options(schedule, chosen)
+                for option in simulated or options
                 if option.gain - confidence * option.prediction.error > least
             ]
             if not worth:
                 break
-            whole = self.combine(schedule, worth)
-            best = worth[0].schedule
-            if whole is not None:
-                joint, single = self.cost_model.predict_many([whole, best])
-                if not isinstance(joint, InputError) and not isinstance(single, InputError):
-                    best = min((whole, joint), (best, single), key=lambda each: _total(each[1]))[0]
+            whole, best = self.combine(schedule, worth), worth[0].schedule
+            if whole is not None and self._faster(whole, best):
+                best = whole
             schedule = best
         return schedule
+
+    def _faster(self, first: Schedule, second: Schedule) -> bool:
+        """Return True if the first of two schedules is possible and is predicted to be faster than the second."""
+        if self.cost_model.simulates:
+            one, other = self.cost_model.simulate(first), self.cost_model.simulate(second)
+            return one is not None and (other is None or one.cycles < other.cycles)
+        joint, single = self.cost_model.predict_many([first, second])
+        return not isinstance(joint, InputError) and (
+            isinstance(single, InputError) or _total(joint) < _total(single)
+        )
 
     def unfused(self) -> Schedule:
         """Return the schedule without fusion: each operator is a layer with inputs and outputs in DRAM.

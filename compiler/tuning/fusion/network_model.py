@@ -1,4 +1,4 @@
-"""Prediction of a network's cycles under a schedule, without compiling the network."""
+"""Prediction of a network's cycles under a schedule: layer by layer, or by the timeline of its compiled commands."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 from compiler.cost.learned.features import FeatureRow, RowMaker
 from compiler.cost.learned.model import CycleModel
+from compiler.cost.timeline import timeline_cycles
 from compiler.initial_schedule.initial import FUSE_ONLY, tiling_contexts
 from compiler.layers.base import Layer
 from compiler.lowering.lower import LoweredNetwork
-from compiler.pipeline import ModelCompiler
+from compiler.pipeline import CompilationTrace, ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.fusion.channel_streaming import ChannelBlockPair, FusedPair, streaming_pairs
+from compiler.util.lru_cache import LruCache
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -21,6 +23,9 @@ from hw.errors import InputError
 #: Expected relative error of the estimate of a channel-streaming pair; minimum relative error of the learned model.
 _PAIR_ERROR, _MIN_ERROR = 0.1, 0.03
 
+
+#: Capacity of the cache of simulated schedules.
+_MAX_SIMULATED = 1 << 8
 
 #: Share of the cycles of the shorter layer of an interleaved pair that overlap the other layer, except in its last
 #: tile; 0.43 to 0.66 in pairs with 4 and 8 tiles on n16 (`python -m scripts.study_fusion --seed 20261`).
@@ -40,6 +45,14 @@ class NetworkPrediction(NamedTuple):
 
     cycles: float
     error: float
+
+
+class SimulatedNetwork(NamedTuple):
+    """Cycles and number of the compiled commands of a network, and the words of its programs."""
+
+    cycles: float
+    commands: int
+    programs: tuple[tuple[int, ...], ...]
 
 
 class _Stage:
@@ -121,6 +134,33 @@ class NetworkCostModel:
     def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, model: CycleModel):
         self.prepared, self.conditions, self.model = prepared, conditions, model
         self._stages: dict[int, _Stage] = {}
+        self._simulated: LruCache[tuple[SimulatedNetwork | None]] = LruCache(_MAX_SIMULATED)
+
+    @property
+    def simulates(self) -> bool:
+        """True if the timeline of commands has been compared with measurements on this kind of machine."""
+        return not (self.prepared.config.pipelined or self.prepared.config.serial_commands)
+
+    def simulate(self, schedule: Schedule) -> SimulatedNetwork | None:
+        """Compile the network and simulate its commands (`compiler.cost.timeline`); None if it does not compile.
+
+        The cycles do not include those of programs that are given as text.
+        """
+        key = schedule.to_json()
+        found = self._simulated.get(key)
+        if found is None:
+            trace = CompilationTrace()
+            try:
+                codes = self.prepared.network(schedule, trace).codes
+            except InputError:
+                found = (None,)
+            else:
+                taken = timeline_cycles(self.prepared.config, trace.streams, self.conditions.dram)
+                words = tuple(program.words for code in codes for program in code.all_programs)
+                count = sum(len(stream.commands) for stream in trace.streams)
+                found = (SimulatedNetwork(taken, count, words),)
+            self._simulated.put(key, found)
+        return found[0]
 
     def predict(self, schedule: Schedule) -> NetworkPrediction:
         """Predict the cycles of the network under a schedule.

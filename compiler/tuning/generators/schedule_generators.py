@@ -71,7 +71,7 @@ class FusionGenerator(Generator):
         )
         for description, whole in wholes:
             if whole is not None and whole != base:
-                predicted = engine.cost_model.predict(whole).cycles
+                predicted = engine.predict(whole).cycles
                 yield Candidate(whole, self.name, description, predicted)
         for option in options:
             why = f"{option.opportunity.kind} {' + '.join(option.opportunity.layers)}: {option.description}"

@@ -13,12 +13,13 @@ from compiler.codegen.semaphores import Issued
 from compiler.commands.command_cycles import cycles
 from compiler.commands.commands import READS, WRITES, BufferMemory, BufferRef, CircularBuffer, Command
 from compiler.cost.energy import MAC_PJ, PJ_PER_BYTE
+from compiler.cost.timeline import timeline
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.lowering.partition import GraphPart
 from compiler.options import DramTiming
 from compiler.visualize.graphs.operators import title
-from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, size, start, timeline
+from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, size, start
 from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Unit
@@ -302,9 +303,9 @@ class _Part:
         """Return the lifetimes of tiles, which start after the end of earlier stages."""
         out: _Times = {}
         at = self.view.graph.get("cycles", 0)
-        for command, (begin, end) in zip(
-            self.stream.commands, timeline(self.config, self.stream, dram), strict=True
-        ):
+        times = timeline(self.config, self.stream, dram)
+        for command, time in zip(self.stream.commands, times, strict=True):
+            begin, end = round(time.begin), round(time.retired)
             for ref in command.refs():
                 tile = (ref.buffer, ref.index % ref.buffer.depth)
                 first, last = out.get(tile, (at + begin, at + end))

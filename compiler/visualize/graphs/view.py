@@ -7,8 +7,6 @@ written as JSON. A graph has the attributes name, stage, target and note, and at
 bytes, cycles and pj; edges for accumulations and for values carried to the next loop iteration also have back.
 """
 
-import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +14,9 @@ from typing import Any
 import networkx as nx
 
 from compiler.codegen.executable import CommandStream
-from compiler.commands.command_cycles import cycles
-from compiler.commands.commands import Command
 from compiler.cost.energy import PJ_PER_BYTE
 from compiler.cost.roofline import Floor
+from compiler.cost.timeline import timeline, waits
 from compiler.options import DramTiming
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
@@ -112,61 +109,11 @@ def size(count: float) -> str:
 
 
 _NOTE = (
-    "estimate: each command takes the cycles of the schedule's cost model. A command starts once its queue has had a "
+    "estimate: the sequencer takes one cycle per changed field of a command. A command starts once its queue has had a "
     "free entry, its unit is idle, and the commands that it waits for are done. The bar of a LOAD starts when its data "
-    "arrive, one DRAM latency after the request; requests overlap. Contention between LOAD and STORE, and the time of "
-    "the sequencer, are not modelled. Edges: command order within a unit, and semaphores"
+    "arrive, one DRAM latency after the request; requests overlap. Conflicts at the banks of a memory are not "
+    "modelled. Edges: command order within a unit, and semaphores"
 )
-#: Cycles from the last beat of a write to its response.
-_ANSWER = 10
-
-
-def waits(stream: CommandStream) -> list[list[int]]:
-    """Return, for each command, the numbers of the commands for which it waits.
-
-    For each pair of units, the i-th wait consumes the i-th signal.
-    """
-    given: dict[tuple[int, int], deque[int]] = {}
-    out = []
-    for number, issued in enumerate(stream.issued):
-        taken = [
-            given[producer, issued.unit].popleft() for producer in Unit if issued.wait >> (producer << 2) & 1
-        ]
-        out.append(taken)
-        for consumer in Unit:
-            if issued.signal >> (consumer << 2) & 1:
-                given.setdefault((issued.unit, consumer), deque()).append(number)
-    return out
-
-
-def timeline(config: MlaConfig, stream: CommandStream, dram: DramTiming) -> list[tuple[int, int]]:
-    """Return the first cycle of each command and the cycle after its last, in which dependent commands may start."""
-    free: dict[Unit, int] = dict.fromkeys(Unit, 0)
-    queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
-    out: list[tuple[int, int]] = []
-    issued = loaded = 0
-    for command, needed in zip(stream.commands, waits(stream), strict=True):
-        queue = queues[command.unit]
-        if len(queue) == config.queue_depth:
-            issued = max(issued, queue[0])  # an entry is free once the oldest command has started
-        begin = max([issued, free[command.unit], *(out[number][1] for number in needed)])
-        taken = _taken(config, command, dram)
-        free[command.unit] = begin + taken
-        queue.append(begin)
-        if command.unit == Unit.LOAD:  # LOADs complete in order, including those that only fill
-            begin = max(begin + (dram.latency if taken else 0), loaded)
-            loaded = begin + taken
-        out.append((begin, begin + taken))
-    return out
-
-
-def _taken(config: MlaConfig, command: Command, dram: DramTiming) -> int:
-    """Return the number of cycles during which a command occupies its unit."""
-    taken = cycles(command, config.n)
-    if command.unit not in (Unit.LOAD, Unit.STORE):
-        return taken
-    taken = math.ceil(taken * config.n / (dram.bytes_per_cycle or config.n))
-    return taken + (_ANSWER if command.unit == Unit.STORE else 0)
 
 
 def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig, dram: DramTiming) -> View:
@@ -177,7 +124,7 @@ def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig
         times = timeline(config, stream, dram)
         last: dict[Unit, int] = {}
         for number, (command, needed) in enumerate(zip(stream.commands, waits(stream), strict=True)):
-            begin, end = times[number]
+            begin, end = round(times[number].begin), round(times[number].end)
             add_node(
                 view,
                 f"{prefix}{number}",
@@ -191,9 +138,9 @@ def timeline_view(name: str, streams: Sequence[CommandStream], config: MlaConfig
             previous = [last[command.unit]] if command.unit in last else []
             for before in dict.fromkeys([*previous, *needed]):
                 what = "order" if stream.commands[before].unit == command.unit else "semaphore"
-                spent = Cost(0, times[before][1] - times[before][0])
+                spent = Cost(0, round(times[before].end) - round(times[before].begin))
                 add_edge(view, f"{prefix}{before}", f"{prefix}{number}", what, spent)
             last[command.unit] = number
-        at += max((end for _, end in times), default=0)
+        at += max((round(each.end) for each in times), default=0)
     view.graph["cycles"] = at
     return view
