@@ -159,7 +159,7 @@ def _streams(command: Issued) -> bool:
     return bool(MATRIX_WORD.unpack(get(command, "word"))["dw"])
 
 
-def footprint_of(config: MlaConfig, command: Issued) -> list[BoundingBox]:
+def footprint_of(config: MlaConfig, command: Issued) -> Sequence[BoundingBox]:
     """Return the memory regions that a command accesses; cached in the command."""
     if not command.reach:
         command.reach = reach(config, command)
