@@ -1,9 +1,10 @@
-"""Study of search strategies on ten networks with one known bottleneck each.
+"""Study of search strategies on networks with one known bottleneck each.
 
-`python -m scripts.study_strategies --trials 24 --seeds 3` prints, for each network, the bottleneck, the strategy of the
-first change and whether it acts on the known bottleneck, and the number of trials after which three searches reach 90%
-of the best gain that any of them found with the same seed: changes ordered by bottleneck (`strategies`), in random
-order, and the default coordinate search.
+`python -m scripts.study_strategies --trials 24 --seeds 3` prints, for each of ten networks, the bottleneck, the
+strategy of the first change and whether it acts on the known bottleneck, and the number of trials after which four
+searches reach 90% of the best gain that any of them found with the same seed: changes by bottleneck and expected gain
+(`strategies`), the same in random orders of strategies, without and with expected gains, and the coordinate search.
+`--networks further` selects ten other networks.
 """
 
 import argparse
