@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.cache import proofs
 from compiler.cache.content_store import ContentStore
+from compiler.runtime import validation
 from compiler.runtime.session import Session, dram_bytes
 from compiler.tuning_db import program_cache
 from compiler.tuning_db.database import TuningDatabase
@@ -45,8 +45,8 @@ def counted(database) -> CountingDatabase:
 def validated(monkeypatch) -> list:
     """Return a list that records every validated stream."""
     streams: list = []
-    validate = proofs.validate
-    monkeypatch.setattr(proofs, "validate", lambda *stream: (streams.append(stream), validate(*stream)))
+    validate = validation.validate
+    monkeypatch.setattr(validation, "validate", lambda *stream: (streams.append(stream), validate(*stream)))
     return streams
 
 

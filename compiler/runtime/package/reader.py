@@ -146,9 +146,9 @@ class PackageReader:
         return Removed(node, op, reason, channels, removed)
 
     def _rewritten(self, values: dict) -> Rewritten:
-        text = (typed(values[key], str, key) for key in ("node", "op", "pass", "change"))
+        node, op, name, change = (typed(values[key], str, key) for key in ("node", "op", "pass", "change"))
         bound = typed(values["bound"], int, "bound") if "bound" in values else None
-        return Rewritten(*text, bound)
+        return Rewritten(node, op, name, change, bound)
 
     def _batch(self, value: Any) -> int:
         """Check the batch size, which must divide the first dimension of every input and output."""
