@@ -36,10 +36,12 @@ class HardwareProfile:
         return float(self.dram.bytes_per_cycle or self.config.n)
 
 
-@identity("LayerCycles", "names", "cycles", "where")
+@identity(
+    "LayerCycles", "names", "cycles", "where", "energy_uj", "conflicts", added=("energy_uj", "conflicts")
+)
 @dataclass(frozen=True)
 class LayerCycles:
-    """Cycles of a layer, or of adjacent layers that share a tag.
+    """Cycles, energy and bank conflicts of a layer, or of adjacent layers that share a tag.
 
     Parameters
     ----------
@@ -49,11 +51,17 @@ class LayerCycles:
         Cycles attributed to these layers.
     where : dict
         Cycles of these layers by cause.
+    energy_uj : float
+        Energy in microjoules, from the table of `compiler.cost.energy`; 0 if it was not recorded.
+    conflicts : int
+        Number of accesses that a bank of the scratchpad or accumulator refused, and which therefore waited.
     """
 
     names: tuple[str, ...]
     cycles: int
     where: dict[str, int]
+    energy_uj: float = 0.0
+    conflicts: int = 0
 
 
 @identity(
@@ -97,6 +105,11 @@ class Measurement:
     exact: bool
     floor: int
     test_inputs: int = 0
+
+    @property
+    def conflicts(self) -> int:
+        """Number of accesses of all layers that a memory bank refused."""
+        return sum(entry.conflicts for entry in self.layers)
 
     @property
     def valid(self) -> bool:

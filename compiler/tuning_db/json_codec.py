@@ -74,7 +74,14 @@ def read_result(values: Any) -> Result:
 
 
 def _layer(fields: Fields) -> LayerCycles:
-    return LayerCycles(fields.texts("names"), fields.count("cycles"), fields.counts("where"))
+    known = fields.values
+    return LayerCycles(
+        fields.texts("names"),
+        fields.count("cycles"),
+        fields.counts("where"),
+        fields.amount("energy_uj") if "energy_uj" in known else 0.0,
+        fields.count("conflicts") if "conflicts" in known else 0,
+    )
 
 
 def trial_values(trial: TrialEntry) -> Values:
