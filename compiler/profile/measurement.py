@@ -12,14 +12,14 @@ from hw.errors import WorkError
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """Hardware configuration and DRAM timing.
+    """Hardware configuration, and timing of the DRAM and of the clock.
 
     Parameters
     ----------
     config : MlaConfig
         Hardware configuration of the chip.
     dram : DramTiming
-        Latency and bandwidth of the DRAM.
+        Latency and bandwidth of the DRAM, and throttling of the clock.
     """
 
     config: MlaConfig
@@ -28,7 +28,14 @@ class HardwareProfile:
     @cached_property
     def key(self) -> str:
         """SHA-256 digest that identifies the profile."""
-        return digest.name(self.config, self.dram.latency, self.rate)
+        throttle = (self.dram.throttle,) if self.dram.throttle else ()
+        return digest.name(self.config, self.dram.latency, self.rate, *throttle)
+
+    @property
+    def text(self) -> str:
+        """Short description of the profile."""
+        throttle = f", throttle {self.dram.throttle:g}" if self.dram.throttle else ""
+        return f"n{self.config.n}, latency {self.dram.latency}, {self.rate:g} bytes per cycle{throttle}"
 
     @property
     def rate(self) -> float:

@@ -103,6 +103,7 @@ class FeatureRow(NamedTuple):
     """Features of a layer under a schedule.
 
     `numbers` are in the order of NAMES. The model learns the ratio of measured cycles to `base`, the estimated cycles.
+    On a throttled clock, `numbers` refer to the cycles of the chip's clock, and `base` includes the stalled cycles.
     """
 
     numbers: list[float]
@@ -166,7 +167,7 @@ def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context:
     found = simulate_pipeline(
         pipeline := kind_of(layer).tile_model(layer, schedule, context),
         context.beat,
-        context.dram.latency,
+        context.dram.chip_latency,
         (context.lead if schedule.prefetch else 0.0) if context.before else None,
         last=not context.after,
         fuse_rate=context.config.fuse_rate,
@@ -197,10 +198,10 @@ def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context:
         context.lead / base,
         found.lead / base,
         context.beat,
-        log(1 + context.dram.latency),
+        log(1 + context.dram.chip_latency),
         float(n),
     ]
-    return FeatureRow(numbers, base)
+    return FeatureRow(numbers, base * context.dram.stretch)
 
 
 def _cycles(
@@ -218,7 +219,7 @@ def _cycles(
         (load + store) / base,
         found.start / base,
         found.tail / base,
-        context.dram.latency / base,
+        context.dram.chip_latency / base,
         log(tiles),
         log(base / tiles),
         found.commands / tiles,
@@ -351,7 +352,7 @@ class RowMaker:
             self._timings[key] = simulate_pipeline(
                 pipeline,
                 context.beat,
-                context.dram.latency,
+                context.dram.chip_latency,
                 before,
                 last=False,
                 fuse_rate=context.config.fuse_rate,

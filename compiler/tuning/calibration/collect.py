@@ -337,6 +337,7 @@ class CalibrationCollector:
             _DRAM_BYTES,
             latency=dram.latency,
             bytes_per_cycle=self.conditions.rate,
+            throttle=dram.throttle,
             monitor=building,
         )
 

@@ -48,7 +48,7 @@ def measure_network(
     if limit is not None:
         session.progress = lambda taken: _check(taken, limit)
     tags = sorted({tag for code in network.codes for tag in code.tags})
-    before = read_counts(session.driver, max(tags) + 1)
+    before, stalled = read_counts(session.driver, max(tags) + 1), session.stalled_cycles
     try:
         outputs, cycles = session.measure(golden.inputs)
     except TrapError as error:
@@ -56,7 +56,7 @@ def measure_network(
     except _TooSlowError:
         return Rejected("time", f"not done after {limit:,} cycles")
     counts = growth(before, read_counts(session.driver, max(tags) + 1))
-    parts = split(cycles, counts, max(tags))
+    parts = split(cycles, counts, max(tags), session.stalled_cycles - stalled)
     totals = {name: sum(row[name] for row in counts.values()) for name in COUNTED}
     return Measurement(
         cycles,

@@ -88,6 +88,8 @@ void mla_order_host(mla::HostOp* ops, uint32_t count, uint64_t delay_cycles) {
 }
 
 uint64_t mla_cycle() { return model.cycle; }
+uint64_t mla_stalled() { return model.stalled; }
+void mla_throttle(uint64_t num, uint64_t den) { model.throttle = {num, den, 0}; }
 int mla_irq() { return model.irq; }
 void mla_dram_timing(uint32_t latency, uint64_t num, uint64_t den) { model.dram->set_timing(latency, num, den); }
 void mla_dram_faults(const mla::Fault* faults, uint32_t count) { model.dram->set_faults(faults, count); }

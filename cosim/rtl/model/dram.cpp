@@ -25,7 +25,7 @@ void Dram::reset() {
     beats_.clear();
     answers_.clear();
     beat_ = ReadBeat{};
-    answer_valid_ = write_ready_ = read_turn_ = false;
+    answer_valid_ = write_ready_ = read_turn_ = write_waits_ = false;
     tokens_ = idle_tokens();
     violation.clear();
 }
@@ -35,6 +35,11 @@ uint32_t Dram::step(uint64_t now, const DramPins& pins) {
     join_writes();
     serve(now, pins);
     return outputs();
+}
+
+void Dram::stall(uint64_t now) {
+    const bool wants = write_waits_ || (!reads_.empty() && now >= reads_.front().due);
+    tokens_ = std::min(tokens_ + num_, wants ? std::max(cost_, tokens_) : idle_tokens());
 }
 
 void Dram::accept(uint64_t now, const DramPins& pins) {
@@ -70,6 +75,7 @@ Dram::Burst Dram::burst(uint64_t due, uint64_t addr, uint32_t attr, const char* 
 
 void Dram::serve(uint64_t now, const DramPins& pins) {
     tokens_ += num_ - (pins.w_fire ? cost_ : 0);
+    write_waits_ = pins.w_valid && !pins.w_fire;
     const bool wants = !reads_.empty() && now >= reads_.front().due && !beat_.valid;
     const bool read = wants && tokens_ >= cost_;
     if (read) {
@@ -82,7 +88,7 @@ void Dram::serve(uint64_t now, const DramPins& pins) {
     // Unused bandwidth is lost, except for the fraction that remains after the beat that has just been served.
     if (read || pins.w_fire) {
         tokens_ = std::min(tokens_, cost_ - 1);
-    } else if (!wants && !(pins.w_valid && !pins.w_fire)) {
+    } else if (!wants && !write_waits_) {
         tokens_ = std::min(tokens_, idle_tokens());
     }
     write_ready_ = tokens_ + num_ >= cost_ && !read_turn_ && beats_.size() < EARLY_BEATS;

@@ -41,6 +41,8 @@ public:
     void reset();
     // Executes one clock edge. Returns the control outputs in the packing that mla_top.sv expects.
     uint32_t step(uint64_t now, const DramPins& pins);
+    // Lets a cycle pass in which the clock of the chip is stalled: bandwidth accumulates for at most one waiting beat.
+    void stall(uint64_t now);
     const uint8_t* read_data() const { return beat_.data; }
 
     uint64_t read_beats = 0, write_beats = 0, requests = 0;
@@ -84,7 +86,7 @@ private:
     uint32_t row_;
     uint32_t latency_ = 100;
     int64_t num_ = 1, cost_ = 1, tokens_ = 0;  // num_ tokens are added per cycle, and a beat costs cost_ tokens
-    bool write_ready_ = false, read_turn_ = false;
+    bool write_ready_ = false, read_turn_ = false, write_waits_ = false;
     std::deque<Burst> reads_, writes_;
     std::deque<WriteBeat> beats_;
     std::deque<Answer> answers_;
