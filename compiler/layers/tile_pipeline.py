@@ -30,6 +30,8 @@ _FILL, _LOAD_OVERHEAD, _STORE_RESPONSE = 44, 75, 4
 _BEGIN, _END = -36, 60
 #: Names of buffers of constants, whose loads need not wait for the previous layer.
 _CONSTANT = frozenset("wpt")
+#: Names of buffers that are not in the scratchpad: parameter slots and tables.
+_SLOTS = frozenset("pt")
 
 
 class PipelineTile(NamedTuple):
@@ -101,7 +103,7 @@ class PipelineTiming(NamedTuple):
 
     `total`: all cycles; `start`: until the first tile is computed; `tail`: after the last tile of the array; `array`,
     `fuse`, `load`, `store`: busy cycles of the units; `commands`: number of commands; `lead`: cycles before the end at
-    which LOAD becomes idle.
+    which LOAD becomes idle; `sp_rows`, `acc_rows`: size of the buffers in rows of the scratchpad and of the accumulator.
     """
 
     total: float
@@ -113,6 +115,8 @@ class PipelineTiming(NamedTuple):
     store: float
     commands: float
     lead: float
+    sp_rows: float
+    acc_rows: float
 
 
 def simulate_pipeline(
@@ -145,7 +149,7 @@ def simulate_pipeline(
     issue = array = fuse = out = 0.0
     bus = early = -(before or 0.0)
     work = [0.0] * 5
-    start = half = 0.0
+    start = half = rows = sums = 0.0
     then = list(work)
     followed = 0
     turn = result = 0
@@ -197,6 +201,9 @@ def simulate_pipeline(
         followed += 1
         if followed == 1:
             start = done
+            rows = sum(pipeline.buffers[name] * beats for name, _, beats in tile.loads if name not in _SLOTS)
+            rows += pipeline.results * tile.store
+            sums = pipeline.sums * tile.fuse
         if followed == limit - window:
             half, then = max(array, fuse, out), list(work)
     end = end_followed = max(array, fuse, out)
@@ -215,7 +222,7 @@ def simulate_pipeline(
     )
     array, fuse, load, store, commands = work
     return PipelineTiming(
-        total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0)
+        total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0), rows, sums
     )
 
 

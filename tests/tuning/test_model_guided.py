@@ -103,7 +103,7 @@ def test_only_helpful_changes_are_adopted(measurer: Measurer) -> None:
     assert better != worse and better.layers != first
     method.record(better, measured(measurer, better, [900, 790]))
     assert method.layers == better.layers and method.best.schedule == better
-    assert sum(method.cycles.values()) == pytest.approx(1690)
+    assert sum(method.costs.values()) == pytest.approx(1690)
     assert method.predictor.count == 2 and changed in first
 
 
@@ -138,4 +138,4 @@ def test_better_external_schedule_is_adopted(measurer: Measurer) -> None:
         entry = LayerCycles(tuple(names), cycles, {})
         method.record(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))
         assert method.layers == dict(layers)
-    assert sum(method.cycles.values()) == pytest.approx(1700)
+    assert sum(method.costs.values()) == pytest.approx(1700)

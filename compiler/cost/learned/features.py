@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import log, log2
 from typing import Any, NamedTuple
 
+from compiler.cost.energy import expected_energy_nj
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
@@ -95,6 +96,33 @@ NAMES = (
     "log_latency",
     "n",
 )
+#: Features that the energy depends on, in addition to its expected value and the shares of its parts.
+_OF_ENERGY = (
+    *("kind", "rows", "columns", "depth", "band_tiles", "rows_left", "columns_left", "depth_left"),
+    *("pixels_per_n", "width", "out_left", "in_left", "in_whole", "out_whole", "log_macs_per_byte"),
+    *("kernel", "stride", "groups", "order", "fold", "strips", "together", "planes"),
+    *("x_on_chip", "y_on_chip", "residual", "table", "out_bytes", "inputs", "n"),
+)
+#: Names of the features of models of the energy.
+ENERGY_NAMES = ("log_energy", "array_energy", "fuse_energy", "transfer_energy", *_OF_ENERGY)
+#: Features that bank conflicts depend on, in addition to the sizes of the buffers.
+_OF_CONFLICTS = (
+    *_OF_ENERGY,
+    *("log_estimate", "array_share", "fuse_share", "load_share", "store_share", "log_tiles"),
+    *(
+        "x_buffers",
+        "w_buffers",
+        "y_buffers",
+        "acc_buffers",
+        "slots",
+        "slot_buffers",
+        "overlap",
+        "log_prefetch",
+    ),
+)
+#: Names of the features of models of bank conflicts.
+CONFLICT_NAMES = ("sp_share", "acc_share", *_OF_CONFLICTS)
+_ENERGY_INDICES, _CONFLICT_INDICES = (tuple(map(NAMES.index, names)) for names in (_OF_ENERGY, _OF_CONFLICTS))
 #: Maximum value of the features that count buffers.
 _MAX_FEATURE_SIZE = 64
 
@@ -108,6 +136,35 @@ class FeatureRow(NamedTuple):
 
     numbers: list[float]
     base: float
+    work: "LayerWork | None" = None
+
+    @property
+    def for_energy(self) -> "FeatureRow":
+        """Row with the features `ENERGY_NAMES`, whose base is the expected energy in nanojoules."""
+        assert self.work is not None
+        parts = self.work.energy
+        energy = max(sum(parts), 1.0)
+        shares = [log(energy), *(part / energy for part in parts)]
+        return FeatureRow(shares + [self.numbers[index] for index in _ENERGY_INDICES], energy)
+
+    @property
+    def for_conflicts(self) -> "FeatureRow":
+        """Row with the features `CONFLICT_NAMES`, whose base is the estimated cycles."""
+        assert self.work is not None
+        numbers = [self.numbers[index] for index in _CONFLICT_INDICES]
+        return FeatureRow([self.work.sp_share, self.work.acc_share, *numbers], self.base)
+
+
+class LayerWork(NamedTuple):
+    """Expected work of a layer under a schedule, from which its energy and its bank conflicts are predicted.
+
+    `energy`: energy in nanojoules of array, FUSE and transfers (`compiler.cost.energy`); `sp_share`, `acc_share`: size
+    of the layer's buffers, as a share of the scratchpad and of the accumulator.
+    """
+
+    energy: tuple[float, float, float]
+    sp_share: float
+    acc_share: float
 
 
 class LayerFeatures:
@@ -201,7 +258,17 @@ def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context:
         log(1 + context.dram.chip_latency),
         float(n),
     ]
-    return FeatureRow(numbers, base * context.dram.stretch)
+    return FeatureRow(numbers, base * context.dram.stretch, _work(found, context))
+
+
+def _work(found: PipelineTiming, context: LayerContext) -> LayerWork:
+    config = context.config
+    beats = (found.load + found.store) / context.beat
+    return LayerWork(
+        expected_energy_nj(config, found.array, found.fuse / config.fuse_rate, beats),
+        found.sp_rows * config.n / config.sp_bytes,
+        found.acc_rows / config.acc_rows,
+    )
 
 
 def _cycles(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.cost.learned.features import NAMES, FeatureRow
+from compiler.cost.learned.features import CONFLICT_NAMES, ENERGY_NAMES, NAMES, FeatureRow
 from compiler.profile.measurement import HardwareProfile
 from cosim.rtl.cache import cache_folder
 from hw.errors import InputError, WorkError
@@ -300,13 +300,13 @@ class SpreadModel:
 
     def __post_init__(self) -> None:
         low, high = np.array(self.low, float), np.array(self.high, float)
-        if not len(low) == len(high) == len(NAMES) or not np.isfinite(low + high).all():
+        if not len(low) == len(high) or not np.isfinite(low + high).all():
             raise ValueError("the range of a feature is missing or not finite")
         if not 0 < self.inside <= self.outside < np.inf:
             raise ValueError(
                 "the factors of the spread are not positive, or decrease outside the trained range"
             )
-        TreeEnsemble([self.member], len(NAMES))  # report damage immediately
+        TreeEnsemble([self.member], len(low))  # report damage immediately
 
     @cached_property
     def _range(self) -> tuple[Floats, Floats]:
@@ -390,6 +390,8 @@ class CycleModel:
     elsewhere : CycleModel or None
         Model that predicts all layers that are not in `layers`; None: this model predicts all layers. It is not part of
         the model's file.
+    names : tuple of str
+        Names of the features.
     """
 
     members: tuple[str, ...]
@@ -397,15 +399,18 @@ class CycleModel:
     error: SpreadModel | None = None
     layers: frozenset[tuple[float, ...]] = frozenset()
     elsewhere: "CycleModel | None" = field(default=None, repr=False)
+    names: tuple[str, ...] = NAMES
 
     def __post_init__(self) -> None:
+        if self.error and len(self.error.low) != len(self.names):
+            raise ValueError("the range of a feature is missing")
         self.trees  # noqa: B018  report damage immediately
 
     @cached_property
     def trees(self) -> TreeEnsemble | None:
         """Trees of the members, and of the spread as the last member; None if there are none."""
         members = (*self.members, *([self.error.member] if self.error else []))
-        return TreeEnsemble(members, len(NAMES)) if members else None
+        return TreeEnsemble(members, len(self.names)) if members else None
 
     def predict(self, row: FeatureRow) -> Prediction:
         """Return the predicted cycles of one layer: the estimate in the features outside the trained range."""
@@ -471,7 +476,7 @@ class CycleModel:
 
     def to_bytes(self) -> bytes:
         """Return the contents of a model file."""
-        header = {"format": FORMAT, "version": VERSION, "features": NAMES, "about": self.about}
+        header = {"format": FORMAT, "version": VERSION, "features": self.names, "about": self.about}
         error = None if self.error is None else asdict(self.error)
         text = json.dumps(
             header | {"members": self.members, "spread": error, "layers": sorted(map(list, self.layers))}
@@ -479,8 +484,8 @@ class CycleModel:
         return gzip.compress(text.encode(), 9, mtime=0)
 
     @staticmethod
-    def load(path: Path) -> "CycleModel":
-        """Read a model written by `save`; no code in the file is executed.
+    def load(path: Path, names: tuple[str, ...] = NAMES) -> "CycleModel":
+        """Read a model of the named features written by `save`; no code in the file is executed.
 
         Raises
         ------
@@ -489,15 +494,15 @@ class CycleModel:
         """
         remedy = f"create it again with: mla calibrate -o {path}"
         try:
-            return CycleModel.from_bytes(path.read_bytes())
+            return CycleModel.from_bytes(path.read_bytes(), names)
         except FileNotFoundError:
             raise InputError(f"{path}: there is no such cost model; {remedy}") from None
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: {error}; {remedy}") from None
 
     @staticmethod
-    def from_bytes(file: bytes) -> "CycleModel":
-        """Read the contents of a model file; no code in the file is executed.
+    def from_bytes(file: bytes, names: tuple[str, ...] = NAMES) -> "CycleModel":
+        """Read the contents of a file with a model of the named features; no code in the file is executed.
 
         Raises
         ------
@@ -513,7 +518,7 @@ class CycleModel:
             raise ValueError("not a cost model")
         if data.get("version") != VERSION:
             raise ValueError(f"a cost model of version {data.get('version')!r}, not {VERSION}")
-        if data.get("features") != list(NAMES):
+        if data.get("features") != list(names):
             raise ValueError("a cost model of other features than this compiler's")
         members, about = data.get("members"), data.get("about")
         if (
@@ -524,7 +529,7 @@ class CycleModel:
             raise ValueError("not a whole cost model")
         try:
             layers = frozenset(tuple(float(each) for each in layer) for layer in data.get("layers", []))
-            return CycleModel(tuple(members), about, _spread_of(data.get("spread")), layers)
+            return CycleModel(tuple(members), about, _spread_of(data.get("spread")), layers, names=names)
         except (ValueError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"damaged cost model: {error}") from None
 
@@ -576,6 +581,7 @@ def train(
     about: dict[str, Any] | None = None,
     rounds: int = _ROUNDS,
     offsets: Floats | None = None,
+    names: tuple[str, ...] = NAMES,
 ) -> CycleModel:
     """Train a model on measured layers.
 
@@ -591,6 +597,8 @@ def train(
         Number of trees per member.
     offsets : array or None
         Log ratios that another model predicts; the new model learns only the residuals.
+    names : tuple of str
+        Names of the features.
     """
     import lightgbm
 
@@ -603,11 +611,34 @@ def train(
         )
         for number in range(MEMBERS)
     )
-    return CycleModel(members, about or {})
+    return CycleModel(members, about or {}, names=names)
 
 
-#: Models included with the compiler, for any memory, of machines without and with `pipelined` (docs/cost_model.md).
-SHIPPED, SHIPPED_PIPELINED = (Path(__file__).parent / name for name in ("shipped.hpm", "pipelined.hpm"))
+#: Models included with the compiler, for any memory, of machines without and with `pipelined`; of energy and of bank
+#: conflicts, for all machines (docs/cost_model.md).
+SHIPPED, SHIPPED_PIPELINED, SHIPPED_ENERGY, SHIPPED_CONFLICTS = (
+    Path(__file__).parent / name for name in ("shipped.hpm", "pipelined.hpm", "energy.hpm", "conflicts.hpm")
+)
+
+
+#: Conflicts per cycle below which predictions are not distinguished from 0.
+_LEAST_CONFLICTS = 0.005
+
+
+def energy_model() -> CycleModel:
+    """Return the model of the energy in nanojoules, for rows of `FeatureRow.for_energy`."""
+    return _loaded(SHIPPED_ENERGY, 0, ENERGY_NAMES)
+
+
+def predicted_conflicts(rows: Sequence[FeatureRow]) -> Floats:
+    """Return the expected number of accesses that a memory bank refuses, for many layers.
+
+    The model predicts the logarithm of 1 plus the conflicts per estimated cycle. Less than `_LEAST_CONFLICTS` are
+    regarded as none, because the buffers of most layers are in different banks.
+    """
+    found, _ = _loaded(SHIPPED_CONFLICTS, 0, CONFLICT_NAMES).predict_many([row.for_conflicts for row in rows])
+    base = np.array([row.base for row in rows])
+    return np.where(found - base > _LEAST_CONFLICTS * base, found - base, 0.0)
 
 
 def model_path(conditions: HardwareProfile) -> Path:
@@ -638,6 +669,6 @@ def find_model(conditions: HardwareProfile) -> CycleModel:
 
 
 @cache
-def _loaded(path: Path, _changed: int) -> CycleModel:
+def _loaded(path: Path, _changed: int, names: tuple[str, ...] = NAMES) -> CycleModel:
     """Return the model in a file, cached by modification time because reading takes longer than most trials."""
-    return CycleModel.load(path)
+    return CycleModel.load(path, names)

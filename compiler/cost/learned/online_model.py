@@ -74,10 +74,10 @@ class _Known:
 
 
 @dataclass(frozen=True)
-class CyclePrediction:
-    """Predicted cycles of a layer under several schedules, and the expected relative errors."""
+class CostPrediction:
+    """Predicted cycles of a layer, or nanojoules, under several schedules, and the expected relative errors."""
 
-    cycles: Floats
+    cost: Floats
     spread: Floats
 
 
@@ -94,12 +94,20 @@ class OnlineCostModel:
         Model trained on other networks.
     seed : int
         Random seed of the training.
+    energy : bool
+        True if the model predicts, and learns from, nanojoules instead of cycles (`energy_model`).
     """
 
     def __init__(
-        self, conditions: HardwareProfile, stages: Sequence[LoweredNetwork], model: CycleModel, seed: int
+        self,
+        conditions: HardwareProfile,
+        stages: Sequence[LoweredNetwork],
+        model: CycleModel,
+        seed: int,
+        *,
+        energy: bool = False,
     ):
-        self.conditions, self.model, self.seed = conditions, model, seed
+        self.conditions, self.model, self.seed, self.energy = conditions, model, seed, energy
         makers = [RowMaker(stage, conditions) for stage in stages]
         self._maker = {layer.name: maker for maker in makers for layer in maker.layers}
         self._own = CycleModel((), {})
@@ -108,19 +116,19 @@ class OnlineCostModel:
         self._squares = _PRIOR_WEIGHT * _PRIOR_ERROR**2
         self._pairs: list[tuple[float, float]] = []
 
-    def predict(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CyclePrediction:
+    def predict(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CostPrediction:
         """Return the predicted cycles of one layer under candidate schedules, with all other layers unchanged."""
         logs, spread = self._log_predictions([self._row(name, candidate, now) for candidate in candidates])
         correction, near = self._nearby(
             name, np.array([_schedule_vector(candidate) for candidate in candidates])
         )
         error = (self._squares / (_PRIOR_WEIGHT + self._count)) ** 0.5
-        return CyclePrediction(np.exp(logs + correction), np.sqrt(spread**2 + error**2) * (1 - near))
+        return CostPrediction(np.exp(logs + correction), np.sqrt(spread**2 + error**2) * (1 - near))
 
     def learn(self, name: str, schedule: LayerSchedule, now: Schedules, cycles: float) -> None:
         """Record the measured cycles of a layer."""
         cycles = max(cycles, 1.0)
-        expected = float(self.predict(name, [schedule], now).cycles[0])
+        expected = float(self.predict(name, [schedule], now).cost[0])
         self._squares += min(log(cycles / expected) ** 2, 1.0)
         self._count += 1
         row = self._row(name, schedule, now)
@@ -167,7 +175,8 @@ class OnlineCostModel:
         return (weight @ wrong) / (weight.sum(axis=1) + 1), like.max(axis=1)
 
     def _row(self, name: str, schedule: LayerSchedule, now: Schedules) -> FeatureRow:
-        return self._maker[name].rows({**now, name: schedule}, (name,))[name]
+        row = self._maker[name].rows({**now, name: schedule}, (name,))[name]
+        return row.for_energy if self.energy else row
 
 
 @dataclass(frozen=True)
