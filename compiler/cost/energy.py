@@ -33,8 +33,9 @@ def expected_energy_nj(
 ) -> tuple[float, float, float]:
     """Return the energy in nanojoules of the array, of FUSE and of transfers, expected from the work of the units.
 
-    Each beat moves N bytes between DRAM and scratchpad. Each row of the array reads N bytes of the scratchpad and
-    writes a row of the accumulator. Each point of FUSE reads such a row, and writes N bytes to the scratchpad.
+    Each beat moves N bytes between DRAM and scratchpad. Each row of the array reads N bytes of the scratchpad, and
+    reads and writes a row of the accumulator; the reads by FUSE take the place of those of a result's first row. Each
+    point of FUSE reads or writes N bytes of the scratchpad twice.
 
     Parameters
     ----------
@@ -48,8 +49,8 @@ def expected_energy_nj(
         Beats that LOAD and STORE move.
     """
     n = config.n
-    of_row = n * n * MAC_PJ + n * PJ_PER_BYTE["sp"] + 4 * n * PJ_PER_BYTE["acc"]
-    of_point = 4 * n * PJ_PER_BYTE["acc"] + n * PJ_PER_BYTE["sp"]
+    of_row = n * n * MAC_PJ + n * PJ_PER_BYTE["sp"] + 2 * 4 * n * PJ_PER_BYTE["acc"]
+    of_point = 2 * n * PJ_PER_BYTE["sp"]
     of_beat = n * (PJ_PER_BYTE["dram"] + PJ_PER_BYTE["sp"])
     return rows * of_row / 1e3, points * of_point / 1e3, beats * of_beat / 1e3
 

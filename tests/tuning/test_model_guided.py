@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.cost.learned.model import CycleModel, PredictionErrors
+from compiler.cost.learned.features import rows_of
+from compiler.cost.learned.model import CycleModel, PredictionErrors, energy_model, spearman
 from compiler.cost.learned.online_model import OnlineCostModel, apportion, attribution_groups
 from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
@@ -107,14 +108,43 @@ def test_only_helpful_changes_are_adopted(measurer: Measurer) -> None:
     assert method.predictor.count == 2 and changed in first
 
 
-def test_energy_search_adopts_whole_schedules_only(measurer: Measurer) -> None:
-    method = ModelGuidedSearch(
-        measurer, Objective.ENERGY, measured(measurer, measurer.first.schedule, [1000, 800]), 1
-    )
+def with_energy(found: Measurement, energy: list[float]) -> Measurement:
+    """Return a measurement with other energies of its layers."""
+    layers = tuple(replace(entry, energy_uj=each) for entry, each in zip(found.layers, energy, strict=True))
+    return replace(found, layers=layers, energy_uj=sum(energy))
+
+
+def test_energy_search_adopts_changes_that_save_energy(measurer: Measurer) -> None:
+    start = with_energy(measured(measurer, measurer.first.schedule, [1000, 800]), [5.0, 4.0])
+    method = ModelGuidedSearch(measurer, Objective.ENERGY, start, 1)
+    assert sum(method.costs.values()) == pytest.approx(9000)
     first = dict(method.layers)
     trial = method.propose()
-    method.record(trial, measured(measurer, trial, [10, 10]))  # fewer cycles for the same energy
+    # Fewer cycles for the same energy are no gain.
+    method.record(trial, with_energy(measured(measurer, trial, [10, 10]), [5.0, 4.0]))
     assert method.layers == first
+    trial = method.propose()
+    method.record(trial, with_energy(measured(measurer, trial, [2000, 800]), [4.0, 4.0]))
+    assert method.layers == trial.layers and sum(method.costs.values()) == pytest.approx(8000)
+
+
+def test_energy_search_ranks_by_predicted_energy(measurer: Measurer) -> None:
+    method = ModelGuidedSearch(measurer, Objective.ENERGY, measurer.baseline(), 1)
+    (stage,) = measurer.prepared.lowered(method.first.fusions)
+    name = next(iter(method.spaces))
+    candidates = [tiling.schedule for tiling in method.spaces[name].tilings[:20]]
+    rows = [
+        rows_of(stage, method.layers | {name: each}, measurer.conditions, [name])[name] for each in candidates
+    ]
+    expected = energy_model().predict_many([row.for_energy for row in rows])[0]
+    found = method.online_model.predict(name, candidates, method.layers).cost
+    assert spearman(found, expected) > 0.9
+
+
+def test_energy_of_earlier_measurements_is_divided_by_cycles(measurer: Measurer) -> None:
+    found = replace(measured(measurer, measurer.first.schedule, [300, 100]), energy_uj=2.0)
+    assert Objective.ENERGY.layer_costs(found) == [1500.0, 500.0]
+    assert Objective.LATENCY.layer_costs(found) == [300.0, 100.0]
 
 
 def test_predictions_are_reported(measurer: Measurer) -> None:

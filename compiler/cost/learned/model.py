@@ -238,6 +238,9 @@ _TRAINING: dict[str, Any] = {
 }
 #: Limit on the natural logarithm of the predicted ratio of cycles to the base.
 _MAX_LOG_RATIO = 3.0
+#: Corrections of the logarithm of the estimate are reduced by this amount, since smaller ones are mostly noise, which
+#: would decide between schedules with equal estimates.
+_INSIGNIFICANT = 0.02
 _MAX_FILE_BYTES = 1 << 26
 
 
@@ -428,7 +431,11 @@ class CycleModel:
         *logs, error = found
         outside = bool(self.error.outside_range(numbers))
         spread = min((self.error.outside if outside else self.error.inside) * exp(error), _MAX_SPREAD)
-        return Prediction(row.base if outside or not logs else row.base * exp(sum(logs) / len(logs)), spread)
+        if outside or not logs:
+            return Prediction(row.base, spread)
+        mean = sum(logs) / len(logs)
+        less = max(abs(mean) - _INSIGNIFICANT, 0.0)
+        return Prediction(row.base * exp(less if mean > 0 else -less), spread)
 
     def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
         """Return the predicted cycles, and the spreads of the predictions, for many layers."""
@@ -454,7 +461,9 @@ class CycleModel:
         spread = self.error.scaled(found[:, -1], outside)
         if not self.members:
             return base, spread
-        return base * np.exp(np.where(outside, 0.0, found[:, :-1].mean(axis=1))), spread
+        mean = found[:, :-1].mean(axis=1)
+        less = np.sign(mean) * np.maximum(np.abs(mean) - _INSIGNIFICANT, 0.0)
+        return base * np.exp(np.where(outside, 0.0, less)), spread
 
     def save(self, path: Path) -> int:
         """Write the model to a file and return the size in bytes.

@@ -13,7 +13,6 @@ from compiler.cost.learned.model import CycleModel, PredictionErrors, train, tra
 from compiler.cost.learned.online_model import apportion
 from compiler.ir.identity import stored
 from compiler.lowering.lower import LoweredNetwork
-from compiler.options import CompileOptions
 from compiler.pipeline import ModelCompiler
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.collect import (
@@ -21,6 +20,7 @@ from compiler.tuning.calibration.collect import (
     CalibrationJournal,
     CalibrationSample,
     Spaces,
+    calibration_options,
 )
 from hw.errors import WorkError
 
@@ -233,9 +233,7 @@ def _with_values(
 
 def stage_of(sample: CalibrationSample, conditions: HardwareProfile) -> LoweredNetwork:
     """Return the lowered layers of a sample's network."""
-    prepared = ModelCompiler(
-        sample.point.graph(), conditions.config, CompileOptions(rounding="reference", dram=conditions.dram)
-    )
+    prepared = ModelCompiler(sample.point.graph(), conditions.config, calibration_options(conditions))
     (stage,) = prepared.lowered(prepared.fusions)
     return stage
 

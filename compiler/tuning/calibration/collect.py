@@ -197,6 +197,8 @@ class CalibrationJournal:
             raise InputError(f"{self.path}: damaged line ({error}); remove the file to start over") from None
 
 
+#: Graph passes that change the sizes or the number of layers.
+_CHANGING_PASSES = ("remove_channels", "shrink_kernels", "compose_convolutions", "move_strides")
 #: Fraction of networks that are chains.
 CHAIN_FRACTION = 0.3
 #: Number of schedules per network in addition to the static compiler's: with random tilings, with mutated random
@@ -213,6 +215,15 @@ _MAX_CYCLES = 150_000
 _DRAM_BYTES = 1 << 24
 #: Minimum interval of progress messages in seconds.
 _LOG_INTERVAL_S = 10.0
+
+
+def calibration_options(conditions: HardwareProfile) -> CompileOptions:
+    """Return the options with which calibration networks are compiled.
+
+    Passes that change the layers are off: journals then remain valid when such passes change, and the measured layers
+    are those that were drawn.
+    """
+    return CompileOptions(rounding="reference", dram=conditions.dram, disable=_CHANGING_PASSES)
 
 
 class CalibrationSpace(Protocol):
@@ -360,7 +371,7 @@ class _NetworkVariants:
         self, point: CalibrationNetwork, conditions: HardwareProfile, rng: random.Random, spaces: Spaces
     ):
         self.point, self.rng = point, rng
-        options = CompileOptions(rounding="reference", dram=conditions.dram)
+        options = calibration_options(conditions)
         self.prepared = ModelCompiler(point.graph(), conditions.config, options)
         self.first = self.prepared.network()
         stages = self.prepared.lowered(self.first.schedule.fusions)
