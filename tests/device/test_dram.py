@@ -147,5 +147,5 @@ def test_bandwidth_accumulates_while_the_clock_is_stalled(
 
 @pytest.mark.parametrize("share", [-0.1, 0.95, float("nan"), "much", True])
 def test_throttle_out_of_range(device: RtlDevice, share: float):
-    with pytest.raises(InputError, match="throttle must be in 0..0.9"):
+    with pytest.raises(InputError, match=r"throttle must be in 0\.\.0\.9"):
         device.set_throttle(share)

@@ -47,7 +47,7 @@ unsigned mla_dram_step(unsigned ctl, unsigned ar_addr, unsigned ar_attr, unsigne
     pins.aw_attr = aw_attr;
     pins.w_strobe = strobe;
     pins.w_data = reinterpret_cast<const uint8_t*>(wdata);
-    const unsigned out = model.dram->step(model.cycle, pins);
+    const unsigned out = model.dram->step(model.cycle, pins, model.throttle.ahead());
     std::memcpy(rdata, model.dram->read_data(), row);
     return out;
 }

@@ -28,6 +28,13 @@ struct Throttle {
         sum -= den;
         return true;
     }
+
+    // Number of stalled cycles before the next one that is not.
+    uint64_t ahead() const {
+        uint64_t count = 0;
+        for (Throttle next = *this; next.stalls();) ++count;
+        return count;
+    }
 };
 
 struct Model {
