@@ -107,7 +107,7 @@ def _judged(found: dict[str, list[MeasuredSchedule]], worst: int) -> str:
 
 def _judged_work(found: dict[str, list[MeasuredSchedule]]) -> str:
     """Return the errors of the predicted energy and bank conflicts of layers under several schedules as text."""
-    errors, base_errors, ranks, base_ranks, conflicts, shares = [], [], [], [], [], []
+    errors, base_errors, ranks, base_ranks, conflicts, shares, expectations = [], [], [], [], [], [], []
     for each in found.values():
         conditions = each[0].conditions
         stage, model = _stage(each[0].layer, conditions), energy_model()
@@ -124,6 +124,7 @@ def _judged_work(found: dict[str, list[MeasuredSchedule]]) -> str:
         refused = np.array([one.conflicts for one in each])
         expected = np.array([float(predicted_conflicts(mine).sum()) for mine in rows])
         shares += (refused / cycles).tolist()
+        expectations += (expected / cycles).tolist()
         conflicts += (np.abs(expected - refused) / cycles).tolist()
     many = np.array(shares) > _MANY_CONFLICTS
     text = (
@@ -133,9 +134,10 @@ def _judged_work(found: dict[str, list[MeasuredSchedule]]) -> str:
         f"error {100 * np.mean(conflicts):.2f}"
     )
     if many.any():
-        close = np.array(conflicts)[many] <= np.array(shares)[many] / 2
+        likely = np.array(expectations) > _MANY_CONFLICTS
         text += (
-            f"; more than 1 in {many.sum()} measurements, predicted within a factor of two in {close.sum()}"
+            f"; more than 1 in {many.sum()} measurements, of which {(many & likely).sum()} are among the "
+            f"{likely.sum()} for which the model expects so"
         )
     return text
 

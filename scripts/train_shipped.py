@@ -3,7 +3,7 @@
 `python -m scripts.train_shipped FOLDER --rounds R --seconds S` measures random small networks on every named target and
 every memory of `scripts.published_layers`, for S seconds each and in R rounds, and trains one model on all measurements
 in FOLDER. A killed run loses only the measurement in progress; with `--rounds 0`, the model is only trained.
-`--quantity energy` and `--quantity conflicts` train the models of the energy and of the bank conflicts instead.
+`--quantity energy` trains the model of the energy instead.
 """
 
 import argparse
@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.cost.learned.features import CONFLICT_NAMES, ENERGY_NAMES, NAMES
-from compiler.cost.learned.model import SHIPPED, SHIPPED_CONFLICTS, SHIPPED_ENERGY
+from compiler.cost.learned.features import ENERGY_NAMES, NAMES
+from compiler.cost.learned.model import SHIPPED, SHIPPED_ENERGY
 from compiler.profile.measurement import HardwareProfile
 from compiler.tuning.calibration.calibrate import (
     MeasuredLayers,
     features_of,
     learn_from,
-    with_conflicts,
     with_energy,
 )
 from compiler.tuning.calibration.collect import CalibrationCollector, CalibrationJournal
@@ -33,7 +32,6 @@ TARGETS = {"n16": 1.0, "n8": 1.0, "n4": 0.5, "n32": 0.5, "ulx3s-85f": 0.5}
 _MODELS: dict[str, tuple[Path, Callable[[list[MeasuredLayers]], list[MeasuredLayers]], tuple[str, ...]]] = {
     "cycles": (SHIPPED, list, NAMES),
     "energy": (SHIPPED_ENERGY, with_energy, ENERGY_NAMES),
-    "conflicts": (SHIPPED_CONFLICTS, with_conflicts, CONFLICT_NAMES),
 }
 #: Entries of a model's description that are kept.
 _ABOUT = ("compiler", "samples", "seed", "trees", "covered", "single", "chain")
@@ -67,7 +65,7 @@ def main() -> int:
     out, values, names = _MODELS[args.quantity]
     out = args.out or out
     conditions = HardwareProfile(load_target(args.targets[0]))
-    found = learn_from(values(measured), conditions, 0, always=args.quantity == "conflicts", names=names)
+    found = learn_from(values(measured), conditions, 0, 0, names)
     about = {name: value for name, value in found.model.about.items() if name in _ABOUT}
     model = replace(found.model, about=about | {"targets": args.targets, "memories": list(MEMORIES)})
     print(f"{out}: {model.save(out):,} bytes; {about}")

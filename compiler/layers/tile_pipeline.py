@@ -107,7 +107,7 @@ class PipelineTiming(NamedTuple):
 
     `total`: all cycles; `start`: until the first tile is computed; `tail`: after the last tile of the array; `array`,
     `fuse`, `load`, `store`: busy cycles of the units; `commands`: number of commands; `lead`: cycles before the end at
-    which LOAD becomes idle; `sp_rows`, `acc_rows`: size of the buffers in rows of scratchpad and accumulator.
+    which LOAD becomes idle; `sp_rows`: size of the layer's buffers in rows of the scratchpad.
     """
 
     total: float
@@ -120,7 +120,6 @@ class PipelineTiming(NamedTuple):
     commands: float
     lead: float
     sp_rows: float
-    acc_rows: float
 
 
 def simulate_pipeline(
@@ -153,7 +152,8 @@ def simulate_pipeline(
     issue = array = fuse = out = 0.0
     bus = early = -(before or 0.0)
     work = [0.0] * 5
-    start = half = rows = sums = 0.0
+    start = half = 0.0
+    sizes: dict[str, float] = {}
     then = list(work)
     followed = 0
     turn = result = 0
@@ -183,6 +183,7 @@ def simulate_pipeline(
                         bus += _SHARED * min(storing, stored_at + storing - bus + taken)
                 arrivals.append(bus + latency)
                 entry = buffer[key] = [bus + latency + _LOAD_OVERHEAD, 0.0]
+                sizes[name] = beats
                 work[2] += taken
                 work[4] += 1
             used.append(entry)
@@ -214,9 +215,6 @@ def simulate_pipeline(
         followed += 1
         if followed == 1:
             start = done
-            rows = sum(pipeline.buffers[name] * beats for name, _, beats in tile.loads if name not in _SLOTS)
-            rows += pipeline.results * tile.store
-            sums = pipeline.sums * tile.fuse
         if followed == limit - window:
             half, then = max(array, fuse, out), list(work)
     end = end_followed = max(array, fuse, out)
@@ -229,6 +227,8 @@ def simulate_pipeline(
             end += (end - half) * max(rest[0], rest[1], rest[2] + rest[3]) / busy
         work = [all_ + more for all_, more in zip(work, rest, strict=True)]
     end -= pipeline.saved
+    rows = sum(len(buffers[name]) * beats for name, beats in sizes.items() if name not in _SLOTS)
+    rows += len(stored) * work[3] / max(beat * pipeline.count, 1.0)
     total = (
         max(end, work[2] + work[3] + early, _ISSUE * work[4])
         + (latency + _BEGIN) * (before is None)
@@ -236,7 +236,7 @@ def simulate_pipeline(
     )
     array, fuse, load, store, commands = work
     return PipelineTiming(
-        total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0), rows, sums
+        total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0), rows
     )
 
 

@@ -111,9 +111,9 @@ def test_buffers_and_memory_affect_the_cycles() -> None:
     assert one > 1.5 * two > 1.5 * 20 * 100
     slow = simulate_pipeline(TilePipeline(tiles, 20, {"x": 2}), 4.0, 100).total
     assert slow == pytest.approx(20 * 120 * 4, rel=0.1)
-    assert simulate_pipeline(TilePipeline(tiles, 20, {"x": 1}), 1.0, 400).total == pytest.approx(
-        one + 21 * 300, rel=0.02
-    )
+    # With the higher latency, no store is in progress when the data of a load arrive.
+    late = simulate_pipeline(TilePipeline(tiles, 20, {"x": 1}), 1.0, 400).total
+    assert one + 21 * 300 - 20 * 20 < late < one + 21 * 300
     long = [PipelineTile((("x", number, 100.0),), 100.0, 20.0, 20.0, 3) for number in range(200)]
     whole = simulate_pipeline(TilePipeline(long, 200, {"x": 2}), 1.0, 100)
     assert (

@@ -105,24 +105,9 @@ _OF_ENERGY = (
 )
 #: Names of the features of models of the energy.
 ENERGY_NAMES = ("log_energy", "array_energy", "fuse_energy", "transfer_energy", *_OF_ENERGY)
-#: Features that bank conflicts depend on, in addition to the sizes of the buffers.
-_OF_CONFLICTS = (
-    *_OF_ENERGY,
-    *("log_estimate", "array_share", "fuse_share", "load_share", "store_share", "log_tiles"),
-    *(
-        "x_buffers",
-        "w_buffers",
-        "y_buffers",
-        "acc_buffers",
-        "slots",
-        "slot_buffers",
-        "overlap",
-        "log_prefetch",
-    ),
-)
-#: Names of the features of models of bank conflicts.
-CONFLICT_NAMES = ("sp_share", "acc_share", *_OF_CONFLICTS)
-_ENERGY_INDICES, _CONFLICT_INDICES = (tuple(map(NAMES.index, names)) for names in (_OF_ENERGY, _OF_CONFLICTS))
+_ENERGY_INDICES = tuple(map(NAMES.index, _OF_ENERGY))
+#: Share of the scratchpad above which the buffers of a layer are likely to share banks.
+_CROWDED_SHARE = 0.5
 #: Maximum value of the features that count buffers.
 _MAX_FEATURE_SIZE = 64
 
@@ -147,24 +132,16 @@ class FeatureRow(NamedTuple):
         shares = [log(energy), *(part / energy for part in parts)]
         return FeatureRow(shares + [self.numbers[index] for index in _ENERGY_INDICES], energy)
 
-    @property
-    def for_conflicts(self) -> "FeatureRow":
-        """Row with the features `CONFLICT_NAMES`, whose base is the estimated cycles."""
-        assert self.work is not None
-        numbers = [self.numbers[index] for index in _CONFLICT_INDICES]
-        return FeatureRow([self.work.sp_share, self.work.acc_share, *numbers], self.base)
-
 
 class LayerWork(NamedTuple):
     """Expected work of a layer under a schedule, from which its energy and its bank conflicts are predicted.
 
-    `energy`: energy in nanojoules of array, FUSE and transfers (`compiler.cost.energy`); `sp_share`, `acc_share`: size
-    of the layer's buffers, as a share of the scratchpad and of the accumulator.
+    `energy`: energy in nanojoules of array, FUSE and transfers (`compiler.cost.energy`); `shared_banks`: True if
+    buffers that are in use at the same time are likely to share banks of the accumulator or of the scratchpad.
     """
 
     energy: tuple[float, float, float]
-    sp_share: float
-    acc_share: float
+    shared_banks: bool
 
 
 class LayerFeatures:
@@ -258,16 +235,16 @@ def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, context:
         log(1 + context.dram.chip_latency),
         float(n),
     ]
-    return FeatureRow(numbers, base * context.dram.stretch, _work(found, context))
+    return FeatureRow(numbers, base * context.dram.stretch, _work(found, schedule, context))
 
 
-def _work(found: PipelineTiming, context: LayerContext) -> LayerWork:
+def _work(found: PipelineTiming, schedule: LayerSchedule, context: LayerContext) -> LayerWork:
     config = context.config
     beats = (found.load + found.store) / context.beat
+    share = found.sp_rows * config.n / config.sp_bytes
+    shared = found.array > 0 and (schedule.acc_buffers > config.acc_banks or share > _CROWDED_SHARE)
     return LayerWork(
-        expected_energy_nj(config, found.array, found.fuse / config.fuse_rate, beats),
-        found.sp_rows * config.n / config.sp_bytes,
-        found.acc_rows / config.acc_rows,
+        expected_energy_nj(config, found.array, found.fuse / config.fuse_rate, beats), bool(shared)
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.cost.learned.features import CONFLICT_NAMES, ENERGY_NAMES, NAMES, FeatureRow
+from compiler.cost.learned.features import ENERGY_NAMES, NAMES, FeatureRow
 from compiler.profile.measurement import HardwareProfile
 from cosim.rtl.cache import cache_folder
 from hw.errors import InputError, WorkError
@@ -623,15 +623,11 @@ def train(
     return CycleModel(members, about or {}, names=names)
 
 
-#: Models included with the compiler, for any memory, of machines without and with `pipelined`; of energy and of bank
-#: conflicts, for all machines (docs/cost_model.md).
-SHIPPED, SHIPPED_PIPELINED, SHIPPED_ENERGY, SHIPPED_CONFLICTS = (
-    Path(__file__).parent / name for name in ("shipped.hpm", "pipelined.hpm", "energy.hpm", "conflicts.hpm")
+#: Models included with the compiler, for any memory, of machines without and with `pipelined`, and of the energy on all
+#: machines (docs/cost_model.md).
+SHIPPED, SHIPPED_PIPELINED, SHIPPED_ENERGY = (
+    Path(__file__).parent / name for name in ("shipped.hpm", "pipelined.hpm", "energy.hpm")
 )
-
-
-#: Conflicts per cycle below which predictions are not distinguished from 0.
-_LEAST_CONFLICTS = 0.005
 
 
 def energy_model() -> CycleModel:
@@ -639,15 +635,20 @@ def energy_model() -> CycleModel:
     return _loaded(SHIPPED_ENERGY, 0, ENERGY_NAMES)
 
 
+#: Refused accesses per cycle of layers whose buffers share banks, and of all others, on n16 (`python -m
+#: scripts.hpm_error --layers FILE`).
+_CONFLICTS_SHARED, _CONFLICTS_APART = 0.04, 0.0003
+
+
 def predicted_conflicts(rows: Sequence[FeatureRow]) -> Floats:
     """Return the expected number of accesses that a memory bank refuses, for many layers.
 
-    The model predicts the logarithm of 1 plus the conflicts per estimated cycle. Less than `_LEAST_CONFLICTS` are
-    regarded as none, because the buffers of most layers are in different banks.
+    Buffers are placed in different banks where possible, so that few layers have conflicts: those with more buffers of
+    sums than the accumulator has banks, and those that fill most of the scratchpad.
     """
-    found, _ = _loaded(SHIPPED_CONFLICTS, 0, CONFLICT_NAMES).predict_many([row.for_conflicts for row in rows])
+    shared = np.array([row.work is not None and row.work.shared_banks for row in rows], bool)
     base = np.array([row.base for row in rows])
-    return np.where(found - base > _LEAST_CONFLICTS * base, found - base, 0.0)
+    return base * np.where(shared, _CONFLICTS_SHARED, _CONFLICTS_APART)
 
 
 def model_path(conditions: HardwareProfile) -> Path:

@@ -128,19 +128,17 @@ def learn_from(
     conditions: HardwareProfile,
     fresh: int,
     seed: int = 0,
-    *,
-    always: bool = False,
     names: tuple[str, ...] = NAMES,
 ) -> Calibration:
     """Train a model on measured layers, and measure its errors on held-out networks.
 
-    Unless `always` is set, the trees are kept only if the median error on held-out networks is lower than without them.
-    `names` are the names of the features.
+    The trees are kept only if the median error on held-out networks is lower than without them. `names` are the names
+    of the features.
     """
     held_out = [each for each in measured if each.sample.index % _HELD_OUT_INTERVAL == 0]
     others = [each for each in measured if each.sample.index % _HELD_OUT_INTERVAL]
     evaluated, without = (_train(others, seed, names, trees=trees) for trees in (True, False))
-    better = always or bool(_median_error(evaluated, held_out) < _median_error(without, held_out))
+    better = bool(_median_error(evaluated, held_out) < _median_error(without, held_out))
     evaluated = evaluated if better else without
     pairs = [
         (len(each.sample.point.ops), sum(evaluated.predict_many(each.rows)[0]), each.sample.cycles)
@@ -204,31 +202,9 @@ def with_energy(measured: Sequence[MeasuredLayers]) -> list[MeasuredLayers]:
             rows = [row.for_energy for row in each.rows]
             ratio = 1e3 * sum(each.sample.energy_uj.values()) / sum(row.base for row in rows)
             energy = {name: ratio * row.base for name, row in zip(each.names, rows, strict=True)}
-            out.append(_with_values(each, rows, energy))
+            sample = replace(each.sample, layers={name: round(value) for name, value in energy.items()})
+            out.append(MeasuredLayers(sample, rows, list(energy.values()), each.names))
     return out
-
-
-def with_conflicts(measured: Sequence[MeasuredLayers]) -> list[MeasuredLayers]:
-    """Return the samples whose bank conflicts were recorded, with the sum of these and of the estimated cycles.
-
-    A model that is trained on them predicts the logarithm of 1 plus the conflicts per estimated cycle
-    (`predicted_conflicts`).
-    """
-    out = []
-    for each in measured:
-        if each.sample.conflicts is not None:
-            pairs = zip(each.names, each.rows, strict=True)
-            sums = {name: row.base + each.sample.conflicts[name] for name, row in pairs}
-            out.append(_with_values(each, [row.for_conflicts for row in each.rows], sums))
-    return out
-
-
-def _with_values(
-    measured: MeasuredLayers, rows: list[FeatureRow], values: dict[str, float]
-) -> MeasuredLayers:
-    """Return a sample with other values, by layer name, in place of the cycles."""
-    sample = replace(measured.sample, layers={name: round(value) for name, value in values.items()})
-    return MeasuredLayers(sample, rows, list(values.values()), measured.names)
 
 
 def stage_of(sample: CalibrationSample, conditions: HardwareProfile) -> LoweredNetwork:
