@@ -118,11 +118,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--conditions-at",
-        metavar="K:latency=CYCLES,bytes=RATE",
+        metavar="K:latency=CYCLES,bytes=RATE,throttle=SHARE",
         type=_change,
         action="append",
         default=[],
-        help="for tests: change the simulated DRAM timing at request K (repeatable)",
+        help="for tests: change the timing of the simulated DRAM and clock at request K (repeatable)",
     )
     add_endpoint(parser)
     add_db(parser)

@@ -53,10 +53,10 @@ def test_measurements_correct_similar_predictions() -> None:
     tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
     foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
     before = foresight.predict(name, tilings, now)
-    foresight.learn(name, tilings[0], now, 2 * before.cycles[0])
+    foresight.learn(name, tilings[0], now, 2 * before.cost[0])
     after = foresight.predict(name, tilings, now)
-    assert after.cycles[0] == pytest.approx(2 * before.cycles[0], rel=1e-3) and after.spread[0] == 0
-    assert (after.cycles >= before.cycles).all() and (after.cycles <= 2.001 * before.cycles).all()
+    assert after.cost[0] == pytest.approx(2 * before.cost[0], rel=1e-3) and after.spread[0] == 0
+    assert (after.cost >= before.cost).all() and (after.cost <= 2.001 * before.cost).all()
     assert after.spread.max() > 0
     foresight.trial(110, 100)
     assert foresight.errors.count == 1 and foresight.errors.mape == pytest.approx(10)
@@ -69,7 +69,7 @@ def test_own_measurements_train_a_model() -> None:
     now = dict(prepared.network().schedule.layers)
     tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
     foresight = OnlineCostModel(N4, [stage], CycleModel((), {}), 0)
-    plain = foresight.predict(name, tilings, now).cycles
+    plain = foresight.predict(name, tilings, now).cost
     true = plain * np.where([each.order == "rows" for each in tilings], 2.0, 1.0)
     rng = np.random.default_rng(6)
     chosen = rng.permutation(len(tilings))[:48]
@@ -77,7 +77,7 @@ def test_own_measurements_train_a_model() -> None:
         foresight.learn(name, tilings[at], now, float(true[at]))
         foresight.trial(float(plain[at]), float(true[at]))
     others = np.setdiff1d(np.arange(len(tilings)), chosen)
-    found = foresight.predict(name, [tilings[at] for at in others], now).cycles
+    found = foresight.predict(name, [tilings[at] for at in others], now).cost
     learnt, before = (
         PredictionErrors.from_pairs(found, true[others]),
         PredictionErrors.from_pairs(plain[others], true[others]),

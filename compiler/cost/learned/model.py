@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import nnls
 
 from compiler.cost.learned.features import ENERGY_NAMES, NAMES, FeatureRow
 from compiler.profile.measurement import HardwareProfile
@@ -395,6 +396,10 @@ class CycleModel:
         the model's file.
     names : tuple of str
         Names of the features.
+    machine : tuple of float or None
+        Factor of the estimate, and cycles per command that are added to it, of the machine that the model was retrained
+        for (`fit_machine`). The trees then correct the result, also outside the trained range, because measurements of
+        one machine cover only a part of the range. None: the estimates are not changed.
     """
 
     members: tuple[str, ...]
@@ -403,6 +408,7 @@ class CycleModel:
     layers: frozenset[tuple[float, ...]] = frozenset()
     elsewhere: "CycleModel | None" = field(default=None, repr=False)
     names: tuple[str, ...] = NAMES
+    machine: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.error and len(self.error.low) != len(self.names):
@@ -419,23 +425,32 @@ class CycleModel:
         """Return the predicted cycles of one layer: the estimate in the features outside the trained range."""
         if self.elsewhere is not None and layer_of(row) not in self.layers:
             return self.elsewhere.predict(row)
+        base = float(self.bases([row])[0]) if self.machine else row.base
         if self.trees is None:
-            return Prediction(row.base, 0.0)
+            return Prediction(base, 0.0)
         numbers = np.array(row.numbers)
         found = self.trees.one(numbers).tolist()
         if self.error is None:
             mean = sum(found) / len(found)
             return Prediction(
-                row.base * exp(mean), (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
+                base * exp(mean), (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
             )
         *logs, error = found
         outside = bool(self.error.outside_range(numbers))
         spread = min((self.error.outside if outside else self.error.inside) * exp(error), _MAX_SPREAD)
-        if outside or not logs:
-            return Prediction(row.base, spread)
+        if (outside and not self.machine) or not logs:
+            return Prediction(base, spread)
         mean = sum(logs) / len(logs)
         less = max(abs(mean) - _INSIGNIFICANT, 0.0)
-        return Prediction(row.base * exp(less if mean > 0 else -less), spread)
+        return Prediction(base * exp(less if mean > 0 else -less), spread)
+
+    def bases(self, rows: Sequence[FeatureRow]) -> Floats:
+        """Return the estimates in the features, adapted to the machine, if the model was retrained for one."""
+        base = np.array([row.base for row in rows])
+        if self.machine is None or not rows:
+            return base
+        factor, of_command = self.machine
+        return factor * base + of_command * _commands(rows)
 
     def predict_many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
         """Return the predicted cycles, and the spreads of the predictions, for many layers."""
@@ -450,7 +465,7 @@ class CycleModel:
         return cycles, spreads
 
     def _many(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
-        base = np.array([row.base for row in rows])
+        base = self.bases(rows)
         if not rows or self.trees is None:
             return base, np.zeros(len(rows))
         numbers = np.array([row.numbers for row in rows])
@@ -463,7 +478,7 @@ class CycleModel:
             return base, spread
         mean = found[:, :-1].mean(axis=1)
         less = np.sign(mean) * np.maximum(np.abs(mean) - _INSIGNIFICANT, 0.0)
-        return base * np.exp(np.where(outside, 0.0, less)), spread
+        return base * np.exp(np.where(outside & (self.machine is None), 0.0, less)), spread
 
     def save(self, path: Path) -> int:
         """Write the model to a file and return the size in bytes.
@@ -488,7 +503,9 @@ class CycleModel:
         header = {"format": FORMAT, "version": VERSION, "features": self.names, "about": self.about}
         error = None if self.error is None else asdict(self.error)
         text = json.dumps(
-            header | {"members": self.members, "spread": error, "layers": sorted(map(list, self.layers))}
+            header
+            | {"members": self.members, "spread": error, "layers": sorted(map(list, self.layers))}
+            | ({"machine": self.machine} if self.machine else {})
         )
         return gzip.compress(text.encode(), 9, mtime=0)
 
@@ -538,11 +555,21 @@ class CycleModel:
             raise ValueError("not a whole cost model")
         try:
             layers = frozenset(tuple(float(each) for each in layer) for layer in data.get("layers", []))
-            return CycleModel(tuple(members), about, _spread_of(data.get("spread")), layers, names=names)
+            return CycleModel(
+                tuple(members),
+                about,
+                _spread_of(data.get("spread")),
+                layers,
+                names=names,
+                machine=_machine_of(data.get("machine")),
+            )
         except (ValueError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"damaged cost model: {error}") from None
 
 
+_LOG_TILES, _TILE_COMMANDS = NAMES.index("log_tiles"), NAMES.index("commands_per_tile")
+#: Iterations of the fit to a machine, and relative error below which measurements have equal weights.
+_FIT_ITERATIONS, _FIT_ERROR = 8, 0.03
 #: Features that describe a layer and its machine, but not its schedule.
 _LAYER_FEATURES = tuple(
     NAMES.index(name)
@@ -568,6 +595,37 @@ _LAYER_FEATURES = tuple(
 def layer_of(row: FeatureRow) -> tuple[float, ...]:
     """Return the features of a row that do not depend on the schedule, rounded."""
     return tuple(round(row.numbers[index], 4) for index in _LAYER_FEATURES)
+
+
+def _commands(rows: Sequence[FeatureRow]) -> Floats:
+    """Return the number of commands of each layer."""
+    return np.array([exp(row.numbers[_LOG_TILES]) * row.numbers[_TILE_COMMANDS] for row in rows])
+
+
+def fit_machine(rows: Sequence[FeatureRow], cycles: Floats) -> tuple[float, float]:
+    """Fit a factor of the estimate, and cycles per command, both at least 0, to the measured cycles of layers.
+
+    Least squares of the relative errors are iterated with weights that limit the influence of outliers.
+    """
+    sides = np.stack([[row.base for row in rows], _commands(rows)], axis=1) / cycles[:, None]
+    weights = np.ones(len(rows))
+    found = np.array([1.0, 0.0])
+    for _ in range(_FIT_ITERATIONS):
+        found, _ = nnls(sides * weights[:, None], weights)
+        weights = 1 / np.sqrt(np.maximum(np.abs(sides @ found - 1), _FIT_ERROR))
+    return float(found[0]), float(found[1])
+
+
+def _machine_of(data: object) -> tuple[float, float] | None:
+    """Return the machine in a model file; raises ValueError if it is damaged."""
+    if data is None:
+        return None
+    if not isinstance(data, list) or len(data) != 2:
+        raise ValueError("the machine is incomplete")
+    factor, of_command = (float(each) for each in data)
+    if not (0 <= factor < np.inf and 0 <= of_command < np.inf and factor + of_command > 0):
+        raise ValueError("the machine's factors are not positive")
+    return factor, of_command
 
 
 def _spread_of(data: object) -> SpreadModel | None:

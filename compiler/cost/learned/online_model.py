@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.learned.features import FeatureRow, RowMaker
-from compiler.cost.learned.model import CycleModel, PredictionErrors, layer_of, train, train_spread
+from compiler.cost.learned.model import (
+    CycleModel,
+    PredictionErrors,
+    fit_machine,
+    layer_of,
+    train,
+    train_spread,
+)
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.conv_transpose import ConvTransposeLayer
@@ -275,15 +282,22 @@ def _with_spread(
     fold, errors = np.arange(len(own)) % _HELD_OUT, np.zeros(len(own))
     for each in range(_HELD_OUT):
         there, here = np.flatnonzero(fold != each).tolist(), np.flatnonzero(fold == each).tolist()
-        guess = train(
-            [own[number] for number in there], measured[there].tolist(), seed, rounds=_RETRAINED_TREES
-        )
+        guess = _for_machine([own[number] for number in there], measured[there], seed)
         errors[here] = np.abs(
             np.log(guess.predict_many([own[number] for number in here])[0] / measured[here])
         )
     features = np.array([row.numbers for row in own])
     spread = train_spread(features, errors, list(range(len(own))), seed)
-    return replace(train(own, measured.tolist(), seed, rounds=_RETRAINED_TREES), error=spread)
+    return replace(_for_machine(own, measured, seed), error=spread)
+
+
+def _for_machine(rows: Sequence[FeatureRow], cycles: Floats, seed: int) -> CycleModel:
+    """Train a model on measurements of one machine: a fit of the estimate, which trees correct."""
+    machine = fit_machine(rows, cycles)
+    model = CycleModel((), {}, machine=machine)
+    offsets = np.log(model.bases(rows) / np.array([row.base for row in rows]))
+    trees = train(rows, cycles.tolist(), seed, rounds=_RETRAINED_TREES, offsets=offsets)
+    return replace(trees, machine=machine)
 
 
 def _better_elsewhere(standard: CycleModel, rows: Sequence[FeatureRow], cycles: Floats, seed: int) -> bool:
@@ -295,9 +309,7 @@ def _better_elsewhere(standard: CycleModel, rows: Sequence[FeatureRow], cycles: 
         there, here = np.flatnonzero(fold != each).tolist(), np.flatnonzero(fold == each).tolist()
         if not len(there) or not len(here):
             return False
-        model = train(
-            [rows[number] for number in there], cycles[there].tolist(), seed, rounds=_RETRAINED_TREES
-        )
+        model = _for_machine([rows[number] for number in there], cycles[there], seed)
         guess[here] = model.predict_many([rows[number] for number in here])[0]
     wrong = float(np.abs(guess / cycles - 1).mean())
     return wrong < (1 - _MIN_REDUCTION) * _mean_error(standard, rows, cycles, np.ones(len(rows), bool))
