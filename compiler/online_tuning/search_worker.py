@@ -113,7 +113,7 @@ class Changed:
     Parameters
     ----------
     schedule : Schedule
-        Served schedule.
+        Schedule that was served.
     loads : dict
         Growth of the LOAD counters while it was served.
     known : DramTiming
